@@ -48,10 +48,17 @@ for seed in options.seeds:
             train = renumbered([pool[index] for index in sorted(labeled)])
             shutil.rmtree(out, ignore_errors=True)
             run = finetune.train(
-                options.task, finetune.Dataset("pool", {"train": train, "test": test}),
-                os.environ.get("MODEL", "minilm"), validation="none", batch_size=16, lr=2e-4,
-                seed=seed, out=out, quiet=True, **steps,
-            )  # fmt: skip
+                options.task,
+                finetune.Dataset("pool", {"train": train, "test": test}),
+                os.environ.get("MODEL", "minilm"),
+                validation="none",
+                batch_size=16,
+                lr=2e-4,
+                seed=seed,
+                out=out,
+                quiet=True,
+                **steps,
+            )
             score = run.metrics["test"][METRICS[options.task]]
             found = {"data": options.data, "by": by, "seed": seed, "labeled": len(labeled)}
             print(json.dumps(found | {"score": round(score, 4)}), flush=True)

@@ -11,10 +11,14 @@ import torch
 from finetune import PretrainConfig, fit, load, load_task, pack
 
 config = PretrainConfig(
-    model=os.environ.get("MODEL", "minilm"), data="examples/data/text", mask="words",
-    steps=int(os.environ.get("STEPS", "60")), batch_size=16, max_length=64,
+    model=os.environ.get("MODEL", "minilm"),
+    data="examples/data/text",
+    mask="words",
+    steps=int(os.environ.get("STEPS", "60")),
+    batch_size=16,
+    max_length=64,
     out=os.environ.get("OUT", "runs/example-pretrain"),
-)  # fmt: skip
+)
 task, data = load_task(config, "pretrain")
 result = fit(task, data, config)
 print("validation:", result.metrics["validation"])

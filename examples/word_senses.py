@@ -19,8 +19,10 @@ targets, predictions = senses.predict(data.splits["test"])
 for target, prediction in zip(targets, predictions, strict=True):
     print(f"{target.lemma:10} {prediction.sense:20} gold {', '.join(target.senses)}")
 baseline = first_senses(senses.model, targets)
-print(f"F1 {sense_scores(targets, predictions)['f1']:.3f}, "
-      f"first sense {sense_scores(targets, baseline)['f1']:.3f}")  # fmt: skip
+print(
+    f"F1 {sense_scores(targets, predictions)['f1']:.3f}, "
+    f"first sense {sense_scores(targets, baseline)['f1']:.3f}"
+)
 
 out = Path(os.environ.get("OUT", "runs/word-senses"))
 out.mkdir(parents=True, exist_ok=True)

@@ -110,9 +110,14 @@ def train(
     config, given, data = _config(task, data, {"model": model, **settings})
     config = with_run_folder(config, task)
     run = train_once(
-        task, config, data, command=_call("train", task, given), reporter=Reporter(quiet=quiet),
-        callbacks=callbacks, metrics=metrics,
-    )  # fmt: skip
+        task,
+        config,
+        data,
+        command=_call("train", task, given),
+        reporter=Reporter(quiet=quiet),
+        callbacks=callbacks,
+        metrics=metrics,
+    )
     if run is None:
         raise UserError("finetune.train runs in one process: use the command line for several.")
     return run
@@ -197,9 +202,16 @@ def train_once(
         if not accelerator.is_main_process:
             return None
         return _finished(
-            task, dataset, config, result, accelerator, recipe_run, command, report,
+            task,
+            dataset,
+            config,
+            result,
+            accelerator,
+            recipe_run,
+            command,
+            report,
             repeatable=data is None and not metrics and not callbacks,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -263,10 +275,18 @@ def search(
 
     config, given, data = _config(task, data, {"model": model, **settings})
     return search_once(
-        task, config, data, space=space, trials=trials, minutes=minutes, pruner=pruner,
-        keep_models=keep_models, metrics=metrics, reporter=Reporter(quiet=quiet),
+        task,
+        config,
+        data,
+        space=space,
+        trials=trials,
+        minutes=minutes,
+        pruner=pruner,
+        keep_models=keep_models,
+        metrics=metrics,
+        reporter=Reporter(quiet=quiet),
         command=_call("search", task, given),
-    )  # fmt: skip
+    )
 
 
 def search_once(
@@ -298,9 +318,16 @@ def search_once(
     with quiet_optuna():
         parsed = parse_space(task, config, space or default_space(task, config))
         study = Search(
-            task, config, parsed, folder, data, pruner=pruner, keep_models=keep_models,
-            metrics=metrics, reporter=reporter,
-        )  # fmt: skip
+            task,
+            config,
+            parsed,
+            folder,
+            data,
+            pruner=pruner,
+            keep_models=keep_models,
+            metrics=metrics,
+            reporter=reporter,
+        )
         for line in (*describe(*study.loaded), *study.loaded[1].notes):
             reporter.say(line)
         ended = study.run(trials, minutes, lambda: write_search(study.result()))
@@ -357,9 +384,14 @@ def _scored(
                 )
             config = dataclasses.replace(config, resume=True)
             run = train_once(
-                task, config, data, command=command, reporter=reporter, report=report,
+                task,
+                config,
+                data,
+                command=command,
+                reporter=reporter,
+                report=report,
                 metrics=metrics,
-            )  # fmt: skip
+            )
             shutil.rmtree(folder / "last")
             return run
     except FolderInUse:
@@ -537,17 +569,27 @@ def distill(
         for line in (*describe(task, dataset), *dataset.notes):
             reporter.say(line)
         result, schedule = fit_student(
-            task, dataset, config, accelerator, reporter, loaded, distillation or Distillation(),
+            task,
+            dataset,
+            config,
+            accelerator,
+            reporter,
+            loaded,
+            distillation or Distillation(),
             layers,
-        )  # fmt: skip
+        )
         run = _finished(task, dataset, config, result, accelerator, None, command, report)
     models = {"teacher": Path(teacher), "student": run.folder}
     plain = None
     if baseline:
         config = dataclasses.replace(
-            config, out=str(without_teacher), epochs=None, steps=schedule.num_steps,
-            eval_every=schedule.eval_every, resume=config.resume and is_run(without_teacher),
-        )  # fmt: skip
+            config,
+            out=str(without_teacher),
+            epochs=None,
+            steps=schedule.num_steps,
+            eval_every=schedule.eval_every,
+            resume=config.resume and is_run(without_teacher),
+        )
         reporter.say(f"student without teacher: {config.out}")
         with hold(without_teacher), memory_kept():
             task = dataclasses.replace(task, record=dataclasses.replace(task.record, config=config))
@@ -585,10 +627,16 @@ def _finished(
     from finetune.training.environment import write_environment
 
     outcome = write_environment(
-        task, config, dataset, result.metrics, recipe_run, command=command,
-        device=accelerator.device.type, precision=resolve_precision(config, accelerator.device),
+        task,
+        config,
+        dataset,
+        result.metrics,
+        recipe_run,
+        command=command,
+        device=accelerator.device.type,
+        precision=resolve_precision(config, accelerator.device),
         weights=result.weights,
-    )  # fmt: skip
+    )
     report(result.folder)
     # last: now the run is finished
     write_run_readme(config, result, outcome, command, repeatable=repeatable)

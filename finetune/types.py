@@ -180,8 +180,15 @@ class Encoding:
         return max(0, len(self.word_starts) - 1)
 
 
-TENSORS = ("input_ids", "position_ids", "segment_ids", "cu_seqlens", "words", "word_lengths",
-           "words_cu")  # fmt: skip
+TENSORS = (
+    "input_ids",
+    "position_ids",
+    "segment_ids",
+    "cu_seqlens",
+    "words",
+    "word_lengths",
+    "words_cu",
+)
 """The tensors of a ``Batch``, except its targets."""
 
 
@@ -443,9 +450,13 @@ class MaskedPrediction:
 
 
 Prediction = (
-    TextPrediction | TokenPrediction | SpanPrediction | RelationPrediction | SentencePrediction
+    TextPrediction
+    | TokenPrediction
+    | SpanPrediction
+    | RelationPrediction
+    | SentencePrediction
     | MaskedPrediction
-)  # fmt: skip
+)
 
 
 def span_records(
@@ -540,10 +551,15 @@ def abbreviated(names: Iterable[str], most: int = 12) -> str:
 _CONTROLS = {
     code: f"\\u{code:04x}"
     for code in (
-        *set(range(0x20)) - {0x09, 0x0A}, *range(0x7F, 0xA0),  # terminal escapes begin with one
-        0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A),  # directions
+        *set(range(0x20)) - {0x09, 0x0A},
+        *range(0x7F, 0xA0),  # terminal escapes begin with one
+        0x061C,
+        0x200E,
+        0x200F,
+        *range(0x2028, 0x202F),
+        *range(0x2066, 0x206A),  # directions
     )
-}  # fmt: skip
+}
 
 
 def printable(text: str) -> str:

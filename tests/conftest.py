@@ -64,8 +64,12 @@ def open_page(browser: Any) -> Iterator[Any]:
         page.on("console", lambda message: troubles.append(message.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("dialog", lambda dialog: (troubles.append("a dialog"), dialog.dismiss()))
-        page.on("request", lambda request: request.url.startswith(("file://", "data:"))
-                or troubles.append(request.url))  # fmt: skip
+        page.on(
+            "request",
+            lambda request: (
+                request.url.startswith(("file://", "data:")) or troubles.append(request.url)
+            ),
+        )
         page.goto(path.as_uri())
         return page
 

@@ -54,8 +54,13 @@ def write_predictions(path: Path, answers: list[dict], examples: Sequence[Exampl
 
 
 def _lines(step: int, steps: int) -> list[dict]:
-    loss = {"step": step, "loss": 1 / step, "lr": 1e-4 * (1 - step / steps), "gradient_norm": 1.0,
-            "examples_per_second": 50.0 + step % 3}  # fmt: skip
+    loss = {
+        "step": step,
+        "loss": 1 / step,
+        "lr": 1e-4 * (1 - step / steps),
+        "gradient_norm": 1.0,
+        "examples_per_second": 50.0 + step % 3,
+    }
     score = {"step": step, "split": "validation", "accuracy": step / steps, "macro_f1": 0.5}
     return [loss, score] if step % 5 == 0 else [loss]
 
@@ -79,10 +84,14 @@ def tag_run(folder: Path, sentences: list[tuple] = SENTENCES) -> Path:
     """A run that tags entities."""
     rows = [{"tokens": words.split(), "tags": tags.split()} for words, tags, *_ in sentences]
     answers = [
-        {"id": number, "words": words.split(), "tags": answer.split(),
-         "scores": [sure] * len(words.split())}
+        {
+            "id": number,
+            "words": words.split(),
+            "tags": answer.split(),
+            "scores": [sure] * len(words.split()),
+        }
         for number, (words, _, answer, sure) in enumerate(sentences)
-    ]  # fmt: skip
+    ]
     return write_run(folder, "tag", {"train": rows, "validation": rows, "test": rows}, answers)
 
 
@@ -107,8 +116,9 @@ def label_run(folder: Path, rows: list[tuple] = LABELS) -> Path:
         other = {"good": "bad", "bad": "good"}[answer]
         scores = {answer: sure, other: round(1 - sure, 6)}
         answers.append({"id": number, "label": answer, "score": sure, "scores": scores})
-    return write_run(folder, "classify", dict.fromkeys(("train", "validation", "test"), data),
-                     answers)  # fmt: skip
+    return write_run(
+        folder, "classify", dict.fromkeys(("train", "validation", "test"), data), answers
+    )
 
 
 def spans_run(folder: Path) -> Path:
@@ -116,8 +126,10 @@ def spans_run(folder: Path) -> Path:
     words = "The University of New York City".split()
     gold = [(0, 6, "ORG"), (3, 6, "LOC")]
     answer = [(0, 6, "ORG"), (3, 5, "LOC"), (4, 6, "PER")]
-    as_rows = [[{"start": s, "end": e, "label": x, "score": 0.8} for s, e, x in side]
-               for side in (gold, answer)]  # fmt: skip
+    as_rows = [
+        [{"start": s, "end": e, "label": x, "score": 0.8} for s, e, x in side]
+        for side in (gold, answer)
+    ]
     rows = [{"tokens": words, "spans": as_rows[0]}] * 2
     answers = [{"id": n, "words": words, "spans": as_rows[n]} for n in range(2)]
     return write_run(folder, "ner", {"train": rows, "test": rows}, answers)

@@ -15,9 +15,21 @@ import pytest
 ROOT = Path(__file__).parents[1] / "finetune"
 
 ROOMS = (
-    "types", "registry", "config", "runtime", "data", "evaluation", "models", "preprocessing",
-    "tasks", "inference", "training", "reporting", "api", "cli",
-)  # fmt: skip
+    "types",
+    "registry",
+    "config",
+    "runtime",
+    "data",
+    "evaluation",
+    "models",
+    "preprocessing",
+    "tasks",
+    "inference",
+    "training",
+    "reporting",
+    "api",
+    "cli",
+)
 """The core. Each room imports only those before it."""
 WINGS = ("annotation", "benchmark", "deployment", "pretraining")
 """Subjects beside the core, which imports none of them. A wing imports the core and itself."""

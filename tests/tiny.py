@@ -23,10 +23,24 @@ from transformers import (
 from finetune.models.loading import quiet
 
 PACKED = (
-    "bert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "distilbert", "modernbert",
-    "ernie", "roberta-prelayernorm", "data2vec-text", "xlm-roberta-xl",
-    "eurobert", "nomic_bert", "jina_embeddings_v3", "deberta", "deberta-v2",
-)  # fmt: skip
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "electra",
+    "albert",
+    "distilbert",
+    "modernbert",
+    "ernie",
+    "roberta-prelayernorm",
+    "data2vec-text",
+    "xlm-roberta-xl",
+    "eurobert",
+    "nomic_bert",
+    "jina_embeddings_v3",
+    "deberta",
+    "deberta-v2",
+)
 """Families that run packed."""
 PADDED = ("mpnet",)
 """Families with a head of their own that are padded inside the Encoder."""
@@ -65,9 +79,18 @@ _ALGORITHM = {
 }
 _LIKE_BERT = ("electra", "distilbert", "ernie", "nomic_bert")
 _NO_SEGMENTS = (
-    "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert", "mpnet",
-    "roberta-prelayernorm", "data2vec-text", "xlm-roberta-xl", "eurobert", "jina_embeddings_v3",
-)  # fmt: skip
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "distilbert",
+    "modernbert",
+    "mpnet",
+    "roberta-prelayernorm",
+    "data2vec-text",
+    "xlm-roberta-xl",
+    "eurobert",
+    "jina_embeddings_v3",
+)
 
 _TEXT = """\
 the train from paris to berlin was late and nobody knew why
@@ -92,45 +115,72 @@ def tokenizer(family: str = "bert") -> PreTrainedTokenizerFast:
     names = _names(family)
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(_backend(family)),
-        cls_token=names["cls"], sep_token=names["sep"], pad_token=names["pad"],
-        unk_token=names["unk"], mask_token=names["mask"],
-        bos_token=names["cls"], eos_token=names["sep"],
+        cls_token=names["cls"],
+        sep_token=names["sep"],
+        pad_token=names["pad"],
+        unk_token=names["unk"],
+        mask_token=names["mask"],
+        bos_token=names["cls"],
+        eos_token=names["sep"],
         model_input_names=["input_ids", "attention_mask"]
         + (["token_type_ids"] if family not in _NO_SEGMENTS else []),
-    )  # fmt: skip
+    )
 
 
 def config(family: str = "bert", *, dropout: float = 0.0, **changes: Any) -> Any:
     """A configuration of ``LAYERS`` layers of ``WIDTH``; weights large enough to matter."""
     size = {
         "vocab_size": Tokenizer.from_str(_backend(family)).get_vocab_size(),
-        "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-        "intermediate_size": 48, "max_position_embeddings": POSITIONS, "initializer_range": 0.3,
-        "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout,
-    }  # fmt: skip
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": 48,
+        "max_position_embeddings": POSITIONS,
+        "initializer_range": 0.3,
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
+    }
     own: dict[str, dict[str, Any]] = {
         "electra": {"embedding_size": 24},
         "albert": {"embedding_size": 24, "classifier_dropout_prob": dropout},
         "distilbert": {
-            "dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 48,
-            "dropout": dropout, "attention_dropout": dropout, "seq_classif_dropout": dropout,
+            "dim": WIDTH,
+            "n_layers": LAYERS,
+            "n_heads": HEADS,
+            "hidden_dim": 48,
+            "dropout": dropout,
+            "attention_dropout": dropout,
+            "seq_classif_dropout": dropout,
         },
         "modernbert": {
-            "local_attention": 8, "global_attn_every_n_layers": 2, "classifier_pooling": "cls",
-            "attention_dropout": dropout, "embedding_dropout": dropout, "mlp_dropout": dropout,
-            "classifier_dropout": dropout, "initializer_cutoff_factor": 2.0,
+            "local_attention": 8,
+            "global_attn_every_n_layers": 2,
+            "classifier_pooling": "cls",
+            "attention_dropout": dropout,
+            "embedding_dropout": dropout,
+            "mlp_dropout": dropout,
+            "classifier_dropout": dropout,
+            "initializer_cutoff_factor": 2.0,
         },
         "eurobert": {"num_key_value_heads": HEADS // 2, "attention_dropout": dropout},
         "deberta": {
-            "relative_attention": True, "max_relative_positions": -1, "type_vocab_size": 0,
-            "pos_att_type": ["c2p", "p2c"], "position_biased_input": False,
+            "relative_attention": True,
+            "max_relative_positions": -1,
+            "type_vocab_size": 0,
+            "pos_att_type": ["c2p", "p2c"],
+            "position_biased_input": False,
         },
         "deberta-v2": {
-            "relative_attention": True, "max_relative_positions": -1, "type_vocab_size": 0,
-            "pos_att_type": ["p2c", "c2p"], "position_biased_input": False, "position_buckets": 16,
-            "norm_rel_ebd": "layer_norm", "share_att_key": True,
+            "relative_attention": True,
+            "max_relative_positions": -1,
+            "type_vocab_size": 0,
+            "pos_att_type": ["p2c", "c2p"],
+            "position_biased_input": False,
+            "position_buckets": 16,
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
         },
-    }  # fmt: skip
+    }
     if family == "distilbert":
         for name in (
             "hidden_size",
@@ -140,26 +190,32 @@ def config(family: str = "bert", *, dropout: float = 0.0, **changes: Any) -> Any
             "hidden_dropout_prob",
             "attention_probs_dropout_prob",
         ):
-            del size[name]  # fmt: skip
+            del size[name]
     if family in ("modernbert", "eurobert"):
         del size["hidden_dropout_prob"], size["attention_probs_dropout_prob"]
     if family in ("roberta", "xlm-roberta", "camembert", "jina_embeddings_v3"):
         size["type_vocab_size"] = 1
     vocabulary, names = Tokenizer.from_str(_backend(family)).get_vocab(), _names(family)
     size |= {
-        "pad_token_id": vocabulary[names["pad"]], "cls_token_id": vocabulary[names["cls"]],
-        "bos_token_id": vocabulary[names["cls"]], "sep_token_id": vocabulary[names["sep"]],
+        "pad_token_id": vocabulary[names["pad"]],
+        "cls_token_id": vocabulary[names["cls"]],
+        "bos_token_id": vocabulary[names["cls"]],
+        "sep_token_id": vocabulary[names["sep"]],
         "eos_token_id": vocabulary[names["sep"]],
-    }  # fmt: skip
+    }
     if family == "eurobert":  # whose own is beyond this vocabulary
         size["mask_token_id"] = vocabulary[names["mask"]]
     return AutoConfig.for_model(family, **(size | own.get(family, {}) | changes))
 
 
 def model(
-    family: str = "bert", auto_class: Any = AutoModel, *, dropout: float = 0.0, seed: int = 0,
+    family: str = "bert",
+    auto_class: Any = AutoModel,
+    *,
+    dropout: float = 0.0,
+    seed: int = 0,
     **changes: Any,
-) -> PreTrainedModel:  # fmt: skip
+) -> PreTrainedModel:
     """A random model; biases and norms are random too, so that no gradient is zero by symmetry."""
     torch.manual_seed(seed)
     made = auto_class.from_config(config(family, dropout=dropout, **changes))
@@ -190,10 +246,12 @@ def _special(family: str) -> tuple[str, ...]:
 def _names(family: str) -> dict[str, str]:
     """cls, sep, pad, unk and mask of a family."""
     words = {
-        "cls": ("[CLS]", "<s>", "<|begin_of_text|>"), "sep": ("[SEP]", "</s>", "<|end_of_text|>"),
-        "pad": ("[PAD]", "<pad>", "<|end_of_text|>"), "unk": ("[UNK]", "<unk>"),
+        "cls": ("[CLS]", "<s>", "<|begin_of_text|>"),
+        "sep": ("[SEP]", "</s>", "<|end_of_text|>"),
+        "pad": ("[PAD]", "<pad>", "<|end_of_text|>"),
+        "unk": ("[UNK]", "<unk>"),
         "mask": ("[MASK]", "<mask>", "<|mask|>"),
-    }  # fmt: skip
+    }
     special = _special(family)
     return {role: next(s for s in special if s in either) for role, either in words.items()}
 

@@ -59,10 +59,12 @@ def measure_agreement(
     golds, notes = _aligned(rows, kind)
     notes = [note for each in files.values() for note in each.notes] + notes
     sides = {
-        both: [(golds[both[0]][id], golds[both[1]][id]) for id in golds[both[0]].keys()
-               & golds[both[1]].keys()]
+        both: [
+            (golds[both[0]][id], golds[both[1]][id])
+            for id in golds[both[0]].keys() & golds[both[1]].keys()
+        ]
         for both in combinations(golds, 2)
-    }  # fmt: skip
+    }
     sides = {both: pairs for both, pairs in sides.items() if pairs}
     if kind == "tags":
         return Agreement(_of_labels(*_of_words(golds, sides)), notes)
@@ -179,10 +181,14 @@ def _of_words(golds: Golds, sides: Mapping[Any, Any]) -> tuple[Golds, Mapping[An
 def _of_labels(golds: Golds, sides: Mapping[tuple[str, str], Sequence[Any]]) -> list[TableOf]:
     """Return the tables for single labels."""
     pairs = [
-        [*both, len(labels), float(np.mean([a == b for a, b in labels])),
-         cohens_kappa(*zip(*labels, strict=True))]
+        [
+            *both,
+            len(labels),
+            float(np.mean([a == b for a, b in labels])),
+            cohens_kappa(*zip(*labels, strict=True)),
+        ]
         for both, labels in sides.items()
-    ]  # fmt: skip
+    ]
     ids = list(dict.fromkeys(id for each in golds.values() for id in each))
     names = sorted({label for each in golds.values() for label in each.values()})
     counts = np.zeros((len(ids), len(names)), dtype=int)
@@ -200,12 +206,16 @@ def _of_labels(golds: Golds, sides: Mapping[tuple[str, str], Sequence[Any]]) -> 
         row = [len(golds), len(complete), fleiss, len(counts), krippendorffs_alpha(counts)]
         tables.append(("all", columns, [row]))
     labels = [
-        [name, int(counts[:, index].sum()), _mean(
-            cohens_kappa([str(a == name) for a, _ in both], [str(b == name) for _, b in both])
-            for both in sides.values()
-        )]
+        [
+            name,
+            int(counts[:, index].sum()),
+            _mean(
+                cohens_kappa([str(a == name) for a, _ in both], [str(b == name) for _, b in both])
+                for both in sides.values()
+            ),
+        ]
         for index, name in enumerate(names)
-    ]  # fmt: skip
+    ]
     tables.append(("labels", ("label", "given", "cohens_kappa"), labels))
     confusions = Counter(
         tuple(sorted(both)) for labels in sides.values() for both in labels if both[0] != both[1]
@@ -236,8 +246,9 @@ def _of_sets(
         found = estimate([Counts(counts, metric.value)], num_resamples=num_resamples, seed=seed)
         sizes = [sum(map(len, side)) for side in (first, second)]
         pairs.append([*both, len(golds), *sizes, *found])
-        totals = [Counter(_name(item) for items in side for item in items) for side in
-                  (first, second)]  # fmt: skip
+        totals = [
+            Counter(_name(item) for items in side for item in items) for side in (first, second)
+        ]
         equal = Counter(_name(item) for one, other in golds for item in {*one} & {*other})
         for name in totals[0] | totals[1]:
             by_name[name].append(2 * equal[name] / (totals[0][name] + totals[1][name]))
@@ -247,9 +258,10 @@ def _of_sets(
     columns = ("first", "second", "texts", "of_first", "of_second", "f1", "low", "high")
     labels = [[name, given[name], _mean(by_name[name])] for name in sorted(by_name)]
     return [
-        ("pairs", columns, pairs), ("labels", ("label", "given", "f1"), labels),
+        ("pairs", columns, pairs),
+        ("labels", ("label", "given", "f1"), labels),
         _confusions(confusions),
-    ]  # fmt: skip
+    ]
 
 
 def _name(item: Any) -> str:

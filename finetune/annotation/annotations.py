@@ -21,8 +21,17 @@ from finetune.data.tag_conversion import to_bio
 from finetune.data.token_records import TokenRecord, guess_columns, token_record
 from finetune.types import Span, TextExample, TokenExample, abbreviated, quantity
 
-_OF_TOOLS = ("id", "answer", "options", "accept", "config", "_input_hash", "_task_hash", "_view_id",
-             "Comments")  # fmt: skip
+_OF_TOOLS = (
+    "id",
+    "answer",
+    "options",
+    "accept",
+    "config",
+    "_input_hash",
+    "_task_hash",
+    "_view_id",
+    "Comments",
+)
 _OF_PREDICTIONS = (
     "scores",
     "gold",
@@ -189,9 +198,12 @@ def _with_text(record: TokenRecord, row: Record) -> TokenRecord:
 def _examples(records: list[TokenRecord]) -> tuple[list[TokenExample], list[str]]:
     """Return records as examples, with tags in BIO, and notes."""
     notes = list(
-        counted([r.key or r.where for r in records if r.discontinuous],
-                 "with discontinuous spans", "read from the first start to the last end")
-    )  # fmt: skip
+        counted(
+            [r.key or r.where for r in records if r.discontinuous],
+            "with discontinuous spans",
+            "read from the first start to the last end",
+        )
+    )
     if skipped := sum(record.num_skipped_lines for record in records):
         notes.append(f"{quantity(skipped, 'line')} of .ann files without text not read")
     converted, more = to_bio({"": records})

@@ -172,9 +172,11 @@ def _annotated(example: TokenExample, decision: Decision) -> TokenExample | None
     found = read_spans(decision["spans"], *place)
     flat = not overlapping(found.spans)
     return replace(
-        example, spans=found.spans, unreachable=found.unreachable,
+        example,
+        spans=found.spans,
+        unreachable=found.unreachable,
         tags=tuple(spans_to_tags(found.spans, place[1], "BIO")) if flat else None,
-    )  # fmt: skip
+    )
 
 
 def _without_tags(row: AnnotatedRow) -> AnnotatedRow:

@@ -293,9 +293,13 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
             "nothing" if s is None else f"{s['label']} {s['text']!r}" for s in (given, suggested)
         )
         suspect = _suspect(
-            examples[index], old, new, (confidence, given_confidence),
-            _KINDS.get(error.category, error.category), (span["start"], span["end"]),
-        )  # fmt: skip
+            examples[index],
+            old,
+            new,
+            (confidence, given_confidence),
+            _KINDS.get(error.category, error.category),
+            (span["start"], span["end"]),
+        )
         rows.append((excess, index, suspect))
     rows.sort(key=lambda row: -row[0])
     found, seen = [], set()
@@ -346,9 +350,18 @@ def _suspect(
     shown = text_excerpt(text) if words is None else excerpt(example.words, *words)
     first, end = words or (None, None)
     return Suspect(
-        *file_and_line(example.where), given, suggested, *scores, scores[0] - scores[1], text,
-        shown, kind, first, end, key=example.key,
-    )  # fmt: skip
+        *file_and_line(example.where),
+        given,
+        suggested,
+        *scores,
+        scores[0] - scores[1],
+        text,
+        shown,
+        kind,
+        first,
+        end,
+        key=example.key,
+    )
 
 
 def file_and_line(where: str) -> tuple[str, int | None]:

@@ -91,17 +91,21 @@ _TYPES: Mapping[str, Any] = {
 def _check_row(row: Row, where: str) -> None:
     """Raise UserError for a field that has another type or range than in files of this toolkit."""
     required = ("given", "suggested", "text") if "worst" in row or "suggested" in row else ()
-    checks = [(name, row[name], conforms(row[name], kind))
-              for name, kind in _TYPES.items() if name in row]  # fmt: skip
+    checks = [
+        (name, row[name], conforms(row[name], kind)) for name, kind in _TYPES.items() if name in row
+    ]
     checks += [(name, row.get(name), isinstance(row.get(name), str)) for name in required]
     _require(where, checks)
     gold = row.get("gold")
     if "words" not in row or not (isinstance(row.get("spans"), list) or "tags" in row):
         scores = row.get("scores")
-        _require(where, [
-            ("gold", gold, conforms(gold, str | list[str] | float | None)),
-            ("scores", scores, "words" in row or not isinstance(scores, list)),
-        ])  # fmt: skip
+        _require(
+            where,
+            [
+                ("gold", gold, conforms(gold, str | list[str] | float | None)),
+                ("scores", scores, "words" in row or not isinstance(scores, list)),
+            ],
+        )
         return
     _require(where, [("gold", gold, gold is None or isinstance(gold, dict))])
     _require(where, _annotation_checks(row, gold or {}))
@@ -165,9 +169,15 @@ def _item(row: Row, where: str) -> dict[str, Any]:
         given, suggested = row["given"], row["suggested"]
         source = {name: row.get(name) for name in ("id", "file", "line", "text")}
         binary = f"not {given}" == suggested or f"not {suggested}" == given  # one of several labels
-        return {"kind": "label", "text": row["text"], "given": given, "suggested": suggested,
-                "labels": () if binary else (given, suggested), "facts": [_suspicion(row)],
-                "source": source}  # fmt: skip
+        return {
+            "kind": "label",
+            "text": row["text"],
+            "given": given,
+            "suggested": suggested,
+            "labels": () if binary else (given, suggested),
+            "facts": [_suspicion(row)],
+            "source": source,
+        }
     label = row.get("label")
     names = label if isinstance(label, list) else [label]
     if isinstance(row.get("text"), str) and all(isinstance(name, str) for name in names):
@@ -180,9 +190,15 @@ def _item(row: Row, where: str) -> dict[str, Any]:
         kind = "labels" if isinstance(label, list) else "label"
         if kind == "labels":
             label, given = sorted(names), None if given is None else sorted(given)
-        return {"kind": kind, "text": text, "given": given, "suggested": label,
-                "labels": (*both, *scores), "facts": [facts],
-                "source": _location(row) | {"text": text}}  # fmt: skip
+        return {
+            "kind": kind,
+            "text": text,
+            "given": given,
+            "suggested": label,
+            "labels": (*both, *scores),
+            "facts": [facts],
+            "source": _location(row) | {"text": text},
+        }
     raise UserError(
         f"{where}: nothing to review: the page shows labels of texts, tags and spans: suspects of "
         "`finetune check --label-errors --out`, the output of `finetune suggest` or `predict "
@@ -195,8 +211,11 @@ def _location(row: Row) -> dict[str, Any]:
     """Return the id of a row, and the file and line that it has or that its ``where`` names."""
     file, _, line = str(row.get("where") or "").rpartition(":")
     found = {"file": file, "line": int(line)} if file and line.isdecimal() else {}
-    return {"id": row.get("id"), **{name: row[name] for name in ("file", "line") if name in row},
-            **found}  # fmt: skip
+    return {
+        "id": row.get("id"),
+        **{name: row[name] for name in ("file", "line") if name in row},
+        **found,
+    }
 
 
 def _suspicion(row: Row) -> str:
@@ -220,11 +239,17 @@ def _sentence(row: Row, where: str) -> dict[str, Any]:
     item: dict[str, Any] = {"facts": facts, "source": source}
     if "spans" not in row:
         given = gold.get("tags")
-        shown = {"kind": "tags", "given": given, "suggested": row["tags"],
-                 "labels": (*(given or ()), *row["tags"])}  # fmt: skip
+        shown = {
+            "kind": "tags",
+            "given": given,
+            "suggested": row["tags"],
+            "labels": (*(given or ()), *row["tags"]),
+        }
     else:
-        found = [(Span(*map(span.get, ("start", "end", "label"))), span.get("score"))
-                 for span in row["spans"]]  # fmt: skip
+        found = [
+            (Span(*map(span.get, ("start", "end", "label"))), span.get("score"))
+            for span in row["spans"]
+        ]
         known = gold.get("spans")
         given = None if known is None else [Span(*map(s.get, Span._fields)) for s in known]
         unreachable = [Span(*span) for span in gold.get("unreachable", ())]
@@ -232,10 +257,11 @@ def _sentence(row: Row, where: str) -> dict[str, Any]:
             offsets, found, given = _split(offsets, found, given or [], unreachable)
         both = [*(given or ()), *(span for span, _ in found)]
         shown = {
-            "kind": "spans", "given": given and [[*span] for span in sorted(given)],
+            "kind": "spans",
+            "given": given and [[*span] for span in sorted(given)],
             "suggested": sorted([*span, score] for span, score in found),
             "labels": [span.label for span in both],
-        }  # fmt: skip
+        }
     if offsets is None:
         gaps = ["", *[_blank(words)] * (len(words) - 1), ""]
         return item | shown | {"words": words, "gaps": gaps}
@@ -270,5 +296,8 @@ def _split(
     gold = [*words_to_chars(places, given), *unreachable]
     spans = chars_to_words(parts, words_to_chars(places, [span for span, _ in found]))[0]
     scores = [score for _, score in found]
-    return [[*part] for part in parts], list(zip(spans, scores, strict=True)), chars_to_words(
-        parts, gold)[0]  # fmt: skip
+    return (
+        [[*part] for part in parts],
+        list(zip(spans, scores, strict=True)),
+        chars_to_words(parts, gold)[0],
+    )

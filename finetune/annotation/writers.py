@@ -179,10 +179,15 @@ def _prodigy(row: AnnotatedRow, labels: list[str] | None, lost: Lost) -> dict[st
     if example.spans is None:
         return _merged(row, values)
     values["spans"] = [
-        {"start": offsets[start][0], "end": offsets[end - 1][1],
-         "token_start": start, "token_end": end - 1, "label": label}
+        {
+            "start": offsets[start][0],
+            "end": offsets[end - 1][1],
+            "token_start": start,
+            "token_end": end - 1,
+            "label": label,
+        }
         for start, end, label in example.spans
-    ] + [span._asdict() for span in example.unreachable]  # fmt: skip
+    ] + [span._asdict() for span in example.unreachable]
     return _merged(row, values, answer)
 
 
@@ -234,17 +239,30 @@ def _result(row: AnnotatedRow) -> list[dict[str, Any]] | None:
     example = row.example
 
     def region(number: int, kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        return {"id": f"r{number}", "from_name": "label", "to_name": "text", "type": kind,
-                "value": dict(value)}  # fmt: skip
+        return {
+            "id": f"r{number}",
+            "from_name": "label",
+            "to_name": "text",
+            "type": kind,
+            "value": dict(value),
+        }
 
     if isinstance(example, TokenExample):
         if example.spans is None:
             return None
         return [
-            region(number, "labels", {"start": start, "end": end, "labels": [label],
-                                      "text": (example.text or "")[start:end]})
+            region(
+                number,
+                "labels",
+                {
+                    "start": start,
+                    "end": end,
+                    "labels": [label],
+                    "text": (example.text or "")[start:end],
+                },
+            )
             for number, (start, end, label) in enumerate(row.character_spans)
-        ]  # fmt: skip
+        ]
     if example.label is None:
         return None
     if isinstance(example.label, float):

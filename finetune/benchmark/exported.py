@@ -61,9 +61,10 @@ def _cases(task: Task, folder: Path, texts: Sequence[Any], source: str) -> Itera
         runs: dict[str, tuple[str, Callable[[Sequence[Any]], object]]] = {
             "finetune": (best, lambda rows: predict(task, head, rows, precision=best, device=CPU)),
             "finetune-fp32": (
-                "fp32", lambda rows: predict(task, head, rows, precision="fp32", device=CPU)
+                "fp32",
+                lambda rows: predict(task, head, rows, precision="fp32", device=CPU),
             ),
-        }  # fmt: skip
+        }
         for precision, graph in zip(("fp32", "int8"), graphs, strict=True):
             model = OnnxModel(graph, threads=torch.get_num_threads())
             name = "onnx" if precision == "fp32" else "onnx-int8"

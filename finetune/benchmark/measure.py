@@ -174,9 +174,16 @@ def _percentile(latencies: Sequence[float] | None, percent: int) -> float | None
 
 
 COLUMNS = (
-    "arm", "precision", "examples/s", "spread", "tokens/s", "finetune is", "of peak", "MiB",
+    "arm",
+    "precision",
+    "examples/s",
+    "spread",
+    "tokens/s",
+    "finetune is",
+    "of peak",
+    "MiB",
     "ms",
-)  # fmt: skip
+)
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -40,18 +40,26 @@ def case_of(subject: Subject) -> Case:
 
     def ours(name: str, precision: str, sparse_embeddings: Literal["auto", "off"]) -> Arm:
         return _arm(
-            name, precision, work, mixed, subject,
+            name,
+            precision,
+            work,
+            mixed,
+            subject,
             lambda batches: seconds(subject, batches, precision, sparse_embeddings),
-        )  # fmt: skip
+        )
 
     def theirs(
         name: str, precision: str, batches: Sequence[Sequence[int]], work: Work, padded: bool
     ) -> Arm:
         bf16 = precision == "bf16"
         return _arm(
-            name, precision, work, batches, subject,
+            name,
+            precision,
+            work,
+            batches,
+            subject,
             lambda batches: trainer.seconds(batches, bf16=bf16, padded=padded),
-        )  # fmt: skip
+        )
 
     arms = [
         ours("finetune", best, "auto"),

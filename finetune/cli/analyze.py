@@ -125,8 +125,12 @@ def _print_calibration(found: Analysis) -> None:
         for each in found.bins
         if each.number
     ]
-    nouns = {"label": "labels", "labels": "labels that may apply", "tags": "words",
-             "relations": "relations"}  # fmt: skip
+    nouns = {
+        "label": "labels",
+        "labels": "labels that may apply",
+        "tags": "words",
+        "relations": "relations",
+    }
     title = f"Calibration of {nouns.get(found.kind, 'spans')}: expected calibration error"
     columns = ("confidence", "predictions", "mean", "correct", "")
     print_table(columns, rows, f"{title} {error_of_bins(found.bins):.4f}")

@@ -127,8 +127,16 @@ class Compare(EvaluationOptions, Command):
             ]
             p_values = result.p_bootstrap, result.p_randomization
             rows.append(("A - B", metric, *result.difference, None, *p_values))
-            columns = ("system", "metric", "score", "low", "high", "runs", "p_bootstrap",
-                       "p_randomization")  # fmt: skip
+            columns = (
+                "system",
+                "metric",
+                "score",
+                "low",
+                "high",
+                "runs",
+                "p_bootstrap",
+                "p_randomization",
+            )
             print_tables(self.format, ("", columns, rows))
             if comparison.positive_note:
                 show(comparison.positive_note, error=True)
@@ -199,9 +207,12 @@ class Compare(EvaluationOptions, Command):
         with tempfile.TemporaryDirectory(prefix="finetune-") as folder:
             file = str(Path(folder) / "predictions.jsonl")
             Predict(
-                folder=name, file=self.gold, output=file, columns=self.columns,
+                folder=name,
+                file=self.gold,
+                output=file,
+                columns=self.columns,
                 encoding=self.encoding,
-            ).run()  # fmt: skip
+            ).run()
             yield file
 
     def _compare_folds(self, first: Entry, second: Entry) -> None:
@@ -209,9 +220,11 @@ class Compare(EvaluationOptions, Command):
         from finetune.evaluation.significance import ALPHA
 
         found = compare_folds(Path(first.runs), Path(second.runs), self.metric)
-        rows = [(first.system or first.runs, found.metric, *found.first, None),
-                (second.system or second.runs, found.metric, *found.second, None),
-                ("A - B", found.metric, *found.difference, found.p)]  # fmt: skip
+        rows = [
+            (first.system or first.runs, found.metric, *found.first, None),
+            (second.system or second.runs, found.metric, *found.second, None),
+            ("A - B", found.metric, *found.difference, found.p),
+        ]
         columns = ("system", "metric", "mean", "low", "high", "p")
         print_tables(self.format, ("", columns, rows))
         significant = "" if found.p < ALPHA else "not "

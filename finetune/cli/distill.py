@@ -100,15 +100,33 @@ class Distill(Command):
         out = self.out or student_folder(self.teacher, self.resume)
         settings = {
             name: getattr(self, name)
-            for name in ("limit", "epochs", "steps", "batch_size", "lr", "seed",
-                         "eval_every", "save_every", "max_tokens", "resume")
-        }  # fmt: skip
+            for name in (
+                "limit",
+                "epochs",
+                "steps",
+                "batch_size",
+                "lr",
+                "seed",
+                "eval_every",
+                "save_every",
+                "max_tokens",
+                "resume",
+            )
+        }
         try:
             result = api.distill(
-                self.teacher, self.model, layers=self.layers, data=self.data,
-                distillation=distillation, baseline=self.baseline, command=command_line(),
-                reporter=reporter, report=report_run, out=out, **settings,
-            )  # fmt: skip
+                self.teacher,
+                self.model,
+                layers=self.layers,
+                data=self.data,
+                distillation=distillation,
+                baseline=self.baseline,
+                command=command_line(),
+                reporter=reporter,
+                report=report_run,
+                out=out,
+                **settings,
+            )
         except (Interrupted, KeyboardInterrupt) as interrupted:
             again = resume_command(out)
             reporter.say(f"{interrupted or 'interrupted'}. Continue with: {again}")
@@ -119,8 +137,10 @@ class Distill(Command):
         rows = [[name, *measured] for name, measured in result.models.items()]
         columns = ["model", f"{result.split} {result.metric}", "parameters", "MB", "examples/s"]
         if self.format == "table":
-            rows = [[name, score, size, f"{mb:.1f}", f"{rate:,.0f}"]
-                    for name, score, size, mb, rate in rows]  # fmt: skip
+            rows = [
+                [name, score, size, f"{mb:.1f}", f"{rate:,.0f}"]
+                for name, score, size, mb, rate in rows
+            ]
         trained = {"student": result.run, "student without teacher": result.baseline}
         for name, run in trained.items():
             if run is None:

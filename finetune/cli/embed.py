@@ -64,9 +64,14 @@ class Embed(Command):
             check_output(self.output, [Path(self.file or "")])
             check_suffix(Path(self.output))
         embedder = Embedder(
-            self.model, unit=self.unit, layers=layer_numbers(self.layers), combine=self.combine,
-            pooling=self.pooling, normalize=self.normalize, **self.encoder.keywords(),
-        )  # fmt: skip
+            self.model,
+            unit=self.unit,
+            layers=layer_numbers(self.layers),
+            combine=self.combine,
+            pooling=self.pooling,
+            normalize=self.normalize,
+            **self.encoder.keywords(),
+        )
         with Reporter(quiet=self.output is None and sys.stdout.isatty()) as reporter:
             embeddings = embedder.embed(self._inputs(), reporter)
             if self.output is None:

@@ -66,9 +66,13 @@ class Geometry(FormatOption, Command):
         sources = text_sources(self.data, self.encoding)
         standardizer = None if self.standardize is None else Standardizer.load(self.standardize)
         embedder = Embedder(
-            self.model, unit="word", layers="all", combine="none", pooling=self.pooling,
+            self.model,
+            unit="word",
+            layers="all",
+            combine="none",
+            pooling=self.pooling,
             **self.encoder.keywords(),
-        )  # fmt: skip
+        )
         geometry = measure_geometry(
             embedder,
             (line for source in sources for line in source.lines()),
@@ -111,17 +115,32 @@ class Geometry(FormatOption, Command):
             f"{geometry.num_fitted:,} other words, seed {geometry.seed}"
         )
         columns = (
-            "layer", "random cosine", "z random cosine", "top dimension", "top 3", "top 10",
-            "self-similarity", "within text", "dimension", "z dimension",
-        )  # fmt: skip
+            "layer",
+            "random cosine",
+            "z random cosine",
+            "top dimension",
+            "top 3",
+            "top 10",
+            "self-similarity",
+            "within text",
+            "dimension",
+            "z dimension",
+        )
         rows: list[tuple[Any, ...]] = []
         for raw, z in zip(geometry.raw, geometry.standardized, strict=True):
             shares = raw.shares or {}
-            rows.append((
-                raw.layer, raw.expected_cosine, z.expected_cosine,
-                *(shares.get(k) for k in (1, 3, 10)), raw.adjusted_self_similarity,
-                raw.adjusted_intra_sentence, raw.intrinsic_dimension, z.intrinsic_dimension,
-            ))  # fmt: skip
+            rows.append(
+                (
+                    raw.layer,
+                    raw.expected_cosine,
+                    z.expected_cosine,
+                    *(shares.get(k) for k in (1, 3, 10)),
+                    raw.adjusted_self_similarity,
+                    raw.adjusted_intra_sentence,
+                    raw.intrinsic_dimension,
+                    z.intrinsic_dimension,
+                )
+            )
         print_tables(self.format, ("", columns, rows))
         attention = geometry.attention
         if attention.mixing:

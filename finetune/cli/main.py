@@ -41,10 +41,13 @@ OLD_NAMES = {"analyse": "analyze"} | {flag(old): flag(new) for old, new in RENAM
 """Former names of commands and options, accepted for one release."""
 
 TRANSFORMERS_NAMES = {
-    "--learning-rate": "--lr", "--output-dir": "--out", "--num-train-epochs": "--epochs",
-    "--max-steps": "--steps", "--max-seq-length": "--max-length",
+    "--learning-rate": "--lr",
+    "--output-dir": "--out",
+    "--num-train-epochs": "--epochs",
+    "--max-steps": "--steps",
+    "--max-seq-length": "--max-length",
     "--model-name-or-path": "--model",
-}  # fmt: skip
+}
 """Options of the training scripts of transformers that the commands for training accept."""
 
 OTHER_MEANING = {

@@ -76,9 +76,13 @@ class Map(Command):
         from finetune.runtime.progress import Reporter
 
         embedder = Embedder(
-            self.model, unit="word", layers=layer_numbers(self.layers), combine="none",
-            pooling=self.pooling, **self.encoder.keywords(),
-        )  # fmt: skip
+            self.model,
+            unit="word",
+            layers=layer_numbers(self.layers),
+            combine="none",
+            pooling=self.pooling,
+            **self.encoder.keywords(),
+        )
         word_map = make_word_map(
             embedder, found.sample, method=self.method, seed=self.seed, reporter=Reporter()
         )
@@ -136,9 +140,11 @@ def _print_scores(word_map: WordMap) -> None:
     from finetune.evaluation.projection import majority
 
     names = {
-        "purity": "1-NN purity", "silhouette": "silhouette", "self_similarity": "mean cosine",
+        "purity": "1-NN purity",
+        "silhouette": "silhouette",
+        "self_similarity": "mean cosine",
         "trustworthiness": "trustworthiness",
-    }  # fmt: skip
+    }
     known = [key for key in names if getattr(word_map.scores[0], key) is not None]
     rows = [[each.layer, *(getattr(each, key) for key in known)] for each in word_map.scores]
     print_table(["layer", *(names[key] for key in known)], rows)

@@ -112,10 +112,16 @@ def show(text: str = "", *, error: bool = False, indent: int | None = None) -> N
         width = shutil.get_terminal_size().columns
         text = re.sub(r" (?=[\d(])", "\xa0", text)  # a number stays on the line of its name
         text = "\n".join(
-            textwrap.fill(line, width, subsequent_indent=" " * indent, break_long_words=False,
-                          break_on_hyphens=False, replace_whitespace=False)
+            textwrap.fill(
+                line,
+                width,
+                subsequent_indent=" " * indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+                replace_whitespace=False,
+            )
             for line in text.split("\n")
-        ).replace("\xa0", " ")  # fmt: skip
+        ).replace("\xa0", " ")
     print(text, file=stream, flush=True)
 
 
@@ -176,10 +182,17 @@ def _csv(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> s
 
 
 _LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}",
-    "[": "{[}", "]": "{]}", "\n": " ",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "[": "{[}",
+    "]": "{]}",
+    "\n": " ",
+}
 
 
 @dataclass(frozen=True)
@@ -217,10 +230,18 @@ def _latex(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) ->
         return " & ".join(texts) + r" \\"
 
     sides = "".join("r" if right else "l" for right in _numeric(columns, rows))
-    return "\n".join([
-        *([f"% {title}"] if title else []), rf"\begin{{tabular}}{{{sides}}}", r"\toprule",
-        line(columns), r"\midrule", *map(line, rows), r"\bottomrule", r"\end{tabular}",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            *([f"% {title}"] if title else []),
+            rf"\begin{{tabular}}{{{sides}}}",
+            r"\toprule",
+            line(columns),
+            r"\midrule",
+            *map(line, rows),
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+    )
 
 
 def _markdown(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

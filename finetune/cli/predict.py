@@ -124,12 +124,18 @@ class Predict(Command):
                 for record in records:
                     write(record)
         for number, noun, problem in (
-            (not self.text and predictions.num_without_document,
-             "input", "without a document, read without context"),
+            (
+                not self.text and predictions.num_without_document,
+                "input",
+                "without a document, read without context",
+            ),
             (predictions.num_blank, "blank text", "not predicted (label null)"),
-            (predictions.num_cut, "word" if task.reads_words else "text",
-             f"cut to {task.record.max_length} tokens"),
-        ):  # fmt: skip
+            (
+                predictions.num_cut,
+                "word" if task.reads_words else "text",
+                f"cut to {task.record.max_length} tokens",
+            ),
+        ):
             if number and process_index() == 0:
                 show(f"{quantity(number, noun)} {problem}", error=True)
 

@@ -79,11 +79,17 @@ class TaskSearch(Search):
         reporter = Reporter()
         try:
             found = api.search_once(
-                self.task, self.training.config, space=list(chain(*self.space)),
-                trials=self.trials, minutes=self.minutes, pruner=self.pruner,
-                keep_models=self.keep_models, command=command_line(), reporter=reporter,
+                self.task,
+                self.training.config,
+                space=list(chain(*self.space)),
+                trials=self.trials,
+                minutes=self.minutes,
+                pruner=self.pruner,
+                keep_models=self.keep_models,
+                command=command_line(),
+                reporter=reporter,
                 report=report_run,
-            )  # fmt: skip
+            )
         except (Interrupted, KeyboardInterrupt):
             reporter.say(f"interrupted. Continue with: {command_line()}")
             sys.exit(130)
@@ -102,8 +108,9 @@ def _summarize(found: FinishedSearch, *, error: bool) -> None:
         chosen = " ".join(f"{name}={value}" for name, value in found.settings.items())
         show(
             f"best is trial {result.best.number} of {quantity(len(result.trials), 'trial')}: "
-            f"{chosen or 'the settings of the command'}", error=error,
-        )  # fmt: skip
+            f"{chosen or 'the settings of the command'}",
+            error=error,
+        )
     if found.run is None:
         show("Other processes still run trials: the last of them scores the best.", error=error)
     else:
@@ -114,8 +121,9 @@ def _summarize(found: FinishedSearch, *, error: bool) -> None:
         again = shlex.join(["finetune", "run", str(found.recipe), "--seeds", "3"])
         show(
             f"The score on validation is the best of {quantity(len(result.trials), 'trial')}, and "
-            f"so too high. Train the best settings with other seeds: {again}", error=error,
-        )  # fmt: skip
+            f"so too high. Train the best settings with other seeds: {again}",
+            error=error,
+        )
     show(f"Everything is in {result.folder}: {found.page.name} is the page.", error=True)
 
 

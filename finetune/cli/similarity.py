@@ -104,16 +104,23 @@ class Similarity(FormatOption, Command):
         from finetune.runtime.progress import Reporter
 
         embedder = Embedder(
-            self.model, unit=unit, layers=layer_numbers(self.layers), combine=self.combine,
-            pooling=self.pooling, **self.encoder.keywords(),
-        )  # fmt: skip
+            self.model,
+            unit=unit,
+            layers=layer_numbers(self.layers),
+            combine=self.combine,
+            pooling=self.pooling,
+            **self.encoder.keywords(),
+        )
         standardizer = self._standardizer(embedder)
         contexts = self._contexts(data, in_context)
         cosines = compare_pairs(
-            embedder, data.pairs, standardizer=standardizer, window=self.window,
+            embedder,
+            data.pairs,
+            standardizer=standardizer,
+            window=self.window,
             contexts=None if in_context else contexts,
             reporter=Reporter(quiet=self.format != "table"),
-        )  # fmt: skip
+        )
         if number := embedder.num_windowed:
             limit = f"{number:,} over {embedder.max_length} tokens"
             show(f"inputs read in several windows: {limit}", error=True)
@@ -136,8 +143,10 @@ class Similarity(FormatOption, Command):
             if self.standardize is None or self.standardize.endswith(".safetensors"):
                 raise UserError("--save-standardizer needs --standardize CORPUS to fit to.")
             if not self.save_standardizer.endswith(".safetensors"):
-                raise UserError(f"--save-standardizer {self.save_standardizer}: write a name with "
-                                "the suffix .safetensors.")  # fmt: skip
+                raise UserError(
+                    f"--save-standardizer {self.save_standardizer}: write a name with "
+                    "the suffix .safetensors."
+                )
             check_output(self.save_standardizer, [Path(self.standardize)])
         if self.output is not None:
             if self.combine == "none":
@@ -188,9 +197,11 @@ class Similarity(FormatOption, Command):
             return Standardizer.load(self.standardize)
         lines = self._lines(self.standardize)
         found = fit_standardizer(embedder, lines, most=self.standardize_texts, seed=self.seed)
-        show(f"standardized over {quantity(found.count, embedder.unit)} of {self.standardize}"
-             + (f"; constant dimensions: {found.num_constant}" if found.num_constant else ""),
-             error=True)  # fmt: skip
+        show(
+            f"standardized over {quantity(found.count, embedder.unit)} of {self.standardize}"
+            + (f"; constant dimensions: {found.num_constant}" if found.num_constant else ""),
+            error=True,
+        )
         if self.save_standardizer is not None:
             found.save(self.save_standardizer)
         return found
@@ -205,8 +216,11 @@ class Similarity(FormatOption, Command):
         found = find_contexts(self._lines(self.contexts), words, 0 if in_context else most)
         missing = sum(not found.frequencies.get(each) for each in words)
         advice = "" if in_context or not most else "; they are read alone"
-        show(f"{missing:,} of {quantity(len(words), 'word')} do not occur in {self.contexts}"
-             + (advice if missing else ""), error=True)  # fmt: skip
+        show(
+            f"{missing:,} of {quantity(len(words), 'word')} do not occur in {self.contexts}"
+            + (advice if missing else ""),
+            error=True,
+        )
         return found
 
     def _write(self, data: SimilarityData, cosines: list[Cosines]) -> None:
@@ -228,17 +242,22 @@ class Similarity(FormatOption, Command):
         from finetune.inference.cosines import compared_words, words_key
 
         gold, subsets = data.gold, data.subsets
-        frequencies = [
-            min(contexts.frequencies.get(words_key(each), 0) for each in compared_words(pair))
-            for pair in data.pairs
-        ] if contexts is not None else None  # fmt: skip
+        frequencies = (
+            [
+                min(contexts.frequencies.get(words_key(each), 0) for each in compared_words(pair))
+                for pair in data.pairs
+            ]
+            if contexts is not None
+            else None
+        )
         views = []
         for each in cosines:
             predicted = each.values.tolist()
             view: dict[str, Any] = {
-                "layer": each.layer, "standardized": each.standardized,
+                "layer": each.layer,
+                "standardized": each.standardized,
                 "random_cosine": each.random,
-            }  # fmt: skip
+            }
             if gold is None or len(gold) < similarity.LEAST_PAIRS:
                 view["cosines"] = predicted
             else:
@@ -255,11 +274,19 @@ class Similarity(FormatOption, Command):
                     view["frequency"] = bands
             views.append(view)
         return {
-            "model": self.model, "data": self.data, "split": data.split or None, "unit": unit,
-            "layers": self.layers, "combine": self.combine, "pooling": self.pooling,
-            "standardize": self.standardize, "pairs": len(data.pairs), "resamples": self.resamples,
-            "seed": self.seed, "results": views,
-        }  # fmt: skip
+            "model": self.model,
+            "data": self.data,
+            "split": data.split or None,
+            "unit": unit,
+            "layers": self.layers,
+            "combine": self.combine,
+            "pooling": self.pooling,
+            "standardize": self.standardize,
+            "pairs": len(data.pairs),
+            "resamples": self.resamples,
+            "seed": self.seed,
+            "results": views,
+        }
 
     def _print(self, record: dict[str, Any], data: SimilarityData, cosines: list[Cosines]) -> None:
         views = record["results"]

@@ -118,9 +118,12 @@ class TaskCommand(TaskOptions, Command):
                 raise UserError(f"{name} must be {least} or more, not {value}.")
         if self.hold_out and self.repeats < 2:
             raise UserError("--hold-out needs --repeats 2 or more: one score has no interval.")
-        for name, given in (("--seeds", self.seeds is not None), ("--resume", config.resume),
-                            ("--test-share", config.test_share is not None),
-                            ("--push-to-hub", config.push_to_hub is not None)):  # fmt: skip
+        for name, given in (
+            ("--seeds", self.seeds is not None),
+            ("--resume", config.resume),
+            ("--test-share", config.test_share is not None),
+            ("--push-to-hub", config.push_to_hub is not None),
+        ):
             if given:
                 raise UserError(f"{name} does not go with --folds: leave one of them out.")
 
@@ -177,9 +180,14 @@ class Multitask(Command):
         from finetune.training.run_folder import RUNS
 
         recipe = load_multitask(
-            self.recipe, alpha=self.alpha, model=self.model, epochs=self.epochs, limit=self.limit,
-            seed=self.seed, resume=self.resume,
-        )  # fmt: skip
+            self.recipe,
+            alpha=self.alpha,
+            model=self.model,
+            epochs=self.epochs,
+            limit=self.limit,
+            seed=self.seed,
+            resume=self.resume,
+        )
         quiet_libraries()
         seed = next(iter(recipe.tasks.values()))[1].seed
         out = Path(self.out or RUNS / f"{recipe.path.stem}-seed{seed}")
@@ -219,11 +227,14 @@ def task_command(task: str) -> type[TaskCommand]:
 
 def require_unset(name: str, command: TaskCommand) -> None:
     """Raise UserError for an option of single runs, which a command of several runs has not."""
-    for option, given in (("--dry-run", command.dry_run), ("--smoke", command.smoke),
-                          ("--seeds", command.seeds is not None),
-                          ("--resume", command.config.resume),
-                          ("--folds", command.folds is not None),
-                          ("--push-to-hub", command.config.push_to_hub is not None)):  # fmt: skip
+    for option, given in (
+        ("--dry-run", command.dry_run),
+        ("--smoke", command.smoke),
+        ("--seeds", command.seeds is not None),
+        ("--resume", command.config.resume),
+        ("--folds", command.folds is not None),
+        ("--push-to-hub", command.config.push_to_hub is not None),
+    ):
         if given:
             raise UserError(f"{name}: {option} does not apply: leave it out.")
 
@@ -375,9 +386,14 @@ def _print_runs(kind: str, results: SeedResults, folder: Path, begin: float) -> 
 
 
 def train_once(
-    task: str, config: TrainConfig, resume_command: Callable[[], str],
-    recipe_run: RecipeRun | None, data: Any = None, *, error: bool = False,
-) -> TrainedRun | None:  # fmt: skip
+    task: str,
+    config: TrainConfig,
+    resume_command: Callable[[], str],
+    recipe_run: RecipeRun | None,
+    data: Any = None,
+    *,
+    error: bool = False,
+) -> TrainedRun | None:
     """Train in the folder ``config.out``, write its README and report, and print the scores.
 
     ``data`` replaces that of the settings; ``error`` prints on standard error.
@@ -394,9 +410,14 @@ def train_once(
     summary: list[str] = []
     try:
         run = api.train_once(
-            task, config, data, command=command_line(), recipe_run=recipe_run, reporter=reporter,
+            task,
+            config,
+            data,
+            command=command_line(),
+            recipe_run=recipe_run,
+            reporter=reporter,
             report=lambda folder: summary.extend(report_run(folder)),
-        )  # fmt: skip
+        )
     except (Interrupted, KeyboardInterrupt) as interrupted:
         reporter.say(f"{interrupted or 'interrupted'}. Continue with: {resume_command()}")
         sys.exit(130)

@@ -101,9 +101,12 @@ class Wic(Command):
                 f"--data {self.data}: no train split: write --data train=FILE,test=FILE."
             )
         settings = PairSettings(
-            model=self.model, layers=layer_numbers(self.layers),
-            pooling=self.pooling, standardize=self.standardize, max_length=self.max_length,
-        )  # fmt: skip
+            model=self.model,
+            layers=layer_numbers(self.layers),
+            pooling=self.pooling,
+            standardize=self.standardize,
+            max_length=self.max_length,
+        )
         splits = {split: self._read(split) for split in SPLITS if split in files}
         reporter = Reporter()
         model = WordInContext.fit(
@@ -121,8 +124,10 @@ class Wic(Command):
             write_run(folder, config, metrics)
         chosen = model.threshold
         show(f"{chosen.above}: cosine of {chosen.value:.4f} or more")
-        rows = [(split, len(splits[split]), scores.get("accuracy"), scores.get("macro_f1"))
-                for split, scores in metrics.items()]  # fmt: skip
+        rows = [
+            (split, len(splits[split]), scores.get("accuracy"), scores.get("macro_f1"))
+            for split, scores in metrics.items()
+        ]
         print_table(("split", "pairs", "accuracy", "macro f1"), rows)
         show(f"run folder: {out}")
 

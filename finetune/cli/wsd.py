@@ -91,10 +91,11 @@ class Wsd(Command):
         if self.senses is not None:
             required = ("file",) if self.text is None else ()
             excluded = tuple(
-                field.name for field in dataclasses.fields(self)
-                if field.name not in ("senses", "file", "text", "output", "inventory",
-                                      "encoding", "encoder")
-            )  # fmt: skip
+                field.name
+                for field in dataclasses.fields(self)
+                if field.name
+                not in ("senses", "file", "text", "output", "inventory", "encoding", "encoder")
+            )
         if self.text is not None and (self.file is not None or self.output is not None):
             raise UserError(
                 "--text prints the senses of one sentence: leave --file and --output out."
@@ -135,15 +136,23 @@ class Wsd(Command):
             )
         reporter = Reporter()
         settings = SenseSettings(
-            model=self.model, layers=layer_numbers(self.layers),
-            pooling=self.pooling, normalization=self.normalization, prior=self.prior,
-            gloss_weight=self.glosses, vote=self.vote, inventory=self.inventory,
+            model=self.model,
+            layers=layer_numbers(self.layers),
+            pooling=self.pooling,
+            normalization=self.normalization,
+            prior=self.prior,
+            gloss_weight=self.glosses,
+            vote=self.vote,
+            inventory=self.inventory,
             max_length=self.max_length,
-        )  # fmt: skip
+        )
         senses = WordSenses.fit(
-            settings, data.splits["train"], data.splits.get("validation", ()), reporter=reporter,
+            settings,
+            data.splits["train"],
+            data.splits.get("validation", ()),
+            reporter=reporter,
             **self.encoder.keywords(),
-        )  # fmt: skip
+        )
         for note in data.notes:
             show(note, error=True)
         _report_unknown(
@@ -171,12 +180,17 @@ class Wsd(Command):
                     "without_subwords": senses.num_without_vector - before,
                 }
             senses.save(folder)
-            config = {"task": "wsd", "data": self.data, **dataclasses.asdict(senses.settings),
-                      "fingerprint": data.fingerprint}  # fmt: skip
+            config = {
+                "task": "wsd",
+                "data": self.data,
+                **dataclasses.asdict(senses.settings),
+                "fingerprint": data.fingerprint,
+            }
             content = metrics | (
                 {"choices": [choice._asdict() for choice in senses.choices]}
-                if self.layers == "auto" else {}
-            )  # fmt: skip
+                if self.layers == "auto"
+                else {}
+            )
             write_run(folder, config, content)
         self._print(senses, metrics)
 
@@ -251,8 +265,10 @@ class Wsd(Command):
                 [(s, pos_of(s), score, definitions.get(s)) for s, score in scores.items()],
             )
         if inventory is None:
-            show("glosses are those of WordNet: name the folder of its files, --inventory FOLDER.",
-                 error=True)  # fmt: skip
+            show(
+                "glosses are those of WordNet: name the folder of its files, --inventory FOLDER.",
+                error=True,
+            )
 
 
 def _records(

@@ -17,42 +17,76 @@ _CALIBRATION = ("ece", "ece_uncalibrated")
 PROBLEMS: Mapping[str, tuple[str, ...]] = {
     "single": ("accuracy", "macro_f1", "weighted_f1", "matthews", "f1", *_CALIBRATION),
     "multi": (
-        "micro_f1", "macro_f1", "weighted_f1", "subset_accuracy", "hamming_loss", *_CALIBRATION,
+        "micro_f1",
+        "macro_f1",
+        "weighted_f1",
+        "subset_accuracy",
+        "hamming_loss",
+        *_CALIBRATION,
     ),
     "regression": ("pearson", "spearman", "mse"),
-}  # fmt: skip
+}
 """The metrics of each `problem` of the task classify."""
 METRICS: Mapping[str, tuple[str, ...]] = {
     "classify": tuple(dict.fromkeys(name for names in PROBLEMS.values() for name in names)),
     "nli": PROBLEMS["single"],
     "tag": (
-        "span_precision_conll", "span_recall_conll", "span_f1_conll", "span_f1_strict",
-        "tag_accuracy", "accuracy", "macro_f1", "weighted_f1", "matthews", *_CALIBRATION,
+        "span_precision_conll",
+        "span_recall_conll",
+        "span_f1_conll",
+        "span_f1_strict",
+        "tag_accuracy",
+        "accuracy",
+        "macro_f1",
+        "weighted_f1",
+        "matthews",
+        *_CALIBRATION,
     ),
     "ner": (
-        "span_precision_strict", "span_recall_strict", "span_f1_strict", "span_f1_outermost",
-        "span_f1_inner", "inner_gold", "inner_predicted", "inner_found", "span_f1_uncalibrated",
+        "span_precision_strict",
+        "span_recall_strict",
+        "span_f1_strict",
+        "span_f1_outermost",
+        "span_f1_inner",
+        "inner_gold",
+        "inner_predicted",
+        "inner_found",
+        "span_f1_uncalibrated",
     ),
     "relations": (
-        "relation_precision_strict", "relation_recall_strict", "relation_f1_strict", "relation_f1",
+        "relation_precision_strict",
+        "relation_recall_strict",
+        "relation_f1_strict",
+        "relation_f1",
         "relation_f1_macro",
     ),
     "sentence": (
-        "spearman_all", "pearson_all", "ranking_accuracy", "ranking_mrr", *PROBLEMS["single"][:5],
+        "spearman_all",
+        "pearson_all",
+        "ranking_accuracy",
+        "ranking_mrr",
+        *PROBLEMS["single"][:5],
     ),
     "pretrain": ("mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy"),
-}  # fmt: skip
+}
 """The metrics of each task; `ner` also has ``span_f1_strict:TYPE``."""
 UNBOUNDED = (
-    "mse", "mlm_loss", "perplexity", "sbo_loss", "inner_gold", "inner_predicted", "inner_found",
-)  # fmt: skip
+    "mse",
+    "mlm_loss",
+    "perplexity",
+    "sbo_loss",
+    "inner_gold",
+    "inner_predicted",
+    "inner_found",
+)
 """Metrics that may be above 1: all others are fractions or correlations."""
 CORRELATIONS = ("matthews", "pearson", "spearman", "pearson_all", "spearman_all")
 """Metrics that may be below 0."""
 SPLITS = tuple(
-    f"{split}{suffix}" for split in ("validation", "test")
+    f"{split}{suffix}"
+    for split in ("validation", "test")
     for suffix in ("", "_matched", "_mismatched")
-)  # fmt: skip
+)
 """The names of the splits that are scored."""
 STATISTICS = ("mean", "median")
 """The statistics over seeds that an expected score can be."""
@@ -108,8 +142,10 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
 
     of_problem = PROBLEMS.get(problem) if isinstance(problem, str) else None
     for name, names in (
-        ("split", SPLITS), ("metric", of_problem or METRICS[task]), ("statistic", STATISTICS)
-    ):  # fmt: skip
+        ("split", SPLITS),
+        ("metric", of_problem or METRICS[task]),
+        ("statistic", STATISTICS),
+    ):
         value = values[name]
         require(isinstance(value, str), name, "a name")
         of_type = "span_f1_strict" in names and re.fullmatch("span_f1_strict:.+", value)
@@ -127,8 +163,9 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
         number = values[name]
         with contextlib.suppress(TypeError, ValueError):  # YAML reads 1e-2 as text
             values[name] = number if isinstance(number, bool) else float(number)
-        require(isinstance(values[name], float) and math.isfinite(values[name]), name,
-                "a finite number")  # fmt: skip
+        require(
+            isinstance(values[name], float) and math.isfinite(values[name]), name, "a finite number"
+        )
     _check_range(where, **{name: values[name] for name in ("metric", "value", "tolerance")})
     return Expected(**values)
 

@@ -36,8 +36,12 @@ OWN_KEYS = ("task", "description", "expected", "smoke")
 RUN_SETTINGS = "config.json"
 """File in a run folder with the settings of the run."""
 FACTS = frozenset({"task", "fingerprint", "training_fingerprint", "precision_used"}) | {
-    "revision_used", "data_used", "num_processes", "teacher", "fsdp",
-}  # fmt: skip
+    "revision_used",
+    "data_used",
+    "num_processes",
+    "teacher",
+    "fsdp",
+}
 """Keys of that file which are no settings."""
 NOT_REPEATED = frozenset({"out", "resume", "push_to_hub", "trust_remote_code"})
 """Settings of a run that another run with its settings does not take over."""

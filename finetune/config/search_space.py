@@ -13,9 +13,17 @@ from finetune.config.tasks import CONFIGS, RESULT_FREE, TrainConfig, flag
 from finetune.types import UserError, abbreviated, did_you_mean
 
 NOT_SEARCHED = RESULT_FREE | {
-    "data", "columns", "validation", "validation_share", "test_share", "limit_eval",
-    "predict_unlabeled", "metric", "own_metrics", "revision",
-}  # fmt: skip
+    "data",
+    "columns",
+    "validation",
+    "validation_share",
+    "test_share",
+    "limit_eval",
+    "predict_unlabeled",
+    "metric",
+    "own_metrics",
+    "revision",
+}
 """Settings that change no score, or that make the scores of trials incomparable."""
 SYNTAX = "NAME=A,B,C, or NAME=LOW:HIGH for numbers (NAME=LOW:HIGH:log on a logarithmic scale)"
 

@@ -498,19 +498,37 @@ class SentenceConfig(TrainConfig):
         objective = self.objective
         for wrong, setting, reason in (
             (self.overlap is not None, f"--overlap {self.overlap}", "long texts are cut"),
-            (objective == "prompt" and self.pooling != "auto", f"--pooling {self.pooling}",
-             "with --objective prompt a vector is that of the mask token"),
-            (objective in ("softmax", "cosine", "cmlm") and self.temperature is not None,
-             f"--temperature {self.temperature}", f"--objective {objective} has none"),
-            (objective == "cmlm" and self.sparse_embeddings == "on", "--sparse-embeddings on",
-             "the softmax of --objective cmlm trains the embeddings of all subwords"),
-            (objective != "mirror" and self.mask_span != SentenceConfig.mask_span,
-             f"--mask-span {self.mask_span}", "it applies to --objective mirror"),
-            (objective not in ("softmax", "cosine", "cmlm") and self.batch_size == 1,
-             "--batch-size 1", f"--objective {objective} compares the texts of a batch"),
-            (objective != "prompt" and bool(self.templates), f"--templates {self.templates}",
-             "they apply to --objective prompt"),
-        ):  # fmt: skip
+            (
+                objective == "prompt" and self.pooling != "auto",
+                f"--pooling {self.pooling}",
+                "with --objective prompt a vector is that of the mask token",
+            ),
+            (
+                objective in ("softmax", "cosine", "cmlm") and self.temperature is not None,
+                f"--temperature {self.temperature}",
+                f"--objective {objective} has none",
+            ),
+            (
+                objective == "cmlm" and self.sparse_embeddings == "on",
+                "--sparse-embeddings on",
+                "the softmax of --objective cmlm trains the embeddings of all subwords",
+            ),
+            (
+                objective != "mirror" and self.mask_span != SentenceConfig.mask_span,
+                f"--mask-span {self.mask_span}",
+                "it applies to --objective mirror",
+            ),
+            (
+                objective not in ("softmax", "cosine", "cmlm") and self.batch_size == 1,
+                "--batch-size 1",
+                f"--objective {objective} compares the texts of a batch",
+            ),
+            (
+                objective != "prompt" and bool(self.templates),
+                f"--templates {self.templates}",
+                "they apply to --objective prompt",
+            ),
+        ):
             if wrong:
                 raise UserError(f"{setting}: {reason}: leave {setting.split()[0]} out.")
         for template in self.templates:
@@ -526,9 +544,13 @@ CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TAS
 """The configuration class of each task."""
 
 RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "trust_remote_code"}) | {
-    "push_to_hub", "max_tokens", "batching", "sparse_embeddings", "encoding",
+    "push_to_hub",
+    "max_tokens",
+    "batching",
+    "sparse_embeddings",
+    "encoding",
     "gradient_checkpointing",
-}  # fmt: skip
+}
 """Settings that cannot change the results of a run; all others make runs incomparable. An encoding
 changes the data, whose fingerprints are compared."""
 RENAMED = {"active_vocabulary": "sparse_embeddings", "label_pieces": "label_subwords"}
@@ -541,34 +563,59 @@ NUMBER = r"[0-9]{1,3}(\.[0-9]{1,6})?"
 """A number in a setting such as `focal:2`."""
 
 RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
-    ("batch_size", "epochs", "lr", "limit", "limit_eval", "steps", "max_tokens", "max_length",
-     "head_lr", "crf_lr", "eval_every", "save_every", "patience", "max_width", "adam_epsilon",
-     "temperature", "mask_span", "poly_codes", "per_class", "lora_rank", "lora_alpha"): (
-        lambda value: value > 0, "above 0"),
-    ("warmup", "weight_decay", "clip", "overlap"): (
-        lambda value: value >= 0, "0 or more"),
+    (
+        "batch_size",
+        "epochs",
+        "lr",
+        "limit",
+        "limit_eval",
+        "steps",
+        "max_tokens",
+        "max_length",
+        "head_lr",
+        "crf_lr",
+        "eval_every",
+        "save_every",
+        "patience",
+        "max_width",
+        "adam_epsilon",
+        "temperature",
+        "mask_span",
+        "poly_codes",
+        "per_class",
+        "lora_rank",
+        "lora_alpha",
+    ): (lambda value: value > 0, "above 0"),
+    ("warmup", "weight_decay", "clip", "overlap"): (lambda value: value >= 0, "0 or more"),
     ("layer_decay", "negatives"): (lambda value: 0 < value <= 1, "above 0 and at most 1"),
-    ("adam_beta2", "classifier_dropout"): (
-        lambda value: 0 <= value < 1, "0 or more and below 1"),
+    ("adam_beta2", "classifier_dropout"): (lambda value: 0 <= value < 1, "0 or more and below 1"),
     ("threshold", "validation_share", "test_share", "mask_probability"): (
-        lambda value: 0 < value < 1, "between 0 and 1"),
+        lambda value: 0 < value < 1,
+        "between 0 and 1",
+    ),
     ("alpha",): (lambda value: 0 <= value <= 1, "from 0 to 1"),
     ("seed",): (lambda value: 0 <= value < 2**32, "from 0 to 4294967295"),
     ("freeze",): (
         lambda value: bool(re.fullmatch("none|embeddings|all|[0-9]{1,4}", value)),
-        "none, embeddings, all, or a number of layers"),
+        "none, embeddings, all, or a number of layers",
+    ),
     ("context",): (
         lambda value: bool(re.fullmatch("none|doc|0*[1-9][0-9]{0,5}", value)),
-        "none, doc, or a number of subwords, 1 or more"),
+        "none, doc, or a number of subwords, 1 or more",
+    ),
     ("loss",): (
         lambda value: bool(re.fullmatch(f"ce|(focal|logit-adjusted)(:{NUMBER})?", value)),
         "ce, focal, focal:GAMMA, logit-adjusted or logit-adjusted:TAU (for weights see "
-        "--class-weights)"),
+        "--class-weights)",
+    ),
     ("sampling",): (
-        lambda value: bool(re.fullmatch(f"none|balanced(:{NUMBER})?", value))
-        and (named_strength(value)[1] or 0) <= 1,
-        "none, balanced, or balanced:S with S from 0 to 1"),
-}  # fmt: skip
+        lambda value: (
+            bool(re.fullmatch(f"none|balanced(:{NUMBER})?", value))
+            and (named_strength(value)[1] or 0) <= 1
+        ),
+        "none, balanced, or balanced:S with S from 0 to 1",
+    ),
+}
 """The legal values of settings, and their description."""
 
 

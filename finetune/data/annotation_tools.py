@@ -66,8 +66,12 @@ def _label_studio(annotation: Any, where: str) -> dict[str, Any]:
     values = [each["value"] for each in results if isinstance(each.get("value"), Mapping)]
     chosen = [value["choices"] for value in values if isinstance(value.get("choices"), list)]
     choices = [name for names in chosen for name in names]
-    numbers = [float(value[kind]) for value in values for kind in ("rating", "number")
-               if isinstance(value.get(kind), int | float)]  # fmt: skip
+    numbers = [
+        float(value[kind])
+        for value in values
+        for kind in ("rating", "number")
+        if isinstance(value.get(kind), int | float)
+    ]
     spans = [value for value in values if "start" in value and value.get("labels")]
     if chosen or numbers:
         found["label"] = choices if chosen and len(choices) != 1 else (choices or numbers)[0]
@@ -99,10 +103,11 @@ def _doccano_spans(row: Mapping[str, Any], where: str) -> dict[str, Any]:
                 "end_offset."
             )
         found[column] = [
-            [positions[start], positions[end], span[2]] if listed
+            [positions[start], positions[end], span[2]]
+            if listed
             else span | dict(zip(_DOCCANO, (positions[start], positions[end]), strict=True))
             for span, (start, end) in zip(spans, places, strict=True)
-        ]  # fmt: skip
+        ]
     return found
 
 
@@ -203,7 +208,8 @@ def cohens_kappa(one: Sequence[str], other: Sequence[str]) -> float:
 
 def _f1(sides: Sequence[tuple[str, str]]) -> float:
     """Return the F1 of the lists of two annotators, as JSON."""
-    lists = [[{*json.loads(side)} if side.startswith("[") else set() for side in both]
-             for both in sides]  # fmt: skip
+    lists = [
+        [{*json.loads(side)} if side.startswith("[") else set() for side in both] for both in sides
+    ]
     total = sum(len(one) + len(other) for one, other in lists)
     return 2 * sum(len(one & other) for one, other in lists) / total if total else 1.0

@@ -92,10 +92,14 @@ def _document(stem: Path, encoding: str, relations: bool) -> TokenRecord:
         offsets = list(split_offsets(offsets, (Span(*both, "") for both in ends)))
         words = [text[start:end] for start, end in offsets]
     record = TokenRecord(
-        tuple(words), str(text_path), document=stem.name, text=text, offsets=tuple(offsets),
+        tuple(words),
+        str(text_path),
+        document=stem.name,
+        text=text,
+        offsets=tuple(offsets),
         num_skipped_lines=num_skipped + len(() if relations else related),
         unannotated=not annotated,
-    )  # fmt: skip
+    )
     if not annotated:
         return record
     found: set[Span] = set()
@@ -169,7 +173,8 @@ def _matching_text(raw: str, annotations: Sequence[Annotation]) -> str:
     text = raw.removeprefix("\ufeff")
     candidates = (text, text.replace("\r\n", "\n"), raw, raw.replace("\r\n", "\n"))
     fitting = (
-        candidate for candidate in candidates
+        candidate
+        for candidate in candidates
         if all(covers(candidate, each.fragments, each.text) for each in annotations)
-    )  # fmt: skip
+    )
     return next(fitting, text)

@@ -108,8 +108,11 @@ def _labels(dataset: Dataset) -> Iterator[Finding]:
             level: Level = "info" if split.startswith("test") else "warning"
             message = f"{split}: {_of(without, rows, 'example')} no label"
             yield from located(level, "labels", message, without)
-        numbers = [row.label for row in rows
-                   if isinstance(row, TextExample) and isinstance(row.label, float)]  # fmt: skip
+        numbers = [
+            row.label
+            for row in rows
+            if isinstance(row, TextExample) and isinstance(row.label, float)
+        ]
         counts = Counter(itertools.chain.from_iterable(gold))
         if numbers:
             spread = f"{min(numbers):g} to {max(numbers):g}, mean {mean(numbers):.2f}"
@@ -136,8 +139,10 @@ def _distribution(counts: Counter[str], example: Example) -> str:
     if isinstance(example, TokenExample):
         unit = "tag" if example.spans is None else "span"
         unit = unit if example.relations is None else "relation"
-    listed = [f"{name} {count:,} ({100 * count / total:.1f}%)"
-              for name, count in counts.most_common(_MAX_LABELS)]  # fmt: skip
+    listed = [
+        f"{name} {count:,} ({100 * count / total:.1f}%)"
+        for name, count in counts.most_common(_MAX_LABELS)
+    ]
     rest = f", … ({len(counts)} in all)" if len(counts) > _MAX_LABELS else ""
     return f"{quantity(total, unit)}: {', '.join(listed)}{rest}"
 
@@ -237,15 +242,21 @@ def _lengths(
     for row, counts in zip(rows, _subword_counts(rows, count_subwords), strict=True):
         totals.append(sum(counts))
         if isinstance(row, TokenExample):
-            vanished += [f"{row.where}, word {i} ({row.words[i]!r})"
-                         for i, count in enumerate(counts) if count == 0]  # fmt: skip
+            vanished += [
+                f"{row.where}, word {i} ({row.words[i]!r})"
+                for i, count in enumerate(counts)
+                if count == 0
+            ]
     longest = max(range(len(rows)), key=totals.__getitem__)
     message = f"{split}: {_summary('subwords', totals)}"
     yield Finding("info", "subwords", message, (f"{rows[longest].where} (the longest)",))
     message = f"{split}: {quantity(len(vanished), 'word')} without subwords (read as a placeholder)"
     yield from located("warning", "subwords", message, vanished)
-    over = [row.where for row, total in zip(rows, totals, strict=True)
-            if total + num_special > max_length]  # fmt: skip
+    over = [
+        row.where
+        for row, total in zip(rows, totals, strict=True)
+        if total + num_special > max_length
+    ]
     effect = "read in windows" if words else "will be cut, unless read in windows"
     message = (
         f"{split}: {quantity(len(over), 'example')} of more than {max_length} tokens: {effect}"
@@ -316,10 +327,11 @@ def _leaks(dataset: Dataset) -> Iterator[Finding]:
 def _spans(dataset: Dataset) -> Iterator[Finding]:
     """Report widths, nesting, several labels and crossing of spans."""
     rows = {
-        split: [(row.where, row.spans) for row in _token_examples(examples)
-                if row.spans is not None]
+        split: [
+            (row.where, row.spans) for row in _token_examples(examples) if row.spans is not None
+        ]
         for split, examples in dataset.splits.items()
-    }  # fmt: skip
+    }
     widths = {
         split: [span.end - span.start for _, spans in found for span in spans]
         for split, found in rows.items()
@@ -358,8 +370,10 @@ def _unreachable(split: str, rows: LocatedSpans, total: int, related: bool) -> I
         return  # the spans are given, and none is predicted
     several = [(where, same) for where, spans in rows for same in multi_label_spans(spans)]
     names = [", ".join(span.label for span in same) for _, same in several]
-    locations = [f"{where}, words {same[0].start} to {same[0].end} ({labels})"
-                 for (where, same), labels in zip(several, names, strict=True)]  # fmt: skip
+    locations = [
+        f"{where}, words {same[0].start} to {same[0].end} ({labels})"
+        for (where, same), labels in zip(several, names, strict=True)
+    ]
     level = _level(split, sum(len(same) - 1 for _, same in several), total)
     message = (
         f"{split}: {quantity(len(several), 'span')} with several labels: --multi-label keeps all"

@@ -18,9 +18,7 @@ from finetune.data.tag_schemes import SPAN_TAG
 from finetune.data.token_records import Sentences, TokenRecord
 from finetune.types import did_you_mean, quantity
 
-CONLLU_COLUMNS = (
-    "id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc"
-)  # fmt: skip
+CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 COLUMN_NAMES = {
     1: ("word",),
     2: ("word", "tag"),
@@ -29,8 +27,14 @@ COLUMN_NAMES = {
     5: ("word", "lemma", "pos", "chunk", "ner"),
 }
 """Names of the columns by their number: CoNLL-2000 has 3, CoNLL-2003 has 4 (German: 5)."""
-_OTHER_NAMES = {"tags": "tag", "words": "word", "pos_tags": "pos", "chunk_tags": "chunk",
-                "ner_tags": "ner", "word": "form"}  # fmt: skip
+_OTHER_NAMES = {
+    "tags": "tag",
+    "words": "word",
+    "pos_tags": "pos",
+    "chunk_tags": "chunk",
+    "ner_tags": "ner",
+    "word": "form",
+}
 
 _NUM_LAYOUT_LINES = 400  # lines that decide on the layout
 _COMMENT = re.compile(r"# *(id|sent_id|text|newdoc|newpar|global)\b.*=|# *new(doc|par)\b")

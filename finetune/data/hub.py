@@ -212,8 +212,9 @@ def _prepare(chosen: HubDataset, repository: Repository) -> _Prepared | _Copy:
 def _data_files(builder: Any, repository: Repository) -> list[str]:
     """Return the names of the files of the hub that a data set is made from."""
     found = builder.config.data_files or {}
-    places = (str(file).partition(f"@{repository.commit}/") for files in found.values()
-              for file in files)  # fmt: skip
+    places = (
+        str(file).partition(f"@{repository.commit}/") for files in found.values() for file in files
+    )
     return [name for _, _, name in places if name in repository.files]
 
 
@@ -261,8 +262,11 @@ def dataset_tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
 
 def _records(rows: Any, name: str) -> Iterator[Record]:
     batches = rows.iter(batch_size=1000)
-    values = (dict(zip(batch, row, strict=True)) for batch in batches
-              for row in zip(*batch.values(), strict=True))  # fmt: skip
+    values = (
+        dict(zip(batch, row, strict=True))
+        for batch in batches
+        for row in zip(*batch.values(), strict=True)
+    )
     return _numbered((Record(row, "") for row in values), name)
 
 

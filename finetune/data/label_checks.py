@@ -24,8 +24,12 @@ def label_problems(splits: Mapping[str, Sequence[Example]]) -> Iterator[Finding]
     }
     train = [row for row in splits.get("train", ()) if gold_labels(row) is not None]
     yield from _nothing_to_learn(train, counts.get("train", Counter()))
-    numbers = {row.label for rows in splits.values() for row in rows
-               if isinstance(row, TextExample) and isinstance(row.label, float)}  # fmt: skip
+    numbers = {
+        row.label
+        for rows in splits.values()
+        for row in rows
+        if isinstance(row, TextExample) and isinstance(row.label, float)
+    }
     if numbers:
         if all(number.is_integer() for number in numbers):
             message = "all labels are whole numbers with a decimal point and are read as numbers"
@@ -88,8 +92,9 @@ def _unseen(
             near = did_you_mean(next(iter(missing), ""), train)
             effect = f"correct them, or remove their rows; train has {abbreviated(train)}.{near}"
         message = f"{split}: labels that train does not have: {listed}: {effect}"
-        yield from located("error" if refused else "warning", "labels", message,
-                           [row.where for row in rows])  # fmt: skip
+        yield from located(
+            "error" if refused else "warning", "labels", message, [row.where for row in rows]
+        )
         if absent := [name for name in train if found and name not in found]:
             message = f"{split}: never has {abbreviated(absent)}, which train has"
             yield Finding("info", "labels", message)

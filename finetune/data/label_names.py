@@ -51,8 +51,10 @@ def renamed(data: Dataset, *, fold: bool, map_file: str | None) -> Dataset:
     notes = []
     counts = Counter(
         _type(name)
-        for rows in data.splits.values() for row in rows for name in gold_labels(row) or ()
-    )  # fmt: skip
+        for rows in data.splits.values()
+        for row in rows
+        for name in gold_labels(row) or ()
+    )
     if map_file is not None:
         mapping = {name: new for name, new in read_label_map(map_file).items() if name in counts}
         if not mapping:
@@ -68,8 +70,9 @@ def renamed(data: Dataset, *, fold: bool, map_file: str | None) -> Dataset:
             after[mapping.get(name, name)] += count
         spelled = {
             name: max(names, key=lambda each: (after[each], each))
-            for names in variants(after) for name in names
-        }  # fmt: skip
+            for names in variants(after)
+            for name in names
+        }
         mapping = {name: spelled.get(new := mapping.get(name, name), new) for name in counts}
         if folded := sorted({*spelled.values()}):
             notes.append(f"--labels-case fold: one spelling each of {abbreviated(folded)}")
@@ -142,6 +145,9 @@ def _with_names(row: Any, mapping: Mapping[str, str]) -> Any:
     )
     tags = row.tags and tuple(_mapped(tag, mapping) for tag in row.tags)
     return replace(
-        row, tags=tags, spans=spans(row.spans), unreachable=spans(row.unreachable),
+        row,
+        tags=tags,
+        spans=spans(row.spans),
+        unreachable=spans(row.unreachable),
         relations=relations,
-    )  # fmt: skip
+    )

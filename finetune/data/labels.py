@@ -74,18 +74,34 @@ def convert_labels(
     least one has a decimal point. Other integers become names.
     """
     # a split in which all labels are -1 or missing has none (the test sets of GLUE)
-    empty = {split for split, rows in splits.items()
-             if all(row.label is None or _is_minus_one(row.label) for row in rows)}  # fmt: skip
-    labels = [row.label for split, rows in splits.items() if split not in empty
-              for row in rows if row.label is not None]  # fmt: skip
+    empty = {
+        split
+        for split, rows in splits.items()
+        if all(row.label is None or _is_minus_one(row.label) for row in rows)
+    }
+    labels = [
+        row.label
+        for split, rows in splits.items()
+        if split not in empty
+        for row in rows
+        if row.label is not None
+    ]
     lists = any(isinstance(label, tuple) for label in labels)
     if lists and all(isinstance(x, str) or (isinstance(x, tuple) and len(x) == 1) for x in labels):
         single = {split: [_without_list(row) for row in rows] for split, rows in splits.items()}
         return convert_labels(single, typed)[0], SINGLE
     numbers = not lists and _are_numbers(labels, typed)
     if not lists:
-        _check_spelling([row for split, rows in splits.items() if split not in empty
-                         for row in rows if row.label is not None], numbers)  # fmt: skip
+        _check_spelling(
+            [
+                row
+                for split, rows in splits.items()
+                if split not in empty
+                for row in rows
+                if row.label is not None
+            ],
+            numbers,
+        )
     is_class = not lists and not numbers and _minus_one_is_class(labels)
 
     def converted(label: RawLabel, where: str) -> Label:
@@ -130,8 +146,11 @@ def _check_spelling(rows: Sequence[TextExample], numbers: bool) -> None:
             f"{commas[0].where}: label {commas[0].label!r} is a number with a decimal comma: "
             "write a point (several labels are a list in JSON Lines)."
         )
-    kept = [(float(label), label, row.where) for row, label in zip(rows, labels, strict=True)
-            if numbers and not _is_minus_one(label) and _is_number(label)]  # fmt: skip
+    kept = [
+        (float(label), label, row.where)
+        for row, label in zip(rows, labels, strict=True)
+        if numbers and not _is_minus_one(label) and _is_number(label)
+    ]
     points = [(label, where) for _, label, where in kept if "." in label]
     plain = [(label, where) for _, label, where in kept if "." not in label]
     if points and plain and all(number.is_integer() for number, _, _ in kept):

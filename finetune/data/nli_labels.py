@@ -41,10 +41,12 @@ def with_standard_names(data: Dataset) -> Dataset:
     if all(name == standard for name, standard in mapped.items()):
         return data
     splits = {
-        split: [dataclasses.replace(example, label=mapped.get(example.label, example.label))
-                for example in examples]
+        split: [
+            dataclasses.replace(example, label=mapped.get(example.label, example.label))
+            for example in examples
+        ]
         for split, examples in data.splits.items()
-    }  # fmt: skip
+    }
     renamed = sorted(name for name, standard in mapped.items() if name != standard)
     listed = ", ".join(f"{name!r} is {mapped[name]}" for name in renamed)
     notes = [*data.notes, f"labels mapped by name: {listed}"]

@@ -167,8 +167,10 @@ def read_running_text(
         else:
             data = read_text(
                 WithoutTest(source.hub) if without_test else source.hub,
-                columns=column_map(columns), pair=False, splits=["train"] if splits[name] else None,
-            )  # fmt: skip
+                columns=column_map(columns),
+                pair=False,
+                splits=["train"] if splits[name] else None,
+            )
             notes += [note for note in data.notes if "label" not in note]
             pinned.append(f"{name}={data.pinned}" if named else str(data.pinned))
             found = (
@@ -191,9 +193,12 @@ def read_running_text(
 
 
 def _of_files(
-    source: TextSource, split: str | None, columns: Sequence[str], without_test: bool,
+    source: TextSource,
+    split: str | None,
+    columns: Sequence[str],
+    without_test: bool,
     notes: list[str],
-) -> Iterator[tuple[str, str, str]]:  # fmt: skip
+) -> Iterator[tuple[str, str, str]]:
     """Yield split, text and ``file:line`` of the documents of a source; add to ``notes``."""
     by_split: dict[str, list[Path]] = {split or "train": list(source.files)}
     found = [canonical_split(name_without_gz(file)) for file in source.files]

@@ -32,12 +32,20 @@ from finetune.data.tables import Table
 from finetune.types import abbreviated, did_you_mean
 
 SPLITS = {
-    "train": "train", "training": "train",
-    "validation": "validation", "valid": "validation", "val": "validation", "dev": "validation",
-    "devel": "validation", "development": "validation", "trial": "validation",
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "devel": "validation",
+    "development": "validation",
+    "trial": "validation",
     "testa": "validation",
-    "test": "test", "testb": "test", "testing": "test",
-}  # fmt: skip
+    "test": "test",
+    "testb": "test",
+    "testing": "test",
+}
 """The split for each word of a file name, and for the split names of other data sets."""
 SPLIT_ORDER = ["train", "validation", "validation_matched", "validation_mismatched", "test"]
 

@@ -37,8 +37,11 @@ def crossing_pairs(spans: Iterable[Span]) -> list[tuple[Span, Span]]:
     open_spans: list[Span] = []
     for span in sorted(set(spans)):
         open_spans = [earlier for earlier in open_spans if earlier.end > span.start]
-        pairs += [(earlier, span) for earlier in open_spans
-                  if earlier.start < span.start and earlier.end < span.end]  # fmt: skip
+        pairs += [
+            (earlier, span)
+            for earlier in open_spans
+            if earlier.start < span.start and earlier.end < span.end
+        ]
         open_spans.append(span)
     return pairs
 

@@ -151,8 +151,10 @@ def assign_folds(
         raise DataError(f"--folds {number}: {problem}: write a smaller number.")
     folds = _folds(examples, groups, number, seed)
     if keep_rare:
-        strata = [{name for index in group for name in gold_labels(examples[index]) or ()}
-                  for group in groups]  # fmt: skip
+        strata = [
+            {name for index in group for name in gold_labels(examples[index]) or ()}
+            for group in groups
+        ]
         found = Counter(name for names in strata for name in names)
         numbers = any(isinstance(e, TextExample) and isinstance(e.label, float) for e in examples)
         for group, names in zip(groups, strata, strict=True):
@@ -184,8 +186,10 @@ def per_class(examples: Sequence[Example], number: int, seed: int) -> list[int]:
     members: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for index, example in enumerate(examples):
         members[tuple(gold_labels(example) or ())].append(index)
-    drawn = (random.Random(f"{seed}/{label}").sample(own, len(own))[:number]
-             for label, own in members.items())  # fmt: skip
+    drawn = (
+        random.Random(f"{seed}/{label}").sample(own, len(own))[:number]
+        for label, own in members.items()
+    )
     return sorted(index for own in drawn for index in own)
 
 

@@ -275,9 +275,11 @@ def read_excel(file: DataFile, options: ReadOptions) -> Table:
     header = ["" if cell is None else str(cell).strip() for cell in next(rows, ())]
     check_header(header, options, f"{file.name}:row 1")
     where = f"{file.name}:row"
-    records = (Record(dict(zip(header, row, strict=False)), f"{where} {number}")
-               for number, row in enumerate(rows, 2)
-               if any(cell not in (None, "") for cell in row))  # fmt: skip
+    records = (
+        Record(dict(zip(header, row, strict=False)), f"{where} {number}")
+        for number, row in enumerate(rows, 2)
+        if any(cell not in (None, "") for cell in row)
+    )
     table = Table(file.name, header, records)
     if len(book.worksheets) > 1:
         table.notes = [f"only the first sheet, {sheet.title!r}, is read"]

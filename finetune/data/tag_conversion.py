@@ -39,8 +39,9 @@ def to_bio(
     written ``B-PER``. Spans get tags too, unless some spans of the data set overlap. Raises
     DataError if some but not all tags are of a span scheme.
     """
-    counts = Counter(tag for rows in splits.values() for row in rows
-                     for layer in row.layers for tag in layer)  # fmt: skip
+    counts = Counter(
+        tag for rows in splits.values() for row in rows for layer in row.layers for tag in layer
+    )
     if counts and all(tag.isdecimal() for tag in counts):
         return dict(splits), ["tags are numbers without names: replace them by names"]
     notes = []
@@ -59,10 +60,14 @@ def to_bio(
         changed = [tag for tag in sorted(odd) if tag in counts and tag != odd[tag]]
         examples = [f"{tag} as {odd[tag]}" for tag in changed]
         notes.append(f"tags are read in their usual spelling: {abbreviated(examples, 3)}")
-    splits = {split: [_renamed(row, spelled[split]) for row in rows]
-              for split, rows in splits.items()}  # fmt: skip
-    schemes = {split: detect_scheme(layer for row in rows for layer in row.layers)
-               for split, rows in splits.items() if any(row.layers for row in rows)}  # fmt: skip
+    splits = {
+        split: [_renamed(row, spelled[split]) for row in rows] for split, rows in splits.items()
+    }
+    schemes = {
+        split: detect_scheme(layer for row in rows for layer in row.layers)
+        for split, rows in splits.items()
+        if any(row.layers for row in rows)
+    }
     if None in schemes.values():
         _check_plain_tags(splits, schemes)
     else:
@@ -71,14 +76,19 @@ def to_bio(
             named = sorted({str(scheme) for scheme in found.values()} - {"IO"}) or ["IO"]
             notes.append(f"tag scheme {' and '.join(named)} found, converted to BIO")
         illegal = [
-            row.where for split, scheme in found.items() for row in splits[split]
-            for layer in row.layers for _ in illegal_transitions(layer, str(scheme))
-        ]  # fmt: skip
+            row.where
+            for split, scheme in found.items()
+            for row in splits[split]
+            for layer in row.layers
+            for _ in illegal_transitions(layer, str(scheme))
+        ]
         if illegal:
             counted = quantity(len(illegal), "illegal tag")
             notes.append(f"{counted} read as the start of a span, first in {illegal[0]}")
-        splits = {split: [_with_spans(row, schemes.get(split) or "BIO") for row in rows]
-                  for split, rows in splits.items()}  # fmt: skip
+        splits = {
+            split: [_with_spans(row, schemes.get(split) or "BIO") for row in rows]
+            for split, rows in splits.items()
+        }
     nested = any(is_nested(row) for rows in splits.values() for row in rows)
     if nested:
         notes.append("nested spans: examples have spans, no tags")
@@ -100,8 +110,11 @@ def _spelled(records: Sequence[TokenRecord]) -> dict[str, str]:
         return {}
     for pattern in _SPELLINGS:
         matches = {tag: pattern.fullmatch(tag) for tag in tags - {"o"}}
-        found = {tag: f"{match['prefix'].upper()}-{match['type']}"
-                 for tag, match in matches.items() if match}  # fmt: skip
+        found = {
+            tag: f"{match['prefix'].upper()}-{match['type']}"
+            for tag, match in matches.items()
+            if match
+        }
         prefixes = {tag[0] for tag in found.values()}
         fits = any(prefixes <= {*SCHEMES[name]} for name in DISTINCT_SCHEMES)
         if found and len(found) == len(matches) and fits and prefixes & {"B", "I"}:

@@ -25,19 +25,37 @@ TARGET_ROLES = (*CHARACTER_ROLES, *WORD_ROLES)
 """Columns that name the compared word in each text: by its characters, or by its number among the
 words between white space, from 0."""
 PAIR_COLUMNS = (
-    ("text", "text_pair"), ("premise", "hypothesis"), ("sentence1", "sentence2"),
-    ("question1", "question2"), ("question", "sentence"), ("sentence_a", "sentence_b"),
-    ("#1 string", "#2 string"), ("anchor", "positive"), ("query", "positive"),
-)  # fmt: skip
+    ("text", "text_pair"),
+    ("premise", "hypothesis"),
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("sentence_a", "sentence_b"),
+    ("#1 string", "#2 string"),
+    ("anchor", "positive"),
+    ("query", "positive"),
+)
 """Usual columns of pairs: ours, NLI, GLUE and STS, QQP, QNLI, SICK, MRPC, and of search."""
 NEGATIVE_COLUMN = "negative"
 """Usual column of a text that a pair of search is contrasted with."""
 TEXT_COLUMNS = ("text", "sentence", "review", "content")
 LABEL_COLUMNS = (
-    "label", "labels", "gold_label", "entailment_judgment", "is_duplicate", "quality",
-    "coarse_label", "class", "category", "sentiment", "score", "similarity_score",
-    "relatedness_score", "stars", "rating",
-)  # fmt: skip
+    "label",
+    "labels",
+    "gold_label",
+    "entailment_judgment",
+    "is_duplicate",
+    "quality",
+    "coarse_label",
+    "class",
+    "category",
+    "sentiment",
+    "score",
+    "similarity_score",
+    "relatedness_score",
+    "stars",
+    "rating",
+)
 """Usual columns of labels: of most sets, SNLI and MNLI, SICK, QQP, MRPC, TREC, STS-B, reviews."""
 Characters = tuple[int, int]
 """The characters ``start`` to ``end - 1`` of a text."""
@@ -215,8 +233,11 @@ def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -
         second = next((by_name[name] for name in partners), None)
     if second is None and pair:
         raise missing_column(table, "pair", "the second text of a pair", "text_pair")
-    labels = [by_name[name] for name in LABEL_COLUMNS
-              if name in by_name and by_name[name] not in (text, second)]  # fmt: skip
+    labels = [
+        by_name[name]
+        for name in LABEL_COLUMNS
+        if name in by_name and by_name[name] not in (text, second)
+    ]
     negative = given.get("negative")
     if negative is None and text.lower() in ("anchor", "query"):
         negative = by_name.get(NEGATIVE_COLUMN)

@@ -81,9 +81,12 @@ def guess_columns(table: Table, columns: Mapping[str, str], rows: Sequence[Recor
     given = {role: find_column(table, role, name) for role, name in columns.items()}
     usual = {
         role: next((by_name[name] for name in names if name in by_name), None)
-        for role, names in (("words", WORD_COLUMNS), ("text", TEXT_COLUMNS),
-                            ("document", DOCUMENT_COLUMNS))
-    }  # fmt: skip
+        for role, names in (
+            ("words", WORD_COLUMNS),
+            ("text", TEXT_COLUMNS),
+            ("document", DOCUMENT_COLUMNS),
+        )
+    }
     words = given.get("words") or usual["words"]
     if "text" in given and "words" not in given:
         words = None
@@ -199,8 +202,10 @@ def _from_words(row: Record, column: str) -> TokenRecord:
     if all(isinstance(item, dict) for item in value) and isinstance(row.values.get("text"), str):
         text = str(row.values["text"])
         offsets = tuple(_token_offsets(token, text, row.where) for token in value)
-        words = tuple(str(token.get("text", text[start:end]))
-                      for token, (start, end) in zip(value, offsets, strict=True))  # fmt: skip
+        words = tuple(
+            str(token.get("text", text[start:end]))
+            for token, (start, end) in zip(value, offsets, strict=True)
+        )
         for (_, end), (start, _) in pairwise(offsets):
             if start < end:
                 problem = f"the token at character {start} overlaps the one before it"

@@ -215,9 +215,15 @@ def token_example(index: int, record: TokenRecord) -> TokenExample:
     tags = record.layers[0] if record.layers else None
     context = record.document, record.text, record.offsets, record.where
     return TokenExample(
-        index, record.words, record.spans, tags, *context,
-        unreachable=record.unreachable, key=record.key, relations=record.relations,
-    )  # fmt: skip
+        index,
+        record.words,
+        record.spans,
+        tags,
+        *context,
+        unreachable=record.unreachable,
+        key=record.key,
+        relations=record.relations,
+    )
 
 
 def split_at_gold(example: TokenExample) -> TokenExample:

@@ -20,8 +20,12 @@ from finetune.types import SenseTarget, TokenExample, UserError
 
 _POS = {
     **{name: name for name in DATA_FILES},
-    "N": "NOUN", "V": "VERB", "A": "ADJ", "S": "ADJ", "R": "ADV",
-}  # fmt: skip
+    "N": "NOUN",
+    "V": "VERB",
+    "A": "ADJ",
+    "S": "ADJ",
+    "R": "ADV",
+}
 """The part of speech of each legal name, in upper case: universal tags and WordNet's letters."""
 _MARKED = re.compile(r"\*([^*=\s](?:[^*=]*[^*=\s])?)(?:=([^*]+))?\*")
 _FRAMEWORK_ID = re.compile(r"((?:.+\.)?d\d+)\.s\d+\.t\d+")
@@ -90,9 +94,11 @@ def marked_sentence(
     for begin, end, word, lemma in marked:
         inside = [n for n, (a, b) in enumerate(offsets) if a < end and b > begin]
         found = [
-            (form, pos) for pos in DATA_FILES for form in base_forms(lemma or word, pos)
+            (form, pos)
+            for pos in DATA_FILES
+            for form in base_forms(lemma or word, pos)
             if known(form, pos)
-        ]  # fmt: skip
+        ]
         if not found or not inside:
             raise UserError(
                 f"{where}: no sense of {lemma or word!r} is known: name WordNet's files with "
@@ -109,10 +115,17 @@ def read_sense_gold(source: str | Path | DataFile, encoding: str = UTF_8) -> lis
     file = open_data(source, encoding=encoding)
     if file.format in ("txt", "unknown", "conll"):
         return [
-            SenseTarget(0, 0, senses[0].partition("%")[0], pos_of(senses[0]), tuple(senses), id,
-                        where=file.name)
+            SenseTarget(
+                0,
+                0,
+                senses[0].partition("%")[0],
+                pos_of(senses[0]),
+                tuple(senses),
+                id,
+                where=file.name,
+            )
             for id, senses in read_keys(file.name, file)
-        ]  # fmt: skip
+        ]
     return [target for example in _examples(_open(file)) for target in example.targets]
 
 
@@ -139,9 +152,13 @@ def _examples(table: Table) -> Iterator[TokenExample]:
         document = next((str(name) for name in documents if name not in (None, "")), None)
         targets = tuple(_targets(record, index, len(tokens), document))
         yield TokenExample(
-            index, tuple(tokens), document=document, where=record.where, key=record.key,
+            index,
+            tuple(tokens),
+            document=document,
+            where=record.where,
+            key=record.key,
             targets=targets,
-        )  # fmt: skip
+        )
 
 
 def _targets(
@@ -155,9 +172,12 @@ def _targets(
         values = item if isinstance(item, dict) else {}
         start, end, lemma, pos = (values.get(key) for key in ("start", "end", "lemma", "pos"))
         if not (
-            type(start) is int and type(end) is int and 0 <= start < end <= num_words
-            and isinstance(lemma, str) and lemma.strip()
-        ):  # fmt: skip
+            type(start) is int
+            and type(end) is int
+            and 0 <= start < end <= num_words
+            and isinstance(lemma, str)
+            and lemma.strip()
+        ):
             raise DataError(
                 f"{record.where}: {item!r:.100} is not a target of the {num_words} words: write "
                 f"{_TARGET}."
@@ -169,10 +189,15 @@ def _targets(
         key = str(values.get("id") or f"{name}.{number}")
         match = _FRAMEWORK_ID.fullmatch(key)
         yield SenseTarget(
-            start, end, lemma.strip().lower().replace(" ", "_"), _POS[str(pos).upper()],
-            tuple(_senses(values.get("senses"), record.where)), key,
-            document or (match[1] if match else None), record.where,
-        )  # fmt: skip
+            start,
+            end,
+            lemma.strip().lower().replace(" ", "_"),
+            _POS[str(pos).upper()],
+            tuple(_senses(values.get("senses"), record.where)),
+            key,
+            document or (match[1] if match else None),
+            record.where,
+        )
 
 
 def _senses(value: Any, where: str) -> Iterable[str]:

@@ -55,13 +55,30 @@ def base_forms(word: str, pos: str) -> list[str]:
 
 
 _ENDINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "NOUN": (("s", ""), ("ses", "s"), ("ves", "f"), ("xes", "x"), ("zes", "z"), ("ches", "ch"),
-             ("shes", "sh"), ("men", "man"), ("ies", "y")),
-    "VERB": (("s", ""), ("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""),
-             ("ing", "e"), ("ing", "")),
+    "NOUN": (
+        ("s", ""),
+        ("ses", "s"),
+        ("ves", "f"),
+        ("xes", "x"),
+        ("zes", "z"),
+        ("ches", "ch"),
+        ("shes", "sh"),
+        ("men", "man"),
+        ("ies", "y"),
+    ),
+    "VERB": (
+        ("s", ""),
+        ("ies", "y"),
+        ("es", "e"),
+        ("es", ""),
+        ("ed", "e"),
+        ("ed", ""),
+        ("ing", "e"),
+        ("ing", ""),
+    ),
     "ADJ": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
     "ADV": (),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -84,9 +101,8 @@ class Inventory:
     def definitions(self, keys: Collection[str]) -> dict[str, str]:
         """Return the definition of each sense that is listed; none without the data files."""
         listed = [
-            key for key in keys
-            if key in self and (self.folder / DATA_FILES[pos_of(key)]).is_file()
-        ]  # fmt: skip
+            key for key in keys if key in self and (self.folder / DATA_FILES[pos_of(key)]).is_file()
+        ]
         return {key: text.split(" - ", 2)[2] for key, text in self.glosses(listed).items()}
 
     def glosses(self, keys: Collection[str]) -> dict[str, str]:

@@ -537,10 +537,15 @@ def trace(
     with export_errors(kind), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the tracer is old; shapes may be constants
         torch.onnx.export(
-            module.eval(), tuple(inputs.values()), str(path),
-            input_names=list(inputs), output_names=["logits"], dynamic_axes=dynamic,
-            opset_version=OPSET, dynamo=False,
-        )  # fmt: skip
+            module.eval(),
+            tuple(inputs.values()),
+            str(path),
+            input_names=list(inputs),
+            output_names=["logits"],
+            dynamic_axes=dynamic,
+            opset_version=OPSET,
+            dynamo=False,
+        )
 
 
 @contextlib.contextmanager

@@ -81,9 +81,11 @@ class OnnxModel:
         options.log_severity_level = 4  # errors are raised
         with _damage_named(folder / graph):
             self.session = onnxruntime.InferenceSession(
-                str(folder / graph), options, providers=["CPUExecutionProvider"],
+                str(folder / graph),
+                options,
+                providers=["CPUExecutionProvider"],
                 disabled_optimizers=["SkipLayerNormFusion"],  # slower than its parts on a CPU
-            )  # fmt: skip
+            )
         self.inputs = [entry.name for entry in self.session.get_inputs()]
         classes = [entry.shape[-1:] for entry in self.session.get_outputs() if entry.name == LOGITS]
         number = len(fields["labels"])
@@ -149,9 +151,9 @@ class OnnxModel:
         if self.reads_words:
             core_only = self.task == "tag"
             return encode_words(examples, self.tokenizer, length, overlap, core_only=core_only)[0]
-        return encode_texts(
-            examples, self.tokenizer, length, self.settings["long_text"], overlap
-        )[0]  # fmt: skip
+        return encode_texts(examples, self.tokenizer, length, self.settings["long_text"], overlap)[
+            0
+        ]
 
     def feed(self, sequences: Sequence[Encoding]) -> dict[str, np.ndarray]:
         """Return the inputs of the graph for a batch: [N, L] or, of words, [N, W]; all int64."""
@@ -180,9 +182,9 @@ class OnnxModel:
         if not self.reads_words:
             found: np.ndarray = logits
             return found
-        return np.concatenate([
-            own[self._rows(sequence)] for own, sequence in zip(logits, sequences, strict=True)
-        ])  # fmt: skip
+        return np.concatenate(
+            [own[self._rows(sequence)] for own, sequence in zip(logits, sequences, strict=True)]
+        )
 
     def _rows(self, sequence: Encoding) -> Any:
         """Return the index of the logits of a sequence that count: of words, or of candidates."""

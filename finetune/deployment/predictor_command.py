@@ -27,9 +27,10 @@ perhaps an "id"."""
 def main(folder: str | Path, arguments: Sequence[str] | None = None) -> None:
     """Predict with the export in a folder; end the program with a message if that is impossible."""
     parser = argparse.ArgumentParser(
-        prog="python -m predictor", description=DESCRIPTION,
+        prog="python -m predictor",
+        description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("--text", action="append", help="a text; may be repeated")
     parser.add_argument("--pair", help="the second text, for a model of pairs")
     parser.add_argument("--file", help=f"a file: {', '.join(SUFFIXES)}; - is standard input")

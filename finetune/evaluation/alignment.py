@@ -58,13 +58,21 @@ class AlignedPredictions(NamedTuple):
                 for row in self.rows
             ]
             return Pairs(
-                self.kind, self.gold, self.predicted, losses=losses,
-                boundary_losses=boundary_losses, next_sentences=following,
-            )  # fmt: skip
+                self.kind,
+                self.gold,
+                self.predicted,
+                losses=losses,
+                boundary_losses=boundary_losses,
+                next_sentences=following,
+            )
         return pair(
-            self.kind, self.gold, self.predicted, schemes=self.schemes, characters=self.characters,
+            self.kind,
+            self.gold,
+            self.predicted,
+            schemes=self.schemes,
+            characters=self.characters,
             positive=self.positive,
-        )  # fmt: skip
+        )
 
 
 class Gold(NamedTuple):
@@ -311,8 +319,11 @@ def align_ids(
                 f"{file.rows[index][0]}: id {id!r:.40} is not in {name}: the files do not belong "
                 "together; or remove the ids of one of them, to align by position."
             )
-    missing = [id for id, need in zip(ids, needed or [True] * len(ids), strict=True)
-               if need and id not in rows]  # fmt: skip
+    missing = [
+        id
+        for id, need in zip(ids, needed or [True] * len(ids), strict=True)
+        if need and id not in rows
+    ]
     if missing:
         raise DataError(
             f"{known[missing[0]]}: id {missing[0]!r:.40} has no prediction in {file} (it lacks "
@@ -343,9 +354,14 @@ def _align_spans(file: PredictionFile, gold: Gold) -> AlignedPredictions:
     found, examples, rows = map(list, zip(*aligned, strict=True)) if aligned else ([], [], [])
     predicted, unreachable = [each.spans for each in found], [each.unreachable for each in found]
     return AlignedPredictions(
-        "spans", [example.spans for example in examples], predicted, examples=examples, rows=rows,
-        by=by, characters=spans_in_characters(examples, predicted, unreachable),
-    )  # fmt: skip
+        "spans",
+        [example.spans for example in examples],
+        predicted,
+        examples=examples,
+        rows=rows,
+        by=by,
+        characters=spans_in_characters(examples, predicted, unreachable),
+    )
 
 
 def _align_relations(file: PredictionFile, gold: Gold) -> AlignedPredictions:
@@ -379,8 +395,9 @@ def _predicted_relations(
     found = read_relations(row["relations"], where, spans, TokenRecord(tuple(words), where))
     if words == [*example.words]:
         return found
-    own, gold = (list(pairwise(accumulate(map(len, side), initial=0)))
-                 for side in (words, example.words))  # fmt: skip
+    own, gold = (
+        list(pairwise(accumulate(map(len, side), initial=0))) for side in (words, example.words)
+    )
     converted = []
     for relation in found:
         reached, unreachable = chars_to_words(gold, words_to_chars(own, relation[:2]))
@@ -535,12 +552,14 @@ def relation_probabilities(run: AlignedPredictions) -> list[dict[Relation, float
     """Return the known probabilities of the predicted relations of each sentence."""
     found = []
     for row, example in zip(run.rows, run.examples, strict=True):
-        found.append({
-            relation: float(each["score"])
-            for each in row["relations"]
-            for relation in _predicted_relations("", {**row, "relations": [each]}, example)
-            if _are_probabilities([each.get("score")])
-        })  # fmt: skip
+        found.append(
+            {
+                relation: float(each["score"])
+                for each in row["relations"]
+                for relation in _predicted_relations("", {**row, "relations": [each]}, example)
+                if _are_probabilities([each.get("score")])
+            }
+        )
     return found
 
 

@@ -13,9 +13,15 @@ from finetune.evaluation.metrics import METRICS
 from finetune.types import Example, TokenExample
 
 SELECTING_METRICS = (
-    "pearson", "micro_f1", "span_f1_conll", "span_f1_strict", "relation_f1_strict", "spearman_all",
-    "ranking_accuracy", "mlm_accuracy",
-)  # fmt: skip
+    "pearson",
+    "micro_f1",
+    "span_f1_conll",
+    "span_f1_strict",
+    "relation_f1_strict",
+    "spearman_all",
+    "ranking_accuracy",
+    "mlm_accuracy",
+)
 """The metrics of tasks in which no single label is a prediction for every example."""
 CHANCE_LEVELS = {"pearson": 0.05, "spearman": 0.05, "spearman_all": 0.05, "matthews": 0.05}
 """A correlation up to these values is that of a degenerate run; for other metrics it is 0."""

@@ -167,8 +167,11 @@ def _analyze_words(
     groupings = subgroups.word_groupings(_words(run), word_tags)
     _add_label_tables(found, "tag", "words", gold, predicted, groupings)
     if "in training" in found.tables:
-        unseen = [row for row in found.tables["in training"]
-                  if row["in training"] == subgroups.SEEN_WORDS[2]]  # fmt: skip
+        unseen = [
+            row
+            for row in found.tables["in training"]
+            if row["in training"] == subgroups.SEEN_WORDS[2]
+        ]
         found.scores["unseen_words"] = float(sum(row["words"] for row in unseen))
         found.scores["unseen_word_accuracy"] = sum(row["accuracy"] for row in unseen)
     found.errors = errors.word_errors(run)

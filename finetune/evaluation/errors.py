@@ -209,9 +209,16 @@ def _words_error(
     span = match.predicted or match.gold
     assert span is not None
     return ErrorCase(
-        category, example.id, example.where, gold, predicted, known.get(span), text,
-        excerpt(example.words, span.start, span.end), example.key,
-    )  # fmt: skip
+        category,
+        example.id,
+        example.where,
+        gold,
+        predicted,
+        known.get(span),
+        text,
+        excerpt(example.words, span.start, span.end),
+        example.key,
+    )
 
 
 def _relation_error(
@@ -227,9 +234,16 @@ def _relation_error(
     shown = Span(start, end, relation.label)._asdict() | {"text": " → ".join(names)}
     gold, predicted = (shown, None) if is_gold else (None, shown)
     return ErrorCase(
-        category, example.id, example.where, gold, predicted, known.get(relation),
-        example_text(example), excerpt(example.words, start, end), example.key,
-    )  # fmt: skip
+        category,
+        example.id,
+        example.where,
+        gold,
+        predicted,
+        known.get(relation),
+        example_text(example),
+        excerpt(example.words, start, end),
+        example.key,
+    )
 
 
 def _text_error(
@@ -237,9 +251,16 @@ def _text_error(
 ) -> ErrorCase:
     text = example_text(example)
     return ErrorCase(
-        category, example.id, example.where, gold, predicted, confidence, text, text_excerpt(text),
+        category,
+        example.id,
+        example.where,
+        gold,
+        predicted,
+        confidence,
+        text,
+        text_excerpt(text),
         example.key,
-    )  # fmt: skip
+    )
 
 
 def text_excerpt(text: str) -> str:

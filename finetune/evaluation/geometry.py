@@ -132,9 +132,11 @@ class GeometryMeasure:
             largest = np.argsort(-each, kind="stable")[: TOP_DIMENSIONS[-1]]
             total = float(each.sum())
             sums = np.cumsum(each[largest])
-            shares = {
-                k: float(sums[min(k, len(sums)) - 1] / total) for k in TOP_DIMENSIONS
-            } if total > 0 else None  # fmt: skip
+            shares = (
+                {k: float(sums[min(k, len(sums)) - 1] / total) for k in TOP_DIMENSIONS}
+                if total > 0
+                else None
+            )
             found.append(
                 LayerGeometry(
                     layer,

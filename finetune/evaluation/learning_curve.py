@@ -129,10 +129,13 @@ def _laws(metric: str, scores: Mapping[int, Sequence[float]]) -> tuple[PowerLaw,
     best = _fit(sizes, means[None], highest)
     residuals = means - (best[0, 0] - best[0, 1] * sizes ** -best[0, 2])
     random = np.random.default_rng(0)
-    drawn = np.stack([
-        sign * random.choice(scores[int(size)], (NUM_RESAMPLES, len(scores[int(size)]))).mean(1)
-        for size in sizes
-    ], axis=1)  # fmt: skip
+    drawn = np.stack(
+        [
+            sign * random.choice(scores[int(size)], (NUM_RESAMPLES, len(scores[int(size)]))).mean(1)
+            for size in sizes
+        ],
+        axis=1,
+    )
     fitted = means - residuals
     spread = np.sqrt(len(sizes) / max(1, len(sizes) - 2))  # three values are fitted
     noise = random.choice(residuals, drawn.shape) * spread

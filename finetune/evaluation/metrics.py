@@ -368,19 +368,29 @@ _ONE_LABEL = {
     **_CLASSES,
     "matthews": Metric(class_counts, matthews),
 }
-_ECE = Metric(confidence_counts, calibration_error, lambda pairs: bool(pairs.confidences),
-              reported=False, lower_is_better=True)  # fmt: skip
-_SPANS = {
-    f"span_{rate}_{criterion}": Metric(counts, value, reported=False)
-    for criterion in CRITERIA if criterion != "strict"
-    for counts in (partial(matching_counts, criterion=criterion),)
-    for rate, value in _RATES.items()
-} | {"span_f1_macro": Metric(class_counts, macro_f1, reported=False), "ece": _ECE} | {
-    f"span_{rate}_characters": Metric(
-        character_counts, value, lambda pairs: bool(pairs.characters), reported=rate == "f1"
-    )
-    for rate, value in _RATES.items()
-}  # fmt: skip
+_ECE = Metric(
+    confidence_counts,
+    calibration_error,
+    lambda pairs: bool(pairs.confidences),
+    reported=False,
+    lower_is_better=True,
+)
+_SPANS = (
+    {
+        f"span_{rate}_{criterion}": Metric(counts, value, reported=False)
+        for criterion in CRITERIA
+        if criterion != "strict"
+        for counts in (partial(matching_counts, criterion=criterion),)
+        for rate, value in _RATES.items()
+    }
+    | {"span_f1_macro": Metric(class_counts, macro_f1, reported=False), "ece": _ECE}
+    | {
+        f"span_{rate}_characters": Metric(
+            character_counts, value, lambda pairs: bool(pairs.characters), reported=rate == "f1"
+        )
+        for rate, value in _RATES.items()
+    }
+)
 
 METRICS: dict[str, dict[str, Metric]] = {
     "label": {
@@ -438,10 +448,16 @@ METRICS: dict[str, dict[str, Metric]] = {
 """The metrics of each kind of ``Pairs``."""
 
 DEFAULT_METRICS = {
-    "label": "accuracy", "labels": "micro_f1", "number": "pearson", "plain tags": "accuracy",
-    "tags": "span_f1_conll", "spans": "span_f1_strict", "relations": "relation_f1_strict",
-    "subwords": "mlm_accuracy", "senses": "f1",
-}  # fmt: skip
+    "label": "accuracy",
+    "labels": "micro_f1",
+    "number": "pearson",
+    "plain tags": "accuracy",
+    "tags": "span_f1_conll",
+    "spans": "span_f1_strict",
+    "relations": "relation_f1_strict",
+    "subwords": "mlm_accuracy",
+    "senses": "f1",
+}
 """The metric that selects models, by kind."""
 
 LOWER_IS_BETTER = frozenset(
@@ -467,9 +483,11 @@ def metrics_of_names(pairs: Pairs) -> dict[str, Metric]:
     """Return precision, recall and F1 of each label, tag or type: ``f1:NAME`` and so on."""
     if pairs.kind == "senses":
         return {}
-    forms = {"tags": {"span_{}_conll": False, "span_{}_strict": True},
-             "spans": {"span_{}_strict": False},
-             "relations": {"relation_{}_strict": False}}.get(pairs.kind, {"{}": False})  # fmt: skip
+    forms = {
+        "tags": {"span_{}_conll": False, "span_{}_strict": True},
+        "spans": {"span_{}_strict": False},
+        "relations": {"relation_{}_strict": False},
+    }.get(pairs.kind, {"{}": False})
     return {
         f"{form.format(rate)}:{name}": Metric(partial(item_counts, name=name, strict=strict), value)
         for form, strict in forms.items()
@@ -534,10 +552,14 @@ def masked_scores(predicted: Sequence[MaskedPrediction]) -> dict[str, float]:
     ]
     return scores(
         Pairs(
-            "subwords", gold, found, losses=losses, boundary_losses=boundary,
+            "subwords",
+            gold,
+            found,
+            losses=losses,
+            boundary_losses=boundary,
             next_sentences=following,
         )
-    )  # fmt: skip
+    )
 
 
 def span_scores(

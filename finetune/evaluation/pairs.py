@@ -94,9 +94,15 @@ def pair(
     elif kind in ("spans", "relations"):
         names = {item.label for item in names}
     return Pairs(
-        kind, gold, predicted, tuple(sorted({*labels, *names})), tuple(labels), schemes,
-        characters=characters, positive=positive,
-    )  # fmt: skip
+        kind,
+        gold,
+        predicted,
+        tuple(sorted({*labels, *names})),
+        tuple(labels),
+        schemes,
+        characters=characters,
+        positive=positive,
+    )
 
 
 def spans_in_characters(
@@ -172,10 +178,21 @@ def sets_of(pairs: Pairs, strict: bool = False) -> list[tuple[set[Any], set[Any]
     return [(set(read(g, source)), set(read(p, target))) for g, p in sentences]
 
 
-OPPOSITES = frozenset({
-    ("yes", "no"), ("y", "n"), ("true", "false"), ("t", "f"), ("positive", "negative"),
-    ("pos", "neg"), ("1", "0"), ("label_1", "label_0"), ("1", "-1"), ("+1", "-1"), ("+", "-"),
-})  # fmt: skip
+OPPOSITES = frozenset(
+    {
+        ("yes", "no"),
+        ("y", "n"),
+        ("true", "false"),
+        ("t", "f"),
+        ("positive", "negative"),
+        ("pos", "neg"),
+        ("1", "0"),
+        ("label_1", "label_0"),
+        ("1", "-1"),
+        ("+1", "-1"),
+        ("+", "-"),
+    }
+)
 """Pairs of labels of which the first is positive, in lower case."""
 
 

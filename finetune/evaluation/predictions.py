@@ -236,13 +236,27 @@ def _column_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 _TYPES = {
-    "id": int | str | None, "positive_label": str, "text": str, "text_pair": str, "where": str,
-    "words": list[str], "senses": list[str], "lemma": str, "pos": str,
-    "document": str | None, "offsets": list[list[int]] | None, "score": float | None,
+    "id": int | str | None,
+    "positive_label": str,
+    "text": str,
+    "text_pair": str,
+    "where": str,
+    "words": list[str],
+    "senses": list[str],
+    "lemma": str,
+    "pos": str,
+    "document": str | None,
+    "offsets": list[list[int]] | None,
+    "score": float | None,
     "scores": dict[str, float] | list[float] | None,
-    "subwords": list[str], "losses": list[float], "read_as": list[str], "counts": list[int],
-    "boundary_losses": list[float], "follows": bool, "follows_score": float,
-}  # fmt: skip
+    "subwords": list[str],
+    "losses": list[float],
+    "read_as": list[str],
+    "counts": list[int],
+    "boundary_losses": list[float],
+    "follows": bool,
+    "follows_score": float,
+}
 """The types of the keys of a line, but for those of the prediction and its gold."""
 
 

@@ -25,8 +25,10 @@ def ranking_scores(
         ``ranking_accuracy``, the fraction of texts whose answer has the highest cosine, and
         ``ranking_mrr``, the mean of 1 / rank. Of equal cosines the answer has the last rank.
     """
-    unit = [side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), 1e-12)
-            for side in (queries.astype(np.float64), candidates.astype(np.float64))]  # fmt: skip
+    unit = [
+        side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), 1e-12)
+        for side in (queries.astype(np.float64), candidates.astype(np.float64))
+    ]
     numbers: dict[str, int] = {}
     for answer in answers:
         numbers.setdefault(answer, len(numbers))
@@ -43,5 +45,6 @@ def ranking_scores(
             rivals[sorted(by_text[texts[row]])] = False
             ranks[row] = 1 + rivals.sum()
     return {
-        "ranking_accuracy": float((ranks == 1).mean()), "ranking_mrr": float((1 / ranks).mean()),
-    }  # fmt: skip
+        "ranking_accuracy": float((ranks == 1).mean()),
+        "ranking_mrr": float((1 / ranks).mean()),
+    }

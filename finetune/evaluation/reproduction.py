@@ -51,10 +51,15 @@ class ScoreVerdict(NamedTuple):
         """Return the expected score and the verdict as JSON values."""
         entry = self.expected
         return {
-            "split": entry.split, "metric": entry.metric, "expected": entry.value,
-            "tolerance": entry.tolerance, "statistic": entry.statistic, "source": entry.cited,
-            "value": self.value, "verdict": self.verdict,
-        }  # fmt: skip
+            "split": entry.split,
+            "metric": entry.metric,
+            "expected": entry.value,
+            "tolerance": entry.tolerance,
+            "statistic": entry.statistic,
+            "source": entry.cited,
+            "value": self.value,
+            "verdict": self.verdict,
+        }
 
 
 def run_verdicts(
@@ -166,9 +171,11 @@ class FinishedRun(NamedTuple):
 _METRICS = dict[str, dict[str, float]]
 _SUMMARY = dict[str, dict[str, dict[str, Any]]]
 _SEEDS = {
-    "seeds": list[int], "metrics": _SUMMARY, "degenerate": list[dict[str, Any]],
+    "seeds": list[int],
+    "metrics": _SUMMARY,
+    "degenerate": list[dict[str, Any]],
     "recipe": dict | None,
-}  # fmt: skip
+}
 _ENVIRONMENT = {"degenerate": list[str] | None, "recipe": dict | None}
 
 
@@ -215,8 +222,13 @@ def _read_object(path: Path, types: Mapping[str, Any] | None = None) -> dict[str
     return {}
 
 
-STATISTICS = {"mean": "mean", "deviation": "standard_deviation", "median": "median",
-              "lowest": "minimum", "highest": "maximum"}  # fmt: skip
+STATISTICS = {
+    "mean": "mean",
+    "deviation": "standard_deviation",
+    "median": "median",
+    "lowest": "minimum",
+    "highest": "maximum",
+}
 """Columns of a table of scores over seeds, and their names in ``seeds.json``."""
 
 
@@ -241,8 +253,18 @@ def score_table(folder: Path) -> tuple[list[str], list[list[Any]]]:
     return ["split", "metric", *names, runs], rows
 
 
-RECIPE_COLUMNS = ("recipe", "task", "split", "metric", "expected", "tolerance", "source", "run",
-                  "value", "verdict")  # fmt: skip
+RECIPE_COLUMNS = (
+    "recipe",
+    "task",
+    "split",
+    "metric",
+    "expected",
+    "tolerance",
+    "source",
+    "run",
+    "value",
+    "verdict",
+)
 
 
 def recipe_rows(path: Path, runs: Sequence[FinishedRun]) -> Iterator[list[Any]]:

@@ -52,12 +52,15 @@ class Counts:
             weights = weights[:, self.unit]
         if self.subset is not None:
             members = [self.subset == number for number in np.unique(self.subset)]
-            scores = [Counts(self.rows[m], self.value, self.ranks).values(weights[:, m])
-                      for m in members]  # fmt: skip
+            scores = [
+                Counts(self.rows[m], self.value, self.ranks).values(weights[:, m]) for m in members
+            ]
             return np.asarray(np.mean(scores, axis=0))
         if self.function is not None:
-            drawn = (self.rows[np.repeat(np.arange(len(self.rows)), row)]
-                     for row in weights.astype(np.int64))  # fmt: skip
+            drawn = (
+                self.rows[np.repeat(np.arange(len(self.rows)), row)]
+                for row in weights.astype(np.int64)
+            )
             return np.array([self.function(*rows.T.tolist()) for rows in drawn])
         if not self.ranks:
             sums = weights @ self.rows.reshape(len(self.rows), -1)
@@ -138,10 +141,11 @@ def comparable(runs: Sequence[AlignedPredictions]) -> list[Pairs]:
     names = sorted({name for each in pairs for name in each.names})
     predicted = [number for each in pairs for number in each.all_predicted]
     return [
-        replace(each, names=tuple(names), all_predicted=predicted,
-                confidences=with_probabilities(run))
+        replace(
+            each, names=tuple(names), all_predicted=predicted, confidences=with_probabilities(run)
+        )
         for each, run in zip(pairs, runs, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def subgroup_metrics(

@@ -34,9 +34,16 @@ from finetune.types import (
 )
 
 _PREDICTIONS = "predictions.{}.jsonl"
-_KINDS = {"label": "a label", "labels": "sets of labels", "number": "numbers", "tags": "tags",
-          "spans": "spans", "relations": "relations", "subwords": "subwords",
-          "senses": "senses"}  # fmt: skip
+_KINDS = {
+    "label": "a label",
+    "labels": "sets of labels",
+    "number": "numbers",
+    "tags": "tags",
+    "spans": "spans",
+    "relations": "relations",
+    "subwords": "subwords",
+    "senses": "senses",
+}
 
 
 @dataclass(frozen=True)
@@ -88,8 +95,11 @@ def _files_of(path: Path, split: str) -> list[Path]:
     inside = path.glob(f"*/{name}")
     if files := sorted(inside, key=lambda file: (len(file.parent.name), file.parent.name)):
         return files  # seed-2 before seed-10
-    found = {file.name.split(".")[1] for pattern in ("", "*/")
-             for file in path.glob(pattern + _PREDICTIONS.format("*"))}  # fmt: skip
+    found = {
+        file.name.split(".")[1]
+        for pattern in ("", "*/")
+        for file in path.glob(pattern + _PREDICTIONS.format("*"))
+    }
     hint = f"; write --split {abbreviated(sorted(found))}" if found else ""
     raise UserError(f"{path}: no {name} in it or in its folders{hint}.")
 

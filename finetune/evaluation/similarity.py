@@ -140,11 +140,17 @@ def scores_by_frequency(
         if len(chosen) < LEAST_PAIRS:
             continue
         spearman, pearson = _both_correlations(known[chosen], scores[chosen])
-        rows.append({
-            "band": name, "least": int(counts[chosen].min()), "most": int(counts[chosen].max()),
-            "pairs": len(chosen), "spearman": spearman, "pearson": pearson,
-            "bias": float(residuals[chosen].mean()),
-        })  # fmt: skip
+        rows.append(
+            {
+                "band": name,
+                "least": int(counts[chosen].min()),
+                "most": int(counts[chosen].max()),
+                "pairs": len(chosen),
+                "spearman": spearman,
+                "pearson": pearson,
+                "bias": float(residuals[chosen].mean()),
+            }
+        )
     return rows
 
 

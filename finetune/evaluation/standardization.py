@@ -83,8 +83,9 @@ class Standardizer:
                 f"the standardizer is fitted to vectors {list(self.mean.shape)}, not "
                 f"{list(values.shape)}: fit it again with this model and these layers."
             )
-        scale = np.divide(1.0, self.deviation, out=np.zeros_like(self.deviation),
-                          where=self.deviation > 0)  # fmt: skip
+        scale = np.divide(
+            1.0, self.deviation, out=np.zeros_like(self.deviation), where=self.deviation > 0
+        )
         result: Array = (values - self.mean) * scale
         return result
 

@@ -116,10 +116,14 @@ def span_subgroups(
 def span_subgroup_row(gold: int, found: int, predicted: int, correct: int) -> dict[str, float]:
     """Return the scores of a subgroup of spans with their counts."""
     return {
-        "precision": correct / max(1, predicted), "recall": found / max(1, gold),
+        "precision": correct / max(1, predicted),
+        "recall": found / max(1, gold),
         "f1": float(subgroup_f1(np.array([gold, found, predicted, correct]))),
-        "gold": gold, "found": found, "predicted": predicted, "correct": correct,
-    }  # fmt: skip
+        "gold": gold,
+        "found": found,
+        "predicted": predicted,
+        "correct": correct,
+    }
 
 
 def span_counts(
@@ -198,10 +202,15 @@ def count_subgroups(
             number[group] += 1
             correct[group] += is_right
         tables[name] = [
-            {name: each, unit: number[each], "correct": correct[each],
-             "accuracy": correct[each] / number[each]}
-            for each in order if number[each]
-        ]  # fmt: skip
+            {
+                name: each,
+                unit: number[each],
+                "correct": correct[each],
+                "accuracy": correct[each] / number[each],
+            }
+            for each in order
+            if number[each]
+        ]
     return tables
 
 

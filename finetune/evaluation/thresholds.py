@@ -209,9 +209,13 @@ class _Cuts:
 
 
 def _raised(
-    data: Scored, metric: Metric, cuts: Sequence[_Cuts], current: np.ndarray, index: int,
+    data: Scored,
+    metric: Metric,
+    cuts: Sequence[_Cuts],
+    current: np.ndarray,
+    index: int,
     default: float,
-) -> float:  # fmt: skip
+) -> float:
     """Return the best cut of one label, where the others keep theirs."""
     own = cuts[index]
     value = _value_of_counts(data, metric)

@@ -105,10 +105,12 @@ def compare_pairs(
         Cosines(layer, is_standardized, by_layer, float(expected))
         for kind, is_standardized in enumerate(kinds)
         for layer, by_layer, expected in zip(
-            layers, np.array(values[kind]).reshape(-1, len(layers)).T,
-            np.atleast_1d(random[kind].value), strict=True,
+            layers,
+            np.array(values[kind]).reshape(-1, len(layers)).T,
+            np.atleast_1d(random[kind].value),
+            strict=True,
         )
-    ]  # fmt: skip
+    ]
 
 
 def fit_standardizer(

@@ -322,9 +322,13 @@ class WordSettings:
     def embedder(self, **options: Any) -> Embedder:
         """Make the embedder; ``options`` are more arguments of it."""
         return Embedder(
-            self.model, unit="word", layers=self.layers, pooling=self.pooling,
-            max_length=self.max_length, **options,
-        )  # fmt: skip
+            self.model,
+            unit="word",
+            layers=self.layers,
+            pooling=self.pooling,
+            max_length=self.max_length,
+            **options,
+        )
 
 
 def _load(

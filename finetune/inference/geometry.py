@@ -198,9 +198,10 @@ def _attention(
             )
     short = [text for text in lines if _is_short(embedder, text, 3, MOST_TOKENS)]
     short = Random(seed).sample(short, min(len(short), NUM_SENTENCES))
-    shown = list(sentences) or [
-        text for text in short if _is_short(embedder, text, *SHOWN_TOKENS)
-    ][:NUM_SHOWN]  # fmt: skip
+    shown = (
+        list(sentences)
+        or [text for text in short if _is_short(embedder, text, *SHOWN_TOKENS)][:NUM_SHOWN]
+    )
     mixing: list[list[float]] = []
     found: list[SentenceAttention] = []
     error = 0.0

@@ -39,10 +39,20 @@ def read_inputs(
     usual = column_map(config.columns)
     if task.reads_words:
         return read_token_file(
-            source, columns=columns, usual_columns=usual, encoding=encoding, rows=rows,
+            source,
+            columns=columns,
+            usual_columns=usual,
+            encoding=encoding,
+            rows=rows,
             relations=task.name == "relations",
-        )  # fmt: skip
+        )
     return read_text_file(
-        source, columns=columns, usual_columns=usual, pair=task.record.pairs, labels=False,
-        encoding=encoding, targets=marks_words(config), rows=rows,
-    )  # fmt: skip
+        source,
+        columns=columns,
+        usual_columns=usual,
+        pair=task.record.pairs,
+        labels=False,
+        encoding=encoding,
+        targets=marks_words(config),
+        rows=rows,
+    )

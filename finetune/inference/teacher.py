@@ -82,10 +82,11 @@ def write_outputs(
         replace_folder(folder) as fresh,
         (fresh / LOGITS).open("wb") as logits_file,
         (fresh / STATES).open("wb") as states_file,
-        torch.no_grad(), autocast(precision, device),
+        torch.no_grad(),
+        autocast(precision, device),
         contextlib.closing(ahead(batches)) as ready,
         head.encoder.recording(layers) as states,
-    ):  # fmt: skip
+    ):
         for done, (group, (_, output)) in enumerate(
             zip(groups, forward(head, ready, device), strict=True)
         ):

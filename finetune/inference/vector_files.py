@@ -98,9 +98,14 @@ def _write_parquet(file: IO[bytes], embeddings: Iterable[Embedding], shape: tupl
         vector = pyarrow.list_(vector, size)
     integer = pyarrow.int64()
     schema = pyarrow.schema(
-        {"id": pyarrow.string(), "unit": pyarrow.string(), "start": integer, "end": integer,
-         "vector": vector}
-    )  # fmt: skip
+        {
+            "id": pyarrow.string(),
+            "unit": pyarrow.string(),
+            "start": integer,
+            "end": integer,
+            "vector": vector,
+        }
+    )
     count = 0
     rows: list[dict[str, Any]] = []
     with parquet.ParquetWriter(file, schema) as writer:

@@ -130,8 +130,11 @@ class WordInContext:
     def save(self, folder: Path) -> None:
         """Write the threshold and what its cosines depend on into a folder."""
         weights = self.embedder.settings["weights"]
-        content = {"threshold": asdict(self.threshold), "settings": asdict(self.settings),
-                   "weights": weights}  # fmt: skip
+        content = {
+            "threshold": asdict(self.threshold),
+            "settings": asdict(self.settings),
+            "weights": weights,
+        }
         (folder / THRESHOLD_FILE).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
         if self.standardizer is not None:
             self.standardizer.save(folder / STANDARDIZER_FILE)

@@ -95,27 +95,42 @@ def make_word_map(
         for layer, each, map_ in zip(embedder.layers, vectors, points, strict=True)
     ]
     return WordMap(
-        occurrences, embedder.layers, points, np.stack(neighbors), np.stack(cosines), scores,
-        method, seed,
-    )  # fmt: skip
+        occurrences,
+        embedder.layers,
+        points,
+        np.stack(neighbors),
+        np.stack(cosines),
+        scores,
+        method,
+        seed,
+    )
 
 
 def write_json(file: IO[str], word_map: WordMap, model: str) -> None:
     """Write a map as one JSON object."""
     occurrences = []
     for number, each in enumerate(word_map.occurrences):
-        occurrences.append({
-            "id": each.id, "word": each.word, "label": each.label, "before": each.before,
-            "form": each.form, "after": each.after,
-            "points": word_map.points[:, number].round(4).tolist(),
-            "neighbors": word_map.neighbors[:, number].tolist(),
-            "cosines": word_map.cosines[:, number].round(4).tolist(),
-        })  # fmt: skip
+        occurrences.append(
+            {
+                "id": each.id,
+                "word": each.word,
+                "label": each.label,
+                "before": each.before,
+                "form": each.form,
+                "after": each.after,
+                "points": word_map.points[:, number].round(4).tolist(),
+                "neighbors": word_map.neighbors[:, number].tolist(),
+                "cosines": word_map.cosines[:, number].round(4).tolist(),
+            }
+        )
     content: dict[str, Any] = {
-        "model": model, "method": word_map.method, "seed": word_map.seed,
-        "layers": list(word_map.layers), "scores": [asdict(each) for each in word_map.scores],
+        "model": model,
+        "method": word_map.method,
+        "seed": word_map.seed,
+        "layers": list(word_map.layers),
+        "scores": [asdict(each) for each in word_map.scores],
         "occurrences": occurrences,
-    }  # fmt: skip
+    }
     json.dump(content, file, ensure_ascii=False)
     file.write("\n")
 

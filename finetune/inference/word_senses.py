@@ -274,13 +274,18 @@ class _Source(NamedTuple):
         vectors = senses.vectors()
         return [
             _disambiguator(
-                settings, {sense: own[view] for sense, own in vectors.items()}, senses.counts,
+                settings,
+                {sense: own[view] for sense, own in vectors.items()},
+                senses.counts,
                 inventory,
-                replace(standardizer, mean=standardizer.mean[view],
-                        deviation=standardizer.deviation[view]),
+                replace(
+                    standardizer,
+                    mean=standardizer.mean[view],
+                    deviation=standardizer.deviation[view],
+                ),
             )
             for view in range(len(self.views))
-        ]  # fmt: skip
+        ]
 
     def vectors(
         self, examples: Iterable[TokenExample], reporter: Reporter, title: str
@@ -333,9 +338,12 @@ class _Source(NamedTuple):
 
 
 def _disambiguator(
-    settings: SenseSettings, vectors: Any, counts: Any, inventory: Inventory | None,
+    settings: SenseSettings,
+    vectors: Any,
+    counts: Any,
+    inventory: Inventory | None,
     standardizer: Standardizer,
-) -> Disambiguator:  # fmt: skip
+) -> Disambiguator:
     return Disambiguator(
         vectors,
         counts,
@@ -348,9 +356,12 @@ def _disambiguator(
 
 
 def _cosines(
-    model: Disambiguator, targets: Sequence[SenseTarget], vectors: Sequence[Array | None],
-    glosses: dict[str, Array], view: int,
-) -> list[dict[str, float]]:  # fmt: skip
+    model: Disambiguator,
+    targets: Sequence[SenseTarget],
+    vectors: Sequence[Array | None],
+    glosses: dict[str, Array],
+    view: int,
+) -> list[dict[str, float]]:
     """Return the cosines of all targets for one choice of layers."""
     model = replace(model, glosses={sense: vector[view] for sense, vector in glosses.items()})
     return [

@@ -83,9 +83,10 @@ def light_tuning(head: Any, config: TrainConfig) -> Iterator[None]:
 def adapters(head: nn.Module) -> dict[str, Any]:
     """Return the adapters of a model by the name of the layer in each; empty without adapters."""
     return {
-        name: module for name, module in head.named_modules()
+        name: module
+        for name, module in head.named_modules()
         if isinstance(module, MaskedLinear) or hasattr(module, LORA)
-    }  # fmt: skip
+    }
 
 
 @contextlib.contextmanager
@@ -134,9 +135,10 @@ def export_adapter(head: Any, config: TrainConfig, folder: Path) -> None:
     layers = adapters(model)
     own = {id(weight) for _, weight in _own_weights(model)}
     trained = {
-        name.rpartition(".")[0] for name, weight in model.named_parameters()
+        name.rpartition(".")[0]
+        for name, weight in model.named_parameters()
         if weight.requires_grad and id(weight) not in own
-    }  # fmt: skip
+    }
     whole = [n for n in sorted(trained) if not any(n.startswith(f"{o}.") for o in trained)]
     state: dict[str, Tensor] = {}
     for name in whole:
@@ -154,10 +156,13 @@ def export_adapter(head: Any, config: TrainConfig, folder: Path) -> None:
             state[f"{path}.{name}.weight"] = getattr(layer, name).default.weight
     found = next(iter(layers.values()))
     LoraConfig(
-        r=found.r["default"], lora_alpha=found.lora_alpha["default"], target_modules=list(layers),
-        modules_to_save=whole, inference_mode=True,
+        r=found.r["default"],
+        lora_alpha=found.lora_alpha["default"],
+        target_modules=list(layers),
+        modules_to_save=whole,
+        inference_mode=True,
         base_model_name_or_path=resolve_model(config.init_from or str(config.model)),
-    ).save_pretrained(str(folder))  # fmt: skip
+    ).save_pretrained(str(folder))
     state = {f"base_model.model.{n}": w.detach().cpu().clone() for n, w in state.items()}
     save_file(state, folder / "adapter_model.safetensors", {"format": "pt"})
 
@@ -222,10 +227,13 @@ def _linear_layers(head: Any, config: TrainConfig) -> list[str]:
     """Return the names in the encoder of the linear layers to adapt."""
     prefix = head.encoder_prefix
     found = [
-        name.removeprefix(prefix) for name, module in head.named_modules()
-        if isinstance(module, nn.Linear) and name.startswith(prefix)
-        and module.weight.requires_grad and not head.is_head(f"{name}.weight")
-    ]  # fmt: skip
+        name.removeprefix(prefix)
+        for name, module in head.named_modules()
+        if isinstance(module, nn.Linear)
+        and name.startswith(prefix)
+        and module.weight.requires_grad
+        and not head.is_head(f"{name}.weight")
+    ]
     targets = config.lora_targets
     chosen = [name for name in found if not targets or _ends_with(name, targets)]
     unknown = [target for target in targets if not any(_ends_with(n, (target,)) for n in found)]

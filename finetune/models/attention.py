@@ -56,10 +56,17 @@ def packed_attention(config: PreTrainedConfig, name: str = NAME) -> Iterator[Non
 
 
 def attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-    dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None,
-    layout: PackedLayout | None = None, **_: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    layout: PackedLayout | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
     """Compute attention inside each sequence of a packed row; transformers calls this per layer.
 
     Queries [1, A, T, D] for A heads of D values, keys and values [1, K, T, D], where A is a
@@ -94,18 +101,27 @@ def attend(
 
 
 def _grouped(
-    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout,
-    dropout: float, scaling: float | None, sliding_window: int | None,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: PackedLayout,
+    dropout: float,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> Tensor:
     """Call torch's own attention once per group: [T, A, D] three times -> [T, A, D]."""
     order = layout.row_order(query.shape[1])
     outputs = []
     for group, rows in order.split(*(order.to_groups(t) for t in (query, key, value))):
         queries, keys, values = (row.unflatten(0, (group.size, -1)) for row in rows)
         output = F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=group.attention_mask(sliding_window, query.device),
-            dropout_p=dropout, scale=scaling,
-        )  # fmt: skip
+            queries,
+            keys,
+            values,
+            attn_mask=group.attention_mask(sliding_window, query.device),
+            dropout_p=dropout,
+            scale=scaling,
+        )
         outputs.append(output.flatten(0, 2))  # [size * A * L, D]
     return order.to_tokens(torch.cat(outputs)).view(query.shape)
 
@@ -122,9 +138,14 @@ def _flash_supports(query: Tensor) -> bool:
 
 
 def _flash(
-    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout,
-    dropout: float, scaling: float | None, sliding_window: int | None,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: PackedLayout,
+    dropout: float,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> Tensor:
     """Call FlashAttention over variable lengths (CUDA): [T, A, D] three times -> [T, A, D].
 
     This is the operator under ``torch.nn.attention.varlen.varlen_attn``, which has no dropout.
@@ -132,9 +153,20 @@ def _flash(
     window = -1 if sliding_window is None else sliding_window - 1  # the kernel's is inclusive
     cu_seqlens, longest = layout.cu_seqlens, layout.max_seqlen
     output: Tensor = torch.ops.aten._flash_attention_forward(
-        query, key, value, cu_seqlens, cu_seqlens, longest, longest, dropout, False, False,
-        scale=scaling, window_size_left=window, window_size_right=window,
-    )[0]  # fmt: skip
+        query,
+        key,
+        value,
+        cu_seqlens,
+        cu_seqlens,
+        longest,
+        longest,
+        dropout,
+        False,
+        False,
+        scale=scaling,
+        window_size_left=window,
+        window_size_right=window,
+    )[0]
     return output
 
 

@@ -21,9 +21,14 @@ _Plan = tuple[RowOrder, list[Tensor | None]]
 
 
 def attend_on_cpu(
-    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout,
-    dropout: float, scaling: float | None, sliding_window: int | None,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: PackedLayout,
+    dropout: float,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> Tensor:
     """Compute attention inside each sequence: [T, A, D] three times -> [T, A, D]."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
 
@@ -45,9 +50,14 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        context: Any, query: Tensor, key: Tensor, value: Tensor,
-        plan: _Plan, dropout: float, scale: float,
-    ) -> Tensor:  # fmt: skip
+        context: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        plan: _Plan,
+        dropout: float,
+        scale: float,
+    ) -> Tensor:
         order, biases = plan
         rows = [t.flatten(0, 1).index_select(0, order.sources) for t in (query, key, value)]
         outputs, saved = torch.empty_like(rows[2]), []

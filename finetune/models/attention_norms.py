@@ -159,10 +159,17 @@ def _analysis(
 
 
 def _attend_and_record(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-    dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None,
-    record: list[_Recorded] | None = None, **_: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    record: list[_Recorded] | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
     """Compute attention over one sequence, and append its weights and values to ``record``."""
     times = query.shape[1] // key.shape[1]
     key, value = (tensor.repeat_interleave(times, dim=1) for tensor in (key, value))

@@ -57,10 +57,15 @@ def unsupported_reason(model: Any) -> str:
 
 
 def forward(
-    model: Any, *, position_ids: Tensor, token_type_ids: Tensor, layout: PackedLayout,
-    input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None,
+    model: Any,
+    *,
+    position_ids: Tensor,
+    token_type_ids: Tensor,
+    layout: PackedLayout,
+    input_ids: Tensor | None = None,
+    inputs_embeds: Tensor | None = None,
     output_hidden_states: bool = False,
-) -> BaseModelOutput:  # fmt: skip
+) -> BaseModelOutput:
     """Run a base model on one packed row: ids [1, T] three times -> hidden states [1, T, H].
 
     ``inputs_embeds`` [1, T, E] are read in place of ``input_ids``.
@@ -86,9 +91,12 @@ def forward(
 
 
 def _layer(
-    layer: Any, hidden: Tensor, positions: RelativePositions | None, layout: PackedLayout,
+    layer: Any,
+    hidden: Tensor,
+    positions: RelativePositions | None,
+    layout: PackedLayout,
     is_v2: bool,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     attention = _attend(layer.attention.self, hidden, positions, layout, is_v2)
     attention = layer.attention.output(attention, hidden)
     output: Tensor = layer.output(layer.intermediate(attention), attention)
@@ -123,9 +131,12 @@ def rows_of_distances(longest: int, span: int, buckets: int, max_distance: int) 
 
 
 def _attend(
-    module: Any, hidden: Tensor, positions: RelativePositions | None, layout: PackedLayout,
+    module: Any,
+    hidden: Tensor,
+    positions: RelativePositions | None,
+    layout: PackedLayout,
     is_v2: bool,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Compute a layer's attention, up to its output projection: [T, H] -> [T, H]."""
     query, key, value = _project(module, hidden, is_v2)
     # sqrt(D times the number of score terms), in float32 as the model computes it
@@ -185,9 +196,13 @@ def _position_projections(
 
 
 def _attend_group(
-    dense: list[Tensor], to_keys: Tensor | None, to_queries: Tensor | None,
-    group: Group, p: float, keys: Tensor,
-) -> Tensor:  # fmt: skip
+    dense: list[Tensor],
+    to_keys: Tensor | None,
+    to_queries: Tensor | None,
+    group: Group,
+    p: float,
+    keys: Tensor,
+) -> Tensor:
     """Compute attention of a group with dropout ``p``: 3 of [A, size * L, D] -> [A * size * L, D].
 
     ``to_keys`` and ``to_queries`` cover at least the distances of the group; the middle is used.

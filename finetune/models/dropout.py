@@ -226,9 +226,16 @@ def _functional_dropout(
 
 
 def _attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *,
-    dropout_p: float, scale: float | None = None, enable_gqa: bool = False, is_causal: bool = False,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    *,
+    dropout_p: float,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    is_causal: bool = False,
+) -> Tensor:
     """Compute torch's attention with a mask of ours: [N, A, L, D] three times -> [N, A, L, D]."""
     if is_causal:
         raise UserError("models on padded rows attend in both directions; this one is causal.")

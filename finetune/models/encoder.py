@@ -138,9 +138,11 @@ class Encoder(nn.Module):
         """
         chosen = range(self.num_layers + 1) if numbers is None else numbers
         states = self._run(
-            batch, lambda output: [output.hidden_states[i] for i in chosen], vectors,
+            batch,
+            lambda output: [output.hidden_states[i] for i in chosen],
+            vectors,
             output_hidden_states=True,
-        )  # fmt: skip
+        )
         return torch.stack(states)
 
     @contextlib.contextmanager
@@ -239,9 +241,10 @@ class Encoder(nn.Module):
         if depth > self.top_depth or (depth == self.top_depth and what != "all"):
             raise UserError(f"cannot freeze {what} layers: the model has {self.top_depth - 1}")
         frozen = [
-            parameter for name, parameter in self.model.named_parameters()
+            parameter
+            for name, parameter in self.model.named_parameters()
             if self.depth_of(name) <= depth and not name.startswith(ABOVE)
-        ]  # fmt: skip
+        ]
         for parameter in frozen:
             parameter.requires_grad_(False)
         return sum(parameter.numel() for parameter in frozen)
@@ -272,9 +275,12 @@ class Encoder(nn.Module):
         return self.top_depth if depth is None else depth
 
     def _run(
-        self, batch: Batch, select: Callable[[Any], Sequence[Tensor]],
-        vectors: Tensor | None = None, **settings: Any,
-    ) -> list[Tensor]:  # fmt: skip
+        self,
+        batch: Batch,
+        select: Callable[[Any], Sequence[Tensor]],
+        vectors: Tensor | None = None,
+        **settings: Any,
+    ) -> list[Tensor]:
         """Return tensors that ``select`` takes from the model's output, flat: [T, H] each."""
         if self._recorded is not None:
             (numbers, recorded), self._recorded = self._recorded, None
@@ -312,10 +318,15 @@ class Encoder(nn.Module):
         self, attention: Callable[[], contextlib.AbstractContextManager[None]]
     ) -> Iterator[None]:
         """Give layers with gradient checkpointing the same dropout and attention when run again."""
-        layers: list[Any] = [
-            module for module in self.model.modules()
-            if getattr(module, "gradient_checkpointing", False)
-        ] if self.model.training and torch.is_grad_enabled() else []  # fmt: skip
+        layers: list[Any] = (
+            [
+                module
+                for module in self.model.modules()
+                if getattr(module, "gradient_checkpointing", False)
+            ]
+            if self.model.training and torch.is_grad_enabled()
+            else []
+        )
 
         def contexts() -> tuple[Any, Any]:
             return contextlib.nullcontext(), repeated(dropout_from_now_on())

@@ -31,9 +31,13 @@ class Family:
 _PACKED = Family(packing="interface")
 _AFTER_PADDING = Family(positions="after padding")
 ROBERTA = (
-    "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text",
+    "roberta",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "camembert",
+    "data2vec-text",
     "roberta-prelayernorm",
-)  # fmt: skip
+)
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(
         (

@@ -212,9 +212,13 @@ def quiet() -> Iterator[None]:
 
 
 def load_config(
-    name: str, *, revision: str | None = None, trust_remote_code: bool = False,
-    layer_mix: bool = False, bilstm: bool = False,
-) -> Any:  # fmt: skip
+    name: str,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    layer_mix: bool = False,
+    bilstm: bool = False,
+) -> Any:
     """Load the configuration of a text encoder; all that loads models takes these arguments.
 
     Args:
@@ -342,16 +346,21 @@ def load_weights(
     folder = local_model(name, revision)
     with library_errors(name, folder), quiet():
         model, report = auto_class.from_pretrained(
-            folder, config=config, dtype=torch.float32, ignore_mismatched_sizes=new_head,
-            output_loading_info=True, trust_remote_code=trust_remote_code,
-        )  # fmt: skip
+            folder,
+            config=config,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=new_head,
+            output_loading_info=True,
+            trust_remote_code=trust_remote_code,
+        )
         new_layers = load_top_layers(model.base_model, folder)
     missing = set(report["missing_keys"]) | {entry[0] for entry in report["mismatched_keys"]}
     prefix = "" if model.base_model is model else model.base_model_prefix + "."
     of_encoder = sorted(
-        key for key in missing
+        key
+        for key in missing
         if key.startswith(prefix) and not key.removeprefix(prefix).startswith("pooler")
-    )  # fmt: skip
+    )
     if of_encoder:
         raise UserError(
             f"model {name!r}: {quantity(len(of_encoder), 'encoder weight')} missing or of another "
@@ -402,9 +411,10 @@ def _unused_encoder_weights(model: Any, unexpected: Collection[str]) -> list[str
     inside = {name for name, _ in base.named_children()} - {"pooler", *TOP_LAYERS}
     keys = ((key, key.removeprefix(f"{model.base_model_prefix}.")) for key in unexpected)
     return sorted(
-        key for key, inner in keys
+        key
+        for key, inner in keys
         if inner.partition(".")[0] in inside and not inner.endswith(_BUFFERS)
-    )  # fmt: skip
+    )
 
 
 def _require_use(name: str, folder: Path, unused: Sequence[str]) -> None:

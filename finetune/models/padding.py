@@ -56,13 +56,17 @@ def take_sequences(batch: Batch, members: Sequence[int]) -> tuple[Batch, Tensor]
     tokens = to_device(rows, device)
     lengths = tuple(batch.lengths[member] for member in members)
     part = replace(
-        batch, input_ids=batch.input_ids[tokens], position_ids=batch.position_ids[tokens],
+        batch,
+        input_ids=batch.input_ids[tokens],
+        position_ids=batch.position_ids[tokens],
         segment_ids=None if segments is None else segments[tokens],
         cu_seqlens=to_device(torch.tensor([0, *lengths]).cumsum(0).int(), device),
-        lengths=lengths, example=tuple(batch.example[member] for member in members),
-        first_word=tuple(batch.first_word[member] for member in members), targets={},
+        lengths=lengths,
+        example=tuple(batch.example[member] for member in members),
+        first_word=tuple(batch.first_word[member] for member in members),
+        targets={},
         host=None,
-    )  # fmt: skip
+    )
     return part, tokens
 
 

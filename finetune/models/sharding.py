@@ -69,9 +69,10 @@ def place(head: Any, device: torch.device, precision: str) -> Any:
     # Autocast would keep a copy of all weights in half precision until the end of the pass.
     in_half = device.type == "cuda" and precision != "fp32"
     policy = MixedPrecisionPolicy(
-        TYPES[precision] if in_half else None, torch.float32 if in_half else None,
+        TYPES[precision] if in_half else None,
+        torch.float32 if in_half else None,
         cast_forward_inputs=False,
-    )  # fmt: skip
+    )
     for layer in layers:
         fully_shard(layer, mp_policy=policy, **settings)
     fully_shard(head.encoder.model.get_input_embeddings(), **settings)

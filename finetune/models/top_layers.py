@@ -85,9 +85,10 @@ def add_top_layers(model: Any) -> list[str]:
     """Add the top layers that a base model's configuration names; return the names of new ones."""
     kinds: dict[str, type[nn.Module]] = {"layer_mix": LayerMix, "bilstm": BiLstm}
     missing = [
-        name for name in TOP_LAYERS
+        name
+        for name in TOP_LAYERS
         if getattr(model.config, name, False) and name not in model._modules
-    ]  # fmt: skip
+    ]
     for name in missing:
         model.add_module(name, kinds[name](model.config).to(model.device, model.dtype))
     return missing
@@ -101,9 +102,11 @@ def load_top_layers(model: Any, folder: Path) -> set[str]:
     from safetensors import safe_open
 
     new = add_top_layers(model)
-    missing = {
-        name: weight for name, weight in model.named_parameters() if name.startswith(tuple(new))
-    } if new else {}  # fmt: skip
+    missing = (
+        {name: weight for name, weight in model.named_parameters() if name.startswith(tuple(new))}
+        if new
+        else {}
+    )
     path = folder / "model.safetensors"
     if missing and path.is_file():
         with safe_open(path, "pt") as file, torch.no_grad():

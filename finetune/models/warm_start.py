@@ -134,15 +134,24 @@ def find_warm_start(
             added = flag(setting)
             raise UserError(f"--init-from {name} was trained with {added}: add {added}.")
     heads: dict[str, ReusableHead] = {
-        "classify": SequenceClassifier, "nli": SequenceClassifier, "tag": TokenTagger,
-    }  # fmt: skip
+        "classify": SequenceClassifier,
+        "nli": SequenceClassifier,
+        "tag": TokenTagger,
+    }
     own_head = isinstance(config, TextConfig) and config.own_head
     head_class = None if own_head else heads.get(task)
     rows = _matching_rows(_reusable_labels(inner, custom_type, head_class, problem), labels)
     return WarmStart(
-        name, source, inner, custom_type, tuple(labels), rows, head_class, options,
+        name,
+        source,
+        inner,
+        custom_type,
+        tuple(labels),
+        rows,
+        head_class,
+        options,
         whole=config.trains_language_model and custom_type is None,
-    )  # fmt: skip
+    )
 
 
 def _model_source(name: str) -> str:

@@ -67,9 +67,7 @@ def cooccurrence_vectors(tokenizer: SubwordTokenizer, lines: Iterable[str]) -> A
     expected = occurrences[row] * (smoothed / smoothed.sum())[column]
     information = np.log(counts.data / expected)
     kept = information > 0
-    matrix = sparse.coo_array(
-        (information[kept], (row[kept], column[kept])), (size, size)
-    ).tocsr()  # fmt: skip
+    matrix = sparse.coo_array((information[kept], (row[kept], column[kept])), (size, size)).tocsr()
     left, values, _ = randomized_svd(matrix, min(WIDTH, size - 1), random_state=0)
     vectors: Array = (left * np.sqrt(values)).astype(np.float32)
     vectors[occurrences == 0] = 0  # where the algorithm leaves rounding errors

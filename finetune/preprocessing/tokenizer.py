@@ -150,10 +150,11 @@ class SubwordTokenizer(Subwords):
             starts = [i for i, word in enumerate(words) if i == 0 or word != words[i - 1]]
             if UNSPACED.search(text):
                 inner = (
-                    index for index in range(1, len(words))
+                    index
+                    for index in range(1, len(words))
                     if (begin := offsets[index][0]) >= (end := offsets[index - 1][1])
                     and (UNSPACED.match(text, begin) or UNSPACED.match(text, end - 1))
-                )  # fmt: skip
+                )
                 starts = sorted({*starts, *inner})
             result.append((encoding.ids, starts))
         return result

@@ -79,10 +79,12 @@ def encode_words(
         if in_context and len(found) == 1 and words:
             result.append([in_context(example, words, room - sum(counts))])
         else:
-            result.append([
-                encode_window(tokenizer, example.id, words, window, core_only=core_only)
-                for window in found
-            ])  # fmt: skip
+            result.append(
+                [
+                    encode_window(tokenizer, example.id, words, window, core_only=core_only)
+                    for window in found
+                ]
+            )
     return result, num_cut
 
 

@@ -57,9 +57,13 @@ class SpanBoundaryHead(nn.Module):
         self.position = nn.Embedding(MOST_TARGETS, POSITION_WIDTH)
         epsilon = getattr(config, "layer_norm_eps", 1e-12)
         self.layers = nn.Sequential(
-            nn.Linear(2 * width + POSITION_WIDTH, width), nn.GELU(), nn.LayerNorm(width, epsilon),
-            nn.Linear(width, output_width), nn.GELU(), nn.LayerNorm(output_width, epsilon),
-        )  # fmt: skip
+            nn.Linear(2 * width + POSITION_WIDTH, width),
+            nn.GELU(),
+            nn.LayerNorm(width, epsilon),
+            nn.Linear(width, output_width),
+            nn.GELU(),
+            nn.LayerNorm(output_width, epsilon),
+        )
         self.bias = nn.Parameter(torch.zeros(vocabulary_size))
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
@@ -98,9 +102,15 @@ class PretrainingModel(MaskedLanguageModel):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
-        cls, name: str, *, batching: Batching = "auto", new_head: bool = True,
-        boundary: bool = False, nsp: bool = False, **options: Any,
-    ) -> PretrainingModel:  # fmt: skip
+        cls,
+        name: str,
+        *,
+        batching: Batching = "auto",
+        new_head: bool = True,
+        boundary: bool = False,
+        nsp: bool = False,
+        **options: Any,
+    ) -> PretrainingModel:
         """Load a model as ``MaskedLanguageModel`` does, with the heads that are asked for."""
         config = load_config(name, **options)
         auto_class = _class(name, config, nsp)

@@ -121,8 +121,11 @@ class SentencePairs:
         return Encodings(
             Ragged.of([each.astype(np.int64) for each in ids]),
             np.concatenate(segments).astype(np.uint8),
-            Ragged.of(words), own.example, own.first_word, targets,
-        )  # fmt: skip
+            Ragged.of(words),
+            own.example,
+            own.first_word,
+            targets,
+        )
 
     def _pair(
         self, blocks: _Blocks, row: int, adjacent: bool, generator: np.random.Generator

@@ -111,10 +111,14 @@ class PretrainingTask(Task):
             raise UserError(f"{self.tokenizer.name}: its tokenizer has no mask token.")
         special = special_subwords(tokenizer)
         masking = Masking(
-            special, tokenizer.mask_token_id, config.mask, config.mask_probability, config.explore,
+            special,
+            tokenizer.mask_token_id,
+            config.mask,
+            config.mask_probability,
+            config.explore,
             self._frequency if config.replacement == "unigram" else None,
             self._separator(len(special)) if config.boundary else None,
-        )  # fmt: skip
+        )
         object.__setattr__(self, "_masking", masking)
         paired = config.nsp and self._frequency is not None
         pairs = SentencePairs(self.tokenizer.pair, self.record.max_length) if paired else None
@@ -178,9 +182,11 @@ class PretrainingTask(Task):
             if not str(spec).strip():
                 raise UserError("--data must name running text: a file, a folder, or en=A,de=B.")
             return read_running_text(
-                str(spec), columns=config.columns, encoding=config.encoding,
+                str(spec),
+                columns=config.columns,
+                encoding=config.encoding,
                 without_test=without_test,
-            )  # fmt: skip
+            )
         data = read_text(source, columns=column_map(config.columns), pair=False)
         splits = {
             split: [replace(row, text=text, label=None) for row in rows if (text := _lines(row))]

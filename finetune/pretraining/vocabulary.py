@@ -66,8 +66,11 @@ class Layout:
         roles = {role: getattr(own, f"{role}_token") for role in (*ROLES, "bos", "eos")}
         roles = {role: token for role, token in roles.items() if token is not None}
         ids = {token: own.convert_tokens_to_ids(token) for token in roles.values()}
-        around = {id for t in (tokenizer.single, tokenizer.pair)
-                  for id in (*t.prefix, *t.middle, *t.suffix)}  # fmt: skip
+        around = {
+            id
+            for t in (tokenizer.single, tokenizer.pair)
+            for id in (*t.prefix, *t.middle, *t.suffix)
+        }
         ids |= {own.convert_ids_to_tokens(id): id for id in around}
         tokens = sorted(ids, key=lambda token: ids[token])
         if (pad := roles.get("pad")) is not None:
@@ -79,25 +82,39 @@ class Layout:
             for part in (tokenizer.single.prefix, tokenizer.pair.middle, tokenizer.single.suffix)
         )
         return cls(
-            tuple(tokens), roles, prefix, middle, suffix, tokenizer.pair.segments,
-            tuple(own.model_input_names), own.model_max_length,
-        )  # fmt: skip
+            tuple(tokens),
+            roles,
+            prefix,
+            middle,
+            suffix,
+            tokenizer.pair.segments,
+            tuple(own.model_input_names),
+            own.model_max_length,
+        )
 
 
 _BERT = dict(zip(ROLES, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), strict=True))
 _ROBERTA = dict(zip(ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
 _ROBERTA_LAYOUT = Layout(
-    ("<s>", "<pad>", "</s>", "<unk>", "<mask>"), _ROBERTA | {"bos": "<s>", "eos": "</s>"},
-    ("<s>",), ("</s>", "</s>"), ("</s>",),
-)  # fmt: skip
+    ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+    _ROBERTA | {"bos": "<s>", "eos": "</s>"},
+    ("<s>",),
+    ("</s>", "</s>"),
+    ("</s>",),
+)
 LAYOUTS: dict[Kind, Layout] = {
     "wordpiece": Layout(
-        tuple(_BERT.values()), _BERT, ("[CLS]",), ("[SEP]",), ("[SEP]",), (0, 0, 0, 1, 1),
+        tuple(_BERT.values()),
+        _BERT,
+        ("[CLS]",),
+        ("[SEP]",),
+        ("[SEP]",),
+        (0, 0, 0, 1, 1),
         ("input_ids", "token_type_ids", "attention_mask"),
     ),
     "bpe": _ROBERTA_LAYOUT,
     "unigram": _ROBERTA_LAYOUT,
-}  # fmt: skip
+}
 """The layouts of BERT, RoBERTa and XLM-R."""
 
 
@@ -258,9 +275,12 @@ def coverage(tokenizer: SubwordTokenizer, sample: Sample) -> Coverage:
         num_unknown += count * misses
     per_word, per_subword = 1 / max(1, num_words), 1 / max(1, num_subwords)
     return Coverage(
-        num_words, num_subwords * per_word, continued * per_word, covered * per_word,
+        num_words,
+        num_subwords * per_word,
+        continued * per_word,
+        covered * per_word,
         num_unknown * per_subword,
-    )  # fmt: skip
+    )
 
 
 def _wordpiece(
@@ -274,9 +294,12 @@ def _wordpiece(
         made = Tokenizer(models.WordPiece(unk_token=layout.roles["unk"]))
         made.normalizer, made.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
         trainer = trainers.WordPieceTrainer(
-            vocab_size=size, special_tokens=list(first), limit_alphabet=limit,
-            min_frequency=2, show_progress=False,
-        )  # fmt: skip
+            vocab_size=size,
+            special_tokens=list(first),
+            limit_alphabet=limit,
+            min_frequency=2,
+            show_progress=False,
+        )
         made.train_from_iterator(lines(), trainer)
         return made
 
@@ -306,9 +329,12 @@ def _bpe(
     if size < len(layout.tokens) + len(alphabet):
         raise _no_room(size, f"{len(layout.tokens)} special tokens and {len(alphabet)} bytes")
     trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=list(layout.tokens), initial_alphabet=alphabet,
-        min_frequency=2, show_progress=False,
-    )  # fmt: skip
+        vocab_size=size,
+        special_tokens=list(layout.tokens),
+        initial_alphabet=alphabet,
+        min_frequency=2,
+        show_progress=False,
+    )
     made.train_from_iterator(lines(), trainer)
     return made
 
@@ -323,9 +349,11 @@ def _unigram(
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(
-        vocab_size=size, special_tokens=list(layout.tokens), unk_token=layout.roles["unk"],
+        vocab_size=size,
+        special_tokens=list(layout.tokens),
+        unk_token=layout.roles["unk"],
         show_progress=False,
-    )  # fmt: skip
+    )
     made.train_from_iterator(lines(), trainer)
     return made
 

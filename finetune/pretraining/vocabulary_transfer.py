@@ -229,9 +229,14 @@ def sparsemax(scores: Array) -> Array:
 
 
 def with_vocabulary(
-    name: str, old: SubwordTokenizer, new: SubwordTokenizer, made: EmbeddingMap, *, seed: int = 0,
+    name: str,
+    old: SubwordTokenizer,
+    new: SubwordTokenizer,
+    made: EmbeddingMap,
+    *,
+    seed: int = 0,
     **options: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return the model of a checkpoint with another vocabulary, and its masked-LM head if any.
 
     Embeddings, output matrix and biases of subwords are replaced. ``seed`` determines the noise;

@@ -66,9 +66,12 @@ class Scale:
 
 
 def line_chart(
-    caption: str, label: str, series: Sequence[tuple[str, Points]], x_name: str = "step",
+    caption: str,
+    label: str,
+    series: Sequence[tuple[str, Points]],
+    x_name: str = "step",
     dotted: Collection[str] | None = None,
-) -> Chart:  # fmt: skip
+) -> Chart:
     """Draw one line for each named series; the series ``dotted`` get a dot at each point.
 
     By default these are all, unless a series is long.
@@ -98,9 +101,11 @@ def reliability_chart(caption: str, label: str, bins: Sequence[Bin]) -> Chart:
         if not number:
             continue
         x, width = scale.x(low) + 1, scale.x(high) - scale.x(low) - 2
-        tooltip = (f"confidence {low:.2f} to {high:.2f}: {quantity(number, 'prediction')}, mean "
-                   "confidence "
-                   f"{confidence:.3f}, accuracy {accuracy:.3f}")  # fmt: skip
+        tooltip = (
+            f"confidence {low:.2f} to {high:.2f}: {quantity(number, 'prediction')}, mean "
+            "confidence "
+            f"{confidence:.3f}, accuracy {accuracy:.3f}"
+        )
         height = scale.y(0) - scale.y(accuracy)
         shapes += [
             _shape("rect", "bar1", tooltip, x=x, y=scale.y(accuracy), width=width, height=height),
@@ -183,8 +188,10 @@ def _axes(
     shapes = []
     for value in ticks(scale.bottom, scale.top):
         y = scale.y(value)
-        shapes += [_line("grid", LEFT, y, WIDTH - RIGHT, y),
-                   _text(LEFT - 6, y + 4, tick(value), "end")]  # fmt: skip
+        shapes += [
+            _line("grid", LEFT, y, WIDTH - RIGHT, y),
+            _text(LEFT - 6, y + 4, tick(value), "end"),
+        ]
     if places is None:
         places = [(value, tick(value)) for value in ticks(scale.left, scale.right)]
     for value, name in places:
@@ -198,8 +205,10 @@ def _series(number: int) -> str:
 
 
 def _shape(element: str, kind: str, text: str = "", **attributes: Any) -> Shape:
-    values = {name: f"{value:.1f}" if isinstance(value, float) else value
-              for name, value in attributes.items()}  # fmt: skip
+    values = {
+        name: f"{value:.1f}" if isinstance(value, float) else value
+        for name, value in attributes.items()
+    }
     return Shape(element, {"class": kind} | values, text)
 
 

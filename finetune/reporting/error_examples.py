@@ -105,14 +105,15 @@ def _text_content(
     scores = run.rows[index].get("scores")
     known = scores.items() if isinstance(scores, Mapping) else ()
     return {
-        "texts": [clip(text, MOST_CHARACTERS) for text in (example.text, example.pair)
-                  if text is not None],
+        "texts": [
+            clip(text, MOST_CHARACTERS) for text in (example.text, example.pair) if text is not None
+        ],
         "gold": gold if run.kind == "labels" else [gold],
         "predicted": predicted if run.kind == "labels" else [predicted],
         "probabilities": sorted(known, key=lambda item: -item[1])[:4],
         "confidence": errors[0].confidence if run.kind == "label" and gold != predicted else None,
         "deviation": abs(gold - predicted) if run.kind == "number" else None,
-    }  # fmt: skip
+    }
 
 
 def _sentence_content(
@@ -124,8 +125,10 @@ def _sentence_content(
 
     Of a long sentence, only the words around the errors are shown.
     """
-    wrong = [[Span(side["start"], side["end"], side["label"]) for side in sides if side]
-             for sides in ([e.gold for e in errors], [e.predicted for e in errors])]  # fmt: skip
+    wrong = [
+        [Span(side["start"], side["end"], side["label"]) for side in sides if side]
+        for sides in ([e.gold for e in errors], [e.predicted for e in errors])
+    ]
     gold, predicted = both or map(set, wrong)
     correct = gold & predicted
     first, last = 0, len(example.words)
@@ -135,8 +138,15 @@ def _sentence_content(
         last = min(last, first + MOST_WORDS)
     return {
         "sentences": [
-            (side, highlight(example, {span: "right" if span in correct else style
-                                       for span in sorted(spans)}, first, last))
+            (
+                side,
+                highlight(
+                    example,
+                    {span: "right" if span in correct else style for span in sorted(spans)},
+                    first,
+                    last,
+                ),
+            )
             for side, spans, style in (("gold", gold, "missed"), ("predicted", predicted, "wrong"))
         ]
-    }  # fmt: skip
+    }

@@ -84,18 +84,37 @@ def _mixing_chart(geometry: Geometry) -> Chart | None:
 
 
 def _layer_table(geometry: Geometry) -> Table:
-    columns = ["layer", "expected cosine", "standardized", "mean length",
-               *(f"top {k}" for k in TOP_DIMENSIONS), "self-similarity", "adjusted",
-               "within a text", "adjusted", "dimension", "standardized"]  # fmt: skip
+    columns = [
+        "layer",
+        "expected cosine",
+        "standardized",
+        "mean length",
+        *(f"top {k}" for k in TOP_DIMENSIONS),
+        "self-similarity",
+        "adjusted",
+        "within a text",
+        "adjusted",
+        "dimension",
+        "standardized",
+    ]
     rows = []
     for raw, z in zip(geometry.raw, geometry.standardized, strict=True):
         shares = raw.shares or {}
-        rows.append([
-            raw.layer, raw.expected_cosine, z.expected_cosine, raw.norm,
-            *(shares.get(k) for k in TOP_DIMENSIONS), raw.self_similarity,
-            raw.adjusted_self_similarity, raw.intra_sentence, raw.adjusted_intra_sentence,
-            raw.intrinsic_dimension, z.intrinsic_dimension,
-        ])  # fmt: skip
+        rows.append(
+            [
+                raw.layer,
+                raw.expected_cosine,
+                z.expected_cosine,
+                raw.norm,
+                *(shares.get(k) for k in TOP_DIMENSIONS),
+                raw.self_similarity,
+                raw.adjusted_self_similarity,
+                raw.intra_sentence,
+                raw.adjusted_intra_sentence,
+                raw.intrinsic_dimension,
+                z.intrinsic_dimension,
+            ]
+        )
     return Table("All figures by layer; raw unless a column says otherwise", columns, rows)
 
 

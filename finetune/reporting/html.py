@@ -189,12 +189,27 @@ def _comparison(systems: Sequence[System]) -> dict[str, Any]:
             refused.append(f"{names} cannot be compared: {error}")
             continue
         value, low, high = report.result.difference
-        rows.append([first.name, second.name, f"{value:+.4f}", f"{low:+.4f} to {high:+.4f}",
-                     report.result.p_bootstrap, report.result.p_randomization,
-                     verdict(report)])  # fmt: skip
+        rows.append(
+            [
+                first.name,
+                second.name,
+                f"{value:+.4f}",
+                f"{low:+.4f} to {high:+.4f}",
+                report.result.p_bootstrap,
+                report.result.p_randomization,
+                verdict(report),
+            ]
+        )
         notes[names] = seed_note(report)
-    columns = ["A", "B", "A - B", f"{1 - ALPHA:.0%} interval", "p (bootstrap)",
-               "p (randomization)", "verdict"]  # fmt: skip
+    columns = [
+        "A",
+        "B",
+        "A - B",
+        f"{1 - ALPHA:.0%} interval",
+        "p (bootstrap)",
+        "p (randomization)",
+        "verdict",
+    ]
     table = Table("Differences, by the paired tests of finetune compare", columns, rows)
     distinct = list(dict.fromkeys(notes.values()))
     if len(distinct) > 1:
@@ -229,11 +244,15 @@ def _errors(evaluated: NamedEvaluations, most: int) -> dict[str, Any]:
         "examples": examples,
         "total": sum(number for _, number in found),
         "per_run": per_run,
-        "notes": [(name, each.analysis.not_credible) for name, each in evaluated
-                  if each.analysis.not_credible],
-        "filters": {key: (name, Counter(found).most_common()) for key, (name, found) in
-                    values.items()},
-    }  # fmt: skip
+        "notes": [
+            (name, each.analysis.not_credible)
+            for name, each in evaluated
+            if each.analysis.not_credible
+        ],
+        "filters": {
+            key: (name, Counter(found).most_common()) for key, (name, found) in values.items()
+        },
+    }
 
 
 def _score_tables(systems: Sequence[System], runs: NamedRuns) -> list[Table]:
@@ -328,8 +347,11 @@ def _curve(caption: str, series: Sequence[tuple[str, Points]]) -> Chart | None:
     series = [(name, points) for name, points in series if len(points) > 1]
     if not series:
         return None
-    ends = "; ".join(f"{name}: {points[0][1]:.4g} at step {points[0][0]} to {points[-1][1]:.4g} "
-                     f"at step {points[-1][0]}" for name, points in series)  # fmt: skip
+    ends = "; ".join(
+        f"{name}: {points[0][1]:.4g} at step {points[0][0]} to {points[-1][1]:.4g} "
+        f"at step {points[-1][0]}"
+        for name, points in series
+    )
     return charts.line_chart(caption, f"{caption}. {ends}", series)
 
 
@@ -339,13 +361,17 @@ def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
         return _analysis_tables(evaluated[0][1].analysis, _CLASS_TABLES)
     tables = []
     for key in _CLASS_TABLES[:3]:
-        by_class = [{row[key]: row for row in each.analysis.tables.get(key, ())}
-                    for _, each in evaluated]  # fmt: skip
+        by_class = [
+            {row[key]: row for row in each.analysis.tables.get(key, ())} for _, each in evaluated
+        ]
         rows = [
-            [name, *(rows.get(name, {}).get("f1") for rows in by_class),
-             max(rows.get(name, {}).get("support", 0) for rows in by_class)]
+            [
+                name,
+                *(rows.get(name, {}).get("f1") for rows in by_class),
+                max(rows.get(name, {}).get("support", 0) for rows in by_class),
+            ]
             for name in dict.fromkeys(name for rows in by_class for name in rows)
-        ]  # fmt: skip
+        ]
         if rows:
             columns = [key, *(name for name, _ in evaluated), "support"]
             bars = range(1, len(evaluated) + 1)
@@ -371,8 +397,10 @@ def _evaluation(name: str, evaluated: Evaluated) -> dict[str, Any]:
     """Collect confusion, calibration and subgroups of one run."""
     analysis = evaluated.analysis
     matrix = analysis.tables.get("confusion", [])
-    tables = [replace(table, rows=table.rows[:MOST_CONFUSED])
-              for table in _analysis_tables(analysis, ["confused"])]  # fmt: skip
+    tables = [
+        replace(table, rows=table.rows[:MOST_CONFUSED])
+        for table in _analysis_tables(analysis, ["confused"])
+    ]
     if analysis.errors and not matrix and analysis.kind != "number":
         counts = [[kind, number] for kind, number in count_categories(analysis.errors).items()]
         tables.append(Table("Errors by kind", ["kind", "number"], counts))
@@ -403,8 +431,12 @@ def _scatter(evaluated: Evaluated) -> Chart:
 def _reliability(analysis: Analysis) -> Chart | None:
     if not analysis.bins:
         return None
-    units = {"label": "labels", "labels": "labels that may apply", "tags": "words",
-             "relations": "predicted relations"}  # fmt: skip
+    units = {
+        "label": "labels",
+        "labels": "labels that may apply",
+        "tags": "words",
+        "relations": "predicted relations",
+    }
     caption = f"Accuracy by confidence ({units.get(analysis.kind, 'predicted spans')})"
     label = f"{caption}. Expected calibration error {error_of_bins(analysis.bins):.4f}."
     return charts.reliability_chart(caption, label, analysis.bins)
@@ -412,8 +444,9 @@ def _reliability(analysis: Analysis) -> Chart | None:
 
 def _bins_table(analysis: Analysis) -> Table:
     columns = ["confidence", "predictions", "mean confidence", "accuracy"]
-    rows = [[f"{each.low:.2f} to {each.high:.2f}", *each[2:]] for each in analysis.bins
-            if each.number]  # fmt: skip
+    rows = [
+        [f"{each.low:.2f} to {each.high:.2f}", *each[2:]] for each in analysis.bins if each.number
+    ]
     return Table("Predictions by confidence", columns, rows, [3])
 
 

@@ -39,11 +39,14 @@ def write_curve(folder: Path, curve: LearningCurve) -> Path:
         **inlined(),
         title=title,
         chart=line_chart(
-            title, f"{title} by number of training examples", series, "training examples",
+            title,
+            f"{title} by number of training examples",
+            series,
+            "training examples",
             dotted=["mean of the runs"],
         ),
         table=Table("Scores and predictions", columns, rows),
         lines=curve.lines(),
-    )  # fmt: skip
+    )
     write_text(folder / PAGE_FILE, page)
     return folder / PAGE_FILE

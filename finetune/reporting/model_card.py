@@ -24,15 +24,31 @@ from finetune.types import UserError, last_part
 PLACEHOLDER = "path/to/this/folder"
 """Name of the model in its card until it is uploaded."""
 _METRICS = {  # names of the hub
-    "accuracy": "accuracy", "tag_accuracy": "accuracy", "subset_accuracy": "accuracy",
-    "f1": "f1", "macro_f1": "f1", "micro_f1": "f1", "weighted_f1": "f1",
-    "span_f1_conll": "f1", "span_f1_strict": "f1", "span_f1_outermost": "f1",
-    "span_f1_inner": "f1", "span_precision_conll": "precision",
-    "span_precision_strict": "precision", "span_recall_conll": "recall",
-    "span_recall_strict": "recall", "matthews": "matthews_correlation", "pearson": "pearsonr",
-    "spearman": "spearmanr", "mse": "mse", "pearson_all": "pearsonr", "spearman_all": "spearmanr",
-    "ranking_accuracy": "accuracy", "mlm_accuracy": "accuracy", "perplexity": "perplexity",
-}  # fmt: skip
+    "accuracy": "accuracy",
+    "tag_accuracy": "accuracy",
+    "subset_accuracy": "accuracy",
+    "f1": "f1",
+    "macro_f1": "f1",
+    "micro_f1": "f1",
+    "weighted_f1": "f1",
+    "span_f1_conll": "f1",
+    "span_f1_strict": "f1",
+    "span_f1_outermost": "f1",
+    "span_f1_inner": "f1",
+    "span_precision_conll": "precision",
+    "span_precision_strict": "precision",
+    "span_recall_conll": "recall",
+    "span_recall_strict": "recall",
+    "matthews": "matthews_correlation",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+    "mse": "mse",
+    "pearson_all": "pearsonr",
+    "spearman_all": "spearmanr",
+    "ranking_accuracy": "accuracy",
+    "mlm_accuracy": "accuracy",
+    "perplexity": "perplexity",
+}
 
 
 def write_card(system: System) -> None:
@@ -87,13 +103,19 @@ def metadata(run: Run, native: bool) -> str:
     kind = _hub_task(run)
     results = [
         EvalResult(
-            task_type=kind, dataset_type=data.get("id") or "local-data",
-            dataset_name=_data_name(run), dataset_config=data.get("config"), dataset_split=split,
-            metric_type=_METRICS[name], metric_name=name, metric_value=round(value, 6),
+            task_type=kind,
+            dataset_type=data.get("id") or "local-data",
+            dataset_name=_data_name(run),
+            dataset_config=data.get("config"),
+            dataset_split=split,
+            metric_type=_METRICS[name],
+            metric_name=name,
+            metric_value=round(value, 6),
         )
-        for split, values in run.metrics.items() for name, value in values.items()
+        for split, values in run.metrics.items()
+        for name, value in values.items()
         if name in _METRICS and math.isfinite(value)
-    ]  # fmt: skip
+    ]
     metrics = dict.fromkeys(result.metric_type for result in results)
     made = ModelCardData(
         base_model=base_model(run),

@@ -299,15 +299,20 @@ def _evaluate(folder: Path, wanted: str | None, warnings: list[str]) -> Evaluate
 
 _VERDICTS = list[dict[str, Any]] | None
 _ENVIRONMENT = {
-    "degenerate": list[str] | None, "baselines": dict[str, dict[str, Any]] | None,
-    "versions": dict[str, str] | None, "splits": dict[str, int] | None,
+    "degenerate": list[str] | None,
+    "baselines": dict[str, dict[str, Any]] | None,
+    "versions": dict[str, str] | None,
+    "splits": dict[str, int] | None,
     "recipe": dict[str, Any] | None,
-}  # fmt: skip
+}
 _SEEDS = {
-    "seeds": list[int] | None, "metrics": dict[str, dict[str, dict[str, Any]]] | None,
-    "degenerate": list[dict[str, Any]] | None, "verdicts": _VERDICTS,
-    "baselines": dict[str, dict[str, Any]] | None, "recipe": dict[str, Any] | None,
-}  # fmt: skip
+    "seeds": list[int] | None,
+    "metrics": dict[str, dict[str, dict[str, Any]]] | None,
+    "degenerate": list[dict[str, Any]] | None,
+    "verdicts": _VERDICTS,
+    "baselines": dict[str, dict[str, Any]] | None,
+    "recipe": dict[str, Any] | None,
+}
 
 
 def _read_object(

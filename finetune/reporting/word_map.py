@@ -190,10 +190,12 @@ def _table(scores: Sequence[LayerScores]) -> Table:
 def _chart(scores: Sequence[LayerScores]) -> Chart | None:
     """Draw the scores of labels by layer."""
     series = [
-        (name, [(each.layer, value) for each in scores
-                if (value := getattr(each, key)) is not None])
+        (
+            name,
+            [(each.layer, value) for each in scores if (value := getattr(each, key)) is not None],
+        )
         for name, key in (("1-NN purity", "purity"), ("silhouette", "silhouette"))
-    ]  # fmt: skip
+    ]
     if len(scores) < 2 or not all(points for _, points in series):
         return None
     label = "; ".join(

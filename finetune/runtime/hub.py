@@ -81,8 +81,11 @@ class Repository:
         url = hf_hub_url(self.id, missing[0], repo_type=self.kind, revision=self.commit)
         _asked(
             lambda: get_hf_file_metadata(url, timeout=TIMEOUT),
-            self.kind, self.id, self.revision, reading=True,
-        )  # fmt: skip  # the client would ask for minutes
+            self.kind,
+            self.id,
+            self.revision,
+            reading=True,  # the client would ask for minutes
+        )
         with self.access(), _bars():
             snapshot_download(
                 self.id, repo_type=self.kind, revision=self.commit, allow_patterns=missing
@@ -272,8 +275,9 @@ def _meaning(
     if isinstance(error, errors.RepositoryNotFoundError):
         private = (
             "or it is private and the user of your token has no access"
-            if token else f"or it is private: then {_SIGN_IN}"
-        )  # fmt: skip
+            if token
+            else f"or it is private: then {_SIGN_IN}"
+        )
         return f"{what} does not exist on {hub}, {private}.", "missing"
     if isinstance(error, errors.HFValidationError):
         return f"{what}: this is no id of a repository (NAME or OWNER/NAME).", "missing"
@@ -309,8 +313,9 @@ def _not_cached(repository: Repository) -> HubError:
     at = f" at {repository.revision}" if repository.revision else ""
     return HubError(
         f"{repository.kind.replace('dataset', 'data set')} {repository.id!r}: HF_HUB_OFFLINE is "
-        f"set, and the cache does not have it{at}.", "unreachable",
-    )  # fmt: skip
+        f"set, and the cache does not have it{at}.",
+        "unreachable",
+    )
 
 
 @contextlib.contextmanager

@@ -118,10 +118,13 @@ class Reporter:
         if self._progress is None:
             bar = [] if self._is_narrow else [BarColumn()]
             self._progress = Progress(
-                TextColumn("{task.description}"), *bar, MofNCompleteColumn(),
-                TextColumn("{task.fields[text]}", markup=False), TimeRemainingColumn(),
+                TextColumn("{task.description}"),
+                *bar,
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[text]}", markup=False),
+                TimeRemainingColumn(),
                 console=self.console,
-            )  # fmt: skip
+            )
             self._progress.start()
         stage.bar = self._progress.add_task(title, total=total, completed=done, text="")
 

@@ -242,9 +242,11 @@ def _parquet(file: IO[bytes]) -> Iterator[Write]:
                 )
                 if writer is None:
                     fields = [
-                        field.with_type(pyarrow.string()) if pyarrow.types.is_null(field.type)
-                        else field for field in found.schema
-                    ]  # fmt: skip
+                        field.with_type(pyarrow.string())
+                        if pyarrow.types.is_null(field.type)
+                        else field
+                        for field in found.schema
+                    ]
                     found = found.cast(pyarrow.schema(fields))
                     writer = stack.enter_context(parquet.ParquetWriter(file, found.schema))
                 writer.write_table(found)
@@ -268,9 +270,15 @@ def _parquet(file: IO[bytes]) -> Iterator[Write]:
 
 
 _FORMATS: Mapping[str, Callable[[Any], contextlib.AbstractContextManager[Write]]] = {
-    ".jsonl": _json_lines, ".ndjson": _json_lines, "": _json_lines, ".json": _json_list,
-    ".csv": _csv, ".tsv": _tsv, ".xlsx": _workbook, ".parquet": _parquet,
-}  # fmt: skip
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+    "": _json_lines,
+    ".json": _json_list,
+    ".csv": _csv,
+    ".tsv": _tsv,
+    ".xlsx": _workbook,
+    ".parquet": _parquet,
+}
 RECORD_SUFFIXES = tuple(_FORMATS)
 """The suffixes of files of records; a name without a suffix is JSON Lines."""
 TABLE_SUFFIXES = (".csv", ".tsv", ".xlsx", ".parquet")

@@ -144,8 +144,9 @@ def _known_settings(path: Path, task: str, content: Mapping[str, Any]) -> dict[s
         )
     log.warning(
         "note: %s: this version of finetune has no setting %s, which is ignored for prediction",
-        path, abbreviated(unknown),
-    )  # fmt: skip
+        path,
+        abbreviated(unknown),
+    )
     return {name: value for name, value in saved.items() if name not in unknown}
 
 

@@ -194,9 +194,10 @@ class Task(ABC):
     def _without_unlabeled_tests(cls, data: Dataset) -> Dataset:
         """Leave out test splits without any gold: nothing can be scored on them."""
         unlabeled = {
-            split: examples for split, examples in data.splits.items()
+            split: examples
+            for split, examples in data.splits.items()
             if is_test(split) and all(cls._gold(example) is None for example in examples)
-        }  # fmt: skip
+        }
         notes = [
             f"{split}: {quantity(len(examples), 'example')} without labels, which are not "
             "predicted (--predict-unlabeled predicts them)"
@@ -341,8 +342,9 @@ class Task(ABC):
         """
         if self._predicted is None:
             raise UserError(f"own metrics do not apply to `finetune {self.name}`: leave them out.")
-        pairs = [pair for pair in zip(gold, predicted, strict=True)
-                 if self._gold(pair[0]) is not None]  # fmt: skip
+        pairs = [
+            pair for pair in zip(gold, predicted, strict=True) if self._gold(pair[0]) is not None
+        ]
         return (
             [self._gold(example) for example, _ in pairs],
             [self._predicted(prediction) for _, prediction in pairs],

@@ -197,9 +197,16 @@ class TagDecoder:
             spans = tuple(tags_to_spans(tags, self.scheme))
             span_scores = tuple(float(np.mean(scores[s.start : s.end])) for s in spans)
         return TokenPrediction(
-            example.id, example.words, tags, scores, spans, span_scores, example.offsets,
-            example.text, logs,
-        )  # fmt: skip
+            example.id,
+            example.words,
+            tags,
+            scores,
+            spans,
+            span_scores,
+            example.offsets,
+            example.text,
+            logs,
+        )
 
 
 def _best_tags(
@@ -257,9 +264,14 @@ class SpanDecoder:
         partials = sorted(partials, key=lambda partial: partial.first_word)
         check_complete(example, max(p.first_word + p.values.num_words for p in partials))
         prediction = SpanPrediction(
-            example.id, example.words, (), (), example.offsets, example.text,
+            example.id,
+            example.words,
+            (),
+            (),
+            example.offsets,
+            example.text,
             tuple(self._candidates(partials)),
-        )  # fmt: skip
+        )
         return self.decide(prediction, self.thresholds)
 
     def _candidates(self, partials: Sequence[Partial]) -> Iterator[tuple[Span, float]]:

@@ -56,10 +56,12 @@ class FewShotTask(TextClassificationTask):
         """Return the record's fields; texts need one label each, of two or more."""
         derived = super().derive(config, data)
         for wrong, reason in (
-            (derived["problem"] != "single",
-             "it compares texts by their one label, and these have several, or numbers"),
+            (
+                derived["problem"] != "single",
+                "it compares texts by their one label, and these have several, or numbers",
+            ),
             (len(derived["labels"]) < 2, "it needs two labels or more"),
-        ):  # fmt: skip
+        ):
             if wrong:
                 raise UserError(f"--few-shot: {reason}: leave --few-shot out.")
         return derived
@@ -71,8 +73,10 @@ class FewShotTask(TextClassificationTask):
         """Make a new sentence encoder with a classifier, or load one from a folder."""
         config = self.record.config
         settings: dict[str, Any] = {
-            "pairs": False, "max_length": self.record.max_length, "batching": config.batching,
-        }  # fmt: skip
+            "pairs": False,
+            "max_length": self.record.max_length,
+            "batching": config.batching,
+        }
         if folder is not None:
             return SentenceEncoder.from_pretrained(
                 str(folder), trained=True, labels=list(self.record.labels), **settings
@@ -80,9 +84,12 @@ class FewShotTask(TextClassificationTask):
         pooling, normalize = starting_pooling(config)
         with self._pretrained() as checkpoint:
             return SentenceEncoder.from_pretrained(
-                labels=list(self.record.labels), pooling=pooling, normalize=normalize,
-                **settings, **checkpoint,
-            )  # fmt: skip
+                labels=list(self.record.labels),
+                pooling=pooling,
+                normalize=normalize,
+                **settings,
+                **checkpoint,
+            )
 
     def for_epoch(
         self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None

@@ -294,9 +294,14 @@ class RelationTask(WordTask):
                     del found[subject, object]
         predicted = sorted((relation, score) for score, relation in found.values())
         return RelationPrediction(
-            example.id, example.words, spans, tuple(relation for relation, _ in predicted),
-            tuple(score for _, score in predicted), example.offsets, example.text,
-        )  # fmt: skip
+            example.id,
+            example.words,
+            spans,
+            tuple(relation for relation, _ in predicted),
+            tuple(score for _, score in predicted),
+            example.offsets,
+            example.text,
+        )
 
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[RelationPrediction]

@@ -34,7 +34,7 @@ from finetune.models.heads.sentence_encoder import (
     SentenceEncoder,
     SentenceOutput,
     saved_settings,
-)  # fmt: skip
+)
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.preprocessing.masking import Masking, special_subwords
 from finetune.runtime.transfer import to_device
@@ -63,8 +63,10 @@ MASKED = ("mirror", "prompt", "cmlm")
 FROM_LABELS = ("softmax", "cosine", "cosent")
 """The objectives that learn from pairs with labels or numbers."""
 METRICS: Mapping[Measure, str] = {
-    "label": "accuracy", "number": "spearman_all", "ranking": "ranking_accuracy",
-}  # fmt: skip
+    "label": "accuracy",
+    "number": "spearman_all",
+    "ranking": "ranking_accuracy",
+}
 """The metric that selects the best model, by the gold of the validation split."""
 MASK_PROBABILITY = 0.3
 """Fraction of the subwords of a second text that cmlm predicts."""
@@ -183,9 +185,12 @@ class SentenceTask(Task):
         pooling, normalize = starting_pooling(config)
         chosen = config.pooling if config.pooling != "auto" else pooling or "mean"
         return {
-            "labels": labels, "pooling": "mask" if config.objective == "prompt" else chosen,
-            "normalize": config.normalize or normalize, "measure": measure, "pairs": None,
-        }  # fmt: skip
+            "labels": labels,
+            "pooling": "mask" if config.objective == "prompt" else chosen,
+            "normalize": config.normalize or normalize,
+            "measure": measure,
+            "pairs": None,
+        }
 
     # --- Sequences --------------------------------------------------------------------------------
 
@@ -203,10 +208,12 @@ class SentenceTask(Task):
             rows = [next(subwords) for _ in own]
             num_cut += any(len(ids) > room for ids in rows)
             label = self._label(example)
-            result.append([
-                self._encoding(example.id, number, ids[:room], label)
-                for number, ids in enumerate(rows)
-            ])  # fmt: skip
+            result.append(
+                [
+                    self._encoding(example.id, number, ids[:room], label)
+                    for number, ids in enumerate(rows)
+                ]
+            )
         return result, num_cut
 
     def _encoding(self, example: int, number: int, ids: list[int], label: float) -> Encoding:
@@ -285,9 +292,11 @@ class SentenceTask(Task):
         longest = self.record.max_length - NUM_CONDITIONS
         seconds = [
             replace(text, input_ids=[*text.input_ids[: longest - len(after)], *after])
-            if len(text.input_ids) > longest else text
-            for text in sequences if text.first_word
-        ]  # fmt: skip
+            if len(text.input_ids) > longest
+            else text
+            for text in sequences
+            if text.first_word
+        ]
         pairs = []
         masked = masking.apply(Encodings.of(seconds), seed, epoch)
         firsts = (text for text in sequences if not text.first_word)
@@ -335,12 +344,16 @@ class SentenceTask(Task):
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, Tensor]:
         if "token" in rows:  # of pairs for cmlm
-            targets = {name: torch.from_numpy(rows[name].values.astype(np.int64))
-                       for name in ("position", "token")}  # fmt: skip
+            targets = {
+                name: torch.from_numpy(rows[name].values.astype(np.int64))
+                for name in ("position", "token")
+            }
             return targets | {"number": torch.from_numpy(rows["position"].counts)}
         label = torch.from_numpy(rows["label"].values.astype(np.float64))
-        return {"identity": torch.from_numpy(rows["identity"].values.astype(np.int64)),
-                "label": label.long() if len(self.record.labels) else label.float()}  # fmt: skip
+        return {
+            "identity": torch.from_numpy(rows["identity"].values.astype(np.int64)),
+            "label": label.long() if len(self.record.labels) else label.float(),
+        }
 
     # --- Model ------------------------------------------------------------------------------------
 
@@ -349,9 +362,11 @@ class SentenceTask(Task):
         record = self.record
         pooling: Any = record.pooling
         settings: dict[str, Any] = {
-            "pooling": pooling, "normalize": record.normalize, "max_length": record.max_length,
+            "pooling": pooling,
+            "normalize": record.normalize,
+            "max_length": record.max_length,
             "batching": record.config.batching,
-        }  # fmt: skip
+        }
         labels = list(record.labels) or None
         if record.config.objective == "cmlm":
             load = ConditionalMaskedLM.from_pretrained

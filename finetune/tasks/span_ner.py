@@ -195,9 +195,11 @@ class SpanNerTask(WordTask):
         elif several:
             known = target != IGNORED
             total = functional.binary_cross_entropy_with_logits(
-                logits, target.to(logits.dtype) * known, weight=known.to(logits.dtype),
+                logits,
+                target.to(logits.dtype) * known,
+                weight=known.to(logits.dtype),
                 reduction="sum",
-            )  # fmt: skip
+            )
         else:
             total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, batch.targets["num_words"]
@@ -234,10 +236,12 @@ class SpanNerTask(WordTask):
         """The fields of the record that decide predictions."""
         record = self.record
         return SpanDecoder(
-            labels=record.labels.names, max_width=record.max_width,
-            multi_label=record.config.multi_label, constraint=record.constraint,
+            labels=record.labels.names,
+            max_width=record.max_width,
+            multi_label=record.config.multi_label,
+            constraint=record.constraint,
             thresholds=record.thresholds,
-        )  # fmt: skip
+        )
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         """Return the candidates of each sequence whose score could reach a threshold."""

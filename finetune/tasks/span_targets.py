@@ -59,8 +59,9 @@ class SpanTargets:
 
     def _known(self, spans: Sequence[Span]) -> list[tuple[Span, int]]:
         """Return spans of known types with their class; one label: the first of equal bounds."""
-        known = [(s, self.first_class + self.labels.id(s.label)) for s in spans
-                 if s.label in self.labels]  # fmt: skip
+        known = [
+            (s, self.first_class + self.labels.id(s.label)) for s in spans if s.label in self.labels
+        ]
         if self.multi_label:
             return known
         return list({(s.start, s.end): (s, number) for s, number in reversed(known)}.values())
@@ -91,9 +92,12 @@ class SpanTargets:
         return target
 
     def unreachable_gold(
-        self, gold: Sequence[Sequence[Span]], bounds: Sequence[Bounds], max_length: int,
+        self,
+        gold: Sequence[Sequence[Span]],
+        bounds: Sequence[Bounds],
+        max_length: int,
         decoding: str,
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         """Return a note that counts the gold spans that no prediction can contain, by reason.
 
         ``gold`` and ``bounds`` are the gold spans and windows of each text.

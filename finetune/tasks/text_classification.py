@@ -183,9 +183,12 @@ class TextClassificationTask(Task):
         record = self.record
         if record.config.marked_words:
             encoded, num_cut = encode_marked(
-                examples, self.tokenizer, record.max_length, record.config.long_text,
+                examples,
+                self.tokenizer,
+                record.max_length,
+                record.config.long_text,
                 apart=record.config.pair_encoder == "bi",
-            )  # fmt: skip
+            )
         elif record.config.pair_encoder != "cross":
             encoded, num_cut = encode_apart(
                 examples, self.tokenizer, record.max_length, record.config.long_text
@@ -302,10 +305,13 @@ class TextClassificationTask(Task):
         """The fields of the record that decide predictions."""
         record = self.record
         return TextDecoder(
-            labels=record.labels.names, problem=record.problem, positive=record.positive,
-            temperature=record.temperature, thresholds=record.thresholds,
+            labels=record.labels.names,
+            problem=record.problem,
+            positive=record.positive,
+            temperature=record.temperature,
+            thresholds=record.thresholds,
             threshold=record.threshold,
-        )  # fmt: skip
+        )
 
     def decode(self, logits: Any, batch: Batch) -> list[Partial]:
         """Return the probabilities [C] of each sequence (regression: the number)."""
@@ -402,29 +408,62 @@ def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
     num_labels = len({name for example in data.splits["train"] for name in label_names(example)})
     threshold = config.threshold if isinstance(config, ClassifyConfig) else 0.5
     for wrong, setting, reason in (
-        (numbers and config.class_weights != "none", f"--class-weights {config.class_weights}",
-         f"the labels of {data.name} are numbers, not classes"),
-        (numbers and config.loss != "ce", f"--loss {config.loss}",
-         "the predictions are numbers, not classes"),
-        (numbers and config.sampling != "none", f"--sampling {config.sampling}",
-         f"the labels of {data.name} are numbers, not classes"),
-        (problem != "multi" and threshold != 0.5, f"--threshold {threshold}",
-         "it applies to several labels for a text (--problem multi)"),
-        (config.positive is not None and (problem != "single" or num_labels != 2),
-         f"--positive {config.positive}", "it applies to texts with one of two labels"),
-        (numbers and config.calibrate != "none", f"--calibrate {config.calibrate}",
-         "the predictions are numbers and have no probabilities"),
-        (config.poly_codes is not None and config.pair_encoder != "poly",
-         f"--poly-codes {config.poly_codes}", "it applies to --pair-encoder poly"),
-        (config.pair_encoder != "cross" and config.long_text == "window", "--long-text window",
-         f"--pair-encoder {config.pair_encoder} reads one sequence of each text"),
-        (config.marked_words and config.pair_encoder == "poly", "--marked-words",
-         "it applies to --pair-encoder cross and bi"),
-        (config.marked_words and config.long_text == "window", "--long-text window",
-         "texts are cut around their marked words"),
-        (config.overlap is not None and config.long_text != "window", f"--overlap {config.overlap}",
-         "it applies to --long-text window"),
-    ):  # fmt: skip
+        (
+            numbers and config.class_weights != "none",
+            f"--class-weights {config.class_weights}",
+            f"the labels of {data.name} are numbers, not classes",
+        ),
+        (
+            numbers and config.loss != "ce",
+            f"--loss {config.loss}",
+            "the predictions are numbers, not classes",
+        ),
+        (
+            numbers and config.sampling != "none",
+            f"--sampling {config.sampling}",
+            f"the labels of {data.name} are numbers, not classes",
+        ),
+        (
+            problem != "multi" and threshold != 0.5,
+            f"--threshold {threshold}",
+            "it applies to several labels for a text (--problem multi)",
+        ),
+        (
+            config.positive is not None and (problem != "single" or num_labels != 2),
+            f"--positive {config.positive}",
+            "it applies to texts with one of two labels",
+        ),
+        (
+            numbers and config.calibrate != "none",
+            f"--calibrate {config.calibrate}",
+            "the predictions are numbers and have no probabilities",
+        ),
+        (
+            config.poly_codes is not None and config.pair_encoder != "poly",
+            f"--poly-codes {config.poly_codes}",
+            "it applies to --pair-encoder poly",
+        ),
+        (
+            config.pair_encoder != "cross" and config.long_text == "window",
+            "--long-text window",
+            f"--pair-encoder {config.pair_encoder} reads one sequence of each text",
+        ),
+        (
+            config.marked_words and config.pair_encoder == "poly",
+            "--marked-words",
+            "it applies to --pair-encoder cross and bi",
+        ),
+        (
+            config.marked_words and config.long_text == "window",
+            "--long-text window",
+            "texts are cut around their marked words",
+        ),
+        (
+            config.overlap is not None and config.long_text != "window",
+            f"--overlap {config.overlap}",
+            "it applies to --long-text window",
+        ),
+    ):
         if wrong:
             raise UserError(f"{setting}: {reason}: leave {setting.split()[0]} out.")
 

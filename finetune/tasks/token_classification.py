@@ -157,11 +157,13 @@ class TokenClassificationTask(WordTask):
         """The fields of the record that decide predictions."""
         record, config = self.record, self.record.config
         return TagDecoder(
-            labels=record.labels.names, scheme=record.scheme,
-            constrained=config.decoding == "constrained", word_score=config.word_score,
+            labels=record.labels.names,
+            scheme=record.scheme,
+            constrained=config.decoding == "constrained",
+            word_score=config.word_score,
             all_subwords=record.scores_all_subwords and not config.crf,
             temperature=record.temperature,
-        )  # fmt: skip
+        )
 
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
         """Return the windows of each sentence. Every word belongs to exactly one of them."""
@@ -245,9 +247,12 @@ class TokenClassificationTask(WordTask):
         return total, (target != IGNORED).sum()
 
     def soft_loss(
-        self, logits: torch.Tensor | CrfScores, teacher: torch.Tensor, batch: Batch,
+        self,
+        logits: torch.Tensor | CrfScores,
+        teacher: torch.Tensor,
+        batch: Batch,
         temperature: float,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         """Return the summed divergence from the teacher's tags of words (or subwords), or from its
         distribution over the tag sequences of a CRF."""
         if isinstance(logits, CrfScores):

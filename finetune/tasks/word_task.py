@@ -68,9 +68,13 @@ class WordTask(Task):
             return self._in_context(example, words, neighbors, spare, limit)
 
         return encode_words(
-            examples, self.tokenizer, self.record.max_length, self.record.overlap,
-            core_only=core_only, in_context=in_context if neighbors else None,
-        )  # fmt: skip
+            examples,
+            self.tokenizer,
+            self.record.max_length,
+            self.record.overlap,
+            core_only=core_only,
+            in_context=in_context if neighbors else None,
+        )
 
     def _neighbors(self, examples: Sequence[TokenExample]) -> Mapping[tuple[str, ...], WordIds]:
         """Return the subwords of all sentences in the context of the examples."""

@@ -36,9 +36,12 @@ def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> s
     settings = Path(config.out or "") / "config.json"
     ways, command = [], ["finetune", "run", str(settings)]
     if (
-        isinstance(config, TextConfig) and not few_shot and config.pair_encoder == "cross"
-        and all(isinstance(name, str) for name in names) and each < ENOUGH_EXAMPLES
-    ):  # fmt: skip
+        isinstance(config, TextConfig)
+        and not few_shot
+        and config.pair_encoder == "cross"
+        and all(isinstance(name, str) for name in names)
+        and each < ENOUGH_EXAMPLES
+    ):
         ways.append(
             f"--few-shot (it scores higher than fine-tuning with fewer than about "
             f"{ENOUGH_EXAMPLES} examples of each label)"

@@ -153,9 +153,14 @@ def _predict_fold(
     task = fit(task, data, config, accelerator, reporter).task
     head = task.head(folder / "best").to(accelerator.device)
     predicted = predict(
-        task, head, examples, accelerator, keep_log_probabilities=True, reporter=reporter,
+        task,
+        head,
+        examples,
+        accelerator,
+        keep_log_probabilities=True,
+        reporter=reporter,
         title=folder.name,
-    )  # fmt: skip
+    )
     pairs = zip(examples, predicted, strict=True)
     return {example.id: _json_values(task, example, each) for example, each in pairs}
 

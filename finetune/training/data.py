@@ -56,8 +56,10 @@ class TrainingData:
         report: Callable[[str], None],
     ) -> None:
         """Encode all splits, and call ``report`` with notes on them."""
-        train = [split_at_gold(example) if isinstance(example, TokenExample) else example
-                 for example in dataset.splits["train"]]  # fmt: skip
+        train = [
+            split_at_gold(example) if isinstance(example, TokenExample) else example
+            for example in dataset.splits["train"]
+        ]
         self.task, self.splits = task, {**dataset.splits, "train": train}
         self.accelerator, self.report, self.seed = accelerator, report, config.seed
         self.max_tokens = config.tokens_on(accelerator.device.type)
@@ -91,8 +93,10 @@ class TrainingData:
         """Return this process's shard of the batch of a step."""
         examples = self.schedule.batch(step, self.shares)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        shards = {each: process_shard(examples, each, world, self.lengths)
-                  for each in (range(world) if uses_fsdp() else [rank])}  # fmt: skip
+        shards = {
+            each: process_shard(examples, each, world, self.lengths)
+            for each in (range(world) if uses_fsdp() else [rank])
+        }
         seed = step_seed(self.seed, step)
         epoch = step // self.schedule.steps_per_epoch
         sequences = {

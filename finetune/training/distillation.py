@@ -74,11 +74,33 @@ TASKS = ("classify", "nli", "tag", "ner")
 OUTPUTS = "teacher"
 """Folder in the run folder with the outputs of the teacher, until training ends."""
 OF_TEACHER = (
-    "model", "revision", "init_from", "out", "epochs", "steps", "lr", "head_lr", "crf_lr",
-    "layer_decay", "freeze", "tuning", "lora_rank", "lora_alpha", "lora_targets", "layer_mix",
-    "bilstm", "gradient_checkpointing", "sampling", "eval_every", "save_every", "patience",
-    "resume", "track", "push_to_hub", "seed",
-)  # fmt: skip
+    "model",
+    "revision",
+    "init_from",
+    "out",
+    "epochs",
+    "steps",
+    "lr",
+    "head_lr",
+    "crf_lr",
+    "layer_decay",
+    "freeze",
+    "tuning",
+    "lora_rank",
+    "lora_alpha",
+    "lora_targets",
+    "layer_mix",
+    "bilstm",
+    "gradient_checkpointing",
+    "sampling",
+    "eval_every",
+    "save_every",
+    "patience",
+    "resume",
+    "track",
+    "push_to_hub",
+    "seed",
+)
 """Settings of the teacher that say how it was trained: its student has the defaults."""
 
 
@@ -329,12 +351,20 @@ class DistillationRun(TrainingRun):
         self.same_tokenizer = _same_tokenizer(task.tokenizer, teacher.task.tokenizer)
         self.read_by_teacher: Encodings | None = None
         self.projections: nn.ModuleList | None = None
-        distilling = {name: getattr(distillation, name) for name in ("temperature", "hard_weight",
-                                                                     "hidden_weight")}  # fmt: skip
+        distilling = {
+            name: getattr(distillation, name)
+            for name in ("temperature", "hard_weight", "hidden_weight")
+        }
         super().__init__(
-            task, data, config, accelerator, reporter, head, restore,
+            task,
+            data,
+            config,
+            accelerator,
+            reporter,
+            head,
+            restore,
             teacher={**teacher.facts(), **distilling, **facts},
-        )  # fmt: skip
+        )
 
     def _make_data(self) -> TrainingData:
         data = _Data(self.task, self.dataset, self.config, self.accelerator, self._report)
@@ -404,8 +434,15 @@ class DistillationRun(TrainingRun):
             peak = max(group["peak"] for group in groups)
             for decay, number in ((self.config.weight_decay, 2), (0.0, 1)):
                 weights = [w for w in self.projections.parameters() if w.ndim == number]
-                groups.append({"params": weights, "lr": peak, "peak": peak, "encoder": False,
-                               "weight_decay": decay})  # fmt: skip
+                groups.append(
+                    {
+                        "params": weights,
+                        "lr": peak,
+                        "peak": peak,
+                        "encoder": False,
+                        "weight_decay": decay,
+                    }
+                )
         return adamw(groups, self.config)
 
     def _choose_layers(self) -> None:
@@ -430,9 +467,14 @@ class DistillationRun(TrainingRun):
 
     def _make_step(self) -> Step:
         step = _Step(
-            self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision,
+            self.task,
+            self.head,
+            self.optimizer,
+            self.config,
+            self.accelerator,
+            self.precision,
             self.interrupt,
-        )  # fmt: skip
+        )
         step.distillation, step.hidden_weight = self.distillation, self.hidden_weight
         step.layers, step.projections = self.layers, self.projections
         return step
@@ -514,9 +556,17 @@ def fit_student(
         head = starting_head(task, task.head(teacher.folder), layers)
     with contextlib.ExitStack() as restore:
         run = DistillationRun(
-            task, data, config, accelerator, reporter, head, restore, teacher=teacher,
-            distillation=distillation, facts=facts,
-        )  # fmt: skip
+            task,
+            data,
+            config,
+            accelerator,
+            reporter,
+            head,
+            restore,
+            teacher=teacher,
+            distillation=distillation,
+            facts=facts,
+        )
         return run.run(), run.schedule
 
 
@@ -568,5 +618,8 @@ def measure(folder: Path, examples: Sequence[Example], metric: str) -> Measured:
 def _same_tokenizer(one: SubwordTokenizer, other: SubwordTokenizer) -> bool:
     """Return whether two tokenizers give the same ids for the same texts."""
     return (one.backend.to_str(), one.uses_segments, one.leading_space, one.placeholder) == (
-        other.backend.to_str(), other.uses_segments, other.leading_space, other.placeholder
-    )  # fmt: skip
+        other.backend.to_str(),
+        other.uses_segments,
+        other.leading_space,
+        other.placeholder,
+    )

@@ -81,9 +81,12 @@ def write_environment(
     verdicts: Sequence[ScoreVerdict] = ()
     if recipe_run:
         verdicts = run_verdicts(
-            recipe_run.recipe.expected, metrics, recipe_run.differing, data.fingerprint,
+            recipe_run.recipe.expected,
+            metrics,
+            recipe_run.differing,
+            data.fingerprint,
             degenerate=bool(reasons),
-        )  # fmt: skip
+        )
         records = [verdict.record() for verdict in verdicts]
         content["recipe"] = recipe_run.record() | {"verdicts": records}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -48,10 +48,25 @@ from finetune.training.trainer import FitResult, TrainingRun
 from finetune.types import UserError
 
 FREE = (
-    "data", "columns", "encoding", "validation", "validation_share", "test_share", "limit",
-    "limit_eval", "predict_unlabeled", "out", "epochs", "steps", "batch_size", "max_length",
-    "overlap", "head_lr", "metric", "eval_every",
-)  # fmt: skip
+    "data",
+    "columns",
+    "encoding",
+    "validation",
+    "validation_share",
+    "test_share",
+    "limit",
+    "limit_eval",
+    "predict_unlabeled",
+    "out",
+    "epochs",
+    "steps",
+    "batch_size",
+    "max_length",
+    "overlap",
+    "head_lr",
+    "metric",
+    "eval_every",
+)
 """Settings of every task that may differ between tasks of one encoder; ``steps`` is computed."""
 
 
@@ -153,9 +168,15 @@ class _Part(TrainingRun):
     ) -> None:
         """Take the common optimizer, and the common copies of weights."""
         self.step = Step(
-            self.task, self.head, optimizer, self.config, self.accelerator, self.precision,
-            interrupt, copies,
-        )  # fmt: skip
+            self.task,
+            self.head,
+            optimizer,
+            self.config,
+            self.accelerator,
+            self.precision,
+            interrupt,
+            copies,
+        )
         self.step.scaler.load_state_dict(self.state.loss_scale)
 
     def take_step(self, batches: Any, lr_factor: float) -> None:
@@ -186,11 +207,17 @@ class _JointRun:
         resuming = bool(on_main_process(lambda: self._open(config.resume)))
         self.parts = {
             name: _Part(
-                task, data, config, accelerator, _Titled(reporter, name), None, restore,
+                task,
+                data,
+                config,
+                accelerator,
+                _Titled(reporter, name),
+                None,
+                restore,
                 self.last / name,
             )
             for name, (task, data, config) in tasks.items()
-        }  # fmt: skip
+        }
         parts = list(self.parts.values())
         share_encoder([part.head for part in parts])
         self.optimizer = adamw(_distinct_groups(parts), config)

@@ -43,9 +43,15 @@ class Schedule:
             warmup = min(math.ceil(config.warmup * num_steps), num_steps - 1)
         eval_every = config.eval_every or (num_steps if few_shot else per_epoch)
         return cls(
-            num_examples, config.batch_size, per_epoch, num_steps, min(warmup, num_steps),
-            eval_every, config.save_every or eval_every, config.seed,
-        )  # fmt: skip
+            num_examples,
+            config.batch_size,
+            per_epoch,
+            num_steps,
+            min(warmup, num_steps),
+            eval_every,
+            config.save_every or eval_every,
+            config.seed,
+        )
 
     def batch(self, step: int, shares: tuple[float, ...] | None = None) -> list[int]:
         """Return the indices of the training examples of a step (from 0).
@@ -145,8 +151,10 @@ def adamw(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Opti
 
 def logged_learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """Return `lr`, that of the encoder's top layer, and `head_lr` where the head has another."""
-    rates = {kind: [group["lr"] for group in optimizer.param_groups if group["encoder"] == kind]
-             for kind in (True, False)}  # fmt: skip
+    rates = {
+        kind: [group["lr"] for group in optimizer.param_groups if group["encoder"] == kind]
+        for kind in (True, False)
+    }
     if not (rates[True] and rates[False]):
         return {"lr": max(rates[True] or rates[False])}
     return {"lr": max(rates[True]), "head_lr": max(rates[False])}

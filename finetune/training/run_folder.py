@@ -128,9 +128,13 @@ def require_own(folder: Path, own: bool) -> None:
 
 
 def require_same_run(
-    folder: Path, config: TrainConfig, fingerprint: str | None = None, num_processes: int = 0,
-    fsdp: bool = False, training_fingerprint: str = "",
-) -> None:  # fmt: skip
+    folder: Path,
+    config: TrainConfig,
+    fingerprint: str | None = None,
+    num_processes: int = 0,
+    fsdp: bool = False,
+    training_fingerprint: str = "",
+) -> None:
     """Raise UserError unless a command continues the run in a folder.
 
     Args:
@@ -245,9 +249,12 @@ class RunFolder:
     """
 
     def __init__(
-        self, path: Path, accelerator: Any, last: Path | None = None,
+        self,
+        path: Path,
+        accelerator: Any,
+        last: Path | None = None,
         teacher: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``last`` is the checkpoint, by default the subfolder of that name; ``teacher`` has the
         settings of a run of ``finetune distill``."""
         self.path, self.accelerator, self.teacher = path, accelerator, teacher
@@ -269,9 +276,13 @@ class RunFolder:
                 return False, note
             if is_run(self.path):
                 require_same_run(
-                    self.path, config, data.fingerprint, num_processes, uses_fsdp(),
+                    self.path,
+                    config,
+                    data.fingerprint,
+                    num_processes,
+                    uses_fsdp(),
                     data.training_fingerprint,
-                )  # fmt: skip
+                )
                 require_same_teacher(self.path, self.teacher)
                 if _saved_config(self.path)["fingerprint"] != data.fingerprint:
                     note = "the test split is not the one that the run was started with"
@@ -331,9 +342,13 @@ class RunFolder:
         on_main_process(write)
 
     def save_last(
-        self, task: Task, head: Any, optimizer: Optimizer, state: TrainerState,
+        self,
+        task: Task,
+        head: Any,
+        optimizer: Optimizer,
+        state: TrainerState,
         others: Mapping[str, torch.Tensor] = MappingProxyType({}),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Save the checkpoint to ``last/``, with the random states of all processes.
 
         ``others`` are weights that are trained besides the model.
@@ -357,9 +372,13 @@ class RunFolder:
         on_main_process(write)
 
     def _save_sharded(
-        self, task: Task, head: Any, optimizer: Optimizer, state: TrainerState,
+        self,
+        task: Task,
+        head: Any,
+        optimizer: Optimizer,
+        state: TrainerState,
         random_states: dict[str, torch.Tensor],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Save the checkpoint of a sharded model, to which each process writes its shards."""
         replacing = replace_folder(self.last)  # entered and left on the main process alone
         with contextlib.ExitStack() as stack:

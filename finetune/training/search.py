@@ -67,8 +67,11 @@ STARTUP = 8
 PRUNED_AFTER = 4
 """Finished trials that the median of pruning needs, at least."""
 STATES: Mapping[str, State] = {
-    "RUNNING": "running", "COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed",
-}  # fmt: skip
+    "RUNNING": "running",
+    "COMPLETE": "finished",
+    "PRUNED": "pruned",
+    "FAIL": "failed",
+}
 EPOCH = 100
 """Units of training that the storage counts in one epoch, as it counts in whole numbers."""
 
@@ -119,15 +122,18 @@ class SearchResult:
         )
         rows = [
             [
-                each.number, each.state if each.same_as is None else f"as trial {each.same_as}",
-                each.score, round(each.epochs, 2) or None, round(each.seconds),
+                each.number,
+                each.state if each.same_as is None else f"as trial {each.same_as}",
+                each.score,
+                round(each.epochs, 2) or None,
+                round(each.seconds),
                 *(
                     value if exact or not isinstance(value, float) else f"{value:g}"
                     for value in map(each.settings.get, self.space)
                 ),
             ]
             for each in order
-        ]  # fmt: skip
+        ]
         return ["trial", "state", self.metric, "epochs", "seconds", *self.space], rows
 
     def record(self) -> dict[str, Any]:
@@ -224,19 +230,25 @@ class Search:
         shared = result_settings(self.config)
         del shared["data"]  # the fingerprint says more than the spelling of a path
         facts = {
-            "task": self.task, **shared, "pruner": pruner, "data": self.data.fingerprint,
+            "task": self.task,
+            **shared,
+            "pruner": pruner,
+            "data": self.data.fingerprint,
             "space": " ".join(f"{name}={each}" for name, each in self.space.items()),
-        }  # fmt: skip
+        }
         database = URL.create("sqlite", database=str((self.folder / DATABASE).absolute()))
         try:
             storage = optuna.storages.RDBStorage(
                 database.render_as_string(), engine_kwargs={"connect_args": {"timeout": 60}}
             )
             study: Study = optuna.create_study(
-                study_name=STUDY, storage=storage, load_if_exists=True, pruner=pruners[pruner],
+                study_name=STUDY,
+                storage=storage,
+                load_if_exists=True,
+                pruner=pruners[pruner],
                 sampler=_sampler(self.config.seed, self.distributions),
                 direction="minimize" if self.lower_is_better else "maximize",
-            )  # fmt: skip
+            )
         except (DatabaseError, optuna.exceptions.StorageInternalError) as error:
             detail = " ".join(str(error.__cause__ or error).split())
             raise UserError(
@@ -359,9 +371,14 @@ class Search:
         watch.schedule = Schedule.from_config(config, len(data.splits["train"]))
         with memory_kept():
             result = fit(
-                task, data, config, self.accelerator, self.reporter, callbacks=[watch],
+                task,
+                data,
+                config,
+                self.accelerator,
+                self.reporter,
+                callbacks=[watch],
                 metrics=self.metrics,
-            )  # fmt: skip
+            )
         split = min(name for name in result.metrics if name.startswith("validation"))
         return result.metrics[split][self.metric]
 
@@ -413,11 +430,15 @@ class Search:
         if score is None and values:
             score = values[max(values)]
         return Trial(
-            each.number, STATES[each.state.name],
-            self._typed(each.params), score,
-            each.user_attrs.get("seconds", 0.0), max(values, default=0) / EPOCH,
-            each.user_attrs.get("error"), each.user_attrs.get("same_as"),
-        )  # fmt: skip
+            each.number,
+            STATES[each.state.name],
+            self._typed(each.params),
+            score,
+            each.user_attrs.get("seconds", 0.0),
+            max(values, default=0) / EPOCH,
+            each.user_attrs.get("error"),
+            each.user_attrs.get("same_as"),
+        )
 
     def _best(self, trials: Sequence[Trial]) -> Trial | None:
         """Return the finished trial with the best score, of equal ones the first."""
@@ -429,9 +450,15 @@ class Search:
         """Return the trials until now."""
         trials = self.trials()
         return SearchResult(
-            self.folder, self.task, self.metric, self.lower_is_better, self.space, trials,
-            self._best(trials), self._importances(trials),
-        )  # fmt: skip
+            self.folder,
+            self.task,
+            self.metric,
+            self.lower_is_better,
+            self.space,
+            trials,
+            self._best(trials),
+            self._importances(trials),
+        )
 
     def _importances(self, trials: Sequence[Trial]) -> dict[str, float]:
         """Return the fraction of the variance of the scores that each setting explains.
@@ -552,9 +579,11 @@ def _sampler(seed: int, distributions: Mapping[str, Any]) -> Any:
     def estimator(trial: Any, name: str = "") -> Any:
         digest = hashlib.sha256(f"{seed} {trial.number} {name}".encode()).digest()
         return optuna.samplers.TPESampler(
-            n_startup_trials=STARTUP, multivariate=True, constant_liar=True,
+            n_startup_trials=STARTUP,
+            multivariate=True,
+            constant_liar=True,
             seed=int.from_bytes(digest[:4]),
-        )  # fmt: skip
+        )
 
     class Sampler(optuna.samplers.BaseSampler):
         def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:

@@ -106,9 +106,13 @@ class SeedResults:
         if self.recipe_run is None:
             return ()
         return seed_verdicts(
-            self.recipe_run.recipe.expected, self.summary, self.recipe_run.differing,
-            len(self.degenerate), len({*self.metrics, *self.degenerate}), self.fingerprint,
-        )  # fmt: skip
+            self.recipe_run.recipe.expected,
+            self.summary,
+            self.recipe_run.differing,
+            len(self.degenerate),
+            len({*self.metrics, *self.degenerate}),
+            self.fingerprint,
+        )
 
     def write(self, folder: Path) -> None:
         """Write the summary to ``seeds.json`` or ``folds.json``."""
@@ -259,15 +263,21 @@ def train_folds(
         dealt = assign_folds(examples, num_folds, config.seed + repeat - 1, keep_rare=True)
         sides = {"train": False, "test": True}
         splits = {
-            split: renumbered([
-                e for e, fold in zip(examples, dealt, strict=True) if (fold == number - 1) == held
-            ])
+            split: renumbered(
+                [e for e, fold in zip(examples, dealt, strict=True) if (fold == number - 1) == held]
+            )
             for split, held in sides.items()
-        }  # fmt: skip
+        }
         train_one(run_config, raw.with_splits(splits | others))
 
-    facts = {"folds": num_folds, "hold_out": hold_out, "repeats": repeats, "seed": config.seed,
-             "data": fingerprint({"train": examples}), "ratio": 1 / (num_folds - 1)}  # fmt: skip
+    facts = {
+        "folds": num_folds,
+        "hold_out": hold_out,
+        "repeats": repeats,
+        "seed": config.seed,
+        "data": fingerprint({"train": examples}),
+        "ratio": 1 / (num_folds - 1),
+    }
     assign_folds(examples, num_folds)  # raises if there are too few examples
     return train_runs(configs, folder, train, SeedResults(folds=facts), on_start=on_start)
 

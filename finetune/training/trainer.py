@@ -219,9 +219,14 @@ class TrainingRun:
 
     def _make_step(self) -> Step:
         return Step(
-            self.task, self.head, self.optimizer, self.config, self.accelerator, self.precision,
+            self.task,
+            self.head,
+            self.optimizer,
+            self.config,
+            self.accelerator,
+            self.precision,
             self.interrupt,
-        )  # fmt: skip
+        )
 
     def _other_weights(self) -> Mapping[str, torch.Tensor]:
         """Return weights that are trained besides the model, for the checkpoint."""
@@ -276,17 +281,27 @@ class TrainingRun:
             self.accelerator.end_training()
         self.accelerator.wait_for_everyone()
         return FitResult(
-            self.task, self.folder.path, metrics, self.state.best_step, self.schedule.num_steps,
-            self.notes, self.weights,
-        )  # fmt: skip
+            self.task,
+            self.folder.path,
+            metrics,
+            self.state.best_step,
+            self.schedule.num_steps,
+            self.notes,
+            self.weights,
+        )
 
     def _check_split(self, split: str) -> None:
         """Predict and score an example of a split, so that nothing in it ends a finished run."""
         examples, encoded = self.data.split(split)
         predicted = predict(
-            self.task, self.head, examples[:1], self.accelerator, encoded=encoded[:1],
-            precision=self.precision, keep_log_probabilities=self.task.record.calibrates,
-        )  # fmt: skip
+            self.task,
+            self.head,
+            examples[:1],
+            self.accelerator,
+            encoded=encoded[:1],
+            precision=self.precision,
+            keep_log_probabilities=self.task.record.calibrates,
+        )
         self.task.score(examples[:1], predicted)
 
     def _check_metric(self, name: str, split: str) -> None:
@@ -372,9 +387,13 @@ class TrainingRun:
         if (reader := self.task.vector_task) is not None:
             train, encoded = self.data.split("train")
             vectors = predict(
-                reader, self.head, train, self.accelerator, encoded=encoded,
+                reader,
+                self.head,
+                train,
+                self.accelerator,
+                encoded=encoded,
                 precision=self.precision,
-            )  # fmt: skip
+            )
             self.task.fit_head(self.head, train, vectors)
         if self.validation is None:
             state.best_step = state.step
@@ -469,18 +488,27 @@ class TrainingRun:
         self, head: Any, examples: Sequence[Example], encoded: Any, title: str
     ) -> list[Prediction]:
         return predict(
-            self.task, head, examples, self.accelerator, encoded=encoded, precision=self.precision,
-            reporter=self.reporter, title=title,
+            self.task,
+            head,
+            examples,
+            self.accelerator,
+            encoded=encoded,
+            precision=self.precision,
+            reporter=self.reporter,
+            title=title,
             keep_log_probabilities=self.task.record.calibrates,
-        )  # fmt: skip
+        )
 
     def _write_start(self) -> None:
         self.folder.write_start(
-            self.task, self.config, fingerprint=self.dataset.fingerprint,
+            self.task,
+            self.config,
+            fingerprint=self.dataset.fingerprint,
             training_fingerprint=self.dataset.training_fingerprint,
-            precision_used=self.precision, revision_used=self.task.starting_commit,
+            precision_used=self.precision,
+            revision_used=self.task.starting_commit,
             data_used=self.dataset.pinned,
-        )  # fmt: skip
+        )
         self.folder.require_shared()
         if self.task.reads_words:
             self.folder.write_vocabulary(self.dataset.splits["train"])

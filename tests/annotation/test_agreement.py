@@ -24,18 +24,30 @@ def measured(tmp_path, **rows):
         path.write_text("".join(json.dumps(row) + "\n" for row in each))
         files[name] = read_annotations(path)
     found = measure_agreement(files, num_resamples=200)
-    return {title: [dict(zip(columns, row, strict=True)) for row in rows]
-            for title, columns, rows in found.tables}, found.notes  # fmt: skip
+    return {
+        title: [dict(zip(columns, row, strict=True)) for row in rows]
+        for title, columns, rows in found.tables
+    }, found.notes
 
 
 def labeled(labels):
     return [{"id": n, "text": f"t{n}", "label": label} for n, label in enumerate(labels) if label]
 
 
-FLEISS = np.array([
-    [0, 0, 0, 0, 14], [0, 2, 6, 4, 2], [0, 0, 3, 5, 6], [0, 3, 9, 2, 0], [2, 2, 8, 1, 1],
-    [7, 7, 0, 0, 0], [3, 2, 6, 3, 0], [2, 5, 3, 2, 2], [6, 5, 2, 1, 0], [0, 2, 2, 3, 7],
-])  # fmt: skip
+FLEISS = np.array(
+    [
+        [0, 0, 0, 0, 14],
+        [0, 2, 6, 4, 2],
+        [0, 0, 3, 5, 6],
+        [0, 3, 9, 2, 0],
+        [2, 2, 8, 1, 1],
+        [7, 7, 0, 0, 0],
+        [3, 2, 6, 3, 0],
+        [2, 5, 3, 2, 2],
+        [6, 5, 2, 1, 0],
+        [0, 2, 2, 3, 7],
+    ]
+)
 """A worked example of Fleiss' kappa: 10 subjects, 14 raters, 5 categories."""
 
 
@@ -54,8 +66,9 @@ def test_krippendorffs_alpha():
     table = """1 2 3 3 2 1 4 1 2 - - -|1 2 3 3 2 2 4 1 2 5 - 3|- 3 3 3 2 3 4 2 2 5 1 -
                |1 2 3 3 2 4 4 1 2 5 1 -"""
     ratings = [row.split() for row in table.split("|")]
-    counts = np.array([[sum(row[i] == str(c) for row in ratings) for c in range(1, 6)]
-                       for i in range(12)])  # fmt: skip
+    counts = np.array(
+        [[sum(row[i] == str(c) for row in ratings) for c in range(1, 6)] for i in range(12)]
+    )
     assert krippendorffs_alpha(counts) == pytest.approx(0.743, abs=5e-4)
     assert krippendorffs_alpha(np.array([[2, 0], [3, 0]])) == 1.0
 
@@ -67,8 +80,10 @@ def test_labels_of_two_annotators(tmp_path):
     kappa = cohen_kappa_score([*first], [*second])
     expected = {"first": "ann", "second": "bob", "number": 10, "agreement": 0.7}
     assert pair == expected | {"cohens_kappa": pytest.approx(kappa)}
-    assert tables["confusions"] == [{"one": "x", "other": "y", "number": 2},
-                                    {"one": "y", "other": "z", "number": 1}]  # fmt: skip
+    assert tables["confusions"] == [
+        {"one": "x", "other": "y", "number": 2},
+        {"one": "y", "other": "z", "number": 1},
+    ]
     of_z = cohen_kappa_score([c == "z" for c in first], [c == "z" for c in second])
     assert tables["labels"][2] == {"label": "z", "given": 5, "cohens_kappa": pytest.approx(of_z)}
     assert "all" not in tables
@@ -77,8 +92,11 @@ def test_labels_of_two_annotators(tmp_path):
 
 def test_labels_of_an_export_with_missing_annotations(tmp_path):
     votes = {"a": "xxx", "b": "yyx", "c": "xy", "d": "yyy", "e": "z"}
-    rows = [{"text": text, "label": label, "_annotator_id": f"set-{who}", "answer": "accept"}
-            for text, labels in votes.items() for who, label in enumerate(labels)]  # fmt: skip
+    rows = [
+        {"text": text, "label": label, "_annotator_id": f"set-{who}", "answer": "accept"}
+        for text, labels in votes.items()
+        for who, label in enumerate(labels)
+    ]
     tables, notes = measured(tmp_path, export=rows)
     (overall,) = tables["all"]
     assert overall["annotators"] == 3
@@ -93,8 +111,9 @@ def test_labels_of_an_export_with_missing_annotations(tmp_path):
 
 def test_spans(tmp_path):
     def rows(*spans):
-        return [{"id": n, "text": "Ann Lee of Rome ran", "spans": each}
-                for n, each in enumerate(spans)]  # fmt: skip
+        return [
+            {"id": n, "text": "Ann Lee of Rome ran", "spans": each} for n, each in enumerate(spans)
+        ]
 
     first = rows([[0, 7, "PER"], [11, 15, "LOC"]], [[0, 7, "PER"]], [])
     second = rows([[0, 7, "PER"], [11, 15, "ORG"]], [[0, 3, "PER"]], [[11, 15, "LOC"]])
@@ -106,8 +125,11 @@ def test_spans(tmp_path):
     f1 = {row["label"]: row["f1"] for row in tables["labels"]}
     assert f1 == {"PER": pytest.approx(0.5), "LOC": 0, "ORG": 0}
     confused = {(row["one"], row["other"]): row["number"] for row in tables["confusions"]}
-    assert confused == {("LOC", "ORG"): 1, ("PER", "PER with other boundaries"): 1,
-                        ("nothing", "LOC"): 1}  # fmt: skip
+    assert confused == {
+        ("LOC", "ORG"): 1,
+        ("PER", "PER with other boundaries"): 1,
+        ("nothing", "LOC"): 1,
+    }
 
 
 def test_several_labels_and_tags(tmp_path):

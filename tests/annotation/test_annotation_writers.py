@@ -62,12 +62,17 @@ SPANS = [[2, 11, "PER"], [2, 5, "PER"], [8, 15, "LAST"], [16, 25, "LOC"], [16, 2
 
 @pytest.fixture
 def spans(tmp_path) -> Annotations:
-    return read_annotations(write([
-        {"id": "a1", "text": TEXT, "spans": SPANS, "source": {"page": 3}, "document": "d"},
-        {"id": "a2", "text": "nothing", "spans": [], "source": None, "document": "d"},
-        {"id": "a3", "text": "inside 😀words", "spans": [[8, 10, "X"]], "source": 1},
-        {"id": 4, "text": "not labeled", "source": ""},
-    ], tmp_path / "spans.jsonl"))  # fmt: skip
+    return read_annotations(
+        write(
+            [
+                {"id": "a1", "text": TEXT, "spans": SPANS, "source": {"page": 3}, "document": "d"},
+                {"id": "a2", "text": "nothing", "spans": [], "source": None, "document": "d"},
+                {"id": "a3", "text": "inside 😀words", "spans": [[8, 10, "X"]], "source": 1},
+                {"id": 4, "text": "not labeled", "source": ""},
+            ],
+            tmp_path / "spans.jsonl",
+        )
+    )
 
 
 @pytest.mark.parametrize("to", TOOLS)
@@ -89,7 +94,8 @@ def test_spans_in_brat(spans: Annotations, tmp_path):
     assert not (tmp_path / "brat" / "4.ann").exists()
     assert notes == [f"4 rows {': '.join(OTHER_COLUMNS)} (a1, a2, a3, 4)"]
     assert (tmp_path / "brat" / "a1.ann").read_text("utf-8").splitlines()[2] == (
-        "T3\tLAST 8 11;13 15\tLee of")  # fmt: skip
+        "T3\tLAST 8 11;13 15\tLee of"
+    )
 
 
 def test_spans_in_columns(spans: Annotations, tmp_path):
@@ -123,7 +129,9 @@ def test_utf_16_of_doccano(spans: Annotations, tmp_path):
     del row["Comments"]  # not an export of doccano: characters
     row["label"] = [[16, 25, "LOC"]]
     assert read_annotations(write([row], tmp_path / "a.jsonl")).rows[0].character_spans[0][:2] == (
-        16, 25)  # fmt: skip
+        16,
+        25,
+    )
 
 
 LABELS = {
@@ -136,8 +144,10 @@ LABELS = {
 @pytest.mark.parametrize("to", TOOLS)
 @pytest.mark.parametrize("kind", LABELS)
 def test_labels(kind: str, to: str, tmp_path):
-    rows = [{"id": f"i{n}", "text": text, "text_pair": "p", "label": label, "page": n}
-            for n, (text, label) in enumerate(LABELS[kind])]  # fmt: skip
+    rows = [
+        {"id": f"i{n}", "text": text, "text_pair": "p", "label": label, "page": n}
+        for n, (text, label) in enumerate(LABELS[kind])
+    ]
     annotations = read_annotations(write(rows, tmp_path / "in.jsonl"))
     if kind == "numbers" and to in ("prodigy", "doccano"):
         with pytest.raises(UserError, match=r"numbers as labels.* choose jsonl or label-studio"):
@@ -168,23 +178,39 @@ def test_words_with_tags(tmp_path):
 
 
 def test_annotators_are_kept(tmp_path):
-    rows = [{"id": i, "text": f"text {i}", "label": label, "_annotator_id": who, "answer": answer}
-            for i in (1, 2) for who, label, answer in
-            (("ann", "x", "accept"), ("bob", "y", "accept"), ("eve", "x", "ignore"))]  # fmt: skip
+    rows = [
+        {"id": i, "text": f"text {i}", "label": label, "_annotator_id": who, "answer": answer}
+        for i in (1, 2)
+        for who, label, answer in (
+            ("ann", "x", "accept"),
+            ("bob", "y", "accept"),
+            ("eve", "x", "ignore"),
+        )
+    ]
     annotations = read_annotations(write(rows, tmp_path / "in.jsonl"))
     assert annotations.notes == ["2 rows that annotators rejected or ignored: left out (1, 2)"]
     for to in TOOLS:
         again, _ = converted(annotations, to, tmp_path)
         assert [(r.annotator, r.example.key, r.example.label) for r in again.rows] == [
-            ("ann", 1, "x"), ("bob", 1, "y"), ("ann", 2, "x"), ("bob", 2, "y")]  # fmt: skip
+            ("ann", 1, "x"),
+            ("bob", 1, "y"),
+            ("ann", 2, "x"),
+            ("bob", 2, "y"),
+        ]
     assert len(json.loads(to_text(annotations, "label-studio")[0])) == 2
 
 
 def test_predictions_become_suggestions(tmp_path):
     span = {"start": 0, "end": 2, "label": "PER", "score": 0.9, "start_char": 0, "end_char": 8}
-    row = {"id": "a", "words": ["Ann", "Lee", "ran"], "offsets": [[0, 3], [5, 8], [9, 12]],
-           "spans": [span], "text": "Ann  Lee ran", "gold": {"spans": []},
-           "where": "x:1"}  # fmt: skip
+    row = {
+        "id": "a",
+        "words": ["Ann", "Lee", "ran"],
+        "offsets": [[0, 3], [5, 8], [9, 12]],
+        "spans": [span],
+        "text": "Ann  Lee ran",
+        "gold": {"spans": []},
+        "where": "x:1",
+    }
     annotations = read_annotations(write([row], tmp_path / "predictions.test.jsonl"))
     assert content(annotations) == [("a", "Ann  Lee ran", [Span(0, 8, "PER")], None, {})]
     (task,) = json.loads(to_text(annotations, "label-studio")[0])
@@ -287,9 +313,11 @@ def test_any_words(data, to: str, tmp_path_factory):
         data.draw(st.lists(st.lists(TEXTS, max_size=4), min_size=1, max_size=4))
     ):
         edges = sorted(data.draw(st.sets(st.integers(0, len(words)), max_size=4)))
-        spans = [{"start": start, "end": end, "label": "A-b"}
-                 for start, end in zip(edges[::2], edges[1::2], strict=False)
-                 if any(c.isalnum() for word in words[start:end] for c in word)]  # fmt: skip
+        spans = [
+            {"start": start, "end": end, "label": "A-b"}
+            for start, end in zip(edges[::2], edges[1::2], strict=False)
+            if any(c.isalnum() for word in words[start:end] for c in word)
+        ]
         rows.append({"id": f"n{number}", "tokens": words, "spans": spans})
     assume(any(row["spans"] for row in rows))
     annotations = read_annotations(write(rows, folder / "in.jsonl"))
@@ -323,9 +351,11 @@ def test_any_words_in_columns(tmp_path):
     assert notes == [
         "5 rows with words that columns cannot hold: left out (1, 2, 3, 4, 8)",
     ]
-    bare = annotations._replace(rows=[
-        replace(row, example=replace(row.example, tags=None, spans=None))
-        for row in annotations.rows
-    ])  # fmt: skip
+    bare = annotations._replace(
+        rows=[
+            replace(row, example=replace(row.example, tags=None, spans=None))
+            for row in annotations.rows
+        ]
+    )
     again, notes = converted(bare, "conll", tmp_path)
     assert [row.example.words for row in again.rows] == [("a", "x"), ("é😀", "x"), ("1", "x")]

@@ -34,8 +34,15 @@ def test_any_spans(rows, data, tmp_path_factory):
         first, last = sorted(data.draw(st.sampled_from(row.example.offsets)) for _ in range(2))
         chosen = sorted({*known[1:], Span(first[0], last[1], "neu")})
         given_spans = None if row.example.spans is None else {"spans": [s._asdict() for s in known]}
-        decisions.append({"id": row.example.key, "text": text, "given": given_spans,
-                          "decision": "edit", "spans": [s._asdict() for s in chosen]})  # fmt: skip
+        decisions.append(
+            {
+                "id": row.example.key,
+                "text": text,
+                "given": given_spans,
+                "decision": "edit",
+                "spans": [s._asdict() for s in chosen],
+            }
+        )
         after[index] = (row.example.key, text, chosen, *after[index][3:])
     found = read_decisions(write(decisions, folder / "decisions.jsonl"))
     decided, notes = apply_decisions(before, found)
@@ -50,8 +57,10 @@ def test_any_spans(rows, data, tmp_path_factory):
 
 
 def decide(path, *decisions):
-    rows = [{"decision": "edit", "given": None, "where": f"d:{n}", **decision}
-            for n, decision in enumerate(decisions, 1)]  # fmt: skip
+    rows = [
+        {"decision": "edit", "given": None, "where": f"d:{n}", **decision}
+        for n, decision in enumerate(decisions, 1)
+    ]
     return apply_decisions(read_annotations(path), rows)
 
 
@@ -60,8 +69,12 @@ def test_words_without_a_text(tmp_path):
     path.write_text("Bo\tB-PER\nran\tO\n\nBo\tB-PER\nran\tO\n\nsat\tO\n")
     person = {"spans": [{"start": 0, "end": 1, "label": "PER"}]}
     same = {"words": ["Bo", "ran"], "given": person, "line": 4}
-    after, notes = decide(path, same | {"spans": [{"start": 0, "end": 2, "label": "X"}]},
-                          same | {"spans": []}, {"words": ["sat"], "spans": []})  # fmt: skip
+    after, notes = decide(
+        path,
+        same | {"spans": [{"start": 0, "end": 2, "label": "X"}]},
+        same | {"spans": []},
+        {"words": ["sat"], "spans": []},
+    )
     assert [row.example.tags for row in after.rows] == [("B-PER", "O"), ("B-X", "I-X"), ("O",)]
     assert notes == [
         "2 decisions applied, 1 row changed",
@@ -89,9 +102,12 @@ def test_only_the_text_that_was_shown(tmp_path):
         decide(path, {"id": "a", "text": "Bo 😀", "label": "x"})
     with pytest.raises(DataError, match=r"d:1: span 0 to 9 .* outside the 2 characters"):
         decide(path, {"text": "Bo", "spans": [span | {"end": 9}]})
-    for line in ("[]", json.dumps({"text": "t", "given": None, "decision": "x", "label": 1}),
-                 json.dumps({"text": "t", "given": {"tags": []}, "decision": "x", "spans": []}),
-                 json.dumps({"given": None, "decision": "x", "spans": []})):  # fmt: skip
+    for line in (
+        "[]",
+        json.dumps({"text": "t", "given": None, "decision": "x", "label": 1}),
+        json.dumps({"text": "t", "given": {"tags": []}, "decision": "x", "spans": []}),
+        json.dumps({"given": None, "decision": "x", "spans": []}),
+    ):
         (tmp_path / "bad.jsonl").write_text(line)
         with pytest.raises(DataError, match=r"bad.jsonl:1: not a decision"):
             read_decisions(tmp_path / "bad.jsonl")
@@ -99,8 +115,17 @@ def test_only_the_text_that_was_shown(tmp_path):
 
 def test_undecided_predictions_are_left_out(tmp_path):
     span = {"start": 0, "end": 1, "label": "PER", "score": 0.9}
-    rows = [{"id": n, "words": ["Bo", "ran"], "offsets": [[0, 2], [3, 6]], "text": "Bo ran",
-             "spans": [span], "uncertainty": 0.1} for n in range(3)]  # fmt: skip
+    rows = [
+        {
+            "id": n,
+            "words": ["Bo", "ran"],
+            "offsets": [[0, 2], [3, 6]],
+            "text": "Bo ran",
+            "spans": [span],
+            "uncertainty": 0.1,
+        }
+        for n in range(3)
+    ]
     path = write(rows, tmp_path / "next.jsonl")
     decision = {"text": "Bo ran", "spans": [{"start": 3, "end": 6, "label": "X"}]}
     after, notes = decide(path, decision | {"id": 1})
@@ -122,8 +147,12 @@ def test_several_labels(tmp_path):
 
 @pytest.mark.parametrize("offsets", [[[3], [4, 7]], [None, [4, 7]], [[0, 3], [4, 70]], [[3, 0]]])
 def test_offsets_that_are_no_characters_of_the_text(tmp_path: Path, offsets: list) -> None:
-    row = {"text": "Ana saw", "words": ["Ana", "saw"], "offsets": offsets,
-           "spans": [{"start": 0, "end": 1, "label": "PER", "score": 0.9}]}  # fmt: skip
+    row = {
+        "text": "Ana saw",
+        "words": ["Ana", "saw"],
+        "offsets": offsets,
+        "spans": [{"start": 0, "end": 1, "label": "PER", "score": 0.9}],
+    }
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(row) + "\n")
     with pytest.raises(DataError, match=r"rows.jsonl:1: offsets must be the characters of each"):

@@ -31,9 +31,18 @@ def test_texts():
     assert [row[:2] for row in suspects.taken] == [("no", "yes")]
     assert suspects.taken[0][2] == pytest.approx(1)
     assert [each.record() for each in suspects.found] == [
-        {"file": "a.jsonl", "line": 3, "given": "no", "suggested": "yes", "confidence": 0.9,
-         "given_confidence": 0.1, "margin": 0.8, "text": "text 2 ||| pair", "kind": "label"}
-    ]  # fmt: skip
+        {
+            "file": "a.jsonl",
+            "line": 3,
+            "given": "no",
+            "suggested": "yes",
+            "confidence": 0.9,
+            "given_confidence": 0.1,
+            "margin": 0.8,
+            "text": "text 2 ||| pair",
+            "kind": "label",
+        }
+    ]
 
 
 def test_each_of_several_labels():
@@ -80,12 +89,16 @@ def test_spans_missing_wrong_and_too_many():
         TokenExample(1, words, spans=(Span(0, 1, "PER"), Span(2, 4, "LOC")), where="n.jsonl:2"),
     ]
     predictions = [
-        {"spans": [[0, 1, "PER", 0.9], [2, 4, "LOC", 0.8], [5, 6, "PER", 0.95]],
-         "gold": [0.9, 0.1, 0.02]},
+        {
+            "spans": [[0, 1, "PER", 0.9], [2, 4, "LOC", 0.8], [5, 6, "PER", 0.95]],
+            "gold": [0.9, 0.1, 0.02],
+        },
         # as sure as 0.5 and 0.8 are, the means of gold spans of the types: no suspects
-        {"spans": [[0, 1, "PER", 0.7], [2, 4, "LOC", 0.98], [5, 6, "PER", 0.6]],
-         "gold": [0.7, 0.98]},
-    ]  # fmt: skip
+        {
+            "spans": [[0, 1, "PER", 0.7], [2, 4, "LOC", 0.98], [5, 6, "PER", 0.6]],
+            "gold": [0.7, 0.98],
+        },
+    ]
     rows = [
         (s.kind, s.given, s.suggested, s.confidence, s.line)
         for s in found(task("ner", ["LOC", "PER"]), examples, predictions)

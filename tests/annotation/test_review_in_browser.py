@@ -23,10 +23,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = [{"id": n, "text": text, "label": "neg"} for n, text in enumerate(TEXTS)]
     write_jsonl(place / "data.jsonl", data)
     suspects = [
-        {"file": "data.jsonl", "line": n + 1, "given": "neg", "suggested": "pos",
-         "confidence": 0.9, "given_confidence": 0.05, "text": text, "kind": "label"}
+        {
+            "file": "data.jsonl",
+            "line": n + 1,
+            "given": "neg",
+            "suggested": "pos",
+            "confidence": 0.9,
+            "given_confidence": 0.05,
+            "text": text,
+            "kind": "label",
+        }
         for n, text in enumerate(TEXTS)
-    ]  # fmt: skip
+    ]
     suspects[4]["suggested"] = "neutral"
     write_jsonl(place / "suspects.jsonl", suspects)
     outcome = run("review", place / "suspects.jsonl", "--output", place / "page.html")
@@ -56,10 +64,21 @@ def test_decisions(open_page: Any, folder: Path, tmp_path: Path):
     assert pressed.inner_text() == "neutral (2)"
     decisions = saved(page, tmp_path / "decisions.jsonl")
     assert [(d["line"], d["decision"], d["label"]) for d in decisions] == [
-        (1, "accept", "pos"), (2, "keep", "neg"), (4, "other", "neutral")]  # fmt: skip
+        (1, "accept", "pos"),
+        (2, "keep", "neg"),
+        (4, "other", "neutral"),
+    ]
     output = tmp_path / "corrected.jsonl"
-    outcome = run("convert", folder / "data.jsonl", "--decisions", tmp_path / "decisions.jsonl",
-                  "--to", "jsonl", "--output", output)  # fmt: skip
+    outcome = run(
+        "convert",
+        folder / "data.jsonl",
+        "--decisions",
+        tmp_path / "decisions.jsonl",
+        "--to",
+        "jsonl",
+        "--output",
+        output,
+    )
     assert "note: 3 decisions applied, 2 rows changed" in outcome.err
     rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
     assert [row["label"] for row in rows] == ["pos", "neg", "neg", "neutral", "neg"]
@@ -83,21 +102,41 @@ def test_a_label_has_one_key_on_every_text(open_page: Any, folder: Path, tmp_pat
     page.keyboard.press("2")
     decisions = saved(page, tmp_path / "decisions.jsonl")
     assert [(d["decision"], d["label"]) for d in decisions] == [
-        ("keep", "neg"), ("other", "neutral"), ("accept", "pos"), ("accept", "pos"),
-        ("other", "b")]  # fmt: skip
+        ("keep", "neg"),
+        ("other", "neutral"),
+        ("accept", "pos"),
+        ("accept", "pos"),
+        ("other", "b"),
+    ]
 
 
 def test_suggestions_label_what_has_no_label(tmp_path: Path):
-    rows = [{"id": 7, "text": "t", "text_pair": "u", "label": "x", "scores": {"x": 0.6, "y": 0.4},
-             "uncertainty": 0.8}]  # fmt: skip
+    rows = [
+        {
+            "id": 7,
+            "text": "t",
+            "text_pair": "u",
+            "label": "x",
+            "scores": {"x": 0.6, "y": 0.4},
+            "uncertainty": 0.8,
+        }
+    ]
     write_jsonl(tmp_path / "next.jsonl", rows)
     outcome = run("review", tmp_path / "next.jsonl", "--output", tmp_path / "page.html")
     assert outcome.code == 0, outcome.err
     decision = {"text": "t ||| u", "given": None, "decision": "other", "label": "y", "id": 7}
     gone = decision | {"text": "gone", "id": 8}
     write_jsonl(tmp_path / "decisions.jsonl", [decision, gone])
-    outcome = run("convert", tmp_path / "next.jsonl", "--decisions", tmp_path / "decisions.jsonl",
-                  "--to", "jsonl", "--output", tmp_path / "labeled.jsonl")  # fmt: skip
+    outcome = run(
+        "convert",
+        tmp_path / "next.jsonl",
+        "--decisions",
+        tmp_path / "decisions.jsonl",
+        "--to",
+        "jsonl",
+        "--output",
+        tmp_path / "labeled.jsonl",
+    )
     assert "1 decision applied, 1 row changed" in outcome.err
     assert "1 decision on no row of the data" in outcome.err
     assert json.loads((tmp_path / "labeled.jsonl").read_text())["label"] == "y"
@@ -110,11 +149,20 @@ def test_several_labels_and_refusals(tmp_path: Path):
         {"text": "t", "given": "not c", "decision": "accept", "label": "c", "line": 1},
     ]
     write_jsonl(tmp_path / "decisions.jsonl", decisions)
-    run("convert", tmp_path / "data.jsonl", "--decisions", tmp_path / "decisions.jsonl",
-        "--to", "jsonl", "--output", tmp_path / "out.jsonl")  # fmt: skip
+    run(
+        "convert",
+        tmp_path / "data.jsonl",
+        "--decisions",
+        tmp_path / "decisions.jsonl",
+        "--to",
+        "jsonl",
+        "--output",
+        tmp_path / "out.jsonl",
+    )
     assert json.loads((tmp_path / "out.jsonl").read_text())["label"] == ["b", "c"]
-    write_jsonl(tmp_path / "words.jsonl", [{"given": "O", "suggested": "B-X", "kind": "word",
-                                            "text": "t"}])  # fmt: skip
+    write_jsonl(
+        tmp_path / "words.jsonl", [{"given": "O", "suggested": "B-X", "kind": "word", "text": "t"}]
+    )
     outcome = run("review", tmp_path / "words.jsonl", "--output", tmp_path / "page.html")
     assert outcome.code == 2
     assert "words.jsonl:1: nothing to review" in outcome.err
@@ -156,15 +204,17 @@ def spans(tmp_path_factory: pytest.TempPathFactory) -> Path:
         prediction(1, [(1, 2, "PER")], [(3, 4, "LOC")]),
         prediction(2, [(0, 5, "X"), (0, 2, "PER"), (1, 4, "X")], None),
         prediction(3, [(0, 1, "X")], [(0, 1, "X")]),
-    ]  # fmt: skip
+    ]
     write_jsonl(place / "predictions.jsonl", rows)
     data = []
     for row in rows:
         found = (row["gold"] or {}).get("spans", ())
         offsets = row["offsets"]
         marked = [[offsets[s["start"]][0], offsets[s["end"] - 1][1], s["label"]] for s in found]
-        data.append({"id": row["id"], "text": row["text"], "page": 1}
-                    | ({"spans": marked} if row["gold"] else {}))  # fmt: skip
+        data.append(
+            {"id": row["id"], "text": row["text"], "page": 1}
+            | ({"spans": marked} if row["gold"] else {})
+        )
     write_jsonl(place / "data.jsonl", data)
     outcome = run("review", place / "predictions.jsonl", "--output", place / "page.html")
     assert "wrote 3 texts to decide on" in outcome.err  # one is predicted as labeled
@@ -223,8 +273,16 @@ def test_spans(open_page: Any, spans: Path, tmp_path: Path):
     assert [d["decision"] for d in decisions] == ["edit", "keep", "accept"]
     assert [d["text"] for d in decisions] == SENTENCES[:3]
     output = tmp_path / "corrected.jsonl"
-    outcome = run("convert", spans / "data.jsonl", "--decisions", tmp_path / "decisions.jsonl",
-                  "--to", "jsonl", "--output", output)  # fmt: skip
+    outcome = run(
+        "convert",
+        spans / "data.jsonl",
+        "--decisions",
+        tmp_path / "decisions.jsonl",
+        "--to",
+        "jsonl",
+        "--output",
+        output,
+    )
     assert "note: 3 decisions applied, 2 rows changed" in outcome.err, outcome.err
     rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
     assert [row["text"] for row in rows] == SENTENCES and rows[3]["page"] == 1
@@ -232,9 +290,11 @@ def test_spans(open_page: Any, spans: Path, tmp_path: Path):
         [(row["text"][s["start"] : s["end"]], s["label"]) for s in row["spans"]] for row in rows
     ]
     assert found == [
-        [("Ana", "新"), ("New York", "LOC")], [("القاهرة", "LOC")],
-        [("高 勇", "PER"), (SENTENCES[2], "X"), ("勇 ， 中国", "X")], [("same", "X")],
-    ]  # fmt: skip
+        [("Ana", "新"), ("New York", "LOC")],
+        [("القاهرة", "LOC")],
+        [("高 勇", "PER"), (SENTENCES[2], "X"), ("勇 ， 中国", "X")],
+        [("same", "X")],
+    ]
 
 
 def test_tags_and_several_labels(open_page: Any, tmp_path: Path):
@@ -248,8 +308,13 @@ def test_tags_and_several_labels(open_page: Any, tmp_path: Path):
     page.keyboard.press("3")
     page.keyboard.press("Enter")
     (decision,) = saved(page, tmp_path / "decisions.jsonl")
-    assert decision == {"id": 0, "words": row["words"], "given": gold, "decision": "edit",
-                        "tags": ["VERB", "NOUN", "VERB"]}  # fmt: skip
+    assert decision == {
+        "id": 0,
+        "words": row["words"],
+        "given": gold,
+        "decision": "edit",
+        "tags": ["VERB", "NOUN", "VERB"],
+    }
     row = {"id": 0, "text": "t", "label": ["b", "a"], "scores": {"a": 0.9, "b": 0.8, "c": 0.1}}
     write_jsonl(tmp_path / "labels.jsonl", [row, row | {"gold": ["a", "b"]}, row | {"gold": ["c"]}])
     run("review", tmp_path / "labels.jsonl", "--output", tmp_path / "labels.html", "--labels", "z")

@@ -9,12 +9,25 @@ import pytest
 from finetune.annotation.review_page import page
 from finetune.types import UserError
 
-SUSPECT = {"file": "a", "line": 1, "text": "Fine", "given": "pos", "suggested": "neg",
-           "confidence": 0.9, "given_confidence": 0.1, "worst": True}  # fmt: skip
+SUSPECT = {
+    "file": "a",
+    "line": 1,
+    "text": "Fine",
+    "given": "pos",
+    "suggested": "neg",
+    "confidence": 0.9,
+    "given_confidence": 0.1,
+    "worst": True,
+}
 LABEL = {"id": 0, "text": "Fine", "label": "pos", "scores": {"pos": 0.9, "neg": 0.1}}
-SENTENCE = {"id": 1, "text": "Ana saw", "words": ["Ana", "saw"], "offsets": [[0, 3], [4, 7]],
-            "spans": [{"start": 0, "end": 1, "label": "PER", "score": 0.9}],
-            "gold": {"spans": [], "unreachable": [[0, 2, "PER"]]}}  # fmt: skip
+SENTENCE = {
+    "id": 1,
+    "text": "Ana saw",
+    "words": ["Ana", "saw"],
+    "offsets": [[0, 3], [4, 7]],
+    "spans": [{"start": 0, "end": 1, "label": "PER", "score": 0.9}],
+    "gold": {"spans": [], "unreachable": [[0, 2, "PER"]]},
+}
 TAGGED = {"id": 1, "words": ["Ana", "saw"], "tags": ["B-PER", "O"], "gold": {"tags": ["O", "O"]}}
 
 

@@ -62,8 +62,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The saved, untrained models of four tasks."""
     place = tmp_path_factory.mktemp("suggestions")
     model = str(tiny.save_tiny_checkpoint(place / "bert", "bert"))
-    sources = {"classify": small_data.sentiment, "nli": small_data.pairs,
-               "tag": small_data.entities, "ner": small_data.entities}  # fmt: skip
+    sources = {
+        "classify": small_data.sentiment,
+        "nli": small_data.pairs,
+        "tag": small_data.entities,
+        "ner": small_data.entities,
+    }
     found = {}
     for name, make in sources.items():
         config = CONFIGS[name](model=model, data=str(make(place / f"data-{name}")))

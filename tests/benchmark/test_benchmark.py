@@ -35,9 +35,13 @@ ARMS = {
     "biaffine": ["naive", "finetune"],
 }
 TRAIN = [
-    "finetune", "finetune-whole-vocabulary", "finetune-fp32", "trainer-best",
-    "trainer-dynamic-fp32", "trainer-pad128-fp32",
-]  # fmt: skip
+    "finetune",
+    "finetune-whole-vocabulary",
+    "finetune-fp32",
+    "trainer-best",
+    "trainer-dynamic-fp32",
+    "trainer-pad128-fp32",
+]
 PREDICT = ["finetune", "finetune-fp32", "pipeline-default", "pipeline-batch32"]
 NESTED = ["finetune", "finetune-fp32", "marker-pairs"]
 SPANS = 3 + 2 + 1 + 7 + 6 + 5 + 4  # 3 and 7 words, up to 4 in a span
@@ -152,14 +156,17 @@ def test_table_without_memory(checkpoint: Path, monkeypatch: pytest.MonkeyPatch)
     assert lines[-1].startswith(f"torch: {torch.__version__}")
 
 
-@pytest.mark.parametrize(("flags", "said"), [
-    (("--rounds", "0"), "--rounds must be 1 or more, not 0"),
-    (("--batch-size", "0"), "--batch-size must be 1 or more, not 0"),
-    (("--threads", "-2"), "--threads must be 1 or more, not -2"),
-    (("--phases", "trian"), "Perhaps you meant 'train'?"),
-    (("--columns", "text=a"), "--columns needs --data"),
-    (("--data", "examples/data/topics"), "one label each, not multi"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--rounds", "0"), "--rounds must be 1 or more, not 0"),
+        (("--batch-size", "0"), "--batch-size must be 1 or more, not 0"),
+        (("--threads", "-2"), "--threads must be 1 or more, not -2"),
+        (("--phases", "trian"), "Perhaps you meant 'train'?"),
+        (("--columns", "text=a"), "--columns needs --data"),
+        (("--data", "examples/data/topics"), "one label each, not multi"),
+    ],
+)
 def test_errors(flags: tuple[str, ...], said: str, checkpoint: Path) -> None:
     outcome = run("bench", "--size", "small", "--model", checkpoint, *flags)
     assert outcome.code == 2 and outcome.err.startswith("error: ") and said in outcome.err

@@ -28,11 +28,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recipe(place: Path, task: str, rows: list[dict], *more: str) -> Path:
     write_jsonl(place / task / "train.jsonl", rows)
     lines = [
-        f"task: {task}", "description: planted", f"model: {place / 'bert'}",
-        f"data: {place / task}", f"epochs: {EPOCHS[task]}", "batch_size: 8",
-        "lr: 2e-3", "precision: fp32",
-        "max_length: 40", *more,
-    ]  # fmt: skip
+        f"task: {task}",
+        "description: planted",
+        f"model: {place / 'bert'}",
+        f"data: {place / task}",
+        f"epochs: {EPOCHS[task]}",
+        "batch_size: 8",
+        "lr: 2e-3",
+        "precision: fp32",
+        "max_length: 40",
+        *more,
+    ]
     path = place / f"{task}.yaml"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path

@@ -65,9 +65,17 @@ def test_a_run_folder_has_everything(task: str, place: Path, outcomes: dict[str,
     folder = place / task
     vocabulary = {"training_vocabulary.json"} if task == "tag" else set()
     assert {path.name for path in folder.iterdir()} == vocabulary | {
-        "best", "last", "config.json", "environment.json", "log.jsonl", "metrics.json",
-        "predictions.test.jsonl", "predictions.validation.jsonl", "README.md", "report.html",
-    }  # fmt: skip
+        "best",
+        "last",
+        "config.json",
+        "environment.json",
+        "log.jsonl",
+        "metrics.json",
+        "predictions.test.jsonl",
+        "predictions.validation.jsonl",
+        "README.md",
+        "report.html",
+    }
     assert {"config.json", "model.safetensors", "finetune.json", "tokenizer.json"} <= {
         path.name for path in (folder / "best").iterdir()
     }
@@ -93,8 +101,10 @@ def test_a_run_folder_has_everything(task: str, place: Path, outcomes: dict[str,
 @pytest.mark.parametrize("task", TASKS)
 def test_what_a_run_says(task: str, place: Path, outcomes: dict[str, Outcome]):
     outcome = outcomes[task]
-    sizes = [len((place / TASKS[task] / f"{split}.jsonl").read_text().splitlines())
-             for split in ("train", "validation", "test")]  # fmt: skip
+    sizes = [
+        len((place / TASKS[task] / f"{split}.jsonl").read_text().splitlines())
+        for split in ("train", "validation", "test")
+    ]
     said = outcome.err.splitlines()
     assert said[0].endswith("train {}, validation {}, test {}".format(*sizes))
     assert said[1].startswith("labels (")
@@ -109,8 +119,10 @@ def test_what_a_run_says(task: str, place: Path, outcomes: dict[str, Outcome]):
 
 
 def test_the_most_frequent_label_is_counted(place: Path, outcomes: dict[str, Outcome]):
-    rows = {split: records((place / "sentiment" / f"{split}.jsonl").read_text())
-            for split in ("train", "test")}  # fmt: skip
+    rows = {
+        split: records((place / "sentiment" / f"{split}.jsonl").read_text())
+        for split in ("train", "test")
+    }
     labels = [row["label"] for row in rows["train"]]
     most = max(sorted(set(labels)), key=labels.count)
     share = sum(row["label"] == most for row in rows["test"]) / len(rows["test"])
@@ -277,8 +289,11 @@ def test_from_python(place: Path, outcomes: dict[str, Outcome]):
     assert model.predict([]) == []
     text, words = model.predict(["Ana saw Oslo.", ["Ana", "saw", "", "Oslo"]])
     assert text.offsets[-1] == (12, 13) and len(words.tags) == 4 and words.offsets is None
-    for wrong, message in (("Ana", "a list of inputs"), ([3], "input 0: 3 is neither"),
-                           ([["a", 1]], "a list of words")):  # fmt: skip
+    for wrong, message in (
+        ("Ana", "a list of inputs"),
+        ([3], "input 0: 3 is neither"),
+        ([["a", 1]], "a list of words"),
+    ):
         with pytest.raises(ValueError, match=message):
             model.predict(wrong)
     pairs = finetune.load(place / "nli" / "best")
@@ -303,8 +318,9 @@ def test_public_names():
 def test_memory_and_layout_do_not_change_answers(place: Path, outcomes: dict[str, Outcome]):
     file = place / "sentiment" / "test.jsonl"
     whole = records(run("predict", place / "classify", "--file", file).out)
-    small = run("predict", place / "classify", "--file", file, "--max-tokens", "40",
-                "--batching", "padded")  # fmt: skip
+    small = run(
+        "predict", place / "classify", "--file", file, "--max-tokens", "40", "--batching", "padded"
+    )
     assert [r["label"] for r in whole] == [r["label"] for r in records(small.out)]
     saved = records((place / "classify" / "predictions.test.jsonl").read_text())
     assert [r["label"] for r in whole] == [r["label"] for r in saved]
@@ -337,8 +353,15 @@ def test_dry_run_trains_nothing(place: Path, tmp_path: Path):
     for task in TASKS:
         outcome = train(place, task, tmp_path / "run", "--dry-run", "--epochs", "2")
         assert outcome.code == 0 and not (tmp_path / "run").exists()
-        for part in ("train ", "labels (", "lengths in tokens", "steps of 8 examples", "memory: ",
-                     "weights", "--batch-size 8"):  # fmt: skip
+        for part in (
+            "train ",
+            "labels (",
+            "lengths in tokens",
+            "steps of 8 examples",
+            "memory: ",
+            "weights",
+            "--batch-size 8",
+        ):
             assert part in outcome.out, (task, part)
 
 
@@ -540,9 +563,19 @@ def test_words_and_labels_with_other_line_ends(place: Path, tmp_path: Path):
     for split in ("train", "validation", "test"):
         data.write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
     outcome = run(
-        "tag", "--model", place / "bert", "--data", tmp_path / "data", "--out", tmp_path / "runs",
-        *SMALL, "--steps", "2", "--seeds", "2",
-    )  # fmt: skip
+        "tag",
+        "--model",
+        place / "bert",
+        "--data",
+        tmp_path / "data",
+        "--out",
+        tmp_path / "runs",
+        *SMALL,
+        "--steps",
+        "2",
+        "--seeds",
+        "2",
+    )
     assert outcome.code == 0, outcome.err
     with (tmp_path / "runs/seed-2/predictions.test.jsonl").open(encoding="utf-8") as lines:
         assert [json.loads(line)["words"] for line in lines] == [words] * 8

@@ -17,9 +17,14 @@ from tests.tiny import save_tiny_checkpoint
 ROOT = Path(__file__).parents[2] / "finetune"
 SMALL = ("--max-length=40", "--batch-size=8", "--precision=fp32", "--steps=1")
 DATA = {
-    "classify": data.sentiment, "nli": data.pairs, "tag": data.entities, "ner": data.entities,
-    "relations": data.relations, "sentence": data.numbers, "pretrain": data.running_text,
-}  # fmt: skip
+    "classify": data.sentiment,
+    "nli": data.pairs,
+    "tag": data.entities,
+    "ner": data.entities,
+    "relations": data.relations,
+    "sentence": data.numbers,
+    "pretrain": data.running_text,
+}
 CODE = """
 from pathlib import Path
 Path(__file__).with_name("CODE-RAN").touch()
@@ -32,8 +37,13 @@ class ForeignModel(BertModel):
 class ForeignTokenizer(BertTokenizerFast):
     pass
 """
-CLASSES = ("AutoModel", "AutoModelForMaskedLM", "AutoModelForSequenceClassification",
-           "AutoModelForTokenClassification", "AutoModelForPreTraining")  # fmt: skip
+CLASSES = (
+    "AutoModel",
+    "AutoModelForMaskedLM",
+    "AutoModelForSequenceClassification",
+    "AutoModelForTokenClassification",
+    "AutoModelForPreTraining",
+)
 
 
 def make_foreign(folder: Path, marker: Path, *, known_type: bool) -> None:
@@ -65,20 +75,33 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for task, make in DATA.items():
         make(folder / "data" / task)
         outcome = run(
-            task, "--model", folder / "encoder", "--data", folder / "data" / task, "--out",
-            folder / "runs" / task, *SMALL,
-        )  # fmt: skip
+            task,
+            "--model",
+            folder / "encoder",
+            "--data",
+            folder / "data" / task,
+            "--out",
+            folder / "runs" / task,
+            *SMALL,
+        )
         assert outcome.code == 0, outcome.err
     lines = ["the bank of the river", "a warm room in Oslo"] * 3
     (folder / "texts.txt").write_text("\n".join(lines) + "\n")
     (folder / "words.conll").write_text("the\nbank\n\na\nroom\n\n")
     targets = [
-        {"tokens": ["the", "bank"], "targets": [{"start": 1, "end": 2, "lemma": "bank",
-         "pos": "NOUN", "senses": [f"bank%{n}"]}]} for n in (1, 2)
-    ]  # fmt: skip
+        {
+            "tokens": ["the", "bank"],
+            "targets": [
+                {"start": 1, "end": 2, "lemma": "bank", "pos": "NOUN", "senses": [f"bank%{n}"]}
+            ],
+        }
+        for n in (1, 2)
+    ]
     data.write_jsonl(folder / "senses.jsonl", targets)
-    words = [{"text": "the bank", "text_pair": "a bank", "index": 1, "index_pair": 1,
-              "label": label} for label in ("same", "different")]  # fmt: skip
+    words = [
+        {"text": "the bank", "text_pair": "a bank", "index": 1, "index_pair": 1, "label": label}
+        for label in ("same", "different")
+    ]
     for split in ("train", "test"):
         data.write_jsonl(folder / "wic" / f"{split}.jsonl", words)
     (folder / "recipe.yaml").write_text(
@@ -117,9 +140,11 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
 
     def inputs(task: str) -> list[str | Path]:
         pair = ["--text", "a", "--pair", "b"]
-        return pair if task in ("nli", "sentence") else [
-            "--file", words if task in ("tag", "ner", "relations") else "-"
-        ]  # fmt: skip
+        return (
+            pair
+            if task in ("nli", "sentence")
+            else ["--file", words if task in ("tag", "ner", "relations") else "-"]
+        )
 
     found: dict[str, list[list[str | Path]]] = {
         task: [training(task, "--model", encoder), training(task, "--init-from", runs[task])]
@@ -131,14 +156,33 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
         "embed": [["embed", m, "--file", "-"] for m in (encoder, runs["classify"])],
         "similarity": [["similarity", encoder, "--text", "a", "--pair", "b"]],
         "geometry": [["geometry", encoder, "--data", texts, "--texts=4"]],
-        "map": [["map", encoder, "--word", "bank", "--file", texts, "--output", folder / "m.csv",
-                 "--method=pca"]],
-        "wsd": [["wsd", "--model", encoder, "--data", f"train={folder / 'senses.jsonl'}",
-                 "--out", out / "wsd"]],
+        "map": [
+            [
+                "map",
+                encoder,
+                "--word",
+                "bank",
+                "--file",
+                texts,
+                "--output",
+                folder / "m.csv",
+                "--method=pca",
+            ]
+        ],
+        "wsd": [
+            [
+                "wsd",
+                "--model",
+                encoder,
+                "--data",
+                f"train={folder / 'senses.jsonl'}",
+                "--out",
+                out / "wsd",
+            ]
+        ],
         "wic": [["wic", "--model", encoder, "--data", folder / "wic", "--out", out / "wic"]],
         "perplexity": [["perplexity", m, "--text", "a b"] for m in (encoder, runs["pretrain"])],
-        "vocabulary": [["vocabulary", texts, "--for", encoder, "--output", out / "v",
-                        "--size=60"]],
+        "vocabulary": [["vocabulary", texts, "--for", encoder, "--output", out / "v", "--size=60"]],
         "serve": [["serve", runs["classify"], "--port=0"]],
         "export": [["export", runs["classify"], "--output", out / "x"]],
         "suggest": [["suggest", runs["classify"], "--file", texts, "--number=2"]],
@@ -148,10 +192,34 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
             for number, how in enumerate((["--layers=1"], ["--model", encoder]))
         ],
         "check": [["check", sentiment, "--task=classify", "--model", encoder]],
-        "curve": [["curve", "classify", *training("classify", "--model", encoder)[1:-5],
-                   *SMALL, "--sizes=8", "--runs=1", "--out", out / "c"]],
-        "search": [["search", "classify", "--model", encoder, "--data", sentiment, *SMALL,
-                    "--trials=1", "--space", "lr=1e-4,1e-3", "--out", out / "s"]],
+        "curve": [
+            [
+                "curve",
+                "classify",
+                *training("classify", "--model", encoder)[1:-5],
+                *SMALL,
+                "--sizes=8",
+                "--runs=1",
+                "--out",
+                out / "c",
+            ]
+        ],
+        "search": [
+            [
+                "search",
+                "classify",
+                "--model",
+                encoder,
+                "--data",
+                sentiment,
+                *SMALL,
+                "--trials=1",
+                "--space",
+                "lr=1e-4,1e-3",
+                "--out",
+                out / "s",
+            ]
+        ],
         "run": [["run", folder / "single.yaml", "--out", out / "r", *SMALL]],
         "multitask": [["multitask", folder / "recipe.yaml", "--out", out / "mt"]],
         "bench": [["bench", "--model", encoder, "--size=small", "--rounds=1", "--phases=predict"]],
@@ -160,8 +228,11 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
         "compare": [["compare", runs["classify"], runs["classify"]]],
         "score": [["score", runs["classify"]]],
         "analyze": [["analyze", runs["classify"]]],
-        "recipes": [], "convert": [], "agreement": [], "review": [],
-    }  # fmt: skip
+        "recipes": [],
+        "convert": [],
+        "agreement": [],
+        "review": [],
+    }
 
 
 def test_every_command_is_walked(trained: Path) -> None:
@@ -188,10 +259,11 @@ def test_transformers_loads_by_the_one_door_alone() -> None:
         tree = ast.parse(path.read_text("utf-8"))
         borrowed = {
             alias.asname or alias.name
-            for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
             and str(node.module).split(".")[0] in ("transformers", "datasets", "peft")
             for alias in node.names
-        } | {"transformers", "auto_class"}  # fmt: skip
+        } | {"transformers", "auto_class"}
         for node in ast.walk(tree):
             if (
                 isinstance(node, ast.Call)
@@ -201,6 +273,7 @@ def test_transformers_loads_by_the_one_door_alone() -> None:
             ):
                 found.append(f"{path.relative_to(ROOT)}: {ast.unparse(node.func.value)}")
     assert found == [
-        "models/loading.py: AutoConfig", "models/loading.py: AutoTokenizer",
+        "models/loading.py: AutoConfig",
+        "models/loading.py: AutoTokenizer",
         "models/loading.py: auto_class",
-    ]  # fmt: skip
+    ]

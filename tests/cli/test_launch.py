@@ -138,9 +138,12 @@ def test_settings_of_fsdp_without_effect_are_refused(
     settings: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ):
     launcher = {
-        "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "WORLD_SIZE": "2",
-        "FSDP_OFFLOAD_PARAMS": "false", "FSDP_RESHARD_AFTER_FORWARD": "true",
-    }  # fmt: skip
+        "ACCELERATE_USE_FSDP": "true",
+        "FSDP_VERSION": "2",
+        "WORLD_SIZE": "2",
+        "FSDP_OFFLOAD_PARAMS": "false",
+        "FSDP_RESHARD_AFTER_FORWARD": "true",
+    }
     for name, value in launcher.items():
         monkeypatch.setenv(name, value)
     require_honored_settings()
@@ -166,14 +169,26 @@ def test_two_machines_end_with_the_process_that_is_killed_and_resume(place: Path
         train += ["--steps", "600", "--eval-every", "300", "--save-every", "20", *more]
         return [
             subprocess.Popen(
-                [sys.executable, "-m", "torch.distributed.run", "--nnodes=2",
-                 "--nproc-per-node=1", f"--node-rank={rank}", "--master-addr=127.0.0.1",
-                 f"--master-port={port}", "-m", "finetune", *map(str, train)],
-                stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                [
+                    sys.executable,
+                    "-m",
+                    "torch.distributed.run",
+                    "--nnodes=2",
+                    "--nproc-per-node=1",
+                    f"--node-rank={rank}",
+                    "--master-addr=127.0.0.1",
+                    f"--master-port={port}",
+                    "-m",
+                    "finetune",
+                    *map(str, train),
+                ],
+                stderr=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
             for rank in range(2)
-        ]  # fmt: skip
+        ]
 
     port = 20_000 + (os.getpid() + 7_000) % 20_000
     outputs = [machine.communicate(timeout=300) for machine in launch("whole", port)]
@@ -205,11 +220,20 @@ def test_processes_end_with_a_checkpoint_when_their_launcher_is_killed(place: Pa
     train += ["--eval-every", "100000", "--save-every", "20"]
     with (tmp_path / "messages").open("w") as messages:
         launcher = subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
-             f"--master-port={20_000 + (os.getpid() + 9_000) % 20_000}", "-m", "finetune",
-             *map(str, train)],
-            stderr=messages, stdout=messages, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--nproc-per-node=2",
+                f"--master-port={20_000 + (os.getpid() + 9_000) % 20_000}",
+                "-m",
+                "finetune",
+                *map(str, train),
+            ],
+            stderr=messages,
+            stdout=messages,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
     state, deadline = tmp_path / "run/last/trainer_state.json", time.monotonic() + 120
     while not state.exists() and time.monotonic() < deadline:
         assert launcher.poll() is None, (tmp_path / "messages").read_text()

@@ -140,15 +140,24 @@ def test_old_names(calls: list[tuple], capsys: pytest.CaptureFixture[str]):
     assert calls[0][2] == TagConfig(sparse_embeddings="off", label_subwords="all")
 
 
-@pytest.mark.parametrize(("error", "code", "message"), [
-    (UserError("what and where"), 2, "error: what and where\n"),
-    (OSError(errno.ENOSPC, "No space left on device", "a/b"), 2,
-     "error: a/b: No space left on device.\n"),
-    (PermissionError(errno.EACCES, "Permission denied"), 2, "error: Permission denied.\n"),
-    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 2,
-     "error: out of memory: lower --max-tokens, then --max-length.\n"),
-    (KeyboardInterrupt(), 130, "interrupted\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (UserError("what and where"), 2, "error: what and where\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "a/b"),
+            2,
+            "error: a/b: No space left on device.\n",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied"), 2, "error: Permission denied.\n"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+            2,
+            "error: out of memory: lower --max-tokens, then --max-length.\n",
+        ),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+    ],
+)
 def test_errors(error: BaseException, code: int, message: str, monkeypatch: pytest.MonkeyPatch):
     def fail(*_: object) -> None:
         raise error
@@ -250,8 +259,16 @@ def test_shell_completion_and_version():
 def test_a_dry_run_prints_settings_that_are_no_defaults(tmp_path: Path):
     save_tiny_checkpoint(tmp_path / "bert", "bert")
     data = ROOT / "examples" / "data" / "sentiment"
-    outcome = run("classify", "--model", tmp_path / "bert", "--data", data, "--steps=1",
-                  "--max-length=32", "--dry-run")  # fmt: skip
+    outcome = run(
+        "classify",
+        "--model",
+        tmp_path / "bert",
+        "--data",
+        data,
+        "--steps=1",
+        "--max-length=32",
+        "--dry-run",
+    )
     last = outcome.out.splitlines()[-2:]
     assert last[0] == (
         f"settings: --model {tmp_path / 'bert'}, --data {data}, --steps 1, --max-length 32"

@@ -49,14 +49,38 @@ def test_refusals(command: str, place: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_damaged_folders_of_runs(place: Path, tmp_path: Path) -> None:
-    words = ("classify", "--model", place / "bert", "--data", place / "data", "--steps", "1",
-             "--few-shot", "--per-class", "4", "--out", tmp_path / "few")  # fmt: skip
+    words = (
+        "classify",
+        "--model",
+        place / "bert",
+        "--data",
+        place / "data",
+        "--steps",
+        "1",
+        "--few-shot",
+        "--per-class",
+        "4",
+        "--out",
+        tmp_path / "few",
+    )
     assert run(*words).code == 0
     (tmp_path / "few" / "best" / "classifier.safetensors").unlink()
     done = run("predict", tmp_path / "few", "--text", "a")
     assert done.code == 2 and "classifier.safetensors: is missing" in done.err
-    search = ("search", "classify", "--model", place / "bert", "--data", place / "data",
-              "--steps", "1", "--trials", "1", "--out", tmp_path / "found")  # fmt: skip
+    search = (
+        "search",
+        "classify",
+        "--model",
+        place / "bert",
+        "--data",
+        place / "data",
+        "--steps",
+        "1",
+        "--trials",
+        "1",
+        "--out",
+        tmp_path / "found",
+    )
     assert run(*search).code == 0
     (tmp_path / "found" / "search.db").write_bytes(b"no database" * 500)
     done = run(*search)
@@ -70,22 +94,45 @@ def test_relations_have_no_advice_on_labels_of_spans(place: Path, tmp_path: Path
     row["spans"].append({**row["spans"][0], "label": "OTHER"})
     with path.open("a", encoding="utf-8") as file:
         file.write((json.dumps(row) + "\n") * 20)
-    done = run("relations", "--model", place / "bert", "--data", tmp_path / "data", "--steps", "1",
-               "--out", tmp_path / "run")  # fmt: skip
+    done = run(
+        "relations",
+        "--model",
+        place / "bert",
+        "--data",
+        tmp_path / "data",
+        "--steps",
+        "1",
+        "--out",
+        tmp_path / "run",
+    )
     assert done.code == 0 and "--multi-label" not in done.out + done.err
 
 
 def test_equal_labels_of_sentence_pairs_are_said(place: Path, tmp_path: Path) -> None:
     rows = [{"text": f"a {n}", "text_pair": f"b {n}", "label": 1.0} for n in range(9)]
     write_jsonl(tmp_path / "train.jsonl", rows)
-    done = run("sentence", "--model", place / "bert", "--data", f"train={tmp_path / 'train.jsonl'}",
-               "--objective", "cosine", "--steps", "1", "--out", tmp_path / "run")  # fmt: skip
+    done = run(
+        "sentence",
+        "--model",
+        place / "bert",
+        "--data",
+        f"train={tmp_path / 'train.jsonl'}",
+        "--objective",
+        "cosine",
+        "--steps",
+        "1",
+        "--out",
+        tmp_path / "run",
+    )
     assert "warning: all pairs of train have the label" in done.out + done.err
 
 
 def test_rows_that_are_left_out_are_not_counted(tmp_path: Path) -> None:
-    rows = [{"tokens": ["a"], "tags": ["O"]}, {"tokens": [], "tags": []},
-            {"tokens": ["b"], "tags": ["B-X"]}]  # fmt: skip
+    rows = [
+        {"tokens": ["a"], "tags": ["O"]},
+        {"tokens": [], "tags": []},
+        {"tokens": ["b"], "tags": ["B-X"]},
+    ]
     source = write_jsonl(tmp_path / "rows.jsonl", rows)
     done = run("convert", source, "--to", "conll", "--output", tmp_path / "out.conll")
     assert done.code == 0 and "wrote 2 rows" in done.err, done.err
@@ -96,8 +143,17 @@ def test_markup_in_labels_is_text_in_the_readme(place: Path, tmp_path: Path) -> 
     for split, number in (("train", 20), ("test", 6)):
         rows = [{"text": f"room {n}", "label": (label, "plain")[n % 5 == 0]} for n in range(number)]
         write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
-    done = run("classify", "--model", place / "bert", "--data", tmp_path / "data", "--steps", "1",
-               "--out", tmp_path / "run")  # fmt: skip
+    done = run(
+        "classify",
+        "--model",
+        place / "bert",
+        "--data",
+        tmp_path / "data",
+        "--steps",
+        "1",
+        "--out",
+        tmp_path / "run",
+    )
     assert done.code == 0, done.err
     text = (tmp_path / "run" / "README.md").read_text("utf-8")
     outside = "".join(part for n, part in enumerate(text.split("`")) if n % 2 == 0)
@@ -107,8 +163,20 @@ def test_markup_in_labels_is_text_in_the_readme(place: Path, tmp_path: Path) -> 
 def test_thresholds_need_some_examples_of_a_label(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "data", tmp_path / "data")
     (tmp_path / "data" / "validation.jsonl").unlink()  # a tenth of the few examples is held out
-    done = run("classify", "--model", place / "bert", "--data", tmp_path / "data", "--few-shot",
-               "--per-class", "4", "--steps", "1", "--out", tmp_path / "run")  # fmt: skip
+    done = run(
+        "classify",
+        "--model",
+        place / "bert",
+        "--data",
+        tmp_path / "data",
+        "--few-shot",
+        "--per-class",
+        "4",
+        "--steps",
+        "1",
+        "--out",
+        tmp_path / "run",
+    )
     assert done.code == 0, done.err
     done = run("thresholds", tmp_path / "run")
     assert done.code == 2 and "no label has 5 gold examples in validation" in done.err

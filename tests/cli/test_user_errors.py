@@ -90,23 +90,31 @@ def test_columns(place: Path):
 
 TEXTS = [{"text": "a warm room", "label": "pos"}, {"text": "a cold room", "label": "neg"}] * 4
 WRONG_FILES = {
-    "unseen label": ({"train.jsonl": TEXTS, "test.jsonl": [{"text": "a", "label": "pso"}]},
-                     ("test.jsonl:1: ", "'pso'", "train has pos, neg", "Perhaps you meant 'pos'?")),
+    "unseen label": (
+        {"train.jsonl": TEXTS, "test.jsonl": [{"text": "a", "label": "pso"}]},
+        ("test.jsonl:1: ", "'pso'", "train has pos, neg", "Perhaps you meant 'pos'?"),
+    ),
     "no rows": ({"train.jsonl": []}, ("train.jsonl", "empty")),
     "one label": ({"train.jsonl": TEXTS[:1] * 4}, ("is 'pos'", "nothing to learn")),
     "not JSON": ({"train.jsonl": b'{"text": "a", "label": "b"}\n{"text": \n'}, ("train.jsonl:2",)),
-    "not UTF-8": ({"train.jsonl": b'{"text": "caf\xe9", "label": "b"}\n'},
-                  ("train.jsonl:1", "0xe9", "not UTF-8", "iconv")),
+    "not UTF-8": (
+        {"train.jsonl": b'{"text": "caf\xe9", "label": "b"}\n'},
+        ("train.jsonl:1", "0xe9", "not UTF-8", "iconv"),
+    ),
     "no train": ({"test.jsonl": TEXTS}, ("no train split", "--data train=FILE,test=FILE")),
-}  # fmt: skip
+}
 WRONG_WORDS = {
-    "ragged": ({"train.conll": b"Ana B-PER\nsaw O\nOslo\n\nAna B-PER\n"},
-               ("train.conll:3: 1 column where 2 are expected", "blank line")),
+    "ragged": (
+        {"train.conll": b"Ana B-PER\nsaw O\nOslo\n\nAna B-PER\n"},
+        ("train.conll:3: 1 column where 2 are expected", "blank line"),
+    ),
     "no rows": ({"train.conll": b"\n\n"}, ("train", "empty")),
-    "tags missing": ({"train.jsonl": [{"tokens": ["a", "b"], "tags": ["O"]}]},
-                     ("train.jsonl:1: 2 words but 1 tag",)),
+    "tags missing": (
+        {"train.jsonl": [{"tokens": ["a", "b"], "tags": ["O"]}]},
+        ("train.jsonl:1: 2 words but 1 tag",),
+    ),
     "not UTF-8": ({"train.conll": b"Ana B-PER\nfianc\xe9 O\n"}, ("train.conll:2", "not UTF-8")),
-}  # fmt: skip
+}
 
 
 def write(folder: Path, files: dict) -> Path:
@@ -176,25 +184,31 @@ def test_model_folders_that_are_no_encoders(place: Path, tmp_path: Path):
     one_line(train("classify", mute, source), "mute", "no vocabulary", "tokenizer.json")
 
 
-@pytest.mark.parametrize(("flags", "parts"), [
-    (("--bacth-size", "3"), ("Unrecognized options: --bacth-size", "--batch-size INT")),
-    (("--epochs", "many"), ("Error parsing --epochs", "'many'")),
-    (("--limit=x",), ("Error parsing --limit", "'x'")),
-    (("--batch-size", "3.5"), ("Error parsing --batch-size", "'3.5'")),
-    (("--lr",), ("Missing value for argument", "--lr", "finetune classify --help")),
-    (("stray",), ("Unrecognized options: stray", "finetune classify --help")),
-    (("--precision", "fp8"), ("fp8", "'auto'", "'bf16'", "'fp32'")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        (("--bacth-size", "3"), ("Unrecognized options: --bacth-size", "--batch-size INT")),
+        (("--epochs", "many"), ("Error parsing --epochs", "'many'")),
+        (("--limit=x",), ("Error parsing --limit", "'x'")),
+        (("--batch-size", "3.5"), ("Error parsing --batch-size", "'3.5'")),
+        (("--lr",), ("Missing value for argument", "--lr", "finetune classify --help")),
+        (("stray",), ("Unrecognized options: stray", "finetune classify --help")),
+        (("--precision", "fp8"), ("fp8", "'auto'", "'bf16'", "'fp32'")),
+    ],
+)
 def test_options_that_cannot_be_parsed(flags: tuple[str, ...], parts: tuple[str, ...]):
     rejected(run("classify", *flags), *parts)
 
 
-@pytest.mark.parametrize(("flags", "parts"), [
-    (("--lr", "-1"), ("--lr must be above 0, not -1.0",)),
-    (("--freeze", "some"), ("--freeze must be none, embeddings, all, or a number of layers",)),
-    (("--max-length", "512", "--max-tokens", "100"), ("raise --max-tokens",)),
-    (("--columns", "text"), ("--columns must be role=column",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        (("--lr", "-1"), ("--lr must be above 0, not -1.0",)),
+        (("--freeze", "some"), ("--freeze must be none, embeddings, all, or a number of layers",)),
+        (("--max-length", "512", "--max-tokens", "100"), ("raise --max-tokens",)),
+        (("--columns", "text"), ("--columns must be role=column",)),
+    ],
+)
 def test_values_out_of_range(flags: tuple[str, ...], parts: tuple[str, ...]):
     one_line(run("classify", *flags), *parts)
 
@@ -277,8 +291,19 @@ def test_a_folder_in_use_or_of_others(place: Path, tmp_path: Path):
         holder.kill()
         holder.wait()
     assert train("classify", *ready).code == 0
-    one_line(run("tag", "--model", place / "bert", "--data", place / "entities", "--out", tmp_path,
-                 "--resume"), "holds a run of `finetune classify`")  # fmt: skip
+    one_line(
+        run(
+            "tag",
+            "--model",
+            place / "bert",
+            "--data",
+            place / "entities",
+            "--out",
+            tmp_path,
+            "--resume",
+        ),
+        "holds a run of `finetune classify`",
+    )
     weights = tmp_path / "last" / "optimizer.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
     one_line(train("classify", *ready, "--resume"), f"{weights}: damaged, changed or missing")
@@ -298,10 +323,19 @@ def test_outputs_that_are_inputs(place: Path, tmp_path: Path):
     one_line(run("predict", place / "classify", "--text", "a", "--output", weights), "overwrite")
     one_line(run("report", place / "classify", "--out", texts), "exists, with other content")
     one_line(
-        run("check", "classify", "--data", place / "sentiment", "--model", place / "bert",
-            "--label-errors", "--out", linked),
+        run(
+            "check",
+            "classify",
+            "--data",
+            place / "sentiment",
+            "--model",
+            place / "bert",
+            "--label-errors",
+            "--out",
+            linked,
+        ),
         "exists, with other content",
-    )  # fmt: skip
+    )
     assert texts.read_text() == "good\nbad\n"
 
 
@@ -315,17 +349,41 @@ def test_outputs_that_are_inputs(place: Path, tmp_path: Path):
 )
 def test_training_goes_on_without_its_output(lost: str, place: Path, tmp_path: Path):
     command = shlex.join(
-        [sys.executable, "-m", "finetune", "classify", "--model", str(place / "bert"), "--data",
-         str(place / "sentiment"), "--steps", "2", "--out", str(tmp_path / "run")]
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "finetune",
+            "classify",
+            "--model",
+            str(place / "bert"),
+            "--data",
+            str(place / "sentiment"),
+            "--steps",
+            "2",
+            "--out",
+            str(tmp_path / "run"),
+        ]
+    )
     script = f"{command} {lost}; exit ${{PIPESTATUS[0]}}"
     assert subprocess.run(["bash", "-c", script], capture_output=True).returncode == 0
     assert (tmp_path / "run" / "README.md").is_file()
 
 
 def test_loss_that_is_no_number(place: Path, tmp_path: Path):
-    flags = ("--lr", "1e20", "--warmup", "0", "--clip", "0", "--steps", "30", "--eval-every", "1",
-             "--out", tmp_path / "run")  # fmt: skip
+    flags = (
+        "--lr",
+        "1e20",
+        "--warmup",
+        "0",
+        "--clip",
+        "0",
+        "--steps",
+        "30",
+        "--eval-every",
+        "1",
+        "--out",
+        tmp_path / "run",
+    )
     outcome = train("classify", place / "bert", place / "sentiment", *flags)
     one_line(outcome, "the loss is not finite", "lower --lr", "--precision fp32")
     for name in ("best", "last"):  # what was saved before is whole
@@ -406,8 +464,14 @@ def test_predict(place: Path, tmp_path: Path):
         "its folder does not exist",
     )
     (tmp_path / "latin.txt").write_bytes("first\ncafé\n".encode("latin1"))
-    answers = run("predict", place / "classify", "--file", tmp_path / "latin.txt",
-                  "--output", tmp_path / "answers.jsonl")  # fmt: skip
+    answers = run(
+        "predict",
+        place / "classify",
+        "--file",
+        tmp_path / "latin.txt",
+        "--output",
+        tmp_path / "answers.jsonl",
+    )
     one_line(answers, "latin.txt:2", "not UTF-8")
     assert not list(tmp_path.glob("answers*"))
 
@@ -424,8 +488,17 @@ def test_texts_that_are_too_long(place: Path, tmp_path: Path):
     long = "the room was warm " * 30
     cut = run("predict", place / "classify", "--text", long)
     assert cut.code == 0 and "1 text cut to 32 tokens" in cut.err
-    refused = train("classify", place / "bert", place / "sentiment", "--max-length", "12",
-                    "--long-text", "error", "--out", tmp_path / "run")  # fmt: skip
+    refused = train(
+        "classify",
+        place / "bert",
+        place / "sentiment",
+        "--max-length",
+        "12",
+        "--long-text",
+        "error",
+        "--out",
+        tmp_path / "run",
+    )
     one_line(refused, ".jsonl:", "--max-length 12", "--long-text truncate")
 
 

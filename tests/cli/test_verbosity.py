@@ -38,9 +38,11 @@ def test_quiet_prints_results_and_errors_only(texts: Path):
 def test_verbose_prints_the_traceback_of_an_error(texts: Path):
     outcome = subprocess.run(
         [sys.executable, "-m", "finetune", "check", "no", "--verbose"],
-        capture_output=True, text=True, cwd=texts.parent,
+        capture_output=True,
+        text=True,
+        cwd=texts.parent,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-    )  # fmt: skip
+    )
     assert outcome.returncode == 2 and outcome.stderr.splitlines()[-1].startswith(
         "error: --data no"
     )
@@ -55,8 +57,9 @@ def test_checks_for_pipelines(texts: Path):
     levels = {finding["level"] for finding in findings}
     assert levels == {"info", "warning"}
     assert {*findings[0]} == {"level", "check", "message", "locations"}
-    clean = write_jsonl(texts.parent / "clean.jsonl",
-                        [{"text": f"t {n}", "label": "ab"[n % 2]} for n in range(30)])  # fmt: skip
+    clean = write_jsonl(
+        texts.parent / "clean.jsonl", [{"text": f"t {n}", "label": "ab"[n % 2]} for n in range(30)]
+    )
     findings = json.loads(run("check", clean, "--format", "json").out)
     warned = any(finding["level"] == "warning" for finding in findings)
     assert run("check", clean, "--strict").code == int(warned)
@@ -75,11 +78,19 @@ def test_no_color_means_no_style_at_all(arguments: list[str], tmp_path: Path):
     for value in ("", "1"):
         main, worker = pty.openpty()
         environment = {
-            "PATH": os.environ["PATH"], "TERM": "xterm-256color", "NO_COLOR": value,
-            "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "80",
-        }  # fmt: skip
-        subprocess.run([sys.executable, "-m", "finetune", *arguments, *table], stdout=worker,
-                       cwd=tmp_path, env=environment, check=True)  # fmt: skip
+            "PATH": os.environ["PATH"],
+            "TERM": "xterm-256color",
+            "NO_COLOR": value,
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "COLUMNS": "80",
+        }
+        subprocess.run(
+            [sys.executable, "-m", "finetune", *arguments, *table],
+            stdout=worker,
+            cwd=tmp_path,
+            env=environment,
+            check=True,
+        )
         os.close(worker)
         text = b""
         while len(text) < 100_000:

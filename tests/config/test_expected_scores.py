@@ -34,9 +34,12 @@ from finetune.types import Span
 from tests.command import run
 
 ENTRY = {
-    "split": "test", "metric": "accuracy", "value": 0.9, "tolerance": 0.01,
+    "split": "test",
+    "metric": "accuracy",
+    "value": 0.9,
+    "tolerance": 0.01,
     "source": "a paper, table 1",
-}  # fmt: skip
+}
 
 
 def read(task: str = "nli", problem: Any = None, **changes: Any) -> Expected:
@@ -70,31 +73,34 @@ def test_a_good_entry():
     assert read("classify", "multi", metric="micro_f1").metric == "micro_f1"
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"metric": "acuracy"}, "unknown metric 'acuracy'.*Perhaps you meant 'accuracy'"),
-    ({"metric": ["accuracy"]}, r"metric must be a name, not \['accuracy'\]"),
-    ({"metric": "accuracy:PER"}, "unknown metric 'accuracy:PER'"),
-    ({"metric": "span_f1_conll"}, "unknown metric 'span_f1_conll'"),
-    ({"split": "tst"}, "unknown split 'tst'.*Perhaps you meant 'test'"),
-    ({"split": "train"}, "unknown split 'train'.*Legal are validation, "),
-    ({"split": 3}, "split must be a name, not 3"),
-    ({"value": math.nan}, "value must be a finite number, not nan"),
-    ({"value": True}, "value must be a finite number, not True"),
-    ({"value": [0.9]}, r"value must be a finite number, not \[0.9\]"),
-    ({"value": 50}, "accuracy must be from 0 to 1, not 50: write 0.9 for 90 %"),
-    ({"value": -0.1}, "accuracy must be from 0 to 1, not -0.1"),
-    ({"tolerance": -1}, "tolerance must be above 0, not -1"),
-    ({"tolerance": 0}, "tolerance must be above 0, not 0"),
-    ({"tolerance": math.inf}, "tolerance must be a finite number, not inf"),
-    ({"tolerance": 2}, "tolerance 2 of accuracy must be at most 1"),
-    ({"source": 3}, "source must be text .*, not 3"),
-    ({"source": " "}, "source must be text"),
-    ({"source_checked": "no"}, "source_checked must be true or false, not 'no'"),
-    ({"fingerprint": "abc"}, "fingerprint must be 64 hexadecimal digits"),
-    ({"fingerprint": 3}, "fingerprint must be 64 hexadecimal digits"),
-    ({"statistic": "best"}, "unknown statistic 'best'.*Legal are mean, median"),
-    ({"tolerence": 1}, "each entry under `expected` has the keys"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metric": "acuracy"}, "unknown metric 'acuracy'.*Perhaps you meant 'accuracy'"),
+        ({"metric": ["accuracy"]}, r"metric must be a name, not \['accuracy'\]"),
+        ({"metric": "accuracy:PER"}, "unknown metric 'accuracy:PER'"),
+        ({"metric": "span_f1_conll"}, "unknown metric 'span_f1_conll'"),
+        ({"split": "tst"}, "unknown split 'tst'.*Perhaps you meant 'test'"),
+        ({"split": "train"}, "unknown split 'train'.*Legal are validation, "),
+        ({"split": 3}, "split must be a name, not 3"),
+        ({"value": math.nan}, "value must be a finite number, not nan"),
+        ({"value": True}, "value must be a finite number, not True"),
+        ({"value": [0.9]}, r"value must be a finite number, not \[0.9\]"),
+        ({"value": 50}, "accuracy must be from 0 to 1, not 50: write 0.9 for 90 %"),
+        ({"value": -0.1}, "accuracy must be from 0 to 1, not -0.1"),
+        ({"tolerance": -1}, "tolerance must be above 0, not -1"),
+        ({"tolerance": 0}, "tolerance must be above 0, not 0"),
+        ({"tolerance": math.inf}, "tolerance must be a finite number, not inf"),
+        ({"tolerance": 2}, "tolerance 2 of accuracy must be at most 1"),
+        ({"source": 3}, "source must be text .*, not 3"),
+        ({"source": " "}, "source must be text"),
+        ({"source_checked": "no"}, "source_checked must be true or false, not 'no'"),
+        ({"fingerprint": "abc"}, "fingerprint must be 64 hexadecimal digits"),
+        ({"fingerprint": 3}, "fingerprint must be 64 hexadecimal digits"),
+        ({"statistic": "best"}, "unknown statistic 'best'.*Legal are mean, median"),
+        ({"tolerence": 1}, "each entry under `expected` has the keys"),
+    ],
+)
 def test_wrong_entries(changes: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=f"^r.yaml:3: {message}"):
         read(**changes)
@@ -115,10 +121,16 @@ def test_a_wrong_entry_is_found_before_training(tmp_path: Path):
     assert outcome.err == f"error: {path}:5: metric must be a name, not ['accuracy'].\n"
 
 
-@pytest.mark.parametrize(("value", "said"), [
-    (0.85, "reproduced"), (0.95, "reproduced"), (0.9, "reproduced"), (0.84, "below"),
-    (0.96, "above"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0.85, "reproduced"),
+        (0.95, "reproduced"),
+        (0.9, "reproduced"),
+        (0.84, "below"),
+        (0.96, "above"),
+    ],
+)
 def test_verdict(value: float, said: str):
     entry = Expected("test", "f1", 0.9, 0.05, "s")
     assert run_verdicts([entry], {"test": {"f1": value}}, [])[0].verdict == said
@@ -154,9 +166,13 @@ def test_run_verdicts():
     )
 
 
-SUMMARY = summarize({
-    1: {"test": {"accuracy": 0.9}}, 2: {"test": {"accuracy": 0.91}}, 3: {"test": {"accuracy": 0.5}}
-})  # fmt: skip
+SUMMARY = summarize(
+    {
+        1: {"test": {"accuracy": 0.9}},
+        2: {"test": {"accuracy": 0.91}},
+        3: {"test": {"accuracy": 0.5}},
+    }
+)
 """Mean 0.77, median 0.9."""
 
 

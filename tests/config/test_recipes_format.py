@@ -20,7 +20,10 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_a_recipe(tmp_path: Path):
-    recipe = load_recipe(written(tmp_path, """\
+    recipe = load_recipe(
+        written(
+            tmp_path,
+            """\
 task: nli
 description: a test
 model: some/model
@@ -32,7 +35,9 @@ expected:
   - {split: test, metric: accuracy, value: 0.9, tolerance: 1e-2, source: "a paper, table 1"}
   - {split: test, metric: f1, value: 1, tolerance: 0.1, source: "b", source_checked: false}
 smoke: {steps: 2}
-"""))  # fmt: skip
+""",
+        )
+    )
     assert recipe.name == "nli-r"
     assert recipe.task == "nli" and recipe.description == "a test" and recipe.smoke == {"steps": 2}
     assert recipe.expected[0] == Expected("test", "accuracy", 0.9, 0.01, "a paper, table 1")
@@ -48,34 +53,48 @@ def test_values_get_the_types_of_the_settings(tmp_path: Path):
     text = "task: tag\nlimit: ~\nepochs: 3\nsparse_embeddings: on\ncontext: 64\nout: -x\n"
     recipe = load_recipe(written(tmp_path, f"{text}label_pieces: all\ncolumns: text=a\n"))
     assert recipe.settings == {
-        "limit": None, "epochs": 3.0, "sparse_embeddings": "on", "context": "64", "out": "-x",
-        "label_subwords": "all", "columns": ("text=a",),
-    }  # fmt: skip
+        "limit": None,
+        "epochs": 3.0,
+        "sparse_embeddings": "on",
+        "context": "64",
+        "out": "-x",
+        "label_subwords": "all",
+        "columns": ("text=a",),
+    }
     assert recipe.config().limit is None
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("task: nly\n", r"r.yaml:1: task is 'nly', legal are .*nli.* Perhaps you meant 'nli'\?"),
-    ("model: a\n", r"r.yaml: task is None"),
-    ("- task\n", "r.yaml: a recipe is a mapping"),
-    ("", "r.yaml: a recipe is a mapping"),
-    ("task: [\n", "r.yaml:2: not valid YAML"),
-    ("task: nli\n\nbatchsize: 3\n", r"r.yaml:3: unknown setting 'batchsize' .*'batch_size'\?"),
-    ("task: nli\nsmoke: {stepz: 3}\n", r"r.yaml:2: unknown setting 'stepz' .*'steps'\?"),
-    ("task: tag\nthreshold: 0.3\n", "r.yaml:2: unknown setting 'threshold' for task tag"),
-    ("task: nli\nsmoke: 3\n", "r.yaml:2: smoke .* mapping"),
-    ("task: nli\nlr: {a: 1}\n", "r.yaml:2: lr must be a number, not {.a.: 1}"),
-    ("task: nli\nlr: many\n", "r.yaml:2: lr must be a number, not 'many'"),
-    ("task: nli\nsteps: 2.5\n", "r.yaml:2: steps must be a whole number, not 2.5"),
-    ("task: nli\nsteps: yes\n", "r.yaml:2: steps must be a whole number, not True"),
-    ("task: nli\nresume: maybe\n", "r.yaml:2: resume must be true or false, not 'maybe'"),
-    ("task: nli\nprecision: fp8\n", "r.yaml:2: precision must be one of auto, bf16, fp16, fp32"),
-    ("task: nli\nexpected: 0.9\n", "r.yaml:2: `expected` must be a list"),
-    ("task: nli\nexpected:\n  - {split: test, metric: f1}\n", "r.yaml:3: each entry .* keys"),
-    ("task: nli\nexpected:\n  - {split: test, metric: f1, value: x, tolerance: 0, source: s}\n",
-     "r.yaml:3: .*value must be a finite number, not 'x'"),
-    ("task: nli\ntask: tag\n", "r.yaml:2: the key 'task' occurs twice"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("task: nly\n", r"r.yaml:1: task is 'nly', legal are .*nli.* Perhaps you meant 'nli'\?"),
+        ("model: a\n", r"r.yaml: task is None"),
+        ("- task\n", "r.yaml: a recipe is a mapping"),
+        ("", "r.yaml: a recipe is a mapping"),
+        ("task: [\n", "r.yaml:2: not valid YAML"),
+        ("task: nli\n\nbatchsize: 3\n", r"r.yaml:3: unknown setting 'batchsize' .*'batch_size'\?"),
+        ("task: nli\nsmoke: {stepz: 3}\n", r"r.yaml:2: unknown setting 'stepz' .*'steps'\?"),
+        ("task: tag\nthreshold: 0.3\n", "r.yaml:2: unknown setting 'threshold' for task tag"),
+        ("task: nli\nsmoke: 3\n", "r.yaml:2: smoke .* mapping"),
+        ("task: nli\nlr: {a: 1}\n", "r.yaml:2: lr must be a number, not {.a.: 1}"),
+        ("task: nli\nlr: many\n", "r.yaml:2: lr must be a number, not 'many'"),
+        ("task: nli\nsteps: 2.5\n", "r.yaml:2: steps must be a whole number, not 2.5"),
+        ("task: nli\nsteps: yes\n", "r.yaml:2: steps must be a whole number, not True"),
+        ("task: nli\nresume: maybe\n", "r.yaml:2: resume must be true or false, not 'maybe'"),
+        (
+            "task: nli\nprecision: fp8\n",
+            "r.yaml:2: precision must be one of auto, bf16, fp16, fp32",
+        ),
+        ("task: nli\nexpected: 0.9\n", "r.yaml:2: `expected` must be a list"),
+        ("task: nli\nexpected:\n  - {split: test, metric: f1}\n", "r.yaml:3: each entry .* keys"),
+        (
+            "task: nli\nexpected:\n"
+            "  - {split: test, metric: f1, value: x, tolerance: 0, source: s}\n",
+            "r.yaml:3: .*value must be a finite number, not 'x'",
+        ),
+        ("task: nli\ntask: tag\n", "r.yaml:2: the key 'task' occurs twice"),
+    ],
+)
 def test_wrong_recipes(tmp_path: Path, text: str, message: str):
     with pytest.raises(ValueError, match=message):
         load_recipe(written(tmp_path, text))
@@ -115,10 +134,12 @@ def test_data_are_relative_to_the_recipe(tmp_path: Path, monkeypatch: pytest.Mon
     text = "task: classify\nsmoke: {data: data, steps: 1}\ndata: "
     train = next((folder / "data").iterdir())
     cases = {
-        "data": str(folder / "data"), f"data/{train.name}": str(train), "cola": "cola",
+        "data": str(folder / "data"),
+        f"data/{train.name}": str(train),
+        "cola": "cola",
         f"train=data/{train.name},test=other.csv": f"train={train},test=other.csv",
         "none/at/all": "none/at/all",
-    }  # fmt: skip
+    }
     monkeypatch.chdir(tmp_path)
     for data, expected in cases.items():
         recipe = load_recipe(written(folder, text + data).relative_to(tmp_path))
@@ -172,15 +193,18 @@ def test_what_makes_runs_incomparable():
     ]
 
 
-@pytest.mark.parametrize(("text", "problem"), [
-    ("task: &a tag\ndescription: *a\n", ":2: aliases such as [*]a are not allowed"),
-    ("task: tag\nexpected: &a [*a]\n", ":2: aliases such as [*]a are not allowed"),
-    ("[" * 3000 + "]" * 3000, ": not valid YAML: it is nested too deeply"),
-    ("? [a]\n: b\n", ":1: a key must be a name"),
-    ("task: tag\nlr: 2020-13-45\n", ": not valid YAML: month"),
-    ("task: tag\nsteps: 1" + "0" * 5000, ": not valid YAML"),
-    ("task: [tag]\n", r":1: task is \['tag'\]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("task: &a tag\ndescription: *a\n", ":2: aliases such as [*]a are not allowed"),
+        ("task: tag\nexpected: &a [*a]\n", ":2: aliases such as [*]a are not allowed"),
+        ("[" * 3000 + "]" * 3000, ": not valid YAML: it is nested too deeply"),
+        ("? [a]\n: b\n", ":1: a key must be a name"),
+        ("task: tag\nlr: 2020-13-45\n", ": not valid YAML: month"),
+        ("task: tag\nsteps: 1" + "0" * 5000, ": not valid YAML"),
+        ("task: [tag]\n", r":1: task is \['tag'\]"),
+    ],
+)
 def test_hostile_yaml(text: str, problem: str, tmp_path: Path):
     (path := tmp_path / "r.yaml").write_text(text)
     with pytest.raises(UserError, match=f"^{path}{problem}"):
@@ -189,13 +213,24 @@ def test_hostile_yaml(text: str, problem: str, tmp_path: Path):
 
 def test_settings_of_a_run_are_a_recipe(tmp_path: Path):
     saved = {
-        "task": "nli", **settings(NliConfig(
-            model="some/model", lr=1e-5, columns=("text=a",), out="x", push_to_hub="ana/x",
-            trust_remote_code=True,
-        )),
-        "fingerprint": "f", "training_fingerprint": "t", "precision_used": "fp32",
-        "revision_used": None, "data_used": None, "num_processes": 1,
-    }  # fmt: skip
+        "task": "nli",
+        **settings(
+            NliConfig(
+                model="some/model",
+                lr=1e-5,
+                columns=("text=a",),
+                out="x",
+                push_to_hub="ana/x",
+                trust_remote_code=True,
+            )
+        ),
+        "fingerprint": "f",
+        "training_fingerprint": "t",
+        "precision_used": "fp32",
+        "revision_used": None,
+        "data_used": None,
+        "num_processes": 1,
+    }
     path = tmp_path / "a-run" / "config.json"
     path.parent.mkdir()
     path.write_text(json.dumps(saved | {"label_pieces": "all", "cuda_graphs": True}))

@@ -44,8 +44,10 @@ def test_settings_and_back(task: str):
 
 def test_tokens_of_a_pass_follow_the_device_unless_said():
     assert [TrainConfig().tokens_on(device) for device in ("cpu", "cuda", "mps")] == [
-        4096, 32768, 4096
-    ]  # fmt: skip
+        4096,
+        32768,
+        4096,
+    ]
     assert TrainConfig(max_length=6000).max_tokens is None, "a sequence may be a pass of its own"
     before = {**settings(NliConfig()), "max_tokens": 4096}  # as older runs have it
     assert from_settings(NliConfig, before).tokens_on("cuda") == 4096
@@ -53,9 +55,7 @@ def test_tokens_of_a_pass_follow_the_device_unless_said():
 
 def test_names():
     assert flag("batch_size") == "--batch-size"
-    assert column_map(("text=a", "label=b=c")) == {
-        "text": "a", "label": "b=c",
-    }  # fmt: skip
+    assert column_map(("text=a", "label=b=c")) == {"text": "a", "label": "b=c"}
     assert {field.name for field in dataclasses.fields(TrainConfig)} >= RESULT_FREE
 
 
@@ -83,9 +83,17 @@ WRONG = [
     (TagConfig, {"max_length": 10, "max_tokens": 5}, "--max-length 10 exceeds --max-tokens 5"),
 ] + [
     (NliConfig, {name: 0}, f"{flag(name)} must be above 0, not 0")
-    for name in ("lr", "limit", "steps", "max_length", "head_lr", "eval_every", "save_every",
-                 "patience")
-]  # fmt: skip
+    for name in (
+        "lr",
+        "limit",
+        "steps",
+        "max_length",
+        "head_lr",
+        "eval_every",
+        "save_every",
+        "patience",
+    )
+]
 
 
 @pytest.mark.parametrize(("kind", "values", "message"), WRONG)

@@ -72,9 +72,11 @@ def test_labels_of_label_studio(tmp_path):
 
 def test_choices_of_prodigy(tmp_path):
     options = [{"id": "pos"}, {"id": "neg"}]
-    rows = [{"text": "a", "options": options, "accept": ["pos"], "answer": "accept"},
-            {"text": "b", "options": options, "accept": ["neg"], "answer": "accept"},
-            {"text": "c", "options": options, "accept": [], "answer": "ignore"}]  # fmt: skip
+    rows = [
+        {"text": "a", "options": options, "accept": ["pos"], "answer": "accept"},
+        {"text": "b", "options": options, "accept": ["neg"], "answer": "accept"},
+        {"text": "c", "options": options, "accept": [], "answer": "ignore"},
+    ]
     dataset = read(tmp_path, rows, name="a.jsonl")
     assert [e.label for e in dataset.splits["train"]] == ["pos", "neg"]
     assert data_kind(str(tmp_path / "a.jsonl")) == "text"
@@ -93,8 +95,11 @@ def prodigy(text, label, who):
 
 def test_several_annotators_of_labels(tmp_path):
     votes = {"a": "xxx", "b": "yyx", "c": "xy", "d": "yyy"}
-    rows = [prodigy(text, label, f"set-{who}")
-            for text, labels in votes.items() for who, label in enumerate(labels)]  # fmt: skip
+    rows = [
+        prodigy(text, label, f"set-{who}")
+        for text, labels in votes.items()
+        for who, label in enumerate(labels)
+    ]
     dataset = read(tmp_path, rows, name="a.jsonl")
     kept = [(e.text, e.label) for e in dataset.splits["train"]]
     assert kept == [("a", "x"), ("b", "y"), ("d", "y")]
@@ -121,7 +126,10 @@ def test_workbooks(tmp_path):
     book.save(tmp_path / "train.xlsx")
     dataset = read_text(str(tmp_path))
     assert [(e.text, e.label) for e in dataset.splits["train"]] == [
-        ("a", "x"), ("b", "y"), ("c", None)]  # fmt: skip
+        ("a", "x"),
+        ("b", "y"),
+        ("c", None),
+    ]
     assert dataset.splits["train"][1].where.endswith("train.xlsx:row 4")
     assert "only the first sheet, 'Sheet', is read" in dataset.notes
     (tmp_path / "train.xlsx").write_bytes(b"no workbook")

@@ -107,7 +107,9 @@ def test_documents_called_after_splits_are_one_for_each(write):
     data = write("test", "Lee ran", None)
     splits = read_tokens(data).splits
     assert {split: [e.document for e in rows] for split, rows in splits.items()} == {
-        "train": ["train"], "test": ["test"]}  # fmt: skip
+        "train": ["train"],
+        "test": ["test"],
+    }
     assert splits["test"][0].spans is None
     write("dev", "Lee ran", "")
     with pytest.raises(
@@ -151,7 +153,7 @@ def test_documents_without_words_or_annotation_are_counted(write, tmp_path):
         "train: 1 row without words skipped",
         "train: 1 of 2 documents without .ann file and so without gold, first "
         f"{tmp_path / 'c.txt'}",
-    ]  # fmt: skip
+    ]
     (tmp_path / "a.ann").unlink()
     with pytest.raises(DataError, match=r"no text is annotated: training needs a NAME.ann"):
         read_tokens(f"train={data}")
@@ -168,7 +170,10 @@ def test_discontinuous_annotations_are_enveloped_and_counted(write, tmp_path):
     )
     dataset = read_tokens(data)
     assert train(dataset)[0].spans == (
-        Span(0, 4, "Disease"), Span(2, 4, "Disease"), Span(5, 7, "Place"))  # fmt: skip
+        Span(0, 4, "Disease"),
+        Span(2, 4, "Disease"),
+        Span(5, 7, "Place"),
+    )
     assert dataset.notes[0] == (
         "1 discontinuous span: read from the first start to the last end, with the words between; "
         f"first in {tmp_path / 'a.ann'}:1"
@@ -226,19 +231,20 @@ def test_characters_as_tools_count_them(write, text, annotation):
             "T1\tPER 7 10\tAnn\n",
             ["a.ann:1: span 7 to 10 (PER) is empty or outside the 9 characters"],
         ),
-        ("😀😀 Ann ran", "T1\tPER 5 8\tAnn",
-         ["has the text 'Ann'", "are 'n r'"]),
-        ("a b c d", "T1\tX 0 1;4 5\ta d",
-         ["has the text 'a d', but characters 0 to 5", "'a c'"]),
+        ("😀😀 Ann ran", "T1\tPER 5 8\tAnn", ["has the text 'Ann'", "are 'n r'"]),
+        ("a b c d", "T1\tX 0 1;4 5\ta d", ["has the text 'a d', but characters 0 to 5", "'a c'"]),
         ("Ann", "T1\tPER 2 2\t", ["a.ann:1: span 2 to 2 (PER) is empty"]),
         ("Ann", "T1 PER 0 3 Ann\n", ["a.ann:1", "is not a text-bound annotation: write T1<TAB>"]),
         ("Ann", "T1\tPER\t0\t3\tAnn\n", ["a.ann:1", "is not a text-bound annotation"]),
         ("Ann", "\nX1\tAnn\n", ["a.ann:2: 'X1\\tAnn' is not a line of standoff annotation"]),
-        ("Ann  ran", "T1\tPER 3 5\t  \n", ["a.ann:1: characters 3 to 5 ('PER') touch no word",
-                                           "correct or remove this span"]),
+        (
+            "Ann  ran",
+            "T1\tPER 3 5\t  \n",
+            ["a.ann:1: characters 3 to 5 ('PER') touch no word", "correct or remove this span"],
+        ),
         (None, "T1\tPER 0 3\tAnn\n", ["a.ann: the file a.txt is missing"]),
     ],
-)  # fmt: skip
+)
 def test_refused(write, tmp_path, text, annotation, parts):
     data = write("a", text, annotation)
     with pytest.raises(DataError) as caught:
@@ -288,8 +294,11 @@ def test_what_is_annotated_is_read(tmp_path_factory, parts, data):
     """Spans over random stretches of any text keep their characters, but for invisible ends."""
     text = "Ann ".join(parts) + "Lee"
     folder = tmp_path_factory.mktemp("standoff")
-    places = [m for m in itertools.combinations(range(len(text) + 1), 2)
-              if any(c in text[m[0] : m[1]] for c in "AnLe")]  # fmt: skip
+    places = [
+        m
+        for m in itertools.combinations(range(len(text) + 1), 2)
+        if any(c in text[m[0] : m[1]] for c in "AnLe")
+    ]
     chosen = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=4))
     lines = [f"T{i}\tX {a} {b}\t{text[a:b]}".replace("\n", " ") for i, (a, b) in enumerate(chosen)]
     (folder / "a.txt").write_bytes(text.encode())

@@ -192,8 +192,9 @@ def test_several_labels_and_crossing_spans():
 
 
 def test_long_documents_are_read_in_windows():
-    (finding,) = found(Dataset("d", {"train": [spanned(0, 9, (0, 1, "X"))]}), "lengths", "info",
-                       max_length=5)[1:]  # fmt: skip
+    (finding,) = found(
+        Dataset("d", {"train": [spanned(0, 9, (0, 1, "X"))]}), "lengths", "info", max_length=5
+    )[1:]
     assert finding.message.endswith("1 example of more than 5 words, read in windows")
 
 
@@ -215,8 +216,9 @@ def test_words_through_a_tokenizer():
     assert windows[-1].message == "train: 1 example of more than 10 tokens: read in windows"
 
 
-@pytest.mark.parametrize(("pair", "max_length", "count"), [(None, 6, 0), (None, 5, 1), ("bb", 9, 0),
-                                                           ("bb", 8, 1)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pair", "max_length", "count"), [(None, 6, 0), (None, 5, 1), ("bb", 9, 0), ("bb", 8, 1)]
+)
 def test_texts_through_a_tokenizer(pair, max_length, count):
     def subwords(batch):
         assert all(isinstance(item, str) for item in batch)
@@ -246,14 +248,17 @@ def test_on_files(tmp_path):
     assert "0 errors" in render(check_data(read_text(str(tmp_path / "a.csv"))))
 
 
-@pytest.mark.parametrize(("labels", "words"), [
-    (["Pos", "pos", "neg"], ["differ only in case", "'Pos' (1), 'pos' (1)"]),
-    (["caf\u00e9", "cafe\u0301", "x"], ["invisible", "'cafe\\u0301' (1), 'caf\\xe9' (1)"]),
-    (["a\u200b", "a", "b"], ["'a' (1), 'a\\u200b' (1)"]),
-    (["a", "b", "N/A"], ["label 'N/A' (1 time) is read as a class"]),
-    (["a", "b", "null"], ["label 'null'"]),
-    ([1.0, 0.0, 1.0], ["all labels are whole numbers with a decimal point"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["Pos", "pos", "neg"], ["differ only in case", "'Pos' (1), 'pos' (1)"]),
+        (["caf\u00e9", "cafe\u0301", "x"], ["invisible", "'cafe\\u0301' (1), 'caf\\xe9' (1)"]),
+        (["a\u200b", "a", "b"], ["'a' (1), 'a\\u200b' (1)"]),
+        (["a", "b", "N/A"], ["label 'N/A' (1 time) is read as a class"]),
+        (["a", "b", "null"], ["label 'null'"]),
+        ([1.0, 0.0, 1.0], ["all labels are whole numbers with a decimal point"]),
+    ],
+)
 def test_labels_that_are_probably_not_meant(labels, words):
     rows = [text(i, f"text {i}", label) for i, label in enumerate(labels)]
     (finding,) = found(texts(train=rows), "labels", "warning")
@@ -273,6 +278,12 @@ def test_pairs_and_single_texts():
 def test_the_tokenizer_tells_the_special_tokens_of_a_pair(num_special, number):
     pair = TextExample(0, "abc", "defg", "x", where="a.csv:1")
     data = Dataset("d", {"train": [pair, TextExample(1, "a", "b", "y", where="a.csv:2")]})
-    findings = found(data, "lengths", "warning", max_length=10, num_special=num_special,
-                     count_subwords=lambda texts: list(map(len, texts)))  # fmt: skip
+    findings = found(
+        data,
+        "lengths",
+        "warning",
+        max_length=10,
+        num_special=num_special,
+        count_subwords=lambda texts: list(map(len, texts)),
+    )
     assert len(findings) == number

@@ -38,10 +38,12 @@ def as_datasets(rows: list[dict]) -> Any:
 def as_arrays(rows: list[dict]) -> Any:
     """What pandas reads from a Parquet file with lists."""
     return [
-        {name: np.array(v) if isinstance(v, list) and isinstance(v[0], str) else v
-         for name, v in row.items()}
+        {
+            name: np.array(v) if isinstance(v, list) and isinstance(v[0], str) else v
+            for name, v in row.items()
+        }
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("convert", [list, as_pandas, as_polars, as_datasets, as_arrays])

@@ -30,17 +30,18 @@ def test_fold_takes_the_most_frequent_spelling() -> None:
     assert data.notes[-1] == "--labels-case fold: one spelling each of neg, pos"
     several = [{"text": "a", "label": ["Joy", "joy"]}, {"text": "b", "label": ["joy", "fear"]}]
     assert labels(renamed(read_text(several), fold=True, map_file=None)) == [
-        ("joy",), ("joy", "fear")
-    ]  # fmt: skip
+        ("joy",),
+        ("joy", "fear"),
+    ]
 
 
 def test_words_and_spans() -> None:
-    rows = [{"tokens": ["A", "b"], "tags": ["B-PER", "B-per"]},
-            {"tokens": ["c", "d"], "tags": ["B-per", "I-per"]}]  # fmt: skip
+    rows = [
+        {"tokens": ["A", "b"], "tags": ["B-PER", "B-per"]},
+        {"tokens": ["c", "d"], "tags": ["B-per", "I-per"]},
+    ]
     data = renamed(read_tokens(rows), fold=True, map_file=None)
-    assert [row.tags for row in data.splits["train"]] == [
-        ("B-per", "B-per"), ("B-per", "I-per")
-    ]  # fmt: skip
+    assert [row.tags for row in data.splits["train"]] == [("B-per", "B-per"), ("B-per", "I-per")]
     assert {span.label for row in data.splits["train"] for span in row.spans} == {"per"}
 
 
@@ -79,8 +80,11 @@ def test_files_that_are_no_names(tmp_path: Path, name: str, content: str, messag
 
 
 def test_the_warning_names_the_options_once() -> None:
-    found = [each for each in check_data(read_text(texts(NAMES)), max_length=None)
-             if "differ only in case" in each.message]  # fmt: skip
+    found = [
+        each
+        for each in check_data(read_text(texts(NAMES)), max_length=None)
+        if "differ only in case" in each.message
+    ]
     (warning,) = found
     assert "'Neg' (1), 'neg' (2); 'POS' (1), 'Pos' (1), 'pos' (2)" in warning.message
     assert "--labels-case fold" in warning.message and "--label-map FILE" in warning.message

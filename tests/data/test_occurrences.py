@@ -70,8 +70,10 @@ def test_senses_match_by_lemma(tmp_path: Path):
     file = tmp_path / "senses.jsonl"
     target = {"start": 1, "end": 2, "lemma": "die", "pos": "VERB", "senses": ["die%2:30:00::"]}
     idiom = {"start": 2, "end": 4, "lemma": "as_well", "pos": "ADV", "senses": []}
-    rows = [{"tokens": ["He", "died", "as", "well", "die"], "targets": [target, idiom]},
-            {"tokens": ["a", "die"], "targets": []}]  # fmt: skip
+    rows = [
+        {"tokens": ["He", "died", "as", "well", "die"], "targets": [target, idiom]},
+        {"tokens": ["a", "die"], "targets": []},
+    ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = find_occurrences(read_examples(str(file)), parse_words("die,as well"))
     labels = [(each.form, each.label) for each in found.sample]

@@ -36,24 +36,40 @@ def test_framework_files_equal_json_lines(tmp_path: Path) -> None:
     first, second = example.targets
     assert (first.start, first.end, first.lemma, first.pos) == (1, 3, "change_ringing", "NOUN")
     assert (second.key, second.document, second.where) == (
-        "d000.s000.t001", "d000", f"{tmp_path / 'x.data.xml'}:9"
-    )  # fmt: skip
+        "d000.s000.t001",
+        "d000",
+        f"{tmp_path / 'x.data.xml'}:9",
+    )
     assert second.senses == ("a%5:00:00:dead:00", "b%3:00:00::"), "without the marker (p)"
     keys = read_sense_gold(tmp_path / "x.gold.key.txt")
     assert [(t.key, t.senses) for t in keys] == [(t.key, t.senses) for t in example.targets]
-    row = {"id": "d000.s000", "tokens": list(example.words), "targets": [
-        {"id": t.key, "start": t.start, "end": t.end, "lemma": t.lemma, "pos": t.pos,
-         "senses": list(t.senses)} for t in example.targets]}  # fmt: skip
+    row = {
+        "id": "d000.s000",
+        "tokens": list(example.words),
+        "targets": [
+            {
+                "id": t.key,
+                "start": t.start,
+                "end": t.end,
+                "lemma": t.lemma,
+                "pos": t.pos,
+                "senses": list(t.senses),
+            }
+            for t in example.targets
+        ],
+    }
     write_jsonl(tmp_path / "x.jsonl", [row])
     with gzip.open(tmp_path / "z.jsonl.gz", "wt") as file:
         file.write((tmp_path / "x.jsonl").read_text())
     data = read_senses(f"train={tmp_path / 'x.jsonl'},test={tmp_path / 'z.jsonl.gz'}")
     for split in ("train", "test"):
         (same,) = data.splits[split]
-        fields = [(t.start, t.end, t.lemma, t.pos, t.senses, t.key, t.document)
-                  for t in same.targets]  # fmt: skip
-        assert fields == [(t.start, t.end, t.lemma, t.pos, t.senses, t.key, t.document)
-                          for t in example.targets], "the ids name the document"  # fmt: skip
+        fields = [
+            (t.start, t.end, t.lemma, t.pos, t.senses, t.key, t.document) for t in same.targets
+        ]
+        assert fields == [
+            (t.start, t.end, t.lemma, t.pos, t.senses, t.key, t.document) for t in example.targets
+        ], "the ids name the document"
 
 
 @pytest.mark.parametrize(
@@ -65,11 +81,13 @@ def test_framework_files_equal_json_lines(tmp_path: Path) -> None:
         ({"targets": [{"start": 1, "end": 1, "lemma": "b", "pos": "n"}]}, "target of the 2 words"),
         ({"targets": [{"start": 0, "end": 1, "pos": "n"}]}, "target of the 2 words"),
         ({"targets": [{"start": 0, "end": 1, "lemma": "b", "pos": "X"}]}, "must be one of NOUN"),
-        ({"targets": [{"start": 0, "end": 1, "lemma": "b", "pos": "n", "senses": [3]}]},
-         "list of sense keys"),
+        (
+            {"targets": [{"start": 0, "end": 1, "lemma": "b", "pos": "n", "senses": [3]}]},
+            "list of sense keys",
+        ),
         ({"targets": []}, "no row of train has targets"),
     ],
-)  # fmt: skip
+)
 def test_wrong_rows(change: dict, message: str, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "x.jsonl", [{"tokens": ["a", "b"], "targets": []} | change])
     with pytest.raises(UserError, match=message):

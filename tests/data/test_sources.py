@@ -18,8 +18,9 @@ ROW = '{"text": "fine film", "label": "pos"}\n'
 
 
 def rows(count):
-    return "".join(json.dumps({"text": f"text {i}", "label": "ab"[i % 2]}) + "\n"
-                   for i in range(count))  # fmt: skip
+    return "".join(
+        json.dumps({"text": f"text {i}", "label": "ab"[i % 2]}) + "\n" for i in range(count)
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,8 +129,10 @@ def test_several_files_of_a_split(tmp_path):
 
 def test_files_that_do_not_fit_together(tmp_path):
     for name, content in (
-        ("a.csv", "text,label\nx,y\n"), ("b.csv", "x,y\n"), ("c.conll", "Ann B-PER\n"),
-    ):  # fmt: skip
+        ("a.csv", "text,label\nx,y\n"),
+        ("b.csv", "x,y\n"),
+        ("c.conll", "Ann B-PER\n"),
+    ):
         (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=r"a\.csv names its columns and .*b\.csv does not"):
         read_text(f"train={tmp_path / 'a.csv'}+{tmp_path / 'b.csv'}")
@@ -153,8 +156,12 @@ def test_splits_of_one_name_are_joined_in_order():
 
 def test_splits_that_repeat_each_other_are_to_be_chosen(tmp_path):
     datasets = pytest.importorskip("datasets")
-    parts = {"train_2020": rows_of(*"abc"), "train_2021": rows_of(*"de"),
-             "train_all": rows_of(*"abcde"), "test_2021": rows_of(*"xy")}  # fmt: skip
+    parts = {
+        "train_2020": rows_of(*"abc"),
+        "train_2021": rows_of(*"de"),
+        "train_all": rows_of(*"abcde"),
+        "test_2021": rows_of(*"xy"),
+    }
     with pytest.raises(DataError, match="3 of 3 rows of train_2020 are also in the others: choose"):
         read_text(parts)
     folder = tmp_path / "tweets"

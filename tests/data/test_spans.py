@@ -47,7 +47,9 @@ def test_geometry_by_hand():
     spans = [Span(0, 4, "ORG"), Span(0, 1, "LOC"), Span(3, 6, "PER"), Span(0, 4, "LOC")]
     assert inner_spans(spans) == {Span(0, 1, "LOC")}
     assert crossing_pairs(spans) == [
-        (Span(0, 4, "LOC"), Span(3, 6, "PER")), (Span(0, 4, "ORG"), Span(3, 6, "PER"))]  # fmt: skip
+        (Span(0, 4, "LOC"), Span(3, 6, "PER")),
+        (Span(0, 4, "ORG"), Span(3, 6, "PER")),
+    ]
     assert multi_label_spans(spans) == [[Span(0, 4, "LOC"), Span(0, 4, "ORG")]]
     assert not overlapping([Span(0, 1, "A"), Span(1, 2, "A")])
 

@@ -22,9 +22,17 @@ from tests.command import run
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
-WORD = {"cp1252": "café €", "gb18030": "汉字 €", "utf-16": "Ċ 汉 🎈", "utf-16-le": "é 汉",
-        "utf-32": "é 🎈", "shift_jis": "日本", "iso2022_jp": "日本", "cp1251": "Привет",
-        "cp037": "Über"}  # fmt: skip
+WORD = {
+    "cp1252": "café €",
+    "gb18030": "汉字 €",
+    "utf-16": "Ċ 汉 🎈",
+    "utf-16-le": "é 汉",
+    "utf-32": "é 🎈",
+    "shift_jis": "日本",
+    "iso2022_jp": "日本",
+    "cp1251": "Привет",
+    "cp037": "Über",
+}
 """A text in each encoding; in UTF-16, its first character has the byte of a line feed."""
 WIDE = "汉字Ċ"
 
@@ -89,13 +97,16 @@ def test_lines_are_those_of_the_text(lines: list[str], encoding: str):
         ("cp1252", b"one\ntwo \x81\n", ":2: byte 0x81 at position 5 of the line (byte 8 of"),
         ("gb18030", "汉字\n字".encode("gb18030") + b"\xff\n", ":2: byte 0xff at position 2 of"),
         ("gb18030", "汉字\n字".encode("gb18030") + b"\x81", ":2: byte 0x81 at position 2 of"),
-        ("utf-16-le", f"{WIDE}\n{WIDE}".encode("utf-16-le") + b"\x00\xd8a\x00",
-         ":2: byte 0x00 at position 4 of the line (byte 14 of"),
+        (
+            "utf-16-le",
+            f"{WIDE}\n{WIDE}".encode("utf-16-le") + b"\x00\xd8a\x00",
+            ":2: byte 0x00 at position 4 of the line (byte 14 of",
+        ),
         ("utf-16", f"a\n{WIDE}\na".encode("utf-16")[:-1], ":3: byte 0x61 at position 1 of"),
         ("utf-16", b"a\nb\n", "BOM): utf-16-le and utf-16-be need no such mark."),
         ("utf-8", f"a\n{WIDE}".encode()[:-1], ":2: byte 0xc4 at position 3 of"),
     ],
-)  # fmt: skip
+)
 def test_a_byte_that_the_encoding_lacks_is_found(
     encoding: str, content: bytes, where: str, tmp_path: Path
 ):
@@ -155,8 +166,10 @@ def test_commands_read_the_encoding_and_runs_keep_it(tmp_path: Path):
     assert wrong.code == 2 and "train.csv:2" in wrong.err and "--encoding cp1252" in wrong.err
     assert run("check", tmp_path, "--encoding", "cp1252").code == 0
     predictions = [{"label": label} for label in ("p", "q", "q", "q")]
-    (gold := tmp_path / "gold.tsv").write_text("text\tlabel\n" + "".join(
-        f"€{n}\t{name}\n" for n, name in enumerate(["p", "q", "p", "q"])), "cp1252")  # fmt: skip
+    (gold := tmp_path / "gold.tsv").write_text(
+        "text\tlabel\n" + "".join(f"€{n}\t{name}\n" for n, name in enumerate(["p", "q", "p", "q"])),
+        "cp1252",
+    )
     answers = write_jsonl(tmp_path / "answers.jsonl", predictions)
     for command in ("score", "analyze"):
         assert run(command, answers, gold).code == 2

@@ -366,12 +366,17 @@ def test_streaming_files(tmp_path):
         return [(e.id, e.text, e.pair, e.label) for e in read_text_file(path, **options)]
 
     assert stream("a.txt", "one\n\nthree\n") == [
-        (0, "one", None, None), (1, "", None, None), (2, "three", None, None)]  # fmt: skip
+        (0, "one", None, None),
+        (1, "", None, None),
+        (2, "three", None, None),
+    ]
     assert stream("a.txt", "one\ttab\n") == [(0, "one\ttab", None, None)]
     assert stream("a.txt", "Great, review\n") == [(0, "Great, review", None, None)]
     assert stream("a.txt", "premise\thypothesis\nx\ty\n") == [(0, "x", "y", None)]
     assert stream("a.jsonl", jsonl({"text": "x"}, {"text": "y", "label": 1})) == [
-        (0, "x", None, None), (1, "y", None, None)]  # fmt: skip
+        (0, "x", None, None),
+        (1, "y", None, None),
+    ]
     rows = jsonl({"premise": "x", "hypothesis": "y", "label": 1})
     assert stream("b.jsonl", rows) == [(0, "x", "y", "1")]
     assert stream("b.jsonl", rows, pair=False) == [(0, "x", None, "1")]
@@ -379,8 +384,7 @@ def test_streaming_files(tmp_path):
     assert stream("a.tsv", "no header here\nsecond\n")[0] == (0, "no header here", None, None)
     assert stream("a.tsv", "x\ty\n", columns={"text": "0", "pair": "1"}) == [(0, "x", "y", None)]
     assert stream("empty.jsonl", "") == []
-    assert stream("a.log", '{"text": "x"}\n', format="txt") == [
-        (0, '{"text": "x"}', None, None)]  # fmt: skip
+    assert stream("a.log", '{"text": "x"}\n', format="txt") == [(0, '{"text": "x"}', None, None)]
     with pytest.raises(DataError, match="format 'doc' is unknown: choose jsonl"):
         stream("a.log", "x", format="doc")
     with pytest.raises(DataError, match="does not exist"):
@@ -428,11 +432,14 @@ def test_streaming_reads_lines_lazily(reader, line):
     assert len(taken) == 51
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    ("text,label,label\na,x,y\n", "a.csv:1: the header has the column 'label' 2 times"),
-    ("text;label\na;3,5\nb;4\n", "a.csv:2: label '3,5' is a number with a decimal comma"),
-    ("text,label\na,1\nb,0.0\n", "a.csv:3: label 0.0 where a.csv:2 has 1: write all as 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("text,label,label\na,x,y\n", "a.csv:1: the header has the column 'label' 2 times"),
+        ("text;label\na;3,5\nb;4\n", "a.csv:2: label '3,5' is a number with a decimal comma"),
+        ("text,label\na,1\nb,0.0\n", "a.csv:3: label 0.0 where a.csv:2 has 1: write all as 1"),
+    ],
+)
 def test_labels_and_headers_that_cannot_be_meant(error, content, words):
     assert words in error("a.csv", content)
 

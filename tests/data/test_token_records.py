@@ -33,10 +33,15 @@ def prodigy(text, *spans, **more):
         tokens.append(token)
         place += len(word)
     found = [
-        {"start": tokens[first]["start"], "end": tokens[last]["end"], "token_start": first,
-         "token_end": last, "label": label}
+        {
+            "start": tokens[first]["start"],
+            "end": tokens[last]["end"],
+            "token_start": first,
+            "token_end": last,
+            "label": label,
+        }
         for first, last, label in spans
-    ]  # fmt: skip
+    ]
     row = {"text": text, "_input_hash": 1, "_task_hash": 2, "tokens": tokens, "spans": found}
     return row | {"_view_id": "spans_manual", "answer": "accept"} | more
 
@@ -51,20 +56,26 @@ TEXT = "Ann  Lee, Oslo (Norway) ran"
     "row",
     [
         {"text": TEXT, "spans": [{"start": 0, "end": 8, "label": "PER"}]},
-        {"text": TEXT, "spans": [{"start_char": 0, "end_char": 8, "start": 0, "end": 2,
-                                  "label": "PER"}]},
+        {
+            "text": TEXT,
+            "spans": [{"start_char": 0, "end_char": 8, "start": 0, "end": 2, "label": "PER"}],
+        },
         {"text": TEXT, "entities": [[0, 8, "PER"]], "cats": {}},
         {"text": TEXT, "label": [[0, 8, "PER"]], "Comments": []},
         {"data": TEXT, "label": [[0, 8, "PER"]], "id": 4},
-        {"text": TEXT, "id": 1, "relations": [], "entities": [
-            {"id": 7, "label": "PER", "start_offset": 0, "end_offset": 8}]},
+        {
+            "text": TEXT,
+            "id": 1,
+            "relations": [],
+            "entities": [{"id": 7, "label": "PER", "start_offset": 0, "end_offset": 8}],
+        },
         {"text": TEXT, "label": [{"start": 0, "end": 8, "text": "Ann  Lee", "labels": ["PER"]}]},
         {"text": TEXT, "entities": [{"type": "PER", "offsets": [[0, 3], [5, 8]]}]},
         {"text": TEXT, "entities": [{"type": "PER", "offsets": [0, 8]}]},
         [TEXT, {"entities": [[0, 8, "PER"]]}],
         {"tokens": TEXT.split(), "spans": [{"offsets": [[0, 1], [1, 2]], "label": "PER"}]},
     ],
-)  # fmt: skip
+)
 def test_forms(read, row):
     dataset = read(row)
     assert train(dataset)[0].spans == (Span(0, 2, "PER"),)
@@ -92,7 +103,12 @@ def test_prodigy_answers(read, tmp_path):
     ]
     assert dataset.notes == ["train: 3 rows left out (answer: reject 2, ignore 1)"]
     assert [e.spans is None for e in read_gold(tmp_path / "a.jsonl")] == [
-        False, True, False, True, True]  # fmt: skip
+        False,
+        True,
+        False,
+        True,
+        True,
+    ]
     words = [e.words for e in read_token_file(tmp_path / "a.jsonl")]
     assert len(words) == 5, "an answer for every row"
     with pytest.raises(DataError, match="train split is empty: every row was rejected or ignored"):
@@ -178,8 +194,11 @@ def test_the_text_of_a_span_may_differ_in_blanks_and_case(read):
             ["is not a token of the text", "from 0 to 2"],
         ),
         (
-            {"text": "ab c", "tokens": [{"start": 3, "end": 4}, {"start": 0, "end": 2}],
-             "spans": []},
+            {
+                "text": "ab c",
+                "tokens": [{"start": 3, "end": 4}, {"start": 0, "end": 2}],
+                "spans": [],
+            },
             ["the token at character 0 overlaps the one before it"],
         ),
         (
@@ -187,7 +206,7 @@ def test_the_text_of_a_span_may_differ_in_blanks_and_case(read):
             ["a.jsonl:1", "a span has the text 'Lee', but characters 5 to 8 are 'ee '"],
         ),
     ],
-)  # fmt: skip
+)
 def test_errors_name_the_line_and_the_remedy(read, tmp_path, row, parts):
     with pytest.raises(DataError) as caught:
         read(row)

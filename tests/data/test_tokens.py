@@ -105,7 +105,10 @@ def test_docstart_as_the_first_word_of_a_sentence(read):
     content = "-DOCSTART- -DOCSTART- O\nDat Pron O\n\nAnn N B-PER\n-DOCSTART- x O\nLee N B-PER\n"
     examples = train(read("ned.train", content))
     assert [(e.words, e.document) for e in examples] == [
-        (("Dat",), "1"), (("Ann",), "1"), (("Lee",), "2")]  # fmt: skip
+        (("Dat",), "1"),
+        (("Ann",), "1"),
+        (("Lee",), "2"),
+    ]
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.conll", "a.tsv", "a.bio", "a.train"])
@@ -264,9 +267,15 @@ def test_one_stray_tag_does_not_make_plain_tags_of_all(error, stray, line):
     assert f"a.conll:{2 * line - 1}: the word 'w{line}' has the tag {stray!r}" in message
 
 
-@pytest.mark.parametrize("tags", [
-    "B_PER I_PER O B_LOC", "b-PER i-PER o b-LOC", "PER-B PER-I O LOC-B", "B-PER I_PER O B-LOC",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "tags",
+    [
+        "B_PER I_PER O B_LOC",
+        "b-PER i-PER o b-LOC",
+        "PER-B PER-I O LOC-B",
+        "B-PER I_PER O B-LOC",
+    ],
+)
 def test_other_spellings_of_tags(read, tags):
     words = "".join(f"w {tag}\n" for tag in tags.split())
     dataset = read("a.conll", words)
@@ -366,15 +375,24 @@ def test_spans_inside_a_word_are_kept_and_counted(read):
     assert cut.tags == ("B-LOC", "O", "O", "B-PER", "O")
     assert words_to_chars(cut.offsets, cut.spans) == [Span(*entity) for entity in entities]
     assert split_at_gold(cut) is cut
-    assert dataset.fingerprint != read("a.jsonl", jsonl({
-        "text": "Paris-based Anns", "entities": entities[:1]})).fingerprint  # fmt: skip
+    assert (
+        dataset.fingerprint
+        != read(
+            "a.jsonl", jsonl({"text": "Paris-based Anns", "entities": entities[:1]})
+        ).fingerprint
+    )
 
 
 def test_given_words_are_never_split(read):
-    tokens = [{"text": "Paris-based", "start": 0, "end": 11},
-              {"text": "Ann", "start": 12, "end": 15}]  # fmt: skip
-    row = {"text": "Paris-based Ann", "tokens": tokens,
-           "spans": [{"start": 0, "end": 5, "label": "LOC"}]}  # fmt: skip
+    tokens = [
+        {"text": "Paris-based", "start": 0, "end": 11},
+        {"text": "Ann", "start": 12, "end": 15},
+    ]
+    row = {
+        "text": "Paris-based Ann",
+        "tokens": tokens,
+        "spans": [{"start": 0, "end": 5, "label": "LOC"}],
+    }
     example = train(read("a.jsonl", jsonl(row)))[0]
     assert example.words == ("Paris-based", "Ann") and example.spans == ()
     assert example.unreachable == (Span(0, 5, "LOC"),)
@@ -387,8 +405,10 @@ def test_rows_without_words_or_gold_are_counted(tmp_path):
     )
     (tmp_path / "test.jsonl").write_text(jsonl({"tokens": ["a"]}))
     dataset = read_tokens(str(tmp_path))
-    assert [(e.id, e.words, e.tags) for e in train(dataset)] == [(0, ("a",), ("O",)),
-                                                                 (1, ("b",), None)]  # fmt: skip
+    assert [(e.id, e.words, e.tags) for e in train(dataset)] == [
+        (0, ("a",), ("O",)),
+        (1, ("b",), None),
+    ]
     assert dataset.notes == [
         "train: 1 row without words skipped",
         "train: 1 of 2 rows without tags",
@@ -508,7 +528,10 @@ def stream(tmp_path):
 def test_streaming_raw_text(stream):
     examples = stream("a.txt", "Ann Lee ran.\n\nTo Paris\n")
     assert [(e.id, e.words) for e in examples] == [
-        (0, ("Ann", "Lee", "ran", ".")), (1, ()), (2, ("To", "Paris"))]  # fmt: skip
+        (0, ("Ann", "Lee", "ran", ".")),
+        (1, ()),
+        (2, ("To", "Paris")),
+    ]
     assert examples[0].offsets == ((0, 3), (4, 7), (8, 11), (11, 12))
     assert examples[0].text == "Ann Lee ran."
     assert (examples[0].tags, examples[0].spans) == (None, None)

@@ -81,8 +81,9 @@ def test_character_spans():
 def test_spans_between_punctuation_survive(text):
     _, offsets = split_words(text)
     edges = sorted({position for offset in offsets for position in offset})
-    given = [Span(a, b, "X") for a in edges for b in edges
-             if a < b and text[a:b].strip() == text[a:b]]  # fmt: skip
+    given = [
+        Span(a, b, "X") for a in edges for b in edges if a < b and text[a:b].strip() == text[a:b]
+    ]
     spans, unreachable = chars_to_words(offsets, given)
     assert words_to_chars(offsets, spans) == given and not unreachable
 

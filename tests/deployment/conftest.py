@@ -25,8 +25,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         write(folder / f"{name}-data")
         made[name] = folder / name
         done = run(
-            task, "--model", folder / "bert", "--data", folder / f"{name}-data", "--out",
-            made[name], "--steps", "2", "--max-length", "40", "--precision", "fp32",
-        )  # fmt: skip
+            task,
+            "--model",
+            folder / "bert",
+            "--data",
+            folder / f"{name}-data",
+            "--out",
+            made[name],
+            "--steps",
+            "2",
+            "--max-length",
+            "40",
+            "--precision",
+            "fp32",
+        )
         assert done.code == 0, done.err
     return made

@@ -113,7 +113,7 @@ def test_answers_of_concurrent_requests_are_their_own(client: TestClient, runs: 
         (422, b'{"text": "\\ud800"}', "not valid UTF-8"),
     ],
     ids=lambda value: str(value)[:24],
-)  # fmt: skip
+)
 def test_errors(client: TestClient, status: int, body: Any, problem: str):
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = client.post("/predict", content=content, headers={"Content-Type": "application/json"})
@@ -166,8 +166,9 @@ def test_a_full_queue(client: TestClient, models: list[ServedModel], monkeypatch
     assert client.post("/predict", json={"text": "x"}).status_code == 200
 
 
-def test_a_bug_shows_in_the_log_only(client: TestClient, models: list[ServedModel], monkeypatch,
-                                     caplog):  # fmt: skip
+def test_a_bug_shows_in_the_log_only(
+    client: TestClient, models: list[ServedModel], monkeypatch, caplog
+):
     def fail(items: Any) -> Any:
         raise RuntimeError("at /secret/path")
 
@@ -175,8 +176,10 @@ def test_a_bug_shows_in_the_log_only(client: TestClient, models: list[ServedMode
         patch.setattr(models[0].batcher, "predict", fail)
         answer = client.post("/predict", json={"text": "x"}, headers={"X-Request-ID": "seven"})
     assert answer.status_code == 500
-    assert answer.json() == {"error": "internal error: see the log of the server.",
-                             "request_id": "seven"}  # fmt: skip
+    assert answer.json() == {
+        "error": "internal error: see the log of the server.",
+        "request_id": "seven",
+    }
     assert "request seven failed" in caplog.text and "/secret/path" in caplog.text
     assert client.post("/predict", json={"text": "x"}).status_code == 200
 
@@ -186,8 +189,11 @@ def test_models_health_and_metrics(client: TestClient):
     assert answer["finetune"] == finetune.__version__
     listed = answer["models"]
     assert [(each["name"], each["task"]) for each in listed] == [
-        ("texts", "classify"), ("pairs", "nli"), ("tags", "tag"), ("nested", "ner"),
-    ]  # fmt: skip
+        ("texts", "classify"),
+        ("pairs", "nli"),
+        ("tags", "tag"),
+        ("nested", "ner"),
+    ]
     assert listed[0]["labels"] == ["neg", "pos"] and listed[2]["keys"] == ["text", "words"]
     assert client.get("/health").json() == {"status": "ok"}
     before = client.get("/metrics").text
@@ -219,8 +225,13 @@ def test_answers_are_logged_without_texts(client: TestClient, caplog: pytest.Log
 
 def test_openapi_examples_can_be_sent(client: TestClient):
     schema = client.get("/openapi.json").json()
-    assert set(schema["paths"]) == {"/predict", "/models/{name}/predict", "/models", "/health",
-                                    "/metrics"}  # fmt: skip
+    assert set(schema["paths"]) == {
+        "/predict",
+        "/models/{name}/predict",
+        "/models",
+        "/health",
+        "/metrics",
+    }
     post = schema["paths"]["/models/{name}/predict"]["post"]
     examples = post["requestBody"]["content"]["application/json"]["examples"]
     for name, example in examples.items():

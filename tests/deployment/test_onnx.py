@@ -44,9 +44,16 @@ from finetune.deployment import onnx_int8, predictor_command  # noqa: E402
 from finetune.deployment.onnx_model import OnnxModel  # noqa: E402
 
 FILES = {
-    "model.onnx", "tokenizer.json", "tokenizer_config.json", "config.json", "finetune.json",
-    "predictor.json", "predictor", "LICENSE", "requirements.txt",
-}  # fmt: skip
+    "model.onnx",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "config.json",
+    "finetune.json",
+    "predictor.json",
+    "predictor",
+    "LICENSE",
+    "requirements.txt",
+}
 FIRSTS = ["the train was late", "anna", "a man is playing a guitar while a woman is singing a song"]
 SECONDS = ["two children run", "nothing contradicts what the reporter wrote", "so"]
 WORDS = ("anna", "smith", "saw", "new", "york", ".")
@@ -225,10 +232,16 @@ def test_a_family_that_cannot_be_traced(tmp_path: Path) -> None:
     changes = {"attention_window": [8], "max_position_embeddings": 66, "type_vocab_size": 1}
     tokenizer = tiny.tokenizer("roberta")
     config = AutoConfig.for_model(
-        "longformer", vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1,
-        num_attention_heads=4, intermediate_size=48, pad_token_id=tokenizer.pad_token_id,
-        initializer_range=0.3, **changes,
-    )  # fmt: skip
+        "longformer",
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=48,
+        pad_token_id=tokenizer.pad_token_id,
+        initializer_range=0.3,
+        **changes,
+    )
     with quiet():
         AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "longformer")
     tokenizer.save_pretrained(tmp_path / "longformer")
@@ -239,8 +252,16 @@ def test_a_family_that_cannot_be_traced(tmp_path: Path) -> None:
 
 
 LONG = " ".join(["anna smith saw new york , and the old dog isn't in Geneva."] * 4)
-SENTENCES = ["anna smith saw new york .", "", LONG, list(WORDS), ["anna", "", "\u200b"], [],
-             "東京 café № 7", ["x" * 99]]  # fmt: skip
+SENTENCES = [
+    "anna smith saw new york .",
+    "",
+    LONG,
+    list(WORDS),
+    ["anna", "", "\u200b"],
+    [],
+    "東京 café № 7",
+    ["x" * 99],
+]
 ONE_TEXT = [FIRSTS[0], "", LONG, "東京 café"]
 PAIRS = [*zip(FIRSTS, SECONDS, strict=True), ("", ""), (LONG, "so"), ("so", LONG)]
 
@@ -320,8 +341,12 @@ def test_the_export_predicts_alone(task: str, tmp_path: Path) -> None:
     def predictor(text: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, '.')\n{BLOCKED}"],
-            input=text, capture_output=True, encoding="utf-8", cwd=graph, check=False,
-        )  # fmt: skip
+            input=text,
+            capture_output=True,
+            encoding="utf-8",
+            cwd=graph,
+            check=False,
+        )
 
     done = predictor("".join(f"{line}\n" for line in lines))
     assert done.returncode == 0 and done.stderr == "", done.stderr
@@ -454,8 +479,10 @@ def test_int8_of_span_scorers_with_any_number_of_widths(max_width: int, tmp_path
 def test_objects_are_read_as_predict_does(tmp_path: Path) -> None:
     place, graph = saved(tmp_path, "nli", precision="fp32"), tmp_path / "graph"
     export.export_onnx(place, graph)
-    rows = [{"text": a, "text_pair": b, "id": f"r{n}", "label": "neutral"}
-            for n, (a, b) in enumerate(zip(FIRSTS, SECONDS, strict=True))]  # fmt: skip
+    rows = [
+        {"text": a, "text_pair": b, "id": f"r{n}", "label": "neutral"}
+        for n, (a, b) in enumerate(zip(FIRSTS, SECONDS, strict=True))
+    ]
     lines = [json.dumps(row) for row in rows]
     (tmp_path / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
     done = run("predict", place, "--file", tmp_path / "rows.jsonl")
@@ -485,8 +512,12 @@ def test_files_are_read_as_predict_does(suffix: str, tmp_path: Path, capsys) -> 
         with path.open("w", encoding="utf-8-sig", newline="") as file:
             separator = {"csv": ";", "tsv": "\t"}[suffix]
             quoting: Any = {"csv": csv.QUOTE_MINIMAL, "tsv": csv.QUOTE_NONE}[suffix]
-            writer = csv.writer(file, delimiter=separator, quoting=quoting, quotechar=None
-                                if suffix == "tsv" else '"')  # fmt: skip
+            writer = csv.writer(
+                file,
+                delimiter=separator,
+                quoting=quoting,
+                quotechar=None if suffix == "tsv" else '"',
+            )
             writer.writerow(rows[0])
             writer.writerows([row.values() for row in rows])
     else:
@@ -524,9 +555,11 @@ def test_help_and_errors_of_the_predictor(tmp_path: Path, capsys) -> None:
     (tmp_path / "no-text.csv").write_text("a,b\n1,2\n")
     (tmp_path / "cut.json").write_text('[{"text": "a"}')
     for name, problem in (
-        ("no-text.csv", "no column is known to hold a text"), ("cut.json", "not valid JSON"),
-        ("rows.xlsx", "the suffix names the format"), ("none.csv", "No such file"),
-    ):  # fmt: skip
+        ("no-text.csv", "no column is known to hold a text"),
+        ("cut.json", "not valid JSON"),
+        ("rows.xlsx", "the suffix names the format"),
+        ("none.csv", "No such file"),
+    ):
         with pytest.raises(SystemExit) as end:
             predictor_command.main(graph, ["--file", str(tmp_path / name)])
         assert problem in str(end.value.code)
@@ -562,8 +595,9 @@ def test_damaged_exports_are_named(name: str, tmp_path: Path) -> None:
 def test_int8_is_not_measured_on_data_that_say_nothing(tmp_path: Path) -> None:
     save_data, model = data_of(tmp_path / "data"), tmp_path / "bert"
     tiny.save_tiny_checkpoint(model, "bert")
-    trained = run("classify", "--model", model, "--data", save_data, "--steps", "1",
-                  "--out", tmp_path / "run")  # fmt: skip
+    trained = run(
+        "classify", "--model", model, "--data", save_data, "--steps", "1", "--out", tmp_path / "run"
+    )
     assert trained.code == 0, trained.err
     command = ("export", tmp_path / "run", "--output", tmp_path / "graph", "--int8")
     other = [{"text": "anna", "label": "maybe"}, {"text": "smith", "label": "never"}]

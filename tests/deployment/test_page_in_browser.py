@@ -62,10 +62,16 @@ def opened(browser: Any, address: str) -> Iterator[Any]:
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("console", lambda message: "status of 4" in message.text
-                or troubles.append(message.text))  # fmt: skip
-        page.on("request", lambda request: request.url.startswith((address, "data:"))
-                or troubles.append(request.url))  # fmt: skip
+        page.on(
+            "console",
+            lambda message: "status of 4" in message.text or troubles.append(message.text),
+        )
+        page.on(
+            "request",
+            lambda request: (
+                request.url.startswith((address, "data:")) or troubles.append(request.url)
+            ),
+        )
         page.goto(address)
         page.wait_for_selector("#choice:visible")
         return page

@@ -71,8 +71,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("serve")
     save_tiny_checkpoint(folder / "bert", "bert")
     small_data.sentiment(folder / "data")
-    done = run("classify", "--model", folder / "bert", "--data", folder / "data",
-               "--out", folder / "run", "--steps", "2")  # fmt: skip
+    done = run(
+        "classify",
+        "--model",
+        folder / "bert",
+        "--data",
+        folder / "data",
+        "--out",
+        folder / "run",
+        "--steps",
+        "2",
+    )
     assert done.code == 0, done.err
     return folder / "run"
 
@@ -83,11 +92,23 @@ def start(
     """Serve a run as ``mine``, after some Python code; return the process and its port."""
     code = f"{before}\nfrom finetune.cli.main import main; main()"
     server = subprocess.Popen(
-        [sys.executable, "-c", code, "serve", f"mine={folder}", "--port", "0",
-         "--log-level", level],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        [
+            sys.executable,
+            "-c",
+            code,
+            "serve",
+            f"mine={folder}",
+            "--port",
+            "0",
+            "--log-level",
+            level,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     assert server.stdout is not None
     line = server.stdout.readline()
     found = re.fullmatch(r"serving mine at http://127\.0\.0\.1:(\d+)/ \(Ctrl-C stops\)\n", line)
@@ -149,8 +170,11 @@ def test_an_export_is_served_without_torch(trained: Path, tmp_path: Path):
         server.send_signal(signal.SIGTERM)
         _, err = server.communicate(timeout=60)
         requests = re.findall(r'INFO 127\.0\.0\.1 "(\w+ \S+)" (\d+) ', err)
-        assert requests == [("POST /predict", "200"), ("GET /models", "200"),
-                            ("POST /predict", "422")], err  # fmt: skip
+        assert requests == [
+            ("POST /predict", "200"),
+            ("GET /models", "200"),
+            ("POST /predict", "422"),
+        ], err
     finally:
         server.kill()
         server.communicate()
@@ -198,15 +222,19 @@ def test_a_server(trained: Path):
         assert post(port, b"{")[0] == 400
         assert post(port, b"x" * 10_000_000)[0] == 413
         with socket.create_connection(("127.0.0.1", port)) as gone:
-            gone.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
-                         b"application/json\r\nContent-Length: 100\r\n\r\n{")  # fmt: skip
+            gone.sendall(
+                b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                b"application/json\r\nContent-Length: 100\r\n\r\n{"
+            )
         texts = [f"a lovely room {'in Oslo ' * (n % 40)}" for n in range(250)]
         results: list[tuple[int, dict]] = []
         body = json.dumps({"examples": texts}).encode()
         waiting = threading.Thread(target=lambda: results.append(post(port, body)))
         with socket.create_connection(("127.0.0.1", port)) as slow:
-            slow.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
-                         b"application/json\r\nContent-Length: 16\r\n\r\n{")  # fmt: skip
+            slow.sendall(
+                b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                b"application/json\r\nContent-Length: 16\r\n\r\n{"
+            )
             waiting.start()
             while not (f'status="{CLIENT_GONE}"' in metrics(port) and in_progress(port)):
                 pass

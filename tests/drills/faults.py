@@ -55,8 +55,14 @@ class Server:
             kills: The operation kills the process instead.
             seconds: Time after which the process is killed; 0 is never.
         """
-        job = {"arguments": list(arguments), "folder": str(self.folder), "number": number,
-               "kills": kills, "seconds": seconds, "directory": str(self.directory)}  # fmt: skip
+        job = {
+            "arguments": list(arguments),
+            "folder": str(self.folder),
+            "number": number,
+            "kills": kills,
+            "seconds": seconds,
+            "directory": str(self.directory),
+        }
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(json.dumps(job) + "\n")
         self.process.stdin.flush()
@@ -75,9 +81,13 @@ def serving(directory: Path, folder: Path) -> Iterator[Server]:
     )
     variables = {**os.environ, "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.drills.server"], env=variables, cwd=HERE.parents[1],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        [sys.executable, "-m", "tests.drills.server"],
+        env=variables,
+        cwd=HERE.parents[1],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         yield Server(process, directory, folder)
         assert process.stdin is not None
         process.stdin.close()

@@ -17,9 +17,16 @@ TRAIN = ("classify", "--data", "sentiment", *FIXED, "--steps", "6", "--eval-ever
 COMMANDS = {
     "run": (*TRAIN, "--out", "out/run"),
     "seeds": (*TRAIN, "--out", "out/seeds", "--seeds", "2"),
-    "label errors": ("check", "small.yaml", "--label-errors", "--folds", "2", "--out",
-                     "out/errors.jsonl"),
-}  # fmt: skip
+    "label errors": (
+        "check",
+        "small.yaml",
+        "--label-errors",
+        "--folds",
+        "2",
+        "--out",
+        "out/errors.jsonl",
+    ),
+}
 POINTS = 24
 """Operations of each command at which the disk becomes full."""
 

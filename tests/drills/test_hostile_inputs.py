@@ -143,14 +143,27 @@ def data_cases() -> Iterator[Case]:
     for (kind, content), name in itertools.product(words.items(), ("tag", "ner")):
         yield Case(f"{name}: {kind}", (*train[name], "new.jsonl"), "new.jsonl", content)
     files: dict[str, bytes | None] = {
-        "x.json": b"[" * DEEP, "y.json": b'{"a": ', "z.json": b"3",
-        "a.csv": b'text,label\n"open,pos\n', "b.csv": b"text,label\na,b,c\n",
-        "c.csv": b"text,label\n\xff\xfe,pos\n", "d.csv": b"", "e.tsv": b"text\tlabel\na\n",
-        "a.parquet": b"PAR1" + BINARY + b"PAR1", "b.parquet": b"", "c.parquet": None,
-        "d.parquet": b"PAR1", "a.conll": b"a O\nb\n", "b.conll": BINARY, "c.conll": b"",
-        "a.conllu": b"1\ta\n", "b.conllu": b"x\ty\tz\n\n", "a.txt.gz": b"\x1f\x8b" + b"\0" * 20,
-        "a.jsonl": None, "b.csv.gz": gzip.compress(b"text,label\n" * 99)[:-9],
-    }  # fmt: skip
+        "x.json": b"[" * DEEP,
+        "y.json": b'{"a": ',
+        "z.json": b"3",
+        "a.csv": b'text,label\n"open,pos\n',
+        "b.csv": b"text,label\na,b,c\n",
+        "c.csv": b"text,label\n\xff\xfe,pos\n",
+        "d.csv": b"",
+        "e.tsv": b"text\tlabel\na\n",
+        "a.parquet": b"PAR1" + BINARY + b"PAR1",
+        "b.parquet": b"",
+        "c.parquet": None,
+        "d.parquet": b"PAR1",
+        "a.conll": b"a O\nb\n",
+        "b.conll": BINARY,
+        "c.conll": b"",
+        "a.conllu": b"1\ta\n",
+        "b.conllu": b"x\ty\tz\n\n",
+        "a.txt.gz": b"\x1f\x8b" + b"\0" * 20,
+        "a.jsonl": None,
+        "b.csv.gz": gzip.compress(b"text,label\n" * 99)[:-9],
+    }
     for (file, new), name in itertools.product(files.items(), ("check", "classify", "tag")):
         yield Case(f"{name}: {file}", (*train[name], file), file, new)
 
@@ -196,27 +209,43 @@ def saved_cases() -> Iterator[Case]:  # noqa: C901
     }
     for file in ("finetune.json", "config.json", "tokenizer.json", "model.safetensors"):
         for kind, content in NOT_OBJECTS.items():
-            yield Case(f"predict: {file}: {kind}", models["predict"], f"classify/best/{file}",
-                       content)  # fmt: skip
+            yield Case(
+                f"predict: {file}: {kind}", models["predict"], f"classify/best/{file}", content
+            )
         for name in ("export", "init"):
             fails = file != "finetune.json" or name != "init"
             yield Case(f"{name}: {file}: cut", models[name], f"classify/best/{file}", b'{"a', fails)
     for task in ("tag", "ner"):
         for file in ("finetune.json", "config.json", "model.safetensors"):
-            yield Case(f"predict {task}: {file}: cut", ("predict", task, "--text=a"),
-                       f"{task}/best/{file}", lambda old: old[: len(old) // 2])  # fmt: skip
+            yield Case(
+                f"predict {task}: {file}: cut",
+                ("predict", task, "--text=a"),
+                f"{task}/best/{file}",
+                lambda old: old[: len(old) // 2],
+            )
     train = ("classify", *MODEL, "--data=texts", "--out=new")
     for file in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
         for kind in ("empty", "cut", "binary", "a list", "deep", "a folder"):
             may_ignore = file == "tokenizer_config.json" and kind == "a folder"
-            yield Case(f"train: {file}: {kind}", train, f"bert/{file}", NOT_OBJECTS[kind],
-                       not may_ignore)  # fmt: skip
+            yield Case(
+                f"train: {file}: {kind}", train, f"bert/{file}", NOT_OBJECTS[kind], not may_ignore
+            )
     resume = ("classify", *MODEL, "--data=texts", "--out=classify", "--resume")
-    for file in ("trainer_state.json", "optimizer.safetensors", "random.safetensors",
-                 "model.safetensors", "finetune.json"):  # fmt: skip
+    for file in (
+        "trainer_state.json",
+        "optimizer.safetensors",
+        "random.safetensors",
+        "model.safetensors",
+        "finetune.json",
+    ):
         for kind in ("empty", "cut", "binary", "a list", "a folder"):
-            yield Case(f"resume: {file}: {kind}", resume, f"classify/last/{file}",
-                       NOT_OBJECTS[kind], file != "finetune.json")  # fmt: skip
+            yield Case(
+                f"resume: {file}: {kind}",
+                resume,
+                f"classify/last/{file}",
+                NOT_OBJECTS[kind],
+                file != "finetune.json",
+            )
     for kind, content in NOT_OBJECTS.items():
         yield Case(f"resume: log.jsonl: {kind}", resume, "classify/log.jsonl", content, False)
         for name, command in {
@@ -230,13 +259,28 @@ def saved_cases() -> Iterator[Case]:  # noqa: C901
             if content is None:
                 continue  # the seed is taken for unfinished, and continues
             yield Case(f"seeds: {file}: {kind}", seeds, f"seeds/seed-1/{file}", content, False)
-        for file in ("config.json", "metrics.json", "environment.json", "log.jsonl",
-                     "training_vocabulary.json"):  # fmt: skip
-            yield Case(f"report: {file}: {kind}", ("report", "tag", "--out=page.html"),
-                       f"tag/{file}", content, False)  # fmt: skip
+        for file in (
+            "config.json",
+            "metrics.json",
+            "environment.json",
+            "log.jsonl",
+            "training_vocabulary.json",
+        ):
+            yield Case(
+                f"report: {file}: {kind}",
+                ("report", "tag", "--out=page.html"),
+                f"tag/{file}",
+                content,
+                False,
+            )
         for file in ("seeds.json", "seed-1/config.json"):
-            yield Case(f"recipes: {file}: {kind}", ("recipes", "--folder=r", "--runs=."),
-                       f"seeds/{file}", content, False)  # fmt: skip
+            yield Case(
+                f"recipes: {file}: {kind}",
+                ("recipes", "--folder=r", "--runs=."),
+                f"seeds/{file}",
+                content,
+                False,
+            )
 
 
 def edited_cases(rng: random.Random) -> Iterator[Case]:
@@ -257,29 +301,59 @@ def edited_cases(rng: random.Random) -> Iterator[Case]:
         "seeds/seeds.json": ("recipes", "--folder=r", "--runs=."),
         "seeds/seed-1/metrics.json": ("recipes", "--folder=r", "--runs=seeds/seed-1"),
         "seeds/seed-1/environment.json": ("report", "seeds", "--out=page.html"),
-    }  # fmt: skip
+    }
     for (file, command), number in itertools.product(commands.items(), range(10)):
         yield Case(f"edited {number}: {file}", command, file, edit(rng.randrange(2**32)), False)
     lines = {
-        "classify/predictions.test.jsonl": [("analyze", "classify"),
-                                            ("score", "{}", "texts/test.jsonl"),
-                                            ("report", "classify", "--out=page.html")],
-        "tag/predictions.test.jsonl": [("analyze", "tag"), ("compare", "tag", "tag"),
-                                       ("score", "{}", "words/test.jsonl")],
-        "ner/predictions.test.jsonl": [("analyze", "ner"), ("report", "ner", "--out=page.html"),
-                                       ("score", "{}", "words/test.jsonl")],
+        "classify/predictions.test.jsonl": [
+            ("analyze", "classify"),
+            ("score", "{}", "texts/test.jsonl"),
+            ("report", "classify", "--out=page.html"),
+        ],
+        "tag/predictions.test.jsonl": [
+            ("analyze", "tag"),
+            ("compare", "tag", "tag"),
+            ("score", "{}", "words/test.jsonl"),
+        ],
+        "ner/predictions.test.jsonl": [
+            ("analyze", "ner"),
+            ("report", "ner", "--out=page.html"),
+            ("score", "{}", "words/test.jsonl"),
+        ],
         "tag/log.jsonl": [("report", "tag", "--out=page.html")],
         "classify/log.jsonl": [resume],
-    }  # fmt: skip
+    }
     for file, several in lines.items():
         for command, number in itertools.product(several, range(8)):
             filled = tuple(part.format(file) for part in command)
-            yield Case(f"edited {number}: {file}: {command[0]}", filled, file,
-                       edit(rng.randrange(2**32), lines=True), False)  # fmt: skip
+            yield Case(
+                f"edited {number}: {file}: {command[0]}",
+                filled,
+                file,
+                edit(rng.randrange(2**32), lines=True),
+                False,
+            )
 
 
-VALUES: list[Any] = [None, -1, 10**30, 1.5, float("nan"), True, "", "x\0y", "٣", [], [[]], {},
-                     [None], {"a": None}, "\u202e", ["a"] * 3, -(10**5)]  # fmt: skip
+VALUES: list[Any] = [
+    None,
+    -1,
+    10**30,
+    1.5,
+    float("nan"),
+    True,
+    "",
+    "x\0y",
+    "٣",
+    [],
+    [[]],
+    {},
+    [None],
+    {"a": None},
+    "\u202e",
+    ["a"] * 3,
+    -(10**5),
+]
 
 
 def edit(seed: int, lines: bool = False) -> Callable[[bytes], bytes]:
@@ -366,8 +440,9 @@ def argument_cases() -> Iterator[Case]:
         for option in ("--epochs", "--steps", "--lr", "--seed", "--batch-size", "--warmup"):
             fits = value == "0" and option in ("--seed", "--warmup")
             if not fits:
-                yield Case(f"{option} {value[:6]!r}", (*train, f"{option}={value}"), "", b"",
-                           named=option)  # fmt: skip
+                yield Case(
+                    f"{option} {value[:6]!r}", (*train, f"{option}={value}"), "", b"", named=option
+                )
     for value in ("\x1b[31m", "\udc80\udcff", "x" * 5000, " ", "/dev/null/x", "~nobody/x", "$x"):
         for name, command in {
             "--data": ("classify", *MODEL, "--dry-run", f"--data={value}"),
@@ -398,13 +473,21 @@ def argument_cases() -> Iterator[Case]:
 
 CASES = [
     *data_cases(),
-    *(Case(f"check: damaged {n}.parquet", ("check", "new.parquet"), "new.parquet",
-           damaged_parquet(n), False) for n in range(6)),
+    *(
+        Case(
+            f"check: damaged {n}.parquet",
+            ("check", "new.parquet"),
+            "new.parquet",
+            damaged_parquet(n),
+            False,
+        )
+        for n in range(6)
+    ),
     *saved_cases(),
     *edited_cases(random.Random(SEED)),
     *recipe_cases(),
     *argument_cases(),
-]  # fmt: skip
+]
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:

@@ -29,9 +29,16 @@ from tests.command import run
 from tests.tiny import save_tiny_checkpoint
 
 PREDICTION_KEYS = (
-    "id", "label", "score", "scores", "tags", "spans", "offsets", "relations",
+    "id",
+    "label",
+    "score",
+    "scores",
+    "tags",
+    "spans",
+    "offsets",
+    "relations",
     "log_likelihood",
-)  # fmt: skip
+)
 """What a line of predictions says about the prediction (and not about the gold)."""
 
 RECIPE = """\

@@ -101,8 +101,17 @@ class Workspace:
         words = [self.model if word in stands_for else word for word in words]
         if words[0] == "run":
             words += ["--model", self.model]
-        if words[0] in ("classify", "nli", "tag", "ner", "relations", "sentence", "pretrain",
-                        "run", "distill"):  # fmt: skip
+        if words[0] in (
+            "classify",
+            "nli",
+            "tag",
+            "ner",
+            "relations",
+            "sentence",
+            "pretrain",
+            "run",
+            "distill",
+        ):
             words += ["--steps", "2", "--limit", "60"]
         if words[0] == "curve":
             words += ["--steps", "2"]

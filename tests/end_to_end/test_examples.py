@@ -58,8 +58,12 @@ def test_example(
     runpy.run_path(str(script), run_name="__main__")
     assert SAYS.get(script.stem, "") in capsys.readouterr().out
     saved = tmp_path / "run"
-    written = ("model.safetensors", "best/finetune.json", "senses.safetensors",
-               "fold-1.1/best/finetune.json")  # fmt: skip
+    written = (
+        "model.safetensors",
+        "best/finetune.json",
+        "senses.safetensors",
+        "fold-1.1/best/finetune.json",
+    )
     assert any((saved / name).exists() for name in written)
 
 
@@ -100,10 +104,23 @@ def test_notebook_in_a_kernel(model: Path, tmp_path: Path, monkeypatch: pytest.M
 
 def test_there_is_an_example_for_each_feature():
     assert {path.stem for path in SCRIPTS} >= {
-        "classify", "multi_label", "regression", "nli", "tag", "tag_crf", "ner",
-        "own_data", "long_texts", "predict", "resume", "layers", "own_loop", "onnx_export",
-        "context", "rank",
-    }  # fmt: skip
+        "classify",
+        "multi_label",
+        "regression",
+        "nli",
+        "tag",
+        "tag_crf",
+        "ner",
+        "own_data",
+        "long_texts",
+        "predict",
+        "resume",
+        "layers",
+        "own_loop",
+        "onnx_export",
+        "context",
+        "rank",
+    }
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

@@ -136,9 +136,15 @@ def test_recipe_trains(path: Path, place: Path, tmp_path: Path):
     source = place / data_of(recipe)
     length = min(40, int({**recipe.settings, **recipe.smoke}.get("max_length", 40)))
     smoke = {
-        **recipe.smoke, "model": place / "model", "data": source, "steps": 2, "batch_size": 4,
-        "max_length": length, "precision": "fp32", "out": tmp_path / "run",
-    }  # fmt: skip
+        **recipe.smoke,
+        "model": place / "model",
+        "data": source,
+        "steps": 2,
+        "batch_size": 4,
+        "max_length": length,
+        "precision": "fp32",
+        "out": tmp_path / "run",
+    }
     if "init_from" in recipe.settings:
         smoke["init_from"] = place / "begin"
     outcome = run(

@@ -43,10 +43,13 @@ def corrupted(rows: list[dict], rate: float, seed: int) -> list[dict]:
     """Predictions that lose each entity with a chance."""
     rng = random.Random(seed)
     return [
-        {"id": index, "words": row["tokens"],
-         "tags": [tag if rng.random() > rate else "O" for tag in row["tags"]]}
+        {
+            "id": index,
+            "words": row["tokens"],
+            "tags": [tag if rng.random() > rate else "O" for tag in row["tags"]],
+        }
         for index, row in enumerate(rows)
-    ]  # fmt: skip
+    ]
 
 
 def columns(path: Path, *sides: list[list[str]], every: int = 6) -> Path:
@@ -101,13 +104,16 @@ def test_the_table(place: Path):
     assert len(lines) == 7
 
 
-@pytest.mark.parametrize("first, second, more", [
-    ("good.jsonl", "bad.conll", ("--gold", "gold.jsonl")),
-    ("good.two.conll", "bad.two.conll", ("--gold", "gold.conll")),
-    ("good.conll", "bad.conll", ()),
-    ("good.jsonl", "bad.conll", ()),
-    ("good.two.conll", "bad.jsonl", ("--gold", "good.conll", "--columns", "tags=1")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "first, second, more",
+    [
+        ("good.jsonl", "bad.conll", ("--gold", "gold.jsonl")),
+        ("good.two.conll", "bad.two.conll", ("--gold", "gold.conll")),
+        ("good.conll", "bad.conll", ()),
+        ("good.jsonl", "bad.conll", ()),
+        ("good.two.conll", "bad.jsonl", ("--gold", "good.conll", "--columns", "tags=1")),
+    ],
+)
 def test_formats_of_files(place: Path, first: str, second: str, more: tuple[str, ...]):
     found = compared(first, second, *more)
     expected = compared("good.jsonl", "bad.jsonl", "--gold", "gold.jsonl")
@@ -119,8 +125,9 @@ def test_every_metric_that_score_prints(place: Path):
     for name, value in json.loads(run("score", "bad.jsonl", "gold.jsonl").out).items():
         found = compared("good.jsonl", "bad.jsonl", "--gold", "gold.jsonl", "--metric", name)
         assert found["b"]["value"] == pytest.approx(value) and found["metric"] == name
-    found = compared("good.jsonl", "bad.jsonl", "--gold", "gold.jsonl", "--metric",
-                     "span_f1_strict:PER")  # fmt: skip
+    found = compared(
+        "good.jsonl", "bad.jsonl", "--gold", "gold.jsonl", "--metric", "span_f1_strict:PER"
+    )
     assert found["b"]["low"] < found["b"]["value"] < found["b"]["high"]
 
 
@@ -134,8 +141,10 @@ def told(*arguments: str) -> dict[str, float]:
             if name == "counted":
                 if row["counted"] == "strict":  # of tags, read as conlleval does
                     continue
-                scores |= {f"span_{rate}_{row['counted']}": row[rate]
-                           for rate in ("precision", "recall", "f1")}  # fmt: skip
+                scores |= {
+                    f"span_{rate}_{row['counted']}": row[rate]
+                    for rate in ("precision", "recall", "f1")
+                }
             elif name in ("label", "tag"):
                 scores |= {
                     f"{rate}:{row[name]}": row[rate] for rate in ("precision", "recall", "f1")
@@ -161,11 +170,20 @@ def test_every_score_of_spans_of_analyze(place: Path):
     gold = gold_sentences(30)
     nested, answers = [], []
     for row in gold:
-        spans = [{"start": i, "end": i + rng.randint(1, 3), "label": rng.choice(TYPES)}
-                 for i in range(0, 6, 2)]  # fmt: skip
-        found = [span | {"end": span["end"] + (rng.random() < 0.2), "label": rng.choice(TYPES),
-                         "score": rng.random()}
-                 for span in spans if rng.random() < 0.8]  # fmt: skip
+        spans = [
+            {"start": i, "end": i + rng.randint(1, 3), "label": rng.choice(TYPES)}
+            for i in range(0, 6, 2)
+        ]
+        found = [
+            span
+            | {
+                "end": span["end"] + (rng.random() < 0.2),
+                "label": rng.choice(TYPES),
+                "score": rng.random(),
+            }
+            for span in spans
+            if rng.random() < 0.8
+        ]
         nested.append({"tokens": row["tokens"], "spans": spans})
         answers.append({"words": row["tokens"], "spans": found})
     write_jsonl(place / "nested.jsonl", nested)
@@ -173,9 +191,18 @@ def test_every_score_of_spans_of_analyze(place: Path):
     write_jsonl(place / "train.jsonl", nested[:10])
     more = ("--train", "train.jsonl")
     scores = told("found.jsonl", "nested.jsonl", *more)
-    assert {"span_f1_partial", "span_f1_type", "span_precision_exact", "span_f1_macro", "ece",
-            "span_f1_length:3", "span_f1_depth:within_1", "span_f1_in_training:unseen",
-            "span_f1_inner", "span_f1_strict:PER"} <= {*scores}  # fmt: skip
+    assert {
+        "span_f1_partial",
+        "span_f1_type",
+        "span_precision_exact",
+        "span_f1_macro",
+        "ece",
+        "span_f1_length:3",
+        "span_f1_depth:within_1",
+        "span_f1_in_training:unseen",
+        "span_f1_inner",
+        "span_f1_strict:PER",
+    } <= {*scores}
     agree("found.jsonl", "found.jsonl", "--gold", "nested.jsonl", *more, told_of=scores)
     scores = told("bad.jsonl", "gold.jsonl")
     assert {"span_f1_partial", "span_f1_strict", "tag_accuracy"} <= {*scores}
@@ -185,21 +212,40 @@ def test_every_score_of_spans_of_analyze(place: Path):
 def test_every_score_of_tags_of_analyze(place: Path):
     rng = random.Random(4)
     tags = ("NOUN", "VERB", "DET")
-    gold = [{"tokens": [f"w{rng.randint(0, 30)}" for _ in range(size)],
-             "tags": [rng.choice(tags) for _ in range(size)]} for size in range(1, 25)]  # fmt: skip
+    gold = [
+        {
+            "tokens": [f"w{rng.randint(0, 30)}" for _ in range(size)],
+            "tags": [rng.choice(tags) for _ in range(size)],
+        }
+        for size in range(1, 25)
+    ]
     for name in ("a", "b"):
-        rows = [{"tags": [t if rng.random() < 0.7 else rng.choice(tags) for t in row["tags"]],
-                 "scores": [rng.random() for _ in row["tags"]]} for row in gold]  # fmt: skip
+        rows = [
+            {
+                "tags": [t if rng.random() < 0.7 else rng.choice(tags) for t in row["tags"]],
+                "scores": [rng.random() for _ in row["tags"]],
+            }
+            for row in gold
+        ]
         write_jsonl(place / f"{name}.jsonl", rows)
     write_jsonl(place / "pos.jsonl", gold)
     write_jsonl(place / "train.jsonl", gold[:8])
     scores = told("b.jsonl", "pos.jsonl", "--train", "train.jsonl")
-    assert {"weighted_f1", "matthews", "unseen_word_accuracy", "accuracy_position:2-10", "ece",
-            "f1:DET", "accuracy_in_training:unseen"} <= {*scores}  # fmt: skip
+    assert {
+        "weighted_f1",
+        "matthews",
+        "unseen_word_accuracy",
+        "accuracy_position:2-10",
+        "ece",
+        "f1:DET",
+        "accuracy_in_training:unseen",
+    } <= {*scores}
     files = ("a.jsonl", "b.jsonl", "--gold", "pos.jsonl")
     agree(*files, "--train", "train.jsonl", told_of=scores)
-    refused(run("compare", *files, "--metric", "unseen_word_accuracy"),
-            "The training data are not known: name them with --train FILE.")  # fmt: skip
+    refused(
+        run("compare", *files, "--metric", "unseen_word_accuracy"),
+        "The training data are not known: name them with --train FILE.",
+    )
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -212,8 +258,13 @@ def test_every_score_of_labels_of_analyze(place: Path, several: bool):
 
     gold = [{"text": "a " * rng.randint(1, 30), "label": label()} for _ in range(40)]
     for name in ("a", "b"):
-        rows = [{"label": label() if rng.random() < 0.4 else row["label"],
-                 "scores": {name: rng.random() for name in names}} for row in gold]  # fmt: skip
+        rows = [
+            {
+                "label": label() if rng.random() < 0.4 else row["label"],
+                "scores": {name: rng.random() for name in names},
+            }
+            for row in gold
+        ]
         write_jsonl(place / f"{name}.jsonl", rows)
     write_jsonl(place / "g.jsonl", gold)
     scores = told("b.jsonl", "g.jsonl")
@@ -228,8 +279,10 @@ def test_training_data_of_a_run_are_known(runs: Path):
     found = compared("runs/good", "runs/bad", "--metric", "span_f1_in_training:seen")
     plain = compared("runs/good", "runs/bad")  # it was trained on the same sentences
     assert found["difference"]["value"] == pytest.approx(plain["difference"]["value"])
-    refused(run("compare", "runs/good", "runs/bad", "--metric", "span_f1_in_training:unseen"),
-            "does not fit")  # fmt: skip
+    refused(
+        run("compare", "runs/good", "runs/bad", "--metric", "span_f1_in_training:unseen"),
+        "does not fit",
+    )
 
 
 def test_the_documentation_lists_every_metric():
@@ -237,17 +290,24 @@ def test_the_documentation_lists_every_metric():
     table = page.read_text(encoding="utf-8").split("| prediction | metrics |")[1].split("\n\n")[0]
     rows = dict(re.findall(r"^\| ([a-z ]+) \| (.*) \|$", table, re.M))
     kinds = {
-        "a label": "label", "a set of labels": "labels", "a number": "number",
-        "tags that are not spans": "plain tags", "tags that spell spans": "tags", "spans": "spans",
-        "masked subwords": "subwords", "senses of targets": "senses", "relations": "relations",
-    }  # fmt: skip
+        "a label": "label",
+        "a set of labels": "labels",
+        "a number": "number",
+        "tags that are not spans": "plain tags",
+        "tags that spell spans": "tags",
+        "spans": "spans",
+        "masked subwords": "subwords",
+        "senses of targets": "senses",
+        "relations": "relations",
+    }
     assert rows.keys() == kinds.keys()
     for name, cell in rows.items():
         rates = ("span_precision", "span_recall", "relation_precision", "relation_recall")
         whole = {
-            metric for metric in METRICS[kinds[name]]
+            metric
+            for metric in METRICS[kinds[name]]
             if not metric.startswith(rates) and not metric.endswith("_all")  # of vectors
-        }  # fmt: skip
+        }
         listed = re.findall("`([a-z0-9_]+)`", cell)
         assert set(listed) - {"unseen_word_accuracy"} == whole and len(listed) == len({*listed})
 
@@ -263,8 +323,13 @@ def test_documents(place: Path):
 
 def test_tags_against_spans(place: Path):
     gold = gold_sentences()
-    rows = [{"words": row["tokens"], "spans": [[i, i + 1, tag[2:]] for i, tag in
-             enumerate(row["tags"]) if tag != "O"]} for row in corrupted_tokens(gold)]  # fmt: skip
+    rows = [
+        {
+            "words": row["tokens"],
+            "spans": [[i, i + 1, tag[2:]] for i, tag in enumerate(row["tags"]) if tag != "O"],
+        }
+        for row in corrupted_tokens(gold)
+    ]
     write_jsonl(place / "spans.jsonl", rows)
     found = compared("good.jsonl", "spans.jsonl", "--gold", "gold.jsonl")
     assert found["metric"] == "span_f1_strict"
@@ -297,8 +362,9 @@ def test_labels_and_numbers(place: Path):
 def test_whole_numbers_and_their_names_are_the_same_classes(place: Path):
     answers = [[0, 1, 1], [1, 0, 0]]
     for gold, first, second in (([0, 1, 0], int, str), (list("010"), str, int)):
-        sides = [[kind(x) for x in each * 9] for kind, each in zip((first, second), answers,
-                                                                   strict=True)]  # fmt: skip
+        sides = [
+            [kind(x) for x in each * 9] for kind, each in zip((first, second), answers, strict=True)
+        ]
         found = compared(*labelled(place, gold * 9, *sides))
         assert found["metric"] == "accuracy"
         assert [found[side]["value"] for side in "ab"] == pytest.approx([2 / 3, 1 / 3])
@@ -345,14 +411,22 @@ def runs(place: Path) -> Path:
 def test_runs(runs: Path):
     found = compared("runs/good", "runs/bad")
     assert [Path(file).parent.name for file in found["a"]["files"]] == [
-        "seed-1", "seed-2", "seed-10"]  # fmt: skip
+        "seed-1",
+        "seed-2",
+        "seed-10",
+    ]
     assert len(found["b"]["runs"]) == 2
     assert found["gold"] == "runs/good/seed-1/predictions.test.jsonl"
     assert found["a"]["value"] == pytest.approx(sum(found["a"]["runs"]) / 3)
-    listed = compared("runs/good/seed-1,runs/good/seed-2,runs/good/seed-10/predictions.test.jsonl",
-                      "runs/bad", "--gold", "gold.jsonl")  # fmt: skip
+    listed = compared(
+        "runs/good/seed-1,runs/good/seed-2,runs/good/seed-10/predictions.test.jsonl",
+        "runs/bad",
+        "--gold",
+        "gold.jsonl",
+    )
     assert {**found, "gold": ""} == {**listed, "gold": ""} | {
-        name: {**listed[name], "files": found[name]["files"]} for name in ("a", "b")}  # fmt: skip
+        name: {**listed[name], "files": found[name]["files"]} for name in ("a", "b")
+    }
     messages = run("compare", "runs/good", "runs/bad", *FEW).out
     assert "3  runs/good" in messages and "over the runs of a system is 0.0" in messages
     assert "three or more" not in messages
@@ -365,14 +439,20 @@ def test_runs(runs: Path):
 def test_runs_with_other_gold_are_refused(place: Path):
     """Other examples, or other gold, even if there are as many."""
     answers = [{"id": i, "label": "ab"[i % 2]} for i in range(30)]
-    for name, word, labels in (("a", "x", "ab"), ("b", "x", "ab"), ("c", "y", "ab"),
-                               ("d", "x", "ba")):  # fmt: skip
+    for name, word, labels in (
+        ("a", "x", "ab"),
+        ("b", "x", "ab"),
+        ("c", "y", "ab"),
+        ("d", "x", "ba"),
+    ):
         gold = [TextExample(i, f"{word} {i}", label=labels[i % 2]) for i in range(30)]
         run_folder(place / f"run-{name}", answers, gold)
     assert compared("run-a", "run-b")["difference"]["value"] == 0
     for other in ("run-c", "run-d"):
-        refused(run("compare", "run-a", other),
-                f"{other}/predictions.test.jsonl has other examples, or other gold")  # fmt: skip
+        refused(
+            run("compare", "run-a", other),
+            f"{other}/predictions.test.jsonl has other examples, or other gold",
+        )
 
 
 def test_runs_that_tag_and_runs_that_find_spans(place: Path):
@@ -397,8 +477,10 @@ def test_runs_that_tag_and_runs_that_find_spans(place: Path):
 
 def test_gold_in_any_prediction_file(place: Path):
     """Lines of any system may hold gold; rows without gold are left out."""
-    write_jsonl(place / "a.jsonl", [{"label": "x", "gold": "x"}, {"label": "y", "gold": "x"},
-                                    {"label": "x", "gold": None}])  # fmt: skip
+    write_jsonl(
+        place / "a.jsonl",
+        [{"label": "x", "gold": "x"}, {"label": "y", "gold": "x"}, {"label": "x", "gold": None}],
+    )
     write_jsonl(place / "b.jsonl", [{"label": "x"}] * 3)
     found = compared("b.jsonl", "a.jsonl")
     assert (found["a"]["value"], found["b"]["value"], found["num_units"]) == (1.0, 0.5, 2)
@@ -408,9 +490,14 @@ def test_gold_in_any_prediction_file(place: Path):
     refused(run("compare", "a.jsonl", "a.jsonl"), "a.jsonl:1: 0 gold tags for 1 word.")
 
 
-@pytest.mark.parametrize("task, make", [
-    ("classify", data.sentiment), ("tag", data.entities), ("ner", data.entities),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "task, make",
+    [
+        ("classify", data.sentiment),
+        ("tag", data.entities),
+        ("ner", data.entities),
+    ],
+)
 def test_a_real_run_needs_its_folder_only(task: str, make: Callable[[Path], Path], tmp_path: Path):
     """Its scores follow from its prediction files, also where its data are gone."""
     save_tiny_checkpoint(tmp_path / "bert", "bert")
@@ -450,15 +537,20 @@ def changed(place: Path, change, name: str = "good") -> str:
     return "changed.jsonl"
 
 
-@pytest.mark.parametrize("change, messages", [
-    (lambda rows: rows.pop(), ("good.jsonl:60: id '59' has no prediction in changed.jsonl",)),
-    (lambda rows: rows[3].update(id=77), ("changed.jsonl:4: id '77' is not in good.jsonl",)),
-    (lambda rows: rows[2]["words"].__setitem__(1, "x"),
-     ("changed.jsonl:3: word 1 is 'x', but 'w2.1' in gold.jsonl:3",)),
-    (lambda rows: rows[2]["tags"].pop(), ("changed.jsonl:3: 11 tags for the 12 words",)),
-    (lambda rows: [row.pop("tags") for row in rows], ("changed.jsonl: each line must have",)),
-    (lambda rows: rows.clear(), ("changed.jsonl: there is no prediction in it",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change, messages",
+    [
+        (lambda rows: rows.pop(), ("good.jsonl:60: id '59' has no prediction in changed.jsonl",)),
+        (lambda rows: rows[3].update(id=77), ("changed.jsonl:4: id '77' is not in good.jsonl",)),
+        (
+            lambda rows: rows[2]["words"].__setitem__(1, "x"),
+            ("changed.jsonl:3: word 1 is 'x', but 'w2.1' in gold.jsonl:3",),
+        ),
+        (lambda rows: rows[2]["tags"].pop(), ("changed.jsonl:3: 11 tags for the 12 words",)),
+        (lambda rows: [row.pop("tags") for row in rows], ("changed.jsonl: each line must have",)),
+        (lambda rows: rows.clear(), ("changed.jsonl: there is no prediction in it",)),
+    ],
+)
 def test_files_that_do_not_fit(place: Path, change, messages: tuple[str, ...]):
     other = changed(place, change)
     refused(run("compare", "good.jsonl", other, "--gold", "gold.jsonl"), *messages)
@@ -466,8 +558,10 @@ def test_files_that_do_not_fit(place: Path, change, messages: tuple[str, ...]):
 
 def test_both_files_are_cut(place: Path):
     other = changed(place, lambda rows: rows.pop())
-    refused(run("compare", other, other, "--gold", "gold.jsonl"),
-            "gold.jsonl: 60 examples, but 59 predictions in changed.jsonl")  # fmt: skip
+    refused(
+        run("compare", other, other, "--gold", "gold.jsonl"),
+        "gold.jsonl: 60 examples, but 59 predictions in changed.jsonl",
+    )
 
 
 def test_other_words_in_columns(place: Path):
@@ -479,39 +573,58 @@ def test_other_words_in_columns(place: Path):
 GOLD = ("--gold", "gold.jsonl")
 
 
-@pytest.mark.parametrize("arguments, messages", [
-    (("good.jsonl", "bad.jsonl"), ("no gold in it", "--gold FILE")),
-    (("good.conll", "bad.conll", "--columns", "tags=1"), ("add --gold FILE",)),
-    (("good.jsonl", "bad.jsonl", "--gold", "no.jsonl"), ("no.jsonl does not exist",)),
-    (("good.jsonl", "no.jsonl", *GOLD), ("no.jsonl does not exist",)),
-    (("good.jsonl", "bad.jsonl", *GOLD, "--metric", "span_f1"),
-     ("--metric span_f1 does not fit these predictions: choose span_precision_conll",
-      "Perhaps you meant 'span_f1_conll'?")),
-    (("good.jsonl", "bad.jsonl", *GOLD, "--metric", "matthews"), ("does not fit",)),
-    (("good.jsonl", "bad.jsonl", *GOLD, "--metric", "span_f1_strict:PET"),
-     ("Perhaps you meant 'span_f1_strict:PER'?",)),
-    (("good.jsonl", "bad.jsonl", *GOLD, "--resamples", "0"), ("--resamples must be 1 or more",)),
-    (("good.jsonl,good.jsonl", "bad.jsonl", *GOLD), ("names the same predictions twice",)),
-    ((",", "bad.jsonl", *GOLD), ("names no predictions",)),
-    ((".", "bad.jsonl", *GOLD), ("no predictions.test.jsonl in it or in its folders",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments, messages",
+    [
+        (("good.jsonl", "bad.jsonl"), ("no gold in it", "--gold FILE")),
+        (("good.conll", "bad.conll", "--columns", "tags=1"), ("add --gold FILE",)),
+        (("good.jsonl", "bad.jsonl", "--gold", "no.jsonl"), ("no.jsonl does not exist",)),
+        (("good.jsonl", "no.jsonl", *GOLD), ("no.jsonl does not exist",)),
+        (
+            ("good.jsonl", "bad.jsonl", *GOLD, "--metric", "span_f1"),
+            (
+                "--metric span_f1 does not fit these predictions: choose span_precision_conll",
+                "Perhaps you meant 'span_f1_conll'?",
+            ),
+        ),
+        (("good.jsonl", "bad.jsonl", *GOLD, "--metric", "matthews"), ("does not fit",)),
+        (
+            ("good.jsonl", "bad.jsonl", *GOLD, "--metric", "span_f1_strict:PET"),
+            ("Perhaps you meant 'span_f1_strict:PER'?",),
+        ),
+        (
+            ("good.jsonl", "bad.jsonl", *GOLD, "--resamples", "0"),
+            ("--resamples must be 1 or more",),
+        ),
+        (("good.jsonl,good.jsonl", "bad.jsonl", *GOLD), ("names the same predictions twice",)),
+        ((",", "bad.jsonl", *GOLD), ("names no predictions",)),
+        ((".", "bad.jsonl", *GOLD), ("no predictions.test.jsonl in it or in its folders",)),
+    ],
+)
 def test_errors_of_use(place: Path, arguments: tuple[str, ...], messages: tuple[str, ...]):
     refused(run("compare", *arguments), *messages)
 
 
 def test_errors_of_runs(runs: Path):
-    refused(run("compare", "runs/good", "runs/bad", "--split", "dev"),
-            "no predictions.dev.jsonl", "write --split test")  # fmt: skip
+    refused(
+        run("compare", "runs/good", "runs/bad", "--split", "dev"),
+        "no predictions.dev.jsonl",
+        "write --split test",
+    )
     write_jsonl(runs / "runs" / "bad" / "seed-1" / "predictions.test.jsonl", [{"label": "x"}] * 60)
-    refused(run("compare", "runs/good", "runs/bad"),
-            "runs/bad/seed-1/predictions.test.jsonl predicts a label, but")  # fmt: skip
+    refused(
+        run("compare", "runs/good", "runs/bad"),
+        "runs/bad/seed-1/predictions.test.jsonl predicts a label, but",
+    )
 
 
 def test_other_kinds_of_predictions(place: Path):
     labelled(place, ["x"] * 60, ["x"] * 60, [0.5] * 60)
     write_jsonl(place / "n.jsonl", [{"text": "x", "label": str(i)} for i in range(60)])
-    refused(run("compare", "a.jsonl", "b.jsonl", "--gold", "n.jsonl"),
-            "b.jsonl predicts numbers, but a.jsonl a label")  # fmt: skip
+    refused(
+        run("compare", "a.jsonl", "b.jsonl", "--gold", "n.jsonl"),
+        "b.jsonl predicts numbers, but a.jsonl a label",
+    )
 
 
 def test_no_documents(place: Path):
@@ -522,11 +635,16 @@ def test_no_documents(place: Path):
 def test_a_column_that_is_not_gold(place: Path):
     """Words, parts of speech and answers: the column before the last is no gold of the last."""
     lines = (place / "good.conll").read_text().splitlines(keepends=True)
-    rows = [line if len(line.split()) != 3 else "{} NN {}\n".format(*line.split()[::2])
-            for line in lines]  # fmt: skip
+    rows = [
+        line if len(line.split()) != 3 else "{} NN {}\n".format(*line.split()[::2])
+        for line in lines
+    ]
     (place / "pos.conll").write_text("".join(rows))
-    refused(run("compare", "pos.conll", "pos.conll"),
-            "pos.conll: the last column but one (NN) holds no gold", "--gold FILE")  # fmt: skip
+    refused(
+        run("compare", "pos.conll", "pos.conll"),
+        "pos.conll: the last column but one (NN) holds no gold",
+        "--gold FILE",
+    )
 
 
 # --- tables for papers -----------------------------------------------------------------------
@@ -546,8 +664,13 @@ def two_data_sets(runs: Path) -> Path:
     return runs
 
 
-SYSTEMS = ("Base=runs/bad", "Best_1=runs/good", "single=runs/good/seed-1", "Base=half/bad",
-           "Best_1=half/good")  # fmt: skip
+SYSTEMS = (
+    "Base=runs/bad",
+    "Best_1=runs/good",
+    "single=runs/good/seed-1",
+    "Base=half/bad",
+    "Best_1=half/good",
+)
 
 
 def test_a_table_of_systems_and_data_sets(two_data_sets: Path):
@@ -555,18 +678,23 @@ def test_a_table_of_systems_and_data_sets(two_data_sets: Path):
     assert outcome.code == 0, outcome.err
     rows = list(csv.DictReader(io.StringIO(outcome.out)))
     assert [(row["system"], row["data"], row["runs"], row["best"]) for row in rows] == [
-        ("Base", "news_a", "2", "false"), ("Best_1", "news_a", "3", "true"),
-        ("single", "news_a", "1", "false"), ("Base", "half", "2", "false"),
+        ("Base", "news_a", "2", "false"),
+        ("Best_1", "news_a", "3", "true"),
+        ("single", "news_a", "1", "false"),
+        ("Base", "half", "2", "false"),
         ("Best_1", "half", "3", "true"),
-    ]  # fmt: skip
+    ]
     pair = compared("runs/good", "runs/bad")
     base, best = rows[0], rows[1]
     assert [float(best[name]) for name in ("mean", "low", "high", "p_bootstrap")] == [
-        *(pair["a"][name] for name in ("value", "low", "high")), pair["p_bootstrap"]]  # fmt: skip
+        *(pair["a"][name] for name in ("value", "low", "high")),
+        pair["p_bootstrap"],
+    ]
     assert float(best["deviation"]) == pytest.approx(statistics.stdev(pair["a"]["runs"]))
     assert (base["p"], base["significant"]) == ("", "false"), "the baseline has no test"
-    larger = [max(float(row["p_bootstrap"]), float(row["p_randomization"]))
-              for row in rows if row["p"]]  # fmt: skip
+    larger = [
+        max(float(row["p_bootstrap"]), float(row["p_randomization"])) for row in rows if row["p"]
+    ]
     assert [float(row["p"]) for row in rows if row["p"]] == pytest.approx(holm(larger))
 
 
@@ -588,7 +716,9 @@ def test_a_table_as_papers_print_it(two_data_sets: Path):
 def test_two_systems_are_a_table_with_a_baseline_or_two_data_sets(two_data_sets: Path):
     found = compared("A:x=runs/good", "A:y=half/good")
     assert [(row["system"], row["data"], row["p"]) for row in found] == [
-        ("A", "x", None), ("A", "y", None)]  # fmt: skip
+        ("A", "x", None),
+        ("A", "y", None),
+    ]
     found = compared("runs/good", "runs/bad", "--baseline", "bad")
     assert [row["p"] is None for row in found] == [False, True]
     named = compared("Ours=runs/good", "Theirs=runs/bad")
@@ -596,14 +726,22 @@ def test_two_systems_are_a_table_with_a_baseline_or_two_data_sets(two_data_sets:
     assert "Ours" in run("compare", "Ours=runs/good", "Theirs=runs/bad", *FEW).out
 
 
-@pytest.mark.parametrize("arguments, messages", [
-    (("a=runs/good", "a=runs/bad", "b=runs/bad"),
-     ("2 systems are named 'a' on the data set 'news_a'", "NAME:DATA=RUN", "RUN1,RUN2")),
-    (("runs/good", "runs/bad", "--baseline", "Base"), ("--baseline Base: name one of good, bad",)),
-    (("a:=runs/good", "b=runs/bad"), ("a:=runs/good: write RUN, NAME=RUN or NAME:DATA=RUN",)),
-    (("a:x=runs/good", "a:y=half/good", "--gold", "gold.jsonl"), ("leave --gold out",)),
-    (("a:x=runs/good", "b:x=half/good", "c:x=half/bad"), ("has no prediction in half/good",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments, messages",
+    [
+        (
+            ("a=runs/good", "a=runs/bad", "b=runs/bad"),
+            ("2 systems are named 'a' on the data set 'news_a'", "NAME:DATA=RUN", "RUN1,RUN2"),
+        ),
+        (
+            ("runs/good", "runs/bad", "--baseline", "Base"),
+            ("--baseline Base: name one of good, bad",),
+        ),
+        (("a:=runs/good", "b=runs/bad"), ("a:=runs/good: write RUN, NAME=RUN or NAME:DATA=RUN",)),
+        (("a:x=runs/good", "a:y=half/good", "--gold", "gold.jsonl"), ("leave --gold out",)),
+        (("a:x=runs/good", "b:x=half/good", "c:x=half/bad"), ("has no prediction in half/good",)),
+    ],
+)
 def test_tables_that_cannot_be(
     two_data_sets: Path, arguments: tuple[str, ...], messages: tuple[str, ...]
 ):

@@ -35,9 +35,15 @@ def test_noise_is_found_in_order_of_doubt():
     assert np.mean([label == true[index] for index, label in found if wrong[index]]) > 0.95
 
 
-@pytest.mark.parametrize(("accuracy", "error", "credible"), [
-    (0.9, 0.5, True), (0.5, 0.05, True), (0.68, 0.24, False), (0.8999, 0.0501, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("accuracy", "error", "credible"),
+    [
+        (0.9, 0.5, True),
+        (0.5, 0.05, True),
+        (0.68, 0.24, False),
+        (0.8999, 0.0501, False),
+    ],
+)
 def test_whose_doubts_are_worth_a_look(accuracy: float, error: float, credible: bool):
     assert (credibility_warning(accuracy, error) == "") is credible
 

@@ -34,21 +34,26 @@ def analysed(*arguments: str | Path) -> dict:
 def tagged(number: int, seed: int, tags: tuple[str, ...] = TAGS) -> list[dict]:
     rng = random.Random(seed)
     return [
-        {"tokens": [f"w{rng.randint(0, 30)}" for _ in range(size)],
-         "tags": [rng.choice(tags) for _ in range(size)]}
+        {
+            "tokens": [f"w{rng.randint(0, 30)}" for _ in range(size)],
+            "tags": [rng.choice(tags) for _ in range(size)],
+        }
         for size in (rng.randint(1, 15) for _ in range(number))
-    ]  # fmt: skip
+    ]
 
 
 def answers(rows: list[dict], seed: int = 5, rate: float = 0.2) -> list[dict]:
     rng = random.Random(seed)
     names = sorted({tag for row in rows for tag in row["tags"]})
     return [
-        {"id": index, "words": row["tokens"],
-         "tags": [tag if rng.random() > rate else rng.choice(names) for tag in row["tags"]],
-         "scores": [round(rng.uniform(0.3, 1), 3) for _ in row["tags"]]}
+        {
+            "id": index,
+            "words": row["tokens"],
+            "tags": [tag if rng.random() > rate else rng.choice(names) for tag in row["tags"]],
+            "scores": [round(rng.uniform(0.3, 1), 3) for _ in row["tags"]],
+        }
         for index, row in enumerate(rows)
-    ]  # fmt: skip
+    ]
 
 
 def total(table: list[dict], *names: str) -> tuple[int, ...]:
@@ -68,8 +73,10 @@ def test_entities(place: Path):
     assert found["scores"] == scores
     strict = found["tables"]["counted"][0]
     assert (strict["counted"], strict["f1"]) == ("strict", pytest.approx(scores["span_f1_conll"]))
-    sums = {name: total(found["tables"][name], "gold", "found", "predicted", "correct")
-            for name in ("length", "sentence length", "first word", "in training")}  # fmt: skip
+    sums = {
+        name: total(found["tables"][name], "gold", "found", "predicted", "correct")
+        for name in ("length", "sentence length", "first word", "in training")
+    }
     assert len(set(sums.values())) == 1
     num_gold, right, num_predicted, _ = sums["length"]
     assert 2 * right / (num_gold + num_predicted) == pytest.approx(scores["span_f1_conll"])
@@ -93,13 +100,18 @@ def test_parts_of_speech(place: Path):
         write_jsonl(place / f"{name}.jsonl", rows)
     found = analysed("pred.jsonl", "gold.jsonl", "--train", "train.jsonl")
     known = {word for row in train for word in row["tokens"]}
-    unseen = [a == b for row, answer in zip(gold, predicted, strict=True)
-              for word, a, b in zip(row["tokens"], row["tags"], answer["tags"], strict=True)
-              if word not in known]  # fmt: skip
+    unseen = [
+        a == b
+        for row, answer in zip(gold, predicted, strict=True)
+        for word, a, b in zip(row["tokens"], row["tags"], answer["tags"], strict=True)
+        if word not in known
+    ]
     assert found["scores"]["unseen_words"] == len(unseen) > 0
     assert found["scores"]["unseen_word_accuracy"] == pytest.approx(sum(unseen) / len(unseen))
-    numbers = {total(found["tables"][name], "words", "correct")
-               for name in ("position", "sentence length", "in training")}  # fmt: skip
+    numbers = {
+        total(found["tables"][name], "words", "correct")
+        for name in ("position", "sentence length", "in training")
+    }
     ((words, right),) = numbers
     assert right / words == pytest.approx(found["scores"]["accuracy"])
     assert sum(found["errors"].values()) == words - right
@@ -113,8 +125,9 @@ def test_labels_against_scikit_learn(place: Path):
     write_jsonl(
         place / "gold.jsonl", [{"text": f"text {i}", "label": x} for i, x in enumerate(right)]
     )
-    write_jsonl(place / "pred.jsonl", [{"id": i, "label": x, "score": 0.8}
-                                       for i, x in enumerate(answered)])  # fmt: skip
+    write_jsonl(
+        place / "pred.jsonl", [{"id": i, "label": x, "score": 0.8} for i, x in enumerate(answered)]
+    )
     found = analysed("pred.jsonl", "gold.jsonl")
     matrix = [list(row["predicted"].values()) for row in found["tables"]["confusion"]]
     assert matrix == confusion_matrix(right, answered, labels=names).tolist()
@@ -135,13 +148,19 @@ def test_predictions_that_contradict_gold(place: Path):
     right = ["a", "b"] * 5
     gold = [*right[:3], "a", *right[4:]]
     write_jsonl(place / "gold.jsonl", [{"text": f"t{i}", "label": x} for i, x in enumerate(gold)])
-    rows = [{"label": x, "scores": {"a": 0.9, "b": 0.1} if x == "a" else {"a": 0.2, "b": 0.8}}
-            for x in right]  # fmt: skip
+    rows = [
+        {"label": x, "scores": {"a": 0.9, "b": 0.1} if x == "a" else {"a": 0.2, "b": 0.8}}
+        for x in right
+    ]
     write_jsonl(place / "pred.jsonl", rows)
     found = analysed("pred.jsonl", "gold.jsonl")
     (error,) = found["contradictions"]
     assert (error["id"], error["gold"], error["predicted"], error["confidence"]) == (
-        3, "a", "b", 0.8)  # fmt: skip
+        3,
+        "a",
+        "b",
+        0.8,
+    )
     assert (found["num_contradictions"], found["contradictions_left_out"]) == (1, None)
     shown = " ".join(run("analyze", "pred.jsonl", "gold.jsonl").out.split())
     assert "than usual for their class (1): look at these first" in shown
@@ -162,8 +181,10 @@ def test_sets_numbers_and_spans(place: Path):
     write_jsonl(
         place / "gold.jsonl", [{"text": "t", "label": ["a", "b"]}, {"text": "u", "label": []}]
     )
-    rows = [{"label": ["a"], "scores": {"a": 0.9, "b": 0.4}},
-            {"label": ["b"], "scores": {"a": 0.1, "b": 0.7}}]  # fmt: skip
+    rows = [
+        {"label": ["a"], "scores": {"a": 0.9, "b": 0.4}},
+        {"label": ["b"], "scores": {"a": 0.1, "b": 0.7}},
+    ]
     write_jsonl(place / "pred.jsonl", rows)
     found = analysed("pred.jsonl", "gold.jsonl")
     assert found["errors"] == {"miss": 1, "false positive": 1}

@@ -58,9 +58,14 @@ def test_errors_of_a_sentence_share_its_text():
 
 
 drawn = st.lists(
-    st.builds(lambda start, length, label: Span(start, min(5, start + length), label),
-              st.integers(0, 4), st.integers(1, 3), st.sampled_from("AB")), max_size=5,
-)  # fmt: skip
+    st.builds(
+        lambda start, length, label: Span(start, min(5, start + length), label),
+        st.integers(0, 4),
+        st.integers(1, 3),
+        st.sampled_from("AB"),
+    ),
+    max_size=5,
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -76,10 +81,14 @@ def test_every_wrong_span_is_in_one_error(gold: list[Span], predicted: list[Span
 
 
 def test_words():
-    found = word_errors(aligned(
-        "tags", [["N", "N", "V", "N", "N"]], [["N", "V", "V", "D", "V"]],
-        [{"scores": [0.9, 0.8, 1.0, 0.6, 0.95]}],
-    ))  # fmt: skip
+    found = word_errors(
+        aligned(
+            "tags",
+            [["N", "N", "V", "N", "N"]],
+            [["N", "V", "V", "D", "V"]],
+            [{"scores": [0.9, 0.8, 1.0, 0.6, 0.95]}],
+        )
+    )
     assert count_categories(found) == {"N taken for V": 2, "N taken for D": 1}
     assert [m.gold["text"] for m in found] == ["Lima", "New", "York"]
     assert [m.gold["text"] for m in most_confident(found, 2)] == ["York", "Lima"]
@@ -89,11 +98,15 @@ def test_labels_sets_and_numbers():
     rows = [{"score": score} for score in (0.9, 0.6, 0.7)]
     found = label_errors(aligned("label", ["a", "b", "a"], ["a", "a", "b"], rows))
     assert [(m.category, m.id, m.confidence) for m in found] == [
-        ("b taken for a", 1, 0.6), ("a taken for b", 2, 0.7)]  # fmt: skip
+        ("b taken for a", 1, 0.6),
+        ("a taken for b", 2, 0.7),
+    ]
     rows = [{"scores": {"x": 0.2, "y": 0.9, "z": 0.6}}]
     found = label_set_errors(aligned("labels", [("x", "y")], [("y", "z")], rows))
     assert [(m.category, m.gold, m.predicted, m.confidence) for m in found] == [
-        ("miss", "x", None, pytest.approx(0.8)), ("false positive", None, "z", 0.6)]  # fmt: skip
+        ("miss", "x", None, pytest.approx(0.8)),
+        ("false positive", None, "z", 0.6),
+    ]
     found = number_errors(aligned("number", [1.0, 2.0, 3.0], [1.5, 0.0, 3.0]))
     assert [m.id for m in found] == [1, 0, 2]
     assert most_confident(found, 9) == []

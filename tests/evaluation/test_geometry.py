@@ -33,10 +33,12 @@ def test_equal_to_all_pairs(measure: GeometryMeasure, place: int) -> None:
     np.testing.assert_allclose(layer.norm, np.linalg.norm(vectors, axis=1).mean())
     assert layer.dimensions[0][0] == 2 and layer.shares is not None
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    contributions = np.array([
-        np.mean([units[i, d] * units[j, d] for i in range(9) for j in range(9) if i != j])
-        for d in range(6)
-    ])  # fmt: skip
+    contributions = np.array(
+        [
+            np.mean([units[i, d] * units[j, d] for i in range(9) for j in range(9) if i != j])
+            for d in range(6)
+        ]
+    )
     np.testing.assert_allclose(layer.dimensions[0][1], contributions.max())
     top = np.sort(contributions)[::-1]
     np.testing.assert_allclose(layer.shares[3], top[:3].sum() / top.sum())
@@ -50,9 +52,12 @@ def test_equal_to_all_pairs(measure: GeometryMeasure, place: int) -> None:
         layer.adjusted_self_similarity, np.mean(by_word) - layer.expected_cosine
     )
     intra = [
-        np.mean([1 - pdist([vector, text[:, place].mean(0)], "cosine")[0]
-                 for vector in text[:, place]]) for text in VECTORS if len(text)
-    ]  # fmt: skip
+        np.mean(
+            [1 - pdist([vector, text[:, place].mean(0)], "cosine")[0] for vector in text[:, place]]
+        )
+        for text in VECTORS
+        if len(text)
+    ]
     np.testing.assert_allclose(layer.intra_sentence, np.mean(intra))
 
 

@@ -118,10 +118,12 @@ def test_in_the_trainer(tmp_path: Path):
     rows = [
         {"input_ids": [2, 8, 9, 10, 3], "attention_mask": [1] * 5, "labels": [-100, 2, 1, 0, -100]}
     ]
-    arguments = TrainingArguments(str(tmp_path / "out"), use_cpu=True, report_to=[],
-                                  disable_tqdm=True)  # fmt: skip
-    trainer = Trainer(model, arguments, eval_dataset=rows * 3,
-                      compute_metrics=finetune.compute_metrics(LABELS))  # fmt: skip
+    arguments = TrainingArguments(
+        str(tmp_path / "out"), use_cpu=True, report_to=[], disable_tqdm=True
+    )
+    trainer = Trainer(
+        model, arguments, eval_dataset=rows * 3, compute_metrics=finetune.compute_metrics(LABELS)
+    )
     found = trainer.evaluate()
     with torch.inference_mode():
         logits = model.cpu()(

@@ -416,8 +416,11 @@ def test_depth_by_hand():
 
 
 def test_nothing_scores_zero_and_sides_must_agree():
-    assert span_scores([], []) == span_scores([[]], [[]]) == {
-        "span_precision_strict": 0.0, "span_recall_strict": 0.0, "span_f1_strict": 0.0}  # fmt: skip
+    assert (
+        span_scores([], [])
+        == span_scores([[]], [[]])
+        == {"span_precision_strict": 0.0, "span_recall_strict": 0.0, "span_f1_strict": 0.0}
+    )
     flat = span_scores([[Span(0, 1, "X")]], [[Span(0, 2, "X"), Span(0, 1, "Y")]])
     assert flat["span_f1_strict"] == 0.0 and not BY_DEPTH & set(flat)
     with pytest.raises(ValueError, match="2 gold and 1 predicted sentence"):
@@ -444,13 +447,27 @@ GLUE = {  # positive class first, by the names of the hub
 }
 
 
-@pytest.mark.parametrize("positive, negative", [
-    *GLUE.values(),
-    ("hate", "non-hate"), ("irony", "non_irony"), ("Toxic", "not toxic"), ("event", "no-event"),
-    ("offensive", "NotOffensive"), ("known", "UNKNOWN"), ("relevant", "non relevant"),
-    ("yes", "no"), ("Yes", "NO"), ("true", "false"), ("pos", "neg"), ("1", "0"), ("1", "-1"),
-    ("+", "-"), ("LABEL_1", "LABEL_0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "positive, negative",
+    [
+        *GLUE.values(),
+        ("hate", "non-hate"),
+        ("irony", "non_irony"),
+        ("Toxic", "not toxic"),
+        ("event", "no-event"),
+        ("offensive", "NotOffensive"),
+        ("known", "UNKNOWN"),
+        ("relevant", "non relevant"),
+        ("yes", "no"),
+        ("Yes", "NO"),
+        ("true", "false"),
+        ("pos", "neg"),
+        ("1", "0"),
+        ("1", "-1"),
+        ("+", "-"),
+        ("LABEL_1", "LABEL_0"),
+    ],
+)
 def test_names_tell_the_positive_class(positive: str, negative: str):
     """Also where it is the more frequent label."""
     for labels in ([positive, negative], [negative, positive]):
@@ -458,10 +475,18 @@ def test_names_tell_the_positive_class(positive: str, negative: str):
         assert positive_label(labels, {}, negative) == negative
 
 
-@pytest.mark.parametrize("positive, negative", [
-    ("fraud", "legit"), ("hate", "none"), ("defect", "ok"), ("phishing", "safe"), ("spam", "ham"),
-    ("2", "1"), ("no", "maybe"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "positive, negative",
+    [
+        ("fraud", "legit"),
+        ("hate", "none"),
+        ("defect", "ok"),
+        ("phishing", "safe"),
+        ("spam", "ham"),
+        ("2", "1"),
+        ("no", "maybe"),
+    ],
+)
 def test_other_names_leave_it_to_the_rarer_label(positive: str, negative: str):
     for rare, frequent in ((positive, negative), (negative, positive)):
         assert positive_label([rare, frequent], {rare: 3, frequent: 7}) == rare
@@ -512,8 +537,19 @@ def test_f1_of_glue_is_scikit_learns_in_every_command(
     assert json.loads(run("score", "answers.jsonl", "gold.jsonl").out)["f1"] == expected
     found = json.loads(run("analyze", "answers.jsonl", "gold.jsonl", "--format", "json").out)
     assert found["scores"]["f1"] == expected
-    compared = run("compare", "answers.jsonl", "answers.jsonl", "--gold", "gold.jsonl", "--metric",
-                   "f1", "--resamples", "20", "--format", "json")  # fmt: skip
+    compared = run(
+        "compare",
+        "answers.jsonl",
+        "answers.jsonl",
+        "--gold",
+        "gold.jsonl",
+        "--metric",
+        "f1",
+        "--resamples",
+        "20",
+        "--format",
+        "json",
+    )
     assert json.loads(compared.out)["a"]["value"] == expected
 
 
@@ -544,16 +580,36 @@ def test_the_positive_class_of_score_is_the_rarer_the_given_or_that_of_the_run(
     outcome = run("score", "answers.jsonl", "gold.jsonl", "--positive", "legit")
     assert json.loads(outcome.out)["f1"] == pytest.approx(12 / 14) and "f1" not in outcome.err
     write_jsonl(tmp_path / "run.jsonl", [row | {"positive": "legit"} for row in answers])
-    for command in (("analyze", "run.jsonl", "gold.jsonl"),
-                    ("compare", "run.jsonl", "run.jsonl.gz", "--gold", "gold.jsonl", "--metric",
-                     "f1", "--resamples", "9")):  # fmt: skip
+    for command in (
+        ("analyze", "run.jsonl", "gold.jsonl"),
+        (
+            "compare",
+            "run.jsonl",
+            "run.jsonl.gz",
+            "--gold",
+            "gold.jsonl",
+            "--metric",
+            "f1",
+            "--resamples",
+            "9",
+        ),
+    ):
         (tmp_path / "run.jsonl.gz").write_bytes((tmp_path / "run.jsonl").read_bytes())
         outcome = run(*command)
         assert "0.8571" in outcome.out and "rarer" not in outcome.out
         assert "0.5000" in run(*command, "--positive", "fraud").out
     write_jsonl(tmp_path / "other.jsonl", [row | {"positive": "fraud"} for row in answers])
-    outcome = run("compare", "run.jsonl", "other.jsonl", "--gold", "gold.jsonl", "--metric", "f1",
-                  "--resamples", "9")  # fmt: skip
+    outcome = run(
+        "compare",
+        "run.jsonl",
+        "other.jsonl",
+        "--gold",
+        "gold.jsonl",
+        "--metric",
+        "f1",
+        "--resamples",
+        "9",
+    )
     assert "f1 is that of 'fraud', the rarer label of gold" in outcome.out
     outcome = run("score", "answers.jsonl", "gold.jsonl", "--positive", "spam")
     assert outcome.code == 2

@@ -32,8 +32,12 @@ quick = settings(max_examples=40, deadline=None)
 NAMES = ["a", "b", "c"]
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 BIOES = ["O", "B-PER", "I-PER", "E-PER", "S-PER", "S-LOC"]
-SPANS = [Span(start, end, label) for start in range(3) for end in range(start + 1, 4)
-         for label in ("X", "Y")]  # fmt: skip
+SPANS = [
+    Span(start, end, label)
+    for start in range(3)
+    for end in range(start + 1, 4)
+    for label in ("X", "Y")
+]
 
 
 def answered(
@@ -49,15 +53,29 @@ def answered(
     }
     if form == "tags":
         alphabets = [NAMES if s is None else BIOES if s == "BIOES" else TAGS for s in schemes]
-        rows = st.integers(1, 6).flatmap(lambda n: st.tuples(*(
-            st.lists(st.sampled_from(alphabet), min_size=n, max_size=n)
-            for alphabet in (alphabets[0], alphabets[1], alphabets[1]))))  # fmt: skip
+        rows = st.integers(1, 6).flatmap(
+            lambda n: st.tuples(
+                *(
+                    st.lists(st.sampled_from(alphabet), min_size=n, max_size=n)
+                    for alphabet in (alphabets[0], alphabets[1], alphabets[1])
+                )
+            )
+        )
     else:
         rows = st.tuples(*[one[form]] * 3)
-    return st.lists(rows, min_size=1, max_size=12).map(lambda rows: tuple(
-        asked(AlignedPredictions("label" if form == "two" else form, [row[0] for row in rows],
-                      [row[side] for row in rows], schemes or (None, None))) for side in (1, 2)
-    ))  # fmt: skip
+    return st.lists(rows, min_size=1, max_size=12).map(
+        lambda rows: tuple(
+            asked(
+                AlignedPredictions(
+                    "label" if form == "two" else form,
+                    [row[0] for row in rows],
+                    [row[side] for row in rows],
+                    schemes or (None, None),
+                )
+            )
+            for side in (1, 2)
+        )
+    )
 
 
 def asked(run: AlignedPredictions) -> AlignedPredictions:
@@ -85,10 +103,12 @@ def asked(run: AlignedPredictions) -> AlignedPredictions:
 
 
 WORDS = ["Ana", "saw", "the", "Oslo", "tram"]
-TRAIN = TrainingVocabulary.of([
-    TokenExample(0, ("Ana", "the", "Oslo"), (Span(0, 1, "PER"), Span(2, 3, "X")), tuple("aba")),
-    TokenExample(1, ("Ana", "saw"), (Span(0, 2, "Y"),), tuple("bb")),
-])  # fmt: skip
+TRAIN = TrainingVocabulary.of(
+    [
+        TokenExample(0, ("Ana", "the", "Oslo"), (Span(0, 1, "PER"), Span(2, 3, "X")), tuple("aba")),
+        TokenExample(1, ("Ana", "saw"), (Span(0, 2, "Y"),), tuple("bb")),
+    ]
+)
 
 
 FORMS = {
@@ -136,8 +156,14 @@ def scores_of(run: AlignedPredictions, names: Sequence[str]) -> dict[str, float]
 
 
 GROUPED = (
-    "length", "depth", "sentence length", "first word", "position", "in training", "text length",
-)  # fmt: skip
+    "length",
+    "depth",
+    "sentence length",
+    "first word",
+    "position",
+    "in training",
+    "text length",
+)
 
 
 def metrics_of(runs: Sequence[AlignedPredictions]) -> dict[str, list]:
@@ -186,9 +212,19 @@ def test_values_are_the_scores_of_the_resample(form: str):
     check()
 
 
-COUNTS = {"inner_gold", "inner_predicted", "inner_found", "unseen_words", "unseen_word_accuracy",
-          "ece", "f1:a", "f1:b", "f1:c", "f1", *(f"span_{rate}_strict:{name}"
-          for rate in ("f1", "recall") for name in "XY")}  # fmt: skip
+COUNTS = {
+    "inner_gold",
+    "inner_predicted",
+    "inner_found",
+    "unseen_words",
+    "unseen_word_accuracy",
+    "ece",
+    "f1:a",
+    "f1:b",
+    "f1:c",
+    "f1",
+    *(f"span_{rate}_strict:{name}" for rate in ("f1", "recall") for name in "XY"),
+}
 """What is no metric, or none where a name, a group or a probability does not occur."""
 
 
@@ -199,8 +235,10 @@ def test_swapped_answers_score_as_they_would_in_a_file(form: str):
     def check(runs: tuple[AlignedPredictions, AlignedPredictions], seed: int) -> None:
         size = len(runs[0].gold)
         swaps = np.random.default_rng(seed).integers(0, 2, size=size)
-        ours = [[getattr(runs[swap], side)[i] for i, swap in enumerate(swaps)]
-                for side in ("predicted", "rows")]  # fmt: skip
+        ours = [
+            [getattr(runs[swap], side)[i] for i, swap in enumerate(swaps)]
+            for side in ("predicted", "rows")
+        ]
         scores = scores_of(runs[0]._replace(predicted=ours[0], rows=ours[1]), names_of(runs))
         weights = np.concatenate([1 - swaps, swaps])[None].astype(float)
         for name, (first, second) in metrics_of(runs).items():
@@ -242,13 +280,16 @@ def test_numbers_that_are_none():
         count_metric("mse", [AlignedPredictions("number", [1.0], [math.nan])])
 
 
-@pytest.mark.parametrize(("metric", "said"), [
-    ("acuracy", "Perhaps you meant 'accuracy'"),
-    ("span_f1_conll", "choose accuracy, macro_f1, weighted_f1"),
-    ("f1:d", "f1:a, f1:b, f1:c"),
-    ("accuracy:a", "does not fit"),
-    ("f1", "does not fit"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        ("acuracy", "Perhaps you meant 'accuracy'"),
+        ("span_f1_conll", "choose accuracy, macro_f1, weighted_f1"),
+        ("f1:d", "f1:a, f1:b, f1:c"),
+        ("accuracy:a", "does not fit"),
+        ("f1", "does not fit"),
+    ],
+)
 def test_metrics_that_do_not_fit(metric: str, said: str):
     with pytest.raises(ValueError, match=said):
         count_metric(metric, [AlignedPredictions("label", NAMES, NAMES)])

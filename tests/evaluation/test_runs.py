@@ -72,11 +72,14 @@ def test_truth_values_are_classes(tmp_path: Path):
     assert scores["accuracy"] == pytest.approx(2 / 3) == scores["f1"]
 
 
-@pytest.mark.parametrize("gold, answers", [
-    ((1.5, 2, 3), (1, 2, 3)),  # gold has a decimal point
-    ((1, 2, 3), (1, 2.5, 3)),  # an answer has
-    ((1.0, 2.0, 3.0), (1, 2, 3)),  # as floats of training data
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "gold, answers",
+    [
+        ((1.5, 2, 3), (1, 2, 3)),  # gold has a decimal point
+        ((1, 2, 3), (1, 2.5, 3)),  # an answer has
+        ((1.0, 2.0, 3.0), (1, 2, 3)),  # as floats of training data
+    ],
+)
 def test_measures(tmp_path: Path, gold: tuple, answers: tuple):
     assert scored(tmp_path, labels(*answers), texts(*gold))["pearson"] > 0.8
 
@@ -119,11 +122,14 @@ def tagged(*tags: list[str]) -> list[dict]:
     return [{"tokens": ["w"] * len(row), "tags": row} for row in tags]
 
 
-@pytest.mark.parametrize("answer", [
-    ["B-PER", "I-PER", "O", "B-LOC"],
-    ["B-PER", "E-PER", "O", "S-LOC"],  # BIOES against BIO
-    ["B-PER", "L-PER", "O", "U-LOC"],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ["B-PER", "I-PER", "O", "B-LOC"],
+        ["B-PER", "E-PER", "O", "S-LOC"],  # BIOES against BIO
+        ["B-PER", "L-PER", "O", "U-LOC"],
+    ],
+)
 def test_schemes_of_other_systems(tmp_path: Path, answer: list[str]):
     scores = scored(tmp_path, [{"tags": answer}], tagged(["B-PER", "I-PER", "O", "B-LOC"]))
     assert scores["span_f1_strict"] == scores["span_f1_conll"] == scores["tag_accuracy"] == 1.0
@@ -167,12 +173,18 @@ def test_nested_spans(tmp_path: Path):
     assert scores["span_f1_strict:PER"] == 0.0
 
 
-@pytest.mark.parametrize("name, content", [
-    ("a.conll", "Ann I-PER\nLee I-PER\nof O\nOslo I-ORG\nCity I-ORG\n"),
-    ("a.conll", "Ann PER\nLee PER\nof O\nOslo O\nCity O\n\n-DOCSTART- O\n"),
-    ("a.tsv", "1\tAnn\tB-PER\tO\n2\tLee\tI-PER\tO\n3\tof\tO\tO\n4\tOslo\tB-ORG\tB-LOC\n"
-              "5\tCity\tI-ORG\tO\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("a.conll", "Ann I-PER\nLee I-PER\nof O\nOslo I-ORG\nCity I-ORG\n"),
+        ("a.conll", "Ann PER\nLee PER\nof O\nOslo O\nCity O\n\n-DOCSTART- O\n"),
+        (
+            "a.tsv",
+            "1\tAnn\tB-PER\tO\n2\tLee\tI-PER\tO\n3\tof\tO\tO\n4\tOslo\tB-ORG\tB-LOC\n"
+            "5\tCity\tI-ORG\tO\n",
+        ),
+    ],
+)
 def test_spans_against_tags(tmp_path: Path, name: str, content: str):
     (tmp_path / name).write_text(content)
     answers = write_jsonl(tmp_path / "answers.jsonl", [spans(*NESTED[:1], words=WORDS)])
@@ -188,27 +200,34 @@ def test_tags_take_precedence_over_spans(tmp_path: Path):
 TEXT = "Ann  Lee of Oslo"
 
 
-@pytest.mark.parametrize("answer", [
-    {"words": ["Ann", "Lee", "of", "Oslo"], "spans": [{"start": 0, "end": 2, "label": "PER"}]},
-    {"spans": [[0, 2, "PER"]]},
-    {"spans": [{"start_char": 0, "end_char": 8, "label": "PER"}]},
-    {"text": TEXT, "spans": [{"start": 0, "end": 8, "label": "PER"}]},
-    {"text": TEXT, "spans": [{"start": 0, "end": 2, "start_char": 0, "end_char": 8,
-                              "label": "PER"}]},
-    {"text": TEXT, "tokens": [{"text": "Ann", "start": 0, "end": 3}],
-     "spans": [[0, 8, "PER"]]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"words": ["Ann", "Lee", "of", "Oslo"], "spans": [{"start": 0, "end": 2, "label": "PER"}]},
+        {"spans": [[0, 2, "PER"]]},
+        {"spans": [{"start_char": 0, "end_char": 8, "label": "PER"}]},
+        {"text": TEXT, "spans": [{"start": 0, "end": 8, "label": "PER"}]},
+        {
+            "text": TEXT,
+            "spans": [{"start": 0, "end": 2, "start_char": 0, "end_char": 8, "label": "PER"}],
+        },
+        {"text": TEXT, "tokens": [{"text": "Ann", "start": 0, "end": 3}], "spans": [[0, 8, "PER"]]},
+    ],
+)
 def test_spans_in_words_and_characters(tmp_path: Path, answer: dict):
     gold = [{"text": TEXT, "entities": [[0, 8, "PER"]]}]
     assert scored(tmp_path, [answer], gold)["span_f1_strict"] == 1.0
 
 
-@pytest.mark.parametrize(("answers", "f1", "strict"), [
-    ([[0, 5, "LOC"], [12, 15, "PER"]], 1.0, 1.0),
-    ([[0, 5, "LOC"]], 2 / 3, 1.0),
-    ([[0, 5, "LOC"], [12, 16, "PER"]], 0.5, 2 / 3),
-    ([[0, 4, "LOC"], [12, 15, "PER"]], 0.5, 0.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("answers", "f1", "strict"),
+    [
+        ([[0, 5, "LOC"], [12, 15, "PER"]], 1.0, 1.0),
+        ([[0, 5, "LOC"]], 2 / 3, 1.0),
+        ([[0, 5, "LOC"], [12, 16, "PER"]], 0.5, 2 / 3),
+        ([[0, 4, "LOC"], [12, 15, "PER"]], 0.5, 0.0),
+    ],
+)
 def test_spans_that_end_inside_a_word(tmp_path: Path, answers: list, f1: float, strict: float):
     text = "Paris-based Anns"
     gold = [{"text": text, "entities": [[0, 5, "LOC"], [12, 15, "PER"]]}]
@@ -219,12 +238,24 @@ def test_spans_that_end_inside_a_word(tmp_path: Path, answers: list, f1: float, 
 
 def test_a_run_keeps_unreachable_gold_in_its_predictions(tmp_path: Path):
     example = TokenExample(
-        0, ("Paris", "-", "based", "Anns"), (Span(0, 1, "LOC"),), ("B-LOC", "O", "O", "O"),
-        text="Paris-based Anns", offsets=((0, 5), (5, 6), (6, 11), (12, 16)),
+        0,
+        ("Paris", "-", "based", "Anns"),
+        (Span(0, 1, "LOC"),),
+        ("B-LOC", "O", "O", "O"),
+        text="Paris-based Anns",
+        offsets=((0, 5), (5, 6), (6, 11), (12, 16)),
         unreachable=(Span(12, 15, "PER"),),
-    )  # fmt: skip
-    tags = TokenPrediction(0, example.words, example.tags, (1.0,) * 4, example.spans, (1.0,),
-                           example.offsets, example.text)  # fmt: skip
+    )
+    tags = TokenPrediction(
+        0,
+        example.words,
+        example.tags,
+        (1.0,) * 4,
+        example.spans,
+        (1.0,),
+        example.offsets,
+        example.text,
+    )
     spans = SpanPrediction(0, example.words, example.spans, (1.0,), example.offsets, example.text)
     for prediction in (tags, spans):
         path = write_jsonl(tmp_path / "predictions.test.jsonl", [to_row(prediction, example)])
@@ -258,19 +289,28 @@ def test_documents(tmp_path: Path):
     assert score_predictions(answers, str(tmp_path / "gold"))["span_f1_strict"] == 1.0
 
 
-@pytest.mark.parametrize(("answer", "message"), [
-    (spans((3, 6, "ORG")), r"answers.jsonl:1: span 3 to 6 \(ORG\) is empty or outside the 5 words"),
-    (spans((3, 3, "ORG")), r"answers.jsonl:1: span 3 to 3 \(ORG\) is empty"),
-    ({"spans": [{"start": 0, "end": 1}]}, r"answers.jsonl:1: .* is not a span: write"),
-    ({"spans": [[0, "1", "X"]]}, r"answers.jsonl:1: .* is not a span"),
-    ({"spans": {"start": 0}}, r"answers.jsonl:1: .* must be a list of spans"),
-    ({"spans": None}, r"answers.jsonl:1: None must be a list of spans"),
-    (spans(words=WORDS[1:]), r"answers.jsonl:1: 4 words for the 5 words of .*gold.jsonl:1"),
-    (spans(words=[*WORDS[:4], "Town"]), r":1: word 4 is 'Town', but 'City' in .*gold.jsonl:1"),
-    (spans(words="Ann"), r"answers.jsonl:1: words must be a list, not 'Ann'"),
-    ({"spans": [{"start_char": 0, "end_char": 2, "label": "X"}]}, "in characters, but .*jsonl:1"),
-    ({"text": "Ann", "spans": []}, "in characters, but .*gold.jsonl:1 has words and no text"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (
+            spans((3, 6, "ORG")),
+            r"answers.jsonl:1: span 3 to 6 \(ORG\) is empty or outside the 5 words",
+        ),
+        (spans((3, 3, "ORG")), r"answers.jsonl:1: span 3 to 3 \(ORG\) is empty"),
+        ({"spans": [{"start": 0, "end": 1}]}, r"answers.jsonl:1: .* is not a span: write"),
+        ({"spans": [[0, "1", "X"]]}, r"answers.jsonl:1: .* is not a span"),
+        ({"spans": {"start": 0}}, r"answers.jsonl:1: .* must be a list of spans"),
+        ({"spans": None}, r"answers.jsonl:1: None must be a list of spans"),
+        (spans(words=WORDS[1:]), r"answers.jsonl:1: 4 words for the 5 words of .*gold.jsonl:1"),
+        (spans(words=[*WORDS[:4], "Town"]), r":1: word 4 is 'Town', but 'City' in .*gold.jsonl:1"),
+        (spans(words="Ann"), r"answers.jsonl:1: words must be a list, not 'Ann'"),
+        (
+            {"spans": [{"start_char": 0, "end_char": 2, "label": "X"}]},
+            "in characters, but .*jsonl:1",
+        ),
+        ({"text": "Ann", "spans": []}, "in characters, but .*gold.jsonl:1 has words and no text"),
+    ],
+)
 def test_spans_refused(tmp_path: Path, answer: dict, message: str):
     with pytest.raises(ValueError, match=message):
         scored(tmp_path, [answer], [{"tokens": WORDS, "spans": NESTED}])
@@ -285,19 +325,22 @@ def test_spans_need_gold_spans(tmp_path: Path):
         scored(tmp_path, [{"text": "Bob", "spans": []}], [{"text": "Ann", "spans": []}])
 
 
-@pytest.mark.parametrize(("predictions", "gold", "message"), [
-    ([{"label": "a"}, {"tags": ["O"]}], texts("a", "b"), "each line must have `label`"),
-    ([{}], texts("a"), "each line must have `label`"),
-    (labels("a", "b"), texts("a"), "1 example, but 2 predictions"),
-    (labels("a"), [{"text": "a", "label": None}], "no row has a label"),
-    (labels(1.0), texts("a"), "labels are not numbers"),
-    (labels(0, 1), texts("a", "b"), "labels are not numbers"),
-    (labels(0.5, 1), texts("1", "b"), "labels are not numbers"),
-    ([{"tags": ["O"]}], tagged(["O", "O"]), r"answers.jsonl:1: 1 tag for the 2 words of .*:1"),
-    ([{"tags": ["O"]}], [{"tokens": ["a"]}], "no tags"),
-    ([{"tags": "O"}], tagged(["O"]), r"answers.jsonl:1: tags must be a list"),
-    (labels({"a": 1}), texts("a"), r"answers.jsonl:1: label must be"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("predictions", "gold", "message"),
+    [
+        ([{"label": "a"}, {"tags": ["O"]}], texts("a", "b"), "each line must have `label`"),
+        ([{}], texts("a"), "each line must have `label`"),
+        (labels("a", "b"), texts("a"), "1 example, but 2 predictions"),
+        (labels("a"), [{"text": "a", "label": None}], "no row has a label"),
+        (labels(1.0), texts("a"), "labels are not numbers"),
+        (labels(0, 1), texts("a", "b"), "labels are not numbers"),
+        (labels(0.5, 1), texts("1", "b"), "labels are not numbers"),
+        ([{"tags": ["O"]}], tagged(["O", "O"]), r"answers.jsonl:1: 1 tag for the 2 words of .*:1"),
+        ([{"tags": ["O"]}], [{"tokens": ["a"]}], "no tags"),
+        ([{"tags": "O"}], tagged(["O"]), r"answers.jsonl:1: tags must be a list"),
+        (labels({"a": 1}), texts("a"), r"answers.jsonl:1: label must be"),
+    ],
+)
 def test_refused(tmp_path: Path, predictions: list[dict], gold: list[dict], message: str):
     with pytest.raises(ValueError, match=message):
         scored(tmp_path, predictions, gold)
@@ -354,12 +397,15 @@ def test_ids_may_be_the_row_numbers_of_gold(tmp_path: Path):
     assert scored(tmp_path, answers, texts(*"abca"))["accuracy"] == 1.0
 
 
-@pytest.mark.parametrize("ids, message", [
-    (["q3", "q1", "q1", "q0"], r"answers.jsonl:3: id 'q1' is also in .*answers.jsonl:2"),
-    (["q3", "q1", "q2", "q9"], r"answers.jsonl:4: id 'q9' is not in .*gold.jsonl"),
-    (["q3", "q1", "q2"], r"gold.jsonl:4: id 'q0' has no prediction in .*answers.jsonl"),
-    (["q3", "q1", None, "q0"], r"answers.jsonl:3: no id, but .*answers.jsonl:1 has one"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "ids, message",
+    [
+        (["q3", "q1", "q1", "q0"], r"answers.jsonl:3: id 'q1' is also in .*answers.jsonl:2"),
+        (["q3", "q1", "q2", "q9"], r"answers.jsonl:4: id 'q9' is not in .*gold.jsonl"),
+        (["q3", "q1", "q2"], r"gold.jsonl:4: id 'q0' has no prediction in .*answers.jsonl"),
+        (["q3", "q1", None, "q0"], r"answers.jsonl:3: no id, but .*answers.jsonl:1 has one"),
+    ],
+)
 def test_other_ids_are_refused(tmp_path: Path, ids: list, message: str):
     answers = with_ids(labels(*"abca"[: len(ids)]), ids)
     with pytest.raises(UserError, match=message):
@@ -384,8 +430,10 @@ def test_rows_without_gold_need_no_prediction(tmp_path: Path):
 def test_runs_in_another_order_are_compared_by_id(tmp_path: Path):
     rows = [row | {"gold": row["label"], "text": "a"} for row in with_ids(labels(*"abca"), KEYS)]
     rows[0]["label"] = "c"
-    paths = [write_jsonl(tmp_path / f"{name}.jsonl", order)
-             for name, order in (("a", rows), ("b", rows[::-1]))]  # fmt: skip
+    paths = [
+        write_jsonl(tmp_path / f"{name}.jsonl", order)
+        for name, order in (("a", rows), ("b", rows[::-1]))
+    ]
     first, second = align_runs(paths).runs
     assert first.gold == second.gold and first.predicted == second.predicted
     bare = write_jsonl(tmp_path / "gold.jsonl", texts(*"abca"))  # without ids: by position of A
@@ -401,8 +449,16 @@ def test_the_output_names_alignment_by_position(tmp_path: Path):
     assert ", aligned by position\n" in run("analyze", answers, gold).out
     write_jsonl(answers, with_ids(labels(*"abca"), KEYS))
     assert run("score", answers, gold).err == ""
-    assert "q3" in run("analyze", write_jsonl(answers, with_ids(labels(*"bbca"), KEYS)), gold,
-                       "--format", "json").out  # fmt: skip
+    assert (
+        "q3"
+        in run(
+            "analyze",
+            write_jsonl(answers, with_ids(labels(*"bbca"), KEYS)),
+            gold,
+            "--format",
+            "json",
+        ).out
+    )
 
 
 # --- Streams are read once -----------------------------------------------------------------------

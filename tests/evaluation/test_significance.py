@@ -38,14 +38,21 @@ def permutation_test(first: Counts, second: Counts, resamples: float) -> float:
     size = first.num_units
 
     def difference(left: np.ndarray, right: np.ndarray, axis: int) -> np.ndarray:
-        sums = (rows[side.astype(int)].sum(axis=axis - 1 if axis < 0 else axis)
-                for side in (left, right))  # fmt: skip
+        sums = (
+            rows[side.astype(int)].sum(axis=axis - 1 if axis < 0 else axis)
+            for side in (left, right)
+        )
         return np.subtract(*map(first.value, sums))
 
     found = stats.permutation_test(
-        (np.arange(size), np.arange(size, 2 * size)), difference, permutation_type="samples",
-        n_resamples=resamples, vectorized=True, batch=500, **{GENERATOR: np.random.default_rng(0)},
-    )  # fmt: skip
+        (np.arange(size), np.arange(size, 2 * size)),
+        difference,
+        permutation_type="samples",
+        n_resamples=resamples,
+        vectorized=True,
+        batch=500,
+        **{GENERATOR: np.random.default_rng(0)},
+    )
     return float(found.pvalue)
 
 
@@ -86,9 +93,12 @@ def test_intervals_are_those_of_scipys_bootstrap():
     values = [run.rows[:, 0] for run in (first, second)]
     for estimate, sample in zip(found[:3], (*values, values[0] - values[1]), strict=True):
         drawn = stats.bootstrap(
-            (sample,), np.mean, n_resamples=20_000, method="percentile",
+            (sample,),
+            np.mean,
+            n_resamples=20_000,
+            method="percentile",
             **{GENERATOR: np.random.default_rng(2)},
-        )  # fmt: skip
+        )
         expected = drawn.confidence_interval
         assert estimate.value == pytest.approx(sample.mean())
         assert estimate[1:] == pytest.approx((expected.low, expected.high), abs=0.0051)  # a step
@@ -108,8 +118,10 @@ def test_bootstrap_p_of_a_mean_is_that_of_the_normal_distribution():
 
 def two(size: int = 80, runs: tuple[int, int] = (1, 1)) -> tuple[list[Counts], list[Counts]]:
     rng = np.random.default_rng(7)
-    return tuple([correct(rng, size, 0.8 - 0.08 * side) for _ in range(number)]
-                 for side, number in enumerate(runs))  # fmt: skip
+    return tuple(
+        [correct(rng, size, 0.8 - 0.08 * side) for _ in range(number)]
+        for side, number in enumerate(runs)
+    )
 
 
 def test_the_same_system():
@@ -133,7 +145,9 @@ def test_order_and_seed():
     assert found == again != compare(first, second, num_resamples=500, seed=1)
     assert found.difference.value == -turned.difference.value
     assert (found.p_bootstrap, found.p_randomization) == (
-        turned.p_bootstrap, turned.p_randomization)  # fmt: skip
+        turned.p_bootstrap,
+        turned.p_randomization,
+    )
 
 
 def test_copies_of_a_run_are_one_run():
@@ -182,10 +196,12 @@ def simulated(
     """Two recipes on 200 sentences of unlike difficulty; runs differ by ``spread`` in log odds."""
     gold, ease = rng.poisson(1.5, 200), rng.normal(1, 1.5, 200)
     systems = [
-        [spans(rng, gold, 1 / (1 + np.exp(-ease - rng.normal(side * better, spread))))
-         for _ in range(number)]
+        [
+            spans(rng, gold, 1 / (1 + np.exp(-ease - rng.normal(side * better, spread))))
+            for _ in range(number)
+        ]
         for side, number in enumerate(runs)
-    ]  # fmt: skip
+    ]
     return compare(*systems, num_resamples=400, seed=int(rng.integers(2**31)))
 
 

@@ -24,8 +24,12 @@ SUBSETS = ["a"] * 20 + ["b"] * 30 + ["c"] * 10
 def test_cosine() -> None:
     first, second = RANDOM.normal(size=(2, 7, 3, 4))
     found = cosine(first, second)
-    expected = 1 - np.array([[cdist([a], [b], "cosine")[0, 0] for a, b in zip(x, y, strict=True)]
-                             for x, y in zip(first, second, strict=True)])  # fmt: skip
+    expected = 1 - np.array(
+        [
+            [cdist([a], [b], "cosine")[0, 0] for a, b in zip(x, y, strict=True)]
+            for x, y in zip(first, second, strict=True)
+        ]
+    )
     np.testing.assert_allclose(found, expected, atol=1e-12)
     assert cosine([0.0, 0.0], [1.0, 0.0]) == 0
 
@@ -68,9 +72,16 @@ def test_the_interval_of_a_mean_equals_direct_resampling() -> None:
     means = []
     for _ in range(700):
         drawn = random.integers(0, 60, 60)
-        means.append(np.mean([spearmanr(GOLD[drawn][names[drawn] == n],
-                                        PREDICTED[drawn][names[drawn] == n])[0]
-                              for n in "abc"]))  # fmt: skip
+        means.append(
+            np.mean(
+                [
+                    spearmanr(GOLD[drawn][names[drawn] == n], PREDICTED[drawn][names[drawn] == n])[
+                        0
+                    ]
+                    for n in "abc"
+                ]
+            )
+        )
     expected = np.nanquantile(means, [0.025, 0.975])
     np.testing.assert_allclose(found["spearman_mean"][1:], expected, atol=0.05)
 

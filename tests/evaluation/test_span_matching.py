@@ -20,17 +20,25 @@ PER, LOC, ORG = "PER", "LOC", "ORG"
 drawn = st.lists(
     st.builds(
         lambda start, length, label: Span(start, start + length, label),
-        st.integers(0, 6), st.integers(1, 4), st.sampled_from([PER, LOC]),
-    ), max_size=6,
-)  # fmt: skip
+        st.integers(0, 6),
+        st.integers(1, 4),
+        st.sampled_from([PER, LOC]),
+    ),
+    max_size=6,
+)
 sentences = st.lists(st.tuples(drawn, drawn), min_size=1, max_size=4)
 quick = settings(max_examples=40, deadline=None)
 
 
 def test_every_kind():
     gold = [Span(0, 2, PER), Span(3, 4, LOC), Span(5, 8, ORG), Span(9, 11, ORG), Span(12, 13, PER)]
-    predicted = [Span(0, 2, PER), Span(3, 4, ORG), Span(6, 8, ORG), Span(10, 12, LOC),
-                 Span(14, 15, LOC)]  # fmt: skip
+    predicted = [
+        Span(0, 2, PER),
+        Span(3, 4, ORG),
+        Span(6, 8, ORG),
+        Span(10, 12, LOC),
+        Span(14, 15, LOC),
+    ]
     (found,) = match_sentences([gold], [predicted])
     assert [(match.kind, match) for match in found] == [
         ("correct", Match(gold[0], predicted[0])),
@@ -51,21 +59,27 @@ def test_every_pair_that_shares_words_is_looked_at(gold: list[Span], predicted: 
 
 def test_scores_by_hand():
     """One span of each kind, 5 gold and 5 predicted; nervaluate 1.2.1 answers the same."""
-    matches = [[
-        Match(Span(0, 2, PER), Span(0, 2, PER)),
-        Match(Span(3, 4, LOC), Span(3, 4, ORG)),
-        Match(Span(5, 8, ORG), Span(6, 8, ORG)),
-        Match(Span(9, 11, ORG), Span(10, 12, LOC)),
-        Match(Span(12, 13, PER), None),
-        Match(None, Span(14, 15, LOC)),
-    ]]  # fmt: skip
+    matches = [
+        [
+            Match(Span(0, 2, PER), Span(0, 2, PER)),
+            Match(Span(3, 4, LOC), Span(3, 4, ORG)),
+            Match(Span(5, 8, ORG), Span(6, 8, ORG)),
+            Match(Span(9, 11, ORG), Span(10, 12, LOC)),
+            Match(Span(12, 13, PER), None),
+            Match(None, Span(14, 15, LOC)),
+        ]
+    ]
     scores = scores_by_criterion(matches)
     counts = {
         criterion: [scores[criterion][name] for name in ("correct", "incorrect", "partial")]
         for criterion in CRITERIA
     }
-    assert counts == {"strict": [1, 3, 0], "exact": [2, 2, 0], "partial": [2, 0, 2],
-                      "type": [2, 2, 0]}  # fmt: skip
+    assert counts == {
+        "strict": [1, 3, 0],
+        "exact": [2, 2, 0],
+        "partial": [2, 0, 2],
+        "type": [2, 2, 0],
+    }
     f1 = {criterion: each["f1"] for criterion, each in scores.items()}
     assert f1 == {"strict": 0.2, "exact": 0.4, "partial": 0.6, "type": 0.4}
     assert all(each["missed"] == each["spurious"] == 1 for each in scores.values())
@@ -76,8 +90,10 @@ def test_the_nearest_partner_is_taken():
     predicted = [Span(0, 5, PER), Span(1, 6, PER), Span(2, 4, ORG)]
     (found,) = match_sentences([gold], [predicted])
     assert found == [
-        Match(gold[0], predicted[0]), Match(None, predicted[1]), Match(gold[1], predicted[2])
-    ]  # fmt: skip
+        Match(gold[0], predicted[0]),
+        Match(None, predicted[1]),
+        Match(gold[1], predicted[2]),
+    ]
 
 
 @quick

@@ -30,20 +30,32 @@ SIZE = 12
 drawn = st.lists(
     st.builds(
         lambda start, length, label: Span(start, start + length, label),
-        st.integers(0, 6), st.integers(1, 6), st.sampled_from(["PER", "LOC"]),
-    ), max_size=7,
-)  # fmt: skip
+        st.integers(0, 6),
+        st.integers(1, 6),
+        st.sampled_from(["PER", "LOC"]),
+    ),
+    max_size=7,
+)
 rows = st.lists(
     st.tuples(st.lists(st.sampled_from("abc"), min_size=SIZE, max_size=SIZE), drawn, drawn),
-    min_size=1, max_size=4,
-)  # fmt: skip
+    min_size=1,
+    max_size=4,
+)
 quick = settings(max_examples=40, deadline=None)
 
 
 def test_buckets():
     assert buckets(POSITIONS) == ["1", "2-10", "11-50", "51-100", "101-200", "201+"]
     assert [bucket(n, POSITIONS) for n in (0, 1, 2, 10, 11, 200, 201, 10**6)] == [
-        "1", "1", "2-10", "2-10", "11-50", "101-200", "201+", "201+"]  # fmt: skip
+        "1",
+        "1",
+        "2-10",
+        "2-10",
+        "11-50",
+        "101-200",
+        "201+",
+        "201+",
+    ]
 
 
 def test_depths_of_a_nest():
@@ -58,8 +70,11 @@ def test_depth_is_the_longest_chain_around(spans: list[Span]):
     assert {span for span, depth in found.items() if depth} == inner_spans(spans)
 
     def chain(span: Span) -> int:
-        around = [o for o in set(spans)
-                  if o.start <= span.start and span.end <= o.end and o[:2] != span[:2]]  # fmt: skip
+        around = [
+            o
+            for o in set(spans)
+            if o.start <= span.start and span.end <= o.end and o[:2] != span[:2]
+        ]
         return max(map(chain, around), default=-1) + 1
 
     assert found == {span: chain(span) for span in set(spans)}
@@ -75,8 +90,10 @@ def test_subgroups_sum_to_the_whole(sentences: list[tuple[list[str], list[Span],
     found = span_subgroups(words, gold, predicted, train.entity_types)
     assert {"length", "sentence length", "first word", "in training"} <= {*found}
     for name, groups in found.items():
-        sums = {key: sum(group[key] for group in groups)
-                for key in ("gold", "found", "predicted", "correct")}  # fmt: skip
+        sums = {
+            key: sum(group[key] for group in groups)
+            for key in ("gold", "found", "predicted", "correct")
+        }
         assert sums["found"] == sums["correct"] == correct
         assert sums["gold"] == sum(len(set(spans)) for spans in gold)
         assert sums["predicted"] == sum(len(set(spans)) for spans in predicted)
@@ -141,7 +158,10 @@ def test_unseen_words():
     right = [True, False, True, False, False]
     found = count_subgroups(word_groupings(words, train), right, "words")
     assert [(p["in training"], p["words"], p["correct"]) for p in found["in training"]] == [
-        (SEEN_WORDS[0], 2, 1), (SEEN_WORDS[1], 1, 0), (SEEN_WORDS[2], 2, 1)]  # fmt: skip
+        (SEEN_WORDS[0], 2, 1),
+        (SEEN_WORDS[1], 1, 0),
+        (SEEN_WORDS[2], 2, 1),
+    ]
     assert [(p["position"], p["accuracy"]) for p in found["position"]] == [
         ("1", 1.0),
         ("2-10", 0.0),

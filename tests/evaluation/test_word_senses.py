@@ -57,8 +57,11 @@ def test_files_of_keys_and_of_predictions(tmp_path: Path) -> None:
     keys.write_text(f"d0.s0.t0 {B}\nd0.s1.t0 asleep%5:00:00:dead:00\n")
     expected = {"f1": 0.8, "precision": 1.0, "recall": 2 / 3}
     assert score_predictions(keys, str(gold)) == pytest.approx(expected)
-    rows = [{"id": "d0.s0.t0", "senses": [B]}, {"id": "d0.s0.t1", "senses": []},
-            {"id": "d0.s1.t0", "senses": ["asleep%5:00:00:dead:00"]}]  # fmt: skip
+    rows = [
+        {"id": "d0.s0.t0", "senses": [B]},
+        {"id": "d0.s0.t1", "senses": []},
+        {"id": "d0.s1.t0", "senses": ["asleep%5:00:00:dead:00"]},
+    ]
     lines = write_jsonl(tmp_path / "system.jsonl", rows)
     assert score_predictions(lines, str(gold)) == pytest.approx(expected)
     result = compare_systems(str(lines), str(keys), gold=str(gold), resamples=50)
@@ -79,8 +82,9 @@ def test_files_of_keys_and_of_predictions(tmp_path: Path) -> None:
 def model(vectors: dict[str, Any], counts: dict[str, int], **more: Any) -> Disambiguator:
     standardizer = Standardizer(np.array([1.0, 0.0]), np.array([2.0, 0.5]), 9)
     arrays = {sense: np.array(vector, dtype=float) for sense, vector in vectors.items()}
-    return Disambiguator(arrays, {("bank", "NOUN"): counts}, more.pop("inventory", None),
-                         standardizer, **more)  # fmt: skip
+    return Disambiguator(
+        arrays, {("bank", "NOUN"): counts}, more.pop("inventory", None), standardizer, **more
+    )
 
 
 def test_sense_vectors_are_means_of_uses() -> None:
@@ -136,8 +140,13 @@ def test_prior_and_glosses() -> None:
     chosen, _ = choose_prior(found, [target(B)] * 3, [cosines] * 3)
     assert chosen.prior > 0
     inventory = Inventory(Path(), {("bank", "NOUN"): (A, B, C)}, {A: 0, B: 0, C: 0})
-    with_gloss = model({A: [1, 0]}, {A: 1}, inventory=inventory, gloss_weight=1.0,
-                       glosses={A: np.array([0.0, 5.0]), C: np.array([0.0, 2.0])})  # fmt: skip
+    with_gloss = model(
+        {A: [1, 0]},
+        {A: 1},
+        inventory=inventory,
+        gloss_weight=1.0,
+        glosses={A: np.array([0.0, 5.0]), C: np.array([0.0, 2.0])},
+    )
     assert with_gloss.cosines(target(), np.array([0.0, 1.0])) == pytest.approx(
         {A: np.sqrt(0.5), C: 1.0}
     )
@@ -149,8 +158,10 @@ def test_vote_in_documents() -> None:
     found = model({A: [1, 0], B: [0, 1]}, {A: 1, B: 1})
     targets = [target(document="d", key=str(i)) for i in range(3)] + [target(document="e")]
     queries = [[1.0, 0.2], [1.0, 0.1], [0.7, 0.8], [0.7, 0.8]]
-    single = [found.predict(t, found.cosines(t, np.array(q)))
-              for t, q in zip(targets, queries, strict=True)]  # fmt: skip
+    single = [
+        found.predict(t, found.cosines(t, np.array(q)))
+        for t, q in zip(targets, queries, strict=True)
+    ]
     assert [each.sense for each in single] == [A, A, B, B]
     voted = vote_in_documents(targets, single, 1.0)
     assert [each.sense for each in voted] == [A, A, A, B]

@@ -40,72 +40,167 @@ _STUDIO = {
 }
 SEEDS: dict[str, bytes] = {
     "texts.jsonl": lines(
-        {"text": "Fine film", "label": "pos", "id": 1}, {"text": "Dull é", "label": "neg"},
+        {"text": "Fine film", "label": "pos", "id": 1},
+        {"text": "Dull é", "label": "neg"},
         {"text": "A", "text_pair": "B", "label": "pos"},
     ),
     "lists.jsonl": lines(
         {"text": "Fine", "label": ["a", "b"], "scores": {"a": 0.5}}, {"text": "x", "label": []}
     ),
-    "numbers.csv": b"text,text_pair,label\nA,B,0.5\n\"C, d\",E,1.5\n",
+    "numbers.csv": b'text,text_pair,label\nA,B,0.5\n"C, d",E,1.5\n',
     "texts.tsv": b"text\tlabel\nFine\tpos\nDull\tneg\n",
     "plain.txt": "Fine film.\n\nÄnother line\u2028x\n".encode(),
     "tags.jsonl": lines({**_WORDS, "tags": ["B-PER", "O", "B-LOC"]}, {**_WORDS, "tags": ["O"] * 3}),
     "spans.jsonl": lines(
-        {**_WORDS, "spans": [_SPAN, {"start": 2, "end": 3, "label": "LOC"}],
-         "relations": [{"subject": 0, "object": 1, "label": "saw"}]},
+        {
+            **_WORDS,
+            "spans": [_SPAN, {"start": 2, "end": 3, "label": "LOC"}],
+            "relations": [{"subject": 0, "object": 1, "label": "saw"}],
+        },
         {"text": "Ana saw Oslo", "entities": [[0, 3, "PER"]]},
     ),
     "doccano.jsonl": lines({"text": "Ana 😀 Oslo", "label": [[0, 3, "PER"]], "Comments": []}),
     "studio.json": json.dumps([_STUDIO, _STUDIO]).encode(),
     "prodigy.jsonl": lines(
-        {"text": "Ana", "tokens": [{"text": "Ana", "start": 0, "end": 3, "id": 0}],
-         "spans": [{**_SPAN, "end": 3, "token_start": 0, "token_end": 0}], "answer": "accept",
-         "_annotator_id": "x"},
-        {"text": "a", "options": [{"id": "p"}], "accept": ["p"], "answer": "ignore",
-         "config": {"choice_style": "single"}},
+        {
+            "text": "Ana",
+            "tokens": [{"text": "Ana", "start": 0, "end": 3, "id": 0}],
+            "spans": [{**_SPAN, "end": 3, "token_start": 0, "token_end": 0}],
+            "answer": "accept",
+            "_annotator_id": "x",
+        },
+        {
+            "text": "a",
+            "options": [{"id": "p"}],
+            "accept": ["p"],
+            "answer": "ignore",
+            "config": {"choice_style": "single"},
+        },
     ),
     "words.conll": b"-DOCSTART- -X- -X- O\n\nAna NNP I-NP I-PER\nsaw VBD I-VP O\n\n"
-                   b"Oslo NNP B-NP B-LOC\n",
+    b"Oslo NNP B-NP B-LOC\n",
     "words.conllu": b"# sent_id = 1\n1\tAna\tAna\tPROPN\tNNP\t_\t2\tnsubj\t_\t_\n"
-                    b"2\tsaw\tsee\tVERB\tVBD\t_\t0\troot\t_\t_\n",
+    b"2\tsaw\tsee\tVERB\tVBD\t_\t0\troot\t_\t_\n",
     "nested.conll": b"1\tAna\tB-PER\tO\n2\tsaw\tO\tB-X\n",
-    "senses.jsonl": lines({"tokens": ["a", "bank"], "targets": [
-        {"start": 1, "end": 2, "lemma": "bank", "pos": "NOUN", "senses": ["bank%1:14:00::"]}]}),
+    "senses.jsonl": lines(
+        {
+            "tokens": ["a", "bank"],
+            "targets": [
+                {"start": 1, "end": 2, "lemma": "bank", "pos": "NOUN", "senses": ["bank%1:14:00::"]}
+            ],
+        }
+    ),
     "senses.xml": b'<corpus><text id="d0"><sentence id="d0.s0"><wf lemma="a" pos="DET">a</wf>'
-                  b'<instance id="d0.s0.t0" lemma="bank" pos="NOUN">bank</instance></sentence>'
-                  b"</text></corpus>",
+    b'<instance id="d0.s0.t0" lemma="bank" pos="NOUN">bank</instance></sentence>'
+    b"</text></corpus>",
     "predicted.jsonl": lines(_PREDICTED, {**_PREDICTED, "id": 1}),
     "labels.jsonl": lines(
-        {"id": 0, "label": "pos", "score": 0.9, "scores": {"pos": 0.9, "neg": 0.1}, "gold": "neg",
-         "text": "Fine", "where": "a:1"}, {"id": 1, "label": "neg", "score": 0.9, "gold": "neg"},
+        {
+            "id": 0,
+            "label": "pos",
+            "score": 0.9,
+            "scores": {"pos": 0.9, "neg": 0.1},
+            "gold": "neg",
+            "text": "Fine",
+            "where": "a:1",
+        },
+        {"id": 1, "label": "neg", "score": 0.9, "gold": "neg"},
     ),
     "suspects.jsonl": lines(
-        {"file": "a", "line": 1, "text": "Fine", "given": "pos", "suggested": "neg",
-         "confidence": 0.9, "given_confidence": 0.1, "kind": "label", "worst": True},
+        {
+            "file": "a",
+            "line": 1,
+            "text": "Fine",
+            "given": "pos",
+            "suggested": "neg",
+            "confidence": 0.9,
+            "given_confidence": 0.1,
+            "kind": "label",
+            "worst": True,
+        }
     ),
     "sentences.jsonl": lines(
-        {"id": 1, "text": "Ana saw", "words": ["Ana", "saw"], "offsets": [[0, 3], [4, 7]],
-         "spans": [{**_SPAN, "score": 0.9}], "uncertainty": 0.4,
-         "gold": {"spans": [], "unreachable": [[0, 2, "PER"]]}},
+        {
+            "id": 1,
+            "text": "Ana saw",
+            "words": ["Ana", "saw"],
+            "offsets": [[0, 3], [4, 7]],
+            "spans": [{**_SPAN, "score": 0.9}],
+            "uncertainty": 0.4,
+            "gold": {"spans": [], "unreachable": [[0, 2, "PER"]]},
+        }
     ),
     "decisions.jsonl": lines(
         {"text": "Fine", "given": "pos", "decision": "accept", "label": "neg", "line": 3},
         {"text": "Bo ran", "given": {"spans": []}, "decision": "edit", "spans": [_SPAN]},
     ),
     "names.json": b'{"Pos": "pos", "NEG": "neg"}',
-}  # fmt: skip
+}
 
 VALUES: list[Any] = [
-    None, True, 0, -1, 3, 10**30, 0.5, -0.0, float("nan"), float("inf"), "", " ", "\x00", "\u2028",
-    "a" * 300, "B-PER", "NaN", [], {}, [[]], [None], [0, 1, "PER"], ["a", 1], {"a": 1},
-    {"start": 1, "end": 0, "label": "X"}, {"start": None, "end": "1", "label": 3}, [[0, 3]],
-    "\ud800", "[MASK]", 2**53,
-]  # fmt: skip
+    None,
+    True,
+    0,
+    -1,
+    3,
+    10**30,
+    0.5,
+    -0.0,
+    float("nan"),
+    float("inf"),
+    "",
+    " ",
+    "\x00",
+    "\u2028",
+    "a" * 300,
+    "B-PER",
+    "NaN",
+    [],
+    {},
+    [[]],
+    [None],
+    [0, 1, "PER"],
+    ["a", 1],
+    {"a": 1},
+    {"start": 1, "end": 0, "label": "X"},
+    {"start": None, "end": "1", "label": 3},
+    [[0, 3]],
+    "\ud800",
+    "[MASK]",
+    2**53,
+]
 PIECES = [
-    b"null", b"-1", b"1e999", b"NaN", b"{}", b"[]", b'"', b"'", b"\x00", b"\xff", b"\xef\xbb\xbf",
-    b"\t", b"\n", b"\r\n", b",", b";", b"{", b"]", b"\\u0000", b"\\ud800", b"9" * 40, b"<", b"&#0;",
-    b"-DOCSTART-", b"B-", b"\xe2\x80\xa8", b"\x1f\x8b", b"\xff\xfe", b"T1\t", b"<!DOCTYPE x>",
-]  # fmt: skip
+    b"null",
+    b"-1",
+    b"1e999",
+    b"NaN",
+    b"{}",
+    b"[]",
+    b'"',
+    b"'",
+    b"\x00",
+    b"\xff",
+    b"\xef\xbb\xbf",
+    b"\t",
+    b"\n",
+    b"\r\n",
+    b",",
+    b";",
+    b"{",
+    b"]",
+    b"\\u0000",
+    b"\\ud800",
+    b"9" * 40,
+    b"<",
+    b"&#0;",
+    b"-DOCSTART-",
+    b"B-",
+    b"\xe2\x80\xa8",
+    b"\x1f\x8b",
+    b"\xff\xfe",
+    b"T1\t",
+    b"<!DOCTYPE x>",
+]
 
 
 @st.composite
@@ -118,8 +213,13 @@ def damaged(draw: Any, content: bytes) -> bytes:
         end = draw(st.integers(start, min(len(content), start + 20)))
         kind = draw(st.sampled_from(["cut", "insert", "repeat", "replace", "end"]))
         part = content[start:end]
-        new = {"cut": b"", "insert": draw(st.sampled_from(PIECES)) + part, "repeat": part * 2,
-               "replace": draw(st.binary(max_size=4)), "end": b""}[kind]  # fmt: skip
+        new = {
+            "cut": b"",
+            "insert": draw(st.sampled_from(PIECES)) + part,
+            "repeat": part * 2,
+            "replace": draw(st.binary(max_size=4)),
+            "end": b"",
+        }[kind]
         content = content[:start] + new + (b"" if kind == "end" else content[end:])
     return content
 
@@ -160,9 +260,11 @@ def fuzz(content: bytes, check: Callable[[bytes], None], parts: int = 1) -> None
 
         @seed(number)
         @settings(
-            max_examples=max(2, EXAMPLES // parts), deadline=None, database=None,
+            max_examples=max(2, EXAMPLES // parts),
+            deadline=None,
+            database=None,
             suppress_health_check=list(HealthCheck),
-        )  # fmt: skip
+        )
         @given(damaged(content))
         def run(changed: bytes) -> None:
             check(changed)

@@ -32,9 +32,15 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 """The arguments of each command; the files of a run and of the test stand for their names."""
 INPUTS = (
-    "texts.jsonl", "texts.tsv", "tags.jsonl", "words.conll", "sentences.jsonl", "labels.jsonl",
-    "predicted.jsonl", "suspects.jsonl",
-)  # fmt: skip
+    "texts.jsonl",
+    "texts.tsv",
+    "tags.jsonl",
+    "words.conll",
+    "sentences.jsonl",
+    "labels.jsonl",
+    "predicted.jsonl",
+    "suspects.jsonl",
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +59,13 @@ def test_commands(name: str, place: Path, tmp_path: Path) -> None:
     def check(content: bytes, suffix: str) -> None:
         file = tmp_path / f"input{suffix}"
         file.write_bytes(content)
-        names = {FILE: file, OUT: tmp_path / "out.jsonl", "classify": place / "classify",
-                 "tag": place / "tag", "bert": place / "bert"}  # fmt: skip
+        names = {
+            FILE: file,
+            OUT: tmp_path / "out.jsonl",
+            "classify": place / "classify",
+            "tag": place / "tag",
+            "bert": place / "bert",
+        }
         words = [COMMANDS[name][0]]
         for word in COMMANDS[name][1:]:
             own = tmp_path / word.replace(OUT, "out") if word.startswith("OUT.") else word

@@ -86,8 +86,12 @@ def test_standoff(tmp_path: Path) -> None:
 
     def check(content: bytes) -> None:
         (tmp_path / "a.ann").write_bytes(content)
-        for read in (read_tokens, lambda path: read_tokens(path, relations=True), read_gold,
-                     read_annotations):  # fmt: skip
+        for read in (
+            read_tokens,
+            lambda path: read_tokens(path, relations=True),
+            read_gold,
+            read_annotations,
+        ):
             try:
                 read(str(tmp_path))
             except UserError as error:

@@ -28,9 +28,13 @@ TESTS = ("gpu", "models/test_attention.py", "models/test_deberta.py", "training/
 """The tests that need a device."""
 BENCH = ["-m", "finetune", "bench", "--shape", "roberta-base", "--task", "nli", "--json"]
 SMALL = ["-m", "finetune", "bench", "--shape", "minilm", "--size", "small", "--json"]
-SIDES = {"trainer-pad128-fp32": "Trainer's default", "trainer-best": "Trainer at its best",
-         "trainer-dynamic-fp32": "Trainer, dynamic padding", "pipeline-default": "pipeline",
-         "pipeline-batch32": "pipeline, batch 32"}  # fmt: skip
+SIDES = {
+    "trainer-pad128-fp32": "Trainer's default",
+    "trainer-best": "Trainer at its best",
+    "trainer-dynamic-fp32": "Trainer, dynamic padding",
+    "pipeline-default": "pipeline",
+    "pipeline-batch32": "pipeline, batch 32",
+}
 
 
 class Parts:
@@ -51,9 +55,14 @@ class Parts:
         print(f"{time.strftime('%H:%M:%S')} {name}: {' '.join(words)}", flush=True)
         try:
             done = subprocess.run(
-                [sys.executable, *words], cwd=ROOT, env={**os.environ, **variables}, text=True,
-                capture_output=True, timeout=seconds, check=False,
-            )  # fmt: skip
+                [sys.executable, *words],
+                cwd=ROOT,
+                env={**os.environ, **variables},
+                text=True,
+                capture_output=True,
+                timeout=seconds,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             self.add(name, f"FAILED: more than {seconds} s")
             return None

@@ -49,10 +49,15 @@ class Size:
 
     def config(self) -> RobertaConfig:
         return RobertaConfig(
-            vocab_size=self.vocabulary, hidden_size=self.width, num_hidden_layers=self.layers,
-            num_attention_heads=self.heads, intermediate_size=4 * self.width,
-            max_position_embeddings=514, type_vocab_size=1, num_labels=3,
-        )  # fmt: skip
+            vocab_size=self.vocabulary,
+            hidden_size=self.width,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            intermediate_size=4 * self.width,
+            max_position_embeddings=514,
+            type_vocab_size=1,
+            num_labels=3,
+        )
 
     def batch(self) -> Batch:
         rows = [torch.randint(5, self.vocabulary, (length,)).tolist() for length in self.lengths()]

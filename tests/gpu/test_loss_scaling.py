@@ -35,9 +35,10 @@ def test_float16_learns_and_resumes_bit_equal(
     )
     fit(*load_task(whole, "classify"), whole)
     losses = [
-        row["loss"] for row in map(json.loads, (tmp_path / "whole" / "log.jsonl").open())
+        row["loss"]
+        for row in map(json.loads, (tmp_path / "whole" / "log.jsonl").open())
         if "loss" in row
-    ]  # fmt: skip
+    ]
     assert losses[-1] < losses[0]
     parts = replace(whole, out=str(tmp_path / "parts"))
     interrupt_in_step(17, monkeypatch)

@@ -46,9 +46,12 @@ def tagged(split: str, count: int = 4) -> list[dict[str, Any]]:
 
 
 def publish(
-    hub: Hub, id: str, configs: Mapping[str, Mapping[str, Rows]], features: Any = TEXT,
+    hub: Hub,
+    id: str,
+    configs: Mapping[str, Mapping[str, Rows]],
+    features: Any = TEXT,
     revision: str = "main",
-) -> Path:  # fmt: skip
+) -> Path:
     """Write a data set as ``push_to_hub`` does, or as a Parquet copy without a card."""
     folder = hub.dataset(id, revision)
     shutil.rmtree(folder)
@@ -142,9 +145,11 @@ def test_recipes_of_copies_load_their_configuration(hub: Hub, tmp_path: Path) ->
     from finetune.data.sources import resolve
 
     upos = datasets.Features(
-        {**{name: TAGS[name] for name in ("tokens",)}, "upos": datasets.List(datasets.ClassLabel(
-            names=["NOUN", "VERB"]))}
-    )  # fmt: skip
+        {
+            **{name: TAGS[name] for name in ("tokens",)},
+            "upos": datasets.List(datasets.ClassLabel(names=["NOUN", "VERB"])),
+        }
+    )
     rows = [{"tokens": ["a", "b"], "upos": [0, 1]}] * 3
     chosen = resolve("ud_ewt").hub
     assert chosen is not None
@@ -243,8 +248,9 @@ def test_other_files_of_the_hub(hub: Hub) -> None:
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = read_text("lab/plain")
     assert {split: len(rows) for split, rows in data.splits.items()} == {
-        "train": 4, "validation": 4
-    }  # fmt: skip
+        "train": 4,
+        "validation": 4,
+    }
     empty = hub.dataset("lab/empty")
     (empty / "README.md").write_text("nothing")
     with pytest.raises(DataError, match="`datasets` cannot read this data set"):

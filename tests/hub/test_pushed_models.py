@@ -33,9 +33,10 @@ KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
 SMALL = ("--max-length=40", "--batch-size=8", "--precision=fp32", "--steps=1")
 WORDS = ["Ana saw the river near Oslo ."]
 INPUTS = {
-    "pairs": [("Ana lives in Oslo", "Ana is in Oslo")], "sentence": [("warm", "cold")],
+    "pairs": [("Ana lives in Oslo", "Ana is in Oslo")],
+    "sentence": [("warm", "cold")],
     "pretrain": ["the [MASK] of Oslo"],
-}  # fmt: skip
+}
 
 
 def train(place: Path, kind: str, *more: str | Path) -> Outcome:
@@ -69,9 +70,16 @@ def test_init_from(kind: str, hub: Hub, place: Path, tmp_path: Path) -> None:
     task = "ner" if kind == "ner" else KINDS[kind][0]
     options = [] if kind == "pretrain" else KINDS[kind][2]
     outcome = run(
-        task, "--init-from", f"lab/{kind}", "--data", place / f"{kind}-data", "--out",
-        tmp_path / "x", *SMALL, *options,
-    )  # fmt: skip
+        task,
+        "--init-from",
+        f"lab/{kind}",
+        "--data",
+        place / f"{kind}-data",
+        "--out",
+        tmp_path / "x",
+        *SMALL,
+        *options,
+    )
     assert outcome.code == 0, outcome.err
     commit = hub.commit_id(hub.model(f"lab/{kind}"))
     assert json.loads((tmp_path / "x/config.json").read_text())["revision_used"] == commit
@@ -92,10 +100,18 @@ def test_commands(hub: Hub, place: Path, tmp_path: Path) -> None:
         ["suggest", "lab/classify", "--file", gold, "--number=2"],
         ["thresholds", "lab/classify", "--dry-run"],
         ["compare", "lab/classify", place / "classify", "--gold", gold, "--resamples=10"],
-        ["distill", "lab/classify", "--layers=1", "--steps=1", "--out", out, "--data",
-         place / "classify-data"],
+        [
+            "distill",
+            "lab/classify",
+            "--layers=1",
+            "--steps=1",
+            "--out",
+            out,
+            "--data",
+            place / "classify-data",
+        ],
         ["classify", "--model", "lab/classify", "--data", place / "classify-data", "--dry-run"],
-    ):  # fmt: skip
+    ):
         outcome = run(*command)
         expected = 2 if command[0] == "thresholds" else 0  # it needs the predictions of the run
         assert outcome.code == expected, (command, outcome.err)
@@ -121,9 +137,20 @@ def test_a_resumed_run_keeps_its_commit(hub: Hub, place: Path, tmp_path: Path) -
     save_tiny_checkpoint(folder, "bert")
     first = hub.commit_id(folder)
     out = tmp_path / "run"
-    arguments = ("classify", "--model", "lab/moving", "--data", place / "classify-data", "--out",
-                 out, "--max-length=40", "--batch-size=8", "--precision=fp32", "--steps=4",
-                 "--eval-every=2")  # fmt: skip
+    arguments = (
+        "classify",
+        "--model",
+        "lab/moving",
+        "--data",
+        place / "classify-data",
+        "--out",
+        out,
+        "--max-length=40",
+        "--batch-size=8",
+        "--precision=fp32",
+        "--steps=4",
+        "--eval-every=2",
+    )
     assert run(*arguments).code == 0
     before = json.loads((out / "config.json").read_text())
     assert before["revision_used"] == first

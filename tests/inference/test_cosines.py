@@ -38,11 +38,23 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [
         {"text": LEFT, "text_pair": RIGHT, "label": 1.5, "index": 5, "index_pair": 1, "id": "a"},
         {"text": RIGHT, "text_pair": "the dog", "label": 3, "index": 5, "index_pair": 1, "id": "b"},
-        {"text": "two children", "text_pair": LEFT, "label": 2, "index": 1, "index_pair": 12,
-         "id": "c"},
-        {"text": "the film", "text_pair": "this film", "label": 4, "index": 1, "index_pair": 1,
-         "id": "d"},
-    ]  # fmt: skip
+        {
+            "text": "two children",
+            "text_pair": LEFT,
+            "label": 2,
+            "index": 1,
+            "index_pair": 12,
+            "id": "c",
+        },
+        {
+            "text": "the film",
+            "text_pair": "this film",
+            "label": 4,
+            "index": 1,
+            "index_pair": 1,
+            "id": "d",
+        },
+    ]
     (folder / "context.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = [("dog", "house"), ("Dog", "man"), ("old house", "guitar"), ("film", "story")]
     rows = [{"text": a, "text_pair": b, "label": n / 2} for n, (a, b) in enumerate(words)]
@@ -70,8 +82,9 @@ def test_words_in_context_equal_plain_transformers(family: str, place: Path) -> 
     dog, guitar = LEFT.index("dog"), RIGHT.index("guitar")
     targets = ((dog, dog + 3), (guitar, guitar + 6))
     for window, left, right in (
-        (None, LEFT.split(), RIGHT.split()), (2, LEFT.split()[3:8], RIGHT.split()[3:])
-    ):  # fmt: skip
+        (None, LEFT.split(), RIGHT.split()),
+        (2, LEFT.split()[3:8], RIGHT.split()[3:]),
+    ):
         (found,) = compare_pairs(embedder, [pair(LEFT, RIGHT, *targets)], window=window)
         first = states(embedder, place / family, left)[left.index("dog")].mean(0)
         second = states(embedder, place / family, right)[right.index("guitar")].mean(0)
@@ -91,8 +104,9 @@ def test_words_alone_and_in_contexts(place: Path) -> None:
     contexts = find_contexts(corpus, [("dog",), ("cat",), ("red", "dog")], most=2, window=1)
     assert contexts.frequencies == {("dog",): 3, ("red", "dog"): 1}
     assert [use.words for use in contexts.found[("dog",)]] == [
-        ("red", "dog", "in"), ("The", "Dog", "saw"),
-    ]  # fmt: skip
+        ("red", "dog", "in"),
+        ("The", "Dog", "saw"),
+    ]
     assert contexts.found[("red", "dog")][0] == (("big", "red", "dog", "in"), 1)
     (found,) = compare_pairs(embedder, [pair("dog", "house")], contexts=contexts)
     uses = (use.words for use in contexts.found[("dog",)])
@@ -108,8 +122,7 @@ def test_words_alone_and_in_contexts(place: Path) -> None:
 def test_layers_and_standardization(place: Path) -> None:
     pairs = [pair(LEFT, RIGHT), pair(RIGHT, "the dog"), pair("a film", LEFT)]
     layered = Embedder(place / "bert", layers=range(LAYERS + 1), combine="none")
-    standardizer = fit_standardizer(layered, [t for p in pairs for t in p.texts],
-                                    most=100)  # fmt: skip
+    standardizer = fit_standardizer(layered, [t for p in pairs for t in p.texts], most=100)
     found = compare_pairs(layered, pairs, standardizer=standardizer)
     order = [(each.layer, each.standardized) for each in found]
     assert order == [(n, z) for z in (False, True) for n in range(LAYERS + 1)]
@@ -128,14 +141,36 @@ def test_layers_and_standardization(place: Path) -> None:
 def test_command(place: Path, tmp_path: Path) -> None:
     model, data, out = str(place / "bert"), str(place / "context.jsonl"), str(tmp_path / "p.jsonl")
     saved = str(tmp_path / "z.safetensors")
-    outcome = run("similarity", model, "--data", data, "--standardize", place / "corpus.txt",
-                  "--save-standardizer", saved, "--output", out, "--resamples", "50")  # fmt: skip
+    outcome = run(
+        "similarity",
+        model,
+        "--data",
+        data,
+        "--standardize",
+        place / "corpus.txt",
+        "--save-standardizer",
+        saved,
+        "--output",
+        out,
+        "--resamples",
+        "50",
+    )
     assert outcome.code == 0, outcome.err
     assert "standardized over 31 words" in outcome.err and "spearman" in outcome.out
     lines = [line.split()[0] for line in outcome.out.splitlines()]
     assert lines == ["4", "vectors", "raw", "standardized"]
-    again = run("similarity", model, "--data", data, "--standardize", saved, "--format", "json",
-                "--resamples", "50")  # fmt: skip
+    again = run(
+        "similarity",
+        model,
+        "--data",
+        data,
+        "--standardize",
+        saved,
+        "--format",
+        "json",
+        "--resamples",
+        "50",
+    )
     raw, z = json.loads(again.out)["results"]
     assert z["standardized"] and not raw["standardized"]
     assert f"{z['scores']['spearman']['value']:.4f}" in outcome.out
@@ -154,8 +189,22 @@ def test_command(place: Path, tmp_path: Path) -> None:
 def test_command_for_words_and_for_two_texts(place: Path) -> None:
     model, corpus = str(place / "bert"), str(place / "corpus.txt")
     words = str(place / "words.jsonl")
-    outcome = run("similarity", model, "--data", words, "--contexts", corpus, "--format", "json",
-                  "--combine", "none", "--layers", "0,-1", "--resamples", "20")  # fmt: skip
+    outcome = run(
+        "similarity",
+        model,
+        "--data",
+        words,
+        "--contexts",
+        corpus,
+        "--format",
+        "json",
+        "--combine",
+        "none",
+        "--layers",
+        "0,-1",
+        "--resamples",
+        "20",
+    )
     assert outcome.code == 0, outcome.err
     assert "2 of 7 words do not occur" in outcome.err and "read alone" in outcome.err
     assert [view["layer"] for view in json.loads(outcome.out)["results"]] == [0, LAYERS]

@@ -177,9 +177,11 @@ def test_few_vectors_are_in_memory_at_a_time(place: Path, monkeypatch: pytest.Mo
 def test_the_encoder_of_a_trained_model(place: Path, tmp_path: Path) -> None:
     data = small_data.entities(tmp_path / "data", words=3)
     config = finetune.NerConfig(
-        model=str(place / "bert"), data=str(data or tmp_path / "data"), steps=1,
+        model=str(place / "bert"),
+        data=str(data or tmp_path / "data"),
+        steps=1,
         out=str(tmp_path / "run"),
-    )  # fmt: skip
+    )
     finetune.fit(*finetune.load_task(config, "ner"), config)
     head = finetune.load(tmp_path / "run").model
     (found,) = Embedder(tmp_path / "run").embed(["a man"])
@@ -213,8 +215,9 @@ def test_files_have_the_same_vectors(unit: str, shape: dict[str, Any], place: Pa
     )
     assert [line.get("start") for line in lines] == table["start"]
     by_input = [json.loads(line) for line in (tmp_path / "vectors.jsonl").open()]
-    joined = np.concatenate([np.array(line["vectors"]).reshape(-1, *embedder.shape)
-                             for line in by_input])  # fmt: skip
+    joined = np.concatenate(
+        [np.array(line["vectors"]).reshape(-1, *embedder.shape) for line in by_input]
+    )
     np.testing.assert_allclose(joined, rows, atol=1e-6)
     with pytest.raises(UserError, match=r"one of \.jsonl, \.parquet, \.npy, \.safetensors"):
         write_vectors(tmp_path / "vectors.csv", expected, embedder.shape)

@@ -35,9 +35,13 @@ def asked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Task, Any, li
     (data.sentiment if name == "classify" else data.entities)(tmp_path / "data")
     model = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
     config = kind(
-        model=str(model), data=str(tmp_path / "data"), max_length=14, overlap=4, precision="fp32",
+        model=str(model),
+        data=str(tmp_path / "data"),
+        max_length=14,
+        overlap=4,
+        precision="fp32",
         **settings,
-    )  # fmt: skip
+    )
     task, dataset = load_task(config, name)
     several = 3 * dataset.splits["test"]
     return task, task.head(), [replace(e, id=place) for place, e in enumerate(several)]

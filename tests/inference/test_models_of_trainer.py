@@ -37,9 +37,17 @@ def trained(head: torch.nn.Module, labels: list, folder: Path) -> Trainer:
         for n in range(8)
     ]
     arguments = TrainingArguments(
-        str(folder), use_cpu=True, report_to=[], disable_tqdm=True, max_steps=2, save_steps=1,
-        eval_strategy="steps", eval_steps=1, load_best_model_at_end=True, learning_rate=0.5,
-    )  # fmt: skip
+        str(folder),
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        max_steps=2,
+        save_steps=1,
+        eval_strategy="steps",
+        eval_steps=1,
+        load_best_model_at_end=True,
+        learning_rate=0.5,
+    )
     trainer = Trainer(head, arguments, train_dataset=rows, eval_dataset=rows)
     trainer.train()
     return trainer
@@ -49,8 +57,9 @@ def test_trained_and_saved_by_trainer(encoder: str, tmp_path: Path):
     """The model that it saves is the best one, which it has read back from a checkpoint."""
     head = SequenceClassifier.from_pretrained(encoder, labels=LABELS)
     trainer = trained(head, [0, 1], tmp_path / "out")
-    losses = {line["step"]: line["eval_loss"] for line in trainer.state.log_history
-              if "eval_loss" in line}  # fmt: skip
+    losses = {
+        line["step"]: line["eval_loss"] for line in trainer.state.log_history if "eval_loss" in line
+    }
     assert trainer.state.best_metric == min(losses.values()) < losses[2]
     assert trainer.evaluate()["eval_loss"] == pytest.approx(trainer.state.best_metric)
     trainer.save_model(str(tmp_path / "saved"))

@@ -51,12 +51,17 @@ def expected(folder: Path) -> list[list[dict]]:
     records = [prediction.record() for prediction in finetune.load(folder).predict(TEXTS)]
     return [
         [
-            {"entity": span["label"], "score": span["score"], "word": span["text"],
-             "start": span["start_char"], "end": span["end_char"]}
+            {
+                "entity": span["label"],
+                "score": span["score"],
+                "word": span["text"],
+                "start": span["start_char"],
+                "end": span["end_char"],
+            }
             for span in record["spans"]
         ]
         for record in records
-    ]  # fmt: skip
+    ]
 
 
 def assert_same(found: list[list[dict]], expected: list[list[dict]]) -> None:

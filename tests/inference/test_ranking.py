@@ -33,10 +33,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("single", "classify", "sentiment", ()),
     ):
         outcome = run(
-            task, "--model", folder / "bert", "--data", f"examples/data/{data}", "--steps", "2",
-            "--limit", "30", "--precision", "fp32", "--out", folder / name,
+            task,
+            "--model",
+            folder / "bert",
+            "--data",
+            f"examples/data/{data}",
+            "--steps",
+            "2",
+            "--limit",
+            "30",
+            "--precision",
+            "fp32",
+            "--out",
+            folder / name,
             *(options or ("--max-length", "40")),
-        )  # fmt: skip
+        )
         assert outcome.code == 0, outcome.err
     return folder
 
@@ -77,8 +88,15 @@ def test_settings_without_meaning_are_refused(place: Path, options: tuple[str, .
 
 
 def test_single_texts_are_refused(place: Path):
-    outcome = run("classify", "--model", place / "bert", "--data", "examples/data/sentiment",
-                  "--pair-encoder", "bi")  # fmt: skip
+    outcome = run(
+        "classify",
+        "--model",
+        place / "bert",
+        "--data",
+        "examples/data/sentiment",
+        "--pair-encoder",
+        "bi",
+    )
     assert outcome.code == 2 and "needs pairs of texts" in outcome.err
 
 
@@ -88,6 +106,19 @@ def test_other_uses_of_the_model(place: Path, tmp_path: Path):
     assert export.code == 2 and "reads the texts of a pair apart" in export.err
     readme = (place / "bi" / "README.md").read_text("utf-8")
     assert "finetune.load(" in readme and "pipeline(" not in readme
-    warm = run("nli", "--init-from", place / "bi", "--data", "examples/data/nli", "--steps", "1",
-               "--limit", "9", "--out", tmp_path / "warm", "--max-length", "40")  # fmt: skip
+    warm = run(
+        "nli",
+        "--init-from",
+        place / "bi",
+        "--data",
+        "examples/data/nli",
+        "--steps",
+        "1",
+        "--limit",
+        "9",
+        "--out",
+        tmp_path / "warm",
+        "--max-length",
+        "40",
+    )
     assert warm.code == 0 and "new head" in warm.err + warm.out

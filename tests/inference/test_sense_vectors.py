@@ -129,9 +129,18 @@ def test_command(model: str, tmp_path: Path) -> None:
         refused = run("wsd", "--senses", out, "--text", text)
         assert refused.code == 2 and problem in refused.err
 
-    new = write_jsonl(tmp_path / "new.jsonl", [{"tokens": ["a", "bass"], "targets": [
-        {"start": 1, "end": 2, "lemma": "bass", "pos": "n"},
-        {"start": 0, "end": 1, "lemma": "kiosk", "pos": "n"}]}])  # fmt: skip
+    new = write_jsonl(
+        tmp_path / "new.jsonl",
+        [
+            {
+                "tokens": ["a", "bass"],
+                "targets": [
+                    {"start": 1, "end": 2, "lemma": "bass", "pos": "n"},
+                    {"start": 0, "end": 1, "lemma": "kiosk", "pos": "n"},
+                ],
+            }
+        ],
+    )
     saved = tmp_path / "out.jsonl"
     outcome = run("wsd", "--senses", str(out), "--file", str(new), "--output", str(saved))
     first, second = (json.loads(line) for line in saved.open())

@@ -16,8 +16,10 @@ from tests import small_data
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint
 
-TICKETS = [{"Ticket": f"a {word} room {i}", "Team": word, "Id": i}
-           for i, word in enumerate(["bright", "dull"] * 10)]  # fmt: skip
+TICKETS = [
+    {"Ticket": f"a {word} room {i}", "Team": word, "Id": i}
+    for i, word in enumerate(["bright", "dull"] * 10)
+]
 TEXTS = [row["Ticket"] for row in TICKETS]
 
 
@@ -36,9 +38,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = json_lines(small_data.entities(folder / "words") / "train.jsonl")
     rows = [{"Sentence": row["tokens"], "Marks": row["tags"]} for row in words]
     finetune.train(
-        "tag", rows, model, columns=["words=Sentence", "tags=Marks"], out=str(folder / "tagged"),
+        "tag",
+        rows,
+        model,
+        columns=["words=Sentence", "tags=Marks"],
+        out=str(folder / "tagged"),
         **settings,
-    )  # fmt: skip
+    )
     (folder / "rows.json").write_text(json.dumps(rows))
     return folder
 
@@ -94,9 +100,14 @@ def test_training_on_columns_and_settings_as_lists(place: Path, tmp_path: Path) 
     columns = {name: [row[name] for row in TICKETS] for name in TICKETS[0]}
     for number, named in enumerate((["text=Ticket", "label=Team"], ("text=Ticket", "label=Team"))):
         again = finetune.train(
-            "classify", columns, str(place / "bert"), columns=named, steps=2, quiet=True,
+            "classify",
+            columns,
+            str(place / "bert"),
+            columns=named,
+            steps=2,
+            quiet=True,
             out=str(tmp_path / str(number)),
-        )  # fmt: skip
+        )
         before = json.loads((place / "run" / "config.json").read_text())
         after = json.loads((again.folder / "config.json").read_text())
         assert after["fingerprint"] == before["fingerprint"]

@@ -91,8 +91,18 @@ def test_families_without_analysis_of_attention(place: Path) -> None:
 
 def test_command(place: Path, tmp_path: Path) -> None:
     page, figures = tmp_path / "g.html", tmp_path / "g.json"
-    outcome = run("geometry", place / "bert", "--data", place / "text.txt", "--output", page,
-                  "--output", figures, "--sentence", "<b>anna</b> saw a dog")  # fmt: skip
+    outcome = run(
+        "geometry",
+        place / "bert",
+        "--data",
+        place / "text.txt",
+        "--output",
+        page,
+        "--output",
+        figures,
+        "--sentence",
+        "<b>anna</b> saw a dog",
+    )
     assert outcome.code == 0, outcome.err
     lines = outcome.out.splitlines()
     assert "12 texts" in lines[0] and len(lines) == LAYERS + 4

@@ -42,16 +42,25 @@ def test_command(standardize: bool, tmp_path: Path) -> None:
     model = str(save_tiny_checkpoint(tmp_path / "bert", "bert"))
     texts = ["the bank of the river", "a bank in the city", "the river bank", "the bank of england"]
     rows = [
-        {"id": f"p{i}{j}", "text": one, "text_pair": other, "index": one.split().index("bank"),
-         "index_pair": other.split().index("bank"), "label": "same" if (i + j) % 2 else "different"}
-        for i, one in enumerate(texts) for j, other in enumerate(texts) if i < j
-    ]  # fmt: skip
+        {
+            "id": f"p{i}{j}",
+            "text": one,
+            "text_pair": other,
+            "index": one.split().index("bank"),
+            "index_pair": other.split().index("bank"),
+            "label": "same" if (i + j) % 2 else "different",
+        }
+        for i, one in enumerate(texts)
+        for j, other in enumerate(texts)
+        if i < j
+    ]
     for split in ("train", "test"):
         write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
     out = tmp_path / "run"
     options = ["--standardize"] if standardize else []
-    outcome = run("wic", "--data", str(tmp_path / "data"), "--model", model, "--out", str(out),
-                  *options)  # fmt: skip
+    outcome = run(
+        "wic", "--data", str(tmp_path / "data"), "--model", model, "--out", str(out), *options
+    )
     assert outcome.code == 0, outcome.err
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["train"] == metrics["test"] and "or more" in outcome.out
@@ -75,9 +84,11 @@ def test_command(standardize: bool, tmp_path: Path) -> None:
         (["--data", "x"], "either --out"),
         (["--data", "x", "--run-folder", str(tmp_path), "--layers", "last4"], "--layers is saved"),
         (["--data", "x", "--run-folder", str(tmp_path)], "no threshold.json in it"),
-        (["--data", str(tmp_path / "no.jsonl"), "--model", model, "--out", str(tmp_path / "n")],
-         "no column names the word"),
-    ):  # fmt: skip
+        (
+            ["--data", str(tmp_path / "no.jsonl"), "--model", model, "--out", str(tmp_path / "n")],
+            "no column names the word",
+        ),
+    ):
         outcome = run("wic", *wrong)
         assert outcome.code == 2 and message in outcome.err, outcome.err
 

@@ -26,9 +26,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_files_agree(place: Path):
     outcome = run(
-        "map", place / "bert", "--file", DATA, "--word", "die,bank", "--limit", "12",
-        "--output", place / "a.json", "--output", place / "a.csv",
-    )  # fmt: skip
+        "map",
+        place / "bert",
+        "--file",
+        DATA,
+        "--word",
+        "die,bank",
+        "--limit",
+        "12",
+        "--output",
+        place / "a.json",
+        "--output",
+        place / "a.csv",
+    )
     assert outcome.code == 0, outcome.err
     assert "die: 30 occurrences in 50 texts, 12 drawn at random (--limit)" in outcome.err
     assert outcome.out.split("\n")[0].split("  ")[0] == "layer" and "1-NN purity" in outcome.out
@@ -48,8 +58,18 @@ def test_files_agree(place: Path):
 def test_neighbors_are_those_of_the_vectors(place: Path):
     """Coordinates do not decide on neighbors: the vectors of `embed` do."""
     output = place / "last.json"
-    outcome = run("map", place / "bert", "--file", DATA, "--word", "die", "--layers", "last",
-                  "--output", output)  # fmt: skip
+    outcome = run(
+        "map",
+        place / "bert",
+        "--file",
+        DATA,
+        "--word",
+        "die",
+        "--layers",
+        "last",
+        "--output",
+        output,
+    )
     assert outcome.code == 0, outcome.err
     found = json.loads(output.read_text("utf-8"))["occurrences"]
     embedder = Embedder(place / "bert", unit="word", normalize=True)
@@ -65,8 +85,9 @@ def test_neighbors_are_those_of_the_vectors(place: Path):
 
 def test_a_picture_for_papers(place: Path):
     outputs = "--output", place / "a.svg", "--output", place / "c.html"
-    outcome = run("map", place / "bert", "--file", DATA, "--word", "die,bank", "--limit", "12",
-                  *outputs)  # fmt: skip
+    outcome = run(
+        "map", place / "bert", "--file", DATA, "--word", "die,bank", "--limit", "12", *outputs
+    )
     assert outcome.code == 0, outcome.err
     svg = ElementTree.parse(place / "a.svg").getroot()
     name = "{http://www.w3.org/2000/svg}"
@@ -85,8 +106,18 @@ def test_a_picture_for_papers(place: Path):
 def test_words_without_labels(place: Path):
     file = place / "texts.txt"
     file.write_text("a die\nto die <b>here</b>\n\nthe die is cast\nno\n")
-    outcome = run("map", place / "bert", "--file", file, "--word", "die", "--method", "pca",
-                  "--output", place / "b.html")  # fmt: skip
+    outcome = run(
+        "map",
+        place / "bert",
+        "--file",
+        file,
+        "--word",
+        "die",
+        "--method",
+        "pca",
+        "--output",
+        place / "b.html",
+    )
     assert outcome.code == 0, outcome.err
     assert "without a label: 3 of 3" in outcome.err and "purity" not in outcome.out
     assert "<b>here" not in (place / "b.html").read_text("utf-8")

@@ -34,19 +34,27 @@ pytestmark = [
 
 TEAMS = {
     "Billing": [
-        "The invoice for {} is wrong", "I was charged twice in {}", "Refund my payment of {}",
-        "The price on the bill of {} differs", "Send me the receipt for {}",
+        "The invoice for {} is wrong",
+        "I was charged twice in {}",
+        "Refund my payment of {}",
+        "The price on the bill of {} differs",
+        "Send me the receipt for {}",
     ],
     "Network": [
-        "The router drops the connection since {}", "No internet in the office since {}",
-        "The wifi is very slow in {}", "The cable is broken since {}", "No signal since {}",
+        "The router drops the connection since {}",
+        "No internet in the office since {}",
+        "The wifi is very slow in {}",
+        "The cable is broken since {}",
+        "No signal since {}",
     ],
     "Account": [
-        "I forgot my password in {}", "Please change my user name from {}",
-        "I cannot log in since {}", "My profile shows the wrong name since {}",
+        "I forgot my password in {}",
+        "Please change my user name from {}",
+        "I cannot log in since {}",
+        "My profile shows the wrong name since {}",
         "Delete my account by {}",
     ],
-}  # fmt: skip
+}
 MONTHS = "January February March April May June July August".split()
 SENTENCES = [
     (f"{first} {last} went to {city} .", (0, 2, "PER"), (4, 5, "LOC"))
@@ -67,8 +75,10 @@ class Journey:
         self.commands.append(command)
         done = subprocess.run(
             [sys.executable, "-m", "finetune", *shlex.split(command)[1:]],
-            cwd=self.folder, capture_output=True, text=True,
-        )  # fmt: skip
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, f"{command}\n{done.stdout[-1500:]}{done.stderr[-1500:]}"
         return done.stdout
 
@@ -163,7 +173,9 @@ def label_studio(path: Path) -> None:
                     "completed_by": 1,
                     "result": [
                         {
-                            "from_name": "label", "to_name": "text", "type": "choices",
+                            "from_name": "label",
+                            "to_name": "text",
+                            "type": "choices",
                             "value": {"choices": [team]},
                         }
                     ],
@@ -171,7 +183,7 @@ def label_studio(path: Path) -> None:
             ],
         }
         for number, (text, team) in enumerate(tickets())
-    ]  # fmt: skip
+    ]
     path.write_text(json.dumps(tasks), encoding="utf-8")
 
 
@@ -213,9 +225,13 @@ def test_production(journey: Journey) -> None:
     journey.run("finetune export runs/tickets --output graph --int8 --max-loss 5")
     texts = ["The invoice for March is wrong", "The wifi is very slow in June"]
     done = subprocess.run(
-        [sys.executable, "-m", "predictor"], cwd=journey.folder / "graph", capture_output=True,
-        text=True, input="".join(f"{text}\n" for text in texts), check=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "predictor"],
+        cwd=journey.folder / "graph",
+        capture_output=True,
+        text=True,
+        input="".join(f"{text}\n" for text in texts),
+        check=True,
+    )
     answers = [json.loads(line)["label"] for line in done.stdout.splitlines()]
     assert answers == ["Billing", "Network"]
     for model in ("runs/tickets", "graph"):
@@ -230,9 +246,12 @@ def served(journey: Journey, model: str) -> Iterator[str]:
     command = f"finetune serve {model} --port 0"
     journey.commands.append(command)
     server = subprocess.Popen(
-        [sys.executable, "-m", "finetune", *command.split()[1:]], cwd=journey.folder,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "finetune", *command.split()[1:]],
+        cwd=journey.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     try:
         assert server.stdout is not None
         lines = iter(server.stdout.readline, "")

@@ -54,10 +54,14 @@ def test_equal_to_a_direct_computation_in_bert() -> None:
     dense, norm = layer.attention.output.dense, layer.attention.output.LayerNorm
     value = layer.attention.self.value(x).detach()
     size = tiny.WIDTH // tiny.HEADS
-    attended = torch.stack([
-        torch.cat([weights[a, i] @ value[:, a * size : (a + 1) * size]
-                   for a in range(tiny.HEADS)]) for i in range(len(IDS))
-    ])  # fmt: skip
+    attended = torch.stack(
+        [
+            torch.cat(
+                [weights[a, i] @ value[:, a * size : (a + 1) * size] for a in range(tiny.HEADS)]
+            )
+            for i in range(len(IDS))
+        ]
+    )
     total = dense(attended) + x
     deviation = (total.var(-1, correction=0) + norm.eps).sqrt()
     for i in range(len(IDS)):

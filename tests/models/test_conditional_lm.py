@@ -18,9 +18,14 @@ from finetune.tasks import load_task
 from tests.tiny import save_tiny_checkpoint
 
 LINES = [
-    "the train from paris was late", "anna saw a dog", "it rains", "", "a man is playing a guitar",
-    "what a great story about two children in the street !", "a red dog",
-]  # fmt: skip
+    "the train from paris was late",
+    "anna saw a dog",
+    "it rains",
+    "",
+    "a man is playing a guitar",
+    "what a great story about two children in the street !",
+    "a red dog",
+]
 PAIRS = [(LINES[0], LINES[1]), (LINES[1], LINES[2]), (LINES[4], LINES[5]), (LINES[5], LINES[6])]
 
 
@@ -29,9 +34,12 @@ def prepared(folder: Path, family: str, **changes: Any) -> tuple[Any, Any]:
     save_tiny_checkpoint(folder / "model", family)
     (folder / "text.txt").write_text("\n".join(LINES), encoding="utf-8")
     config = SentenceConfig(
-        data=f"train={folder / 'text.txt'}", model=str(folder / "model"), objective="cmlm",
-        validation="none", **changes,
-    )  # fmt: skip
+        data=f"train={folder / 'text.txt'}",
+        model=str(folder / "model"),
+        objective="cmlm",
+        validation="none",
+        **changes,
+    )
     task, data = load_task(config, "sentence")
     assert [(row.text, row.pair) for row in data.splits["train"]] == PAIRS
     return task, task.for_epoch(task.encode(data.splits["train"]).sequences, 1, 2)
@@ -81,9 +89,14 @@ def plain(head: ConditionalMaskedLM, sequences: Any) -> tuple[Tensor, int]:
 
 @pytest.mark.parametrize(
     ("family", "batching"),
-    [("bert", "auto"), ("bert", "padded"), ("roberta", "auto"), ("deberta-v2", "auto"),
-     ("modernbert", "auto")],
-)  # fmt: skip
+    [
+        ("bert", "auto"),
+        ("bert", "padded"),
+        ("roberta", "auto"),
+        ("deberta-v2", "auto"),
+        ("modernbert", "auto"),
+    ],
+)
 def test_gradient_of_plain_transformers(tmp_path: Path, family: str, batching: str) -> None:
     task, sequences = prepared(tmp_path, family, batching=batching)
     head = task.head().double().eval()

@@ -67,10 +67,14 @@ def test_emissions_are_the_tagger_s_and_illegal_steps_ruled_out(family: str) -> 
     assert not scores.end.isinf().any()
     assert scores.transitions.isinf().tolist() == [[False, False, True], *[[False] * 3] * 2]
     whole = torch.cat([head(pack(group)).emissions for group in micro_batches(made, 1)])
-    order = torch.tensor([row for group in micro_batches(made, 1) for e in group
-                          for row in rows_of(made, e)])  # fmt: skip
-    close(CrfScores(whole, *scores[1:]), CrfScores(plain[order], *scores[1:]),
-          CLOSE.get(family, 1e-12))  # fmt: skip
+    order = torch.tensor(
+        [row for group in micro_batches(made, 1) for e in group for row in rows_of(made, e)]
+    )
+    close(
+        CrfScores(whole, *scores[1:]),
+        CrfScores(plain[order], *scores[1:]),
+        CLOSE.get(family, 1e-12),
+    )
 
 
 def rows_of(made: list[Encoding], encoding: Encoding) -> range:
@@ -244,8 +248,11 @@ def test_words_without_a_tag_may_have_any() -> None:
     made = [target_of([0, IGNORED, 2], True), target_of([IGNORED] * 4, True, 1)]
     targets = targets_of(made)
     assert targets["allowed"].tolist() == [
-        [True, False, False], [True] * 3, [False, False, True], *[[True] * 3] * 4,
-    ]  # fmt: skip
+        [True, False, False],
+        [True] * 3,
+        [False, False, True],
+        *[[True] * 3] * 4,
+    ]
     scores = scores_of(7)
     total, count = chain_loss(scores, pack(made, targets))
     assert int(count) == 2
@@ -331,8 +338,15 @@ def test_an_untrained_model_answers_legally(scheme: str, tmp_path: Path) -> None
     """Over borders of windows too, and with words without subwords."""
     source = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
     data.entities(tmp_path / "data", words=3)
-    config = TagConfig(model=str(source), data=str(tmp_path / "data"), scheme=scheme, crf=True,
-                       max_length=16, overlap=4, precision="fp32")  # fmt: skip
+    config = TagConfig(
+        model=str(source),
+        data=str(tmp_path / "data"),
+        scheme=scheme,
+        crf=True,
+        max_length=16,
+        overlap=4,
+        precision="fp32",
+    )
     task, dataset = load_task(config, "tag")
     assert list(task.record.labels) == tag_names(["LOC", "PER"], scheme)
     head = task.head().eval()

@@ -48,18 +48,25 @@ KINDS = (["c2p", "p2c"], ["c2p"], ["p2c"], [])
 def test_options(kinds: list[str], shared: bool) -> None:
     for absolute, segments, norm in product((True, False), (0, 2), ("none", "layer_norm")):
         assert_equals_plain(
-            (9, 24, 3, 10), pos_att_type=kinds, share_att_key=shared, norm_rel_ebd=norm,
-            position_biased_input=absolute, type_vocab_size=segments,
-        )  # fmt: skip
+            (9, 24, 3, 10),
+            pos_att_type=kinds,
+            share_att_key=shared,
+            norm_rel_ebd=norm,
+            position_biased_input=absolute,
+            type_vocab_size=segments,
+        )
 
 
 @pytest.mark.parametrize("kinds", KINDS)
 def test_options_of_v1(kinds: list[str]) -> None:
     for absolute, segments in product((True, False), (0, 2)):
         assert_equals_plain(
-            (9, 24, 3, 10), "deberta", pos_att_type=kinds, position_biased_input=absolute,
+            (9, 24, 3, 10),
+            "deberta",
+            pos_att_type=kinds,
+            position_biased_input=absolute,
             type_vocab_size=segments,
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize(
@@ -153,9 +160,12 @@ def test_groups_of_any_waste_give_the_same(family: str, max_waste: float) -> Non
 
 
 PLACES = (
-    "embeddings.dropout", "pos_dropout", "self.dropout", "attention.output.dropout",
+    "embeddings.dropout",
+    "pos_dropout",
+    "self.dropout",
+    "attention.output.dropout",
     "0.output.dropout",
-)  # fmt: skip
+)
 
 
 def spread(run, draws: int) -> tuple[Tensor, Tensor]:

@@ -58,8 +58,13 @@ def test_masks_of_neighbors_are_independent() -> None:
     heads = keys_of_heads(keys, 3).view(-1, 3)
     with keyed_dropout(batch):
         calls = torch.stack([next_keys(len(keys)) for _ in range(4)], 1)
-    steps = torch.stack([token_keys(batch_of(dict.fromkeys(range(400), 100), seed))
-                         for seed in (6, step_seed(1, 0), step_seed(1, 1))], 1)  # fmt: skip
+    steps = torch.stack(
+        [
+            token_keys(batch_of(dict.fromkeys(range(400), 100), seed))
+            for seed in (6, step_seed(1, 0), step_seed(1, 1))
+        ],
+        1,
+    )
     masks = draw_bits(torch.cat([heads, calls, steps], 1), 24, 6554, torch.bfloat16) == 0
     masks = masks.flatten(1)  # [tokens, 10 * 24]
     assert abs(masks.double().mean() - rate) < 4 * (rate / masks.numel()) ** 0.5

@@ -46,13 +46,27 @@ MASKED = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 KNOWN = sorted(set(FAMILIES) & set(CONFIG_MAPPING_NAMES))
 """The families that the installed transformers has; the newest release that is tested has all."""
 SIZES = {
-    "vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "intermediate_size": 48, "max_position_embeddings": 48, "initializer_range": 0.3,
-    "embedding_size": 16, "emb_dim": 32, "n_layers": 2, "n_heads": 4, "d_model": 32,
-    "num_key_value_heads": 4, "head_dim": 8, "pad_token_id": 0, "num_labels": 3,
-    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "dropout": 0.0,
+    "vocab_size": 90,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 48,
+    "initializer_range": 0.3,
+    "embedding_size": 16,
+    "emb_dim": 32,
+    "n_layers": 2,
+    "n_heads": 4,
+    "d_model": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 8,
+    "pad_token_id": 0,
+    "num_labels": 3,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "dropout": 0.0,
     "attention_dropout": 0.0,
-}  # fmt: skip
+}
 CHANGES: dict[str, dict[str, Any]] = {
     "big_bird": {"attention_type": "original_full"},
     "convbert": {"conv_kernel_size": 3},
@@ -60,13 +74,17 @@ CHANGES: dict[str, dict[str, Any]] = {
     "longformer": {"attention_window": [4, 4]},
     "luke": {"entity_vocab_size": 20, "entity_emb_size": 16},
     "mobilebert": {"intra_bottleneck_size": 32},
-    "roc_bert": {"pronunciation_vocab_size": 90, "shape_vocab_size": 90,
-                 "pronunciation_embed_dim": 16, "shape_embed_dim": 16},
+    "roc_bert": {
+        "pronunciation_vocab_size": 90,
+        "shape_vocab_size": 90,
+        "pronunciation_embed_dim": 16,
+        "shape_embed_dim": 16,
+    },
     "squeezebert": {"embedding_size": 32},
     "xlnet": {"n_layer": 2, "n_head": 4, "d_inner": 48},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "openai_privacy_filter": {"num_local_experts": 4, "num_experts_per_tok": 2},
-}  # fmt: skip
+}
 SINGLE = {  # computed in single precision inside the model
     **dict.fromkeys(("deberta", "eurobert", "flaubert", "xlm", "ultrabert", "nomic_bert"), 2e-6),
     "openai_privacy_filter": 1e-4,

@@ -124,11 +124,20 @@ def test_shared_layers_in_groups() -> None:
 def test_unlisted_family_runs_the_hugging_face_class(kind: str) -> None:
     head_class, auto_class = KINDS[kind]
     config = AutoConfig.for_model(
-        "rembert", vocab_size=90, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=48, input_embedding_size=16, initializer_range=0.3, pad_token_id=0,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=3,
+        "rembert",
+        vocab_size=90,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        input_embedding_size=16,
+        initializer_range=0.3,
+        pad_token_id=0,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        num_labels=3,
         classifier_dropout_prob=0.0,
-    )  # fmt: skip
+    )
     model = auto_class.from_config(config).eval().double()
     reference = copy.deepcopy(model)
     head, made = head_class(model), words_of(encodings(model))
@@ -193,8 +202,11 @@ def test_train_from_checkpoint_save_and_load(family: str, kind: str, tmp_path, c
     assert "finetune" not in text
     assert json.loads(text)["id2label"] == {"0": "yes", "1": "no", "2": "perhaps"}
     assert sorted(p.name for p in (tmp_path / "saved").iterdir()) == [
-        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
-    ]  # fmt: skip
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -30,9 +30,13 @@ def test_a_hub_model_tells_its_commit(tmp_path: Path):
     )
     places = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True,
-        cwd=Path(__file__).parents[2], env=os.environ | places,
-    )  # fmt: skip
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+        env=os.environ | places,
+    )
     assert done.stdout.split()[-1] == COMMIT
     assert COMMIT not in (tmp_path / "saved" / "config.json").read_text(encoding="utf-8")
     assert TokenTagger.from_pretrained(str(tmp_path / "saved"), labels=None).revision is None

@@ -65,9 +65,14 @@ def test_trainer_trains_and_evaluates(tmp_path: Path) -> None:
     columns = rows(0) | {"labels": torch.where(rows(0)["attention_mask"].bool(), 1, -100)}
     data = [{name: value[i].tolist() for name, value in columns.items()} for i in range(3)] * 4
     arguments = TrainingArguments(
-        output_dir=str(tmp_path / "out"), max_steps=20, learning_rate=5e-3, report_to=[],
-        save_strategy="no", disable_tqdm=True, per_device_train_batch_size=4,
-    )  # fmt: skip
+        output_dir=str(tmp_path / "out"),
+        max_steps=20,
+        learning_rate=5e-3,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        per_device_train_batch_size=4,
+    )
     trainer = Trainer(model=head, args=arguments, train_dataset=data, eval_dataset=data)
     before = trainer.evaluate()["eval_loss"]
     trainer.train()

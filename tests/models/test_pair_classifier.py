@@ -21,8 +21,12 @@ from tests import tiny
 from tests.models.parity import assert_same_gradients
 
 LABELS = ["no", "yes", "perhaps"]
-PAIRS = [([2, 7, 8, 9, 3], [2, 11, 3]), ([2, 12, 3], [2, 9, 9, 14, 15, 16, 3]), ([2, 3], [2, 3]),
-         ([2, 21, 22, 3], [2, 21, 22, 3])]  # fmt: skip
+PAIRS = [
+    ([2, 7, 8, 9, 3], [2, 11, 3]),
+    ([2, 12, 3], [2, 9, 9, 14, 15, 16, 3]),
+    ([2, 3], [2, 3]),
+    ([2, 21, 22, 3], [2, 21, 22, 3]),
+]
 
 
 def head_of(
@@ -30,10 +34,14 @@ def head_of(
 ) -> PairClassifier:
     inner = tiny.model(family, dropout=dropout)
     config = PairClassifierConfig(
-        encoder=inner.config, kind=kind, num_codes=5, dropout=dropout,
+        encoder=inner.config,
+        kind=kind,
+        num_codes=5,
+        dropout=dropout,
         marked_words=marked_words,
-        id2label=dict(enumerate(LABELS)), label2id={n: i for i, n in enumerate(LABELS)},
-    )  # fmt: skip
+        id2label=dict(enumerate(LABELS)),
+        label2id={n: i for i, n in enumerate(LABELS)},
+    )
     torch.manual_seed(3)
     head = PairClassifier(config, "auto", inner)
     with torch.no_grad():
@@ -43,8 +51,10 @@ def head_of(
 
 
 def sequences() -> list[Encoding]:
-    return [Encoding(number, first + second, None, [0, len(first), len(first) + len(second)])
-            for number, (first, second) in enumerate(PAIRS)]  # fmt: skip
+    return [
+        Encoding(number, first + second, None, [0, len(first), len(first) + len(second)])
+        for number, (first, second) in enumerate(PAIRS)
+    ]
 
 
 def naive(head: PairClassifier, first: list[int], second: list[int]) -> Tensor:
@@ -71,8 +81,10 @@ def test_logits_and_gradients_are_those_of_the_papers(family: str, kind: str):
     assert_same_gradients(head, reference, 1e-9)
 
 
-MARKED = [([2, 7, 8, 9, 3], (2, 4), [2, 11, 3], (1, 2)),
-          ([2, 12, 3], (1, 2), [2, 9, 9, 14, 15, 16, 3], (3, 6))]  # fmt: skip
+MARKED = [
+    ([2, 7, 8, 9, 3], (2, 4), [2, 11, 3], (1, 2)),
+    ([2, 12, 3], (1, 2), [2, 9, 9, 14, 15, 16, 3], (3, 6)),
+]
 """Two texts and the rows of a marked word in each."""
 
 
@@ -124,8 +136,10 @@ def test_one_query_and_cached_candidates_equal_pairs(kind: str):
     head = head_of("bert", kind)
     (query, _), *_ = PAIRS
     texts = [second for _, second in PAIRS]
-    pairs = [replace(e, input_ids=query + t, word_starts=[0, len(query), len(query) + len(t)])
-             for e, t in zip(sequences(), texts, strict=True)]  # fmt: skip
+    pairs = [
+        replace(e, input_ids=query + t, word_starts=[0, len(query), len(query) + len(t)])
+        for e, t in zip(sequences(), texts, strict=True)
+    ]
     batch, alone = pack([Encoding(n, t) for n, t in enumerate(texts)]), pack([Encoding(0, query)])
     candidates = head.text_vectors(head.encoder(batch), batch)
     logits = head.compare(head.query_vectors(head.encoder(alone), alone), candidates)

@@ -35,9 +35,11 @@ def head_of(
     """A head over a tiny encoder with weights large enough to matter, in float64."""
     inner = tiny.model(family, dropout=dropout)
     config = SpanNerConfig(
-        encoder=inner.config, id2label=dict(enumerate(LABELS)), dropout=dropout,
+        encoder=inner.config,
+        id2label=dict(enumerate(LABELS)),
+        dropout=dropout,
         **({"max_width": 5, "hidden": 24} | settings),
-    )  # fmt: skip
+    )
     head = SpanNer(config, batching, inner)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -364,9 +366,14 @@ def test_train_from_checkpoint_save_and_load(family: str, representation: str, t
 def test_saved_configuration(tmp_path) -> None:
     source = str(tiny.save_tiny_checkpoint(tmp_path / "pretrained", "modernbert"))
     head = SpanNer.from_encoder(
-        source, labels=LABELS, representation="biaffine", max_width=None, multi_label=True,
-        decoding="overlapping", word_vectors="mean",
-    )  # fmt: skip
+        source,
+        labels=LABELS,
+        representation="biaffine",
+        max_width=None,
+        multi_label=True,
+        decoding="overlapping",
+        word_vectors="mean",
+    )
     head.save_pretrained(tmp_path / "saved")
     text = (tmp_path / "saved" / "config.json").read_text()
     assert "finetune" not in text and "pretrained" not in text

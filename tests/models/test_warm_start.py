@@ -27,9 +27,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data.entities(folder / "entities")
     data.write_jsonl(folder / "two" / "train.jsonl", paired("entailment", "contradiction"))
     data.write_jsonl(folder / "rte" / "train.jsonl", paired("entailment", "not_entailment"))
-    data.write_jsonl(folder / "chunks" / "train.jsonl", [
-        {"tokens": ["the", "river"], "tags": ["B-NP", "I-NP"]}, {"tokens": ["saw"], "tags": ["O"]},
-    ] * 10)  # fmt: skip
+    data.write_jsonl(
+        folder / "chunks" / "train.jsonl",
+        [{"tokens": ["the", "river"], "tags": ["B-NP", "I-NP"]}, {"tokens": ["saw"], "tags": ["O"]}]
+        * 10,
+    )
     for family in ("bert", "roberta"):
         for name, task, more in (
             ("nli", "nli", {"data": "three"}),
@@ -85,19 +87,22 @@ def last_layer(head: Any) -> Any:
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-@pytest.mark.parametrize(("before", "task", "more"), [
-    ("nli", "nli", {"data": "rte"}),
-    ("nli", "classify", {"data": "numbers"}),
-    ("nli", "tag", {"data": "entities"}),
-    ("nli", "ner", {"data": "entities"}),
-    ("tag", "nli", {"data": "three"}),
-    ("tag", "tag", {"data": "chunks"}),
-    ("crf", "nli", {"data": "three"}),
-    ("crf", "ner", {"data": "entities"}),
-    ("ner", "nli", {"data": "three"}),
-    ("ner", "tag", {"data": "entities", "crf": True}),
-    ("ner", "ner", {"data": "entities"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "task", "more"),
+    [
+        ("nli", "nli", {"data": "rte"}),
+        ("nli", "classify", {"data": "numbers"}),
+        ("nli", "tag", {"data": "entities"}),
+        ("nli", "ner", {"data": "entities"}),
+        ("tag", "nli", {"data": "three"}),
+        ("tag", "tag", {"data": "chunks"}),
+        ("crf", "nli", {"data": "three"}),
+        ("crf", "ner", {"data": "entities"}),
+        ("ner", "nli", {"data": "three"}),
+        ("ner", "tag", {"data": "entities", "crf": True}),
+        ("ner", "ner", {"data": "entities"}),
+    ],
+)
 def test_encoder_is_taken_and_the_head_is_fresh(
     place: Path, family: str, before: str, task: str, more: dict
 ):
@@ -167,8 +172,11 @@ def test_the_default_model_is_checked_where_it_is_asked_for(
     assert run("nli", *flags).code == 0
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("task: nli\nmodel: roberta-base\n", encoding="utf-8")
-    for asked in (("nli", "--model", "roberta-base"), ("nli", "--model=roberta-base"),
-                  ("run", recipe)):  # fmt: skip
+    for asked in (
+        ("nli", "--model", "roberta-base"),
+        ("nli", "--model=roberta-base"),
+        ("run", recipe),
+    ):
         outcome = run(*asked, *flags)
         assert outcome.code == 2, outcome
         assert "--model roberta-base has model_type roberta, but --init-from" in outcome.err
@@ -188,8 +196,17 @@ def test_wrong_folders(place: Path, tmp_path: Path):
 
 def test_a_run_says_what_it_began_with(place: Path, tmp_path: Path):
     before = place / "runs" / "bert-nli"
-    outcome = run("nli", "--init-from", before, "--data", place / "rte", "--steps", "2",
-                  "--out", tmp_path / "run")  # fmt: skip
+    outcome = run(
+        "nli",
+        "--init-from",
+        before,
+        "--data",
+        place / "rte",
+        "--steps",
+        "2",
+        "--out",
+        tmp_path / "run",
+    )
     assert outcome.code == 0, outcome.err
     said = f"encoder from {before}; new head"
     assert said in outcome.err + outcome.out

@@ -44,8 +44,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         make(folder / f"{task}-data")
         more = ["--objective=softmax"] if task == "sentence" else []
-        outcome = run(task, "--model", folder / "bert", "--data", folder / f"{task}-data",
-                      "--out", folder / task, *SMALL, *more)  # fmt: skip
+        outcome = run(
+            task,
+            "--model",
+            folder / "bert",
+            "--data",
+            folder / f"{task}-data",
+            "--out",
+            folder / task,
+            *SMALL,
+            *more,
+        )
         assert outcome.code == 0, outcome.err
     return folder
 
@@ -124,8 +133,16 @@ def test_vectors_that_are_not_finite(place: Path, tmp_path: Path) -> None:
     for value in ("inf", "-inf", "nan", "1e39"):
         bad.write_text(f"2 2\nthe 1.0 0.5\nbank {value} 1.0\n")
         outcome = run(
-            "vocabulary", tmp_path / "text.txt", "--for", place / "bert", "--size=60",
-            "--vectors", good, bad, "--output", tmp_path / "out",
-        )  # fmt: skip
+            "vocabulary",
+            tmp_path / "text.txt",
+            "--for",
+            place / "bert",
+            "--size=60",
+            "--vectors",
+            good,
+            bad,
+            "--output",
+            tmp_path / "out",
+        )
         assert outcome.code == 2 and f"{bad}:3" in outcome.err, outcome.err
         assert not (tmp_path / "out").exists()

@@ -103,11 +103,15 @@ def test_documents_by_hand():
     found = list(surrounded(sentences(("a", 3), (None, 2), ("b", 1), ("a", 2)), 99))
     around = [(numbers(each.before), numbers(each.after)) for each in found]
     assert around == [
-        ([], [1, 2]), ([0], [2]), ([0, 1], []),
-        ([], []), ([], []),
+        ([], [1, 2]),
+        ([0], [2]),
+        ([0, 1], []),
         ([], []),
-        ([], [7]), ([6], []),
-    ]  # fmt: skip
+        ([], []),
+        ([], []),
+        ([], [7]),
+        ([6], []),
+    ]
 
 
 def test_no_more_than_can_be_read():
@@ -120,8 +124,11 @@ def test_sentences_without_words_are_answered_and_not_read():
     rows = [TokenExample(i, words, document="a") for i, words in enumerate((("x",), (), ("y",)))]
     first, empty, last = surrounded(rows, 9)
     assert (first.after, empty.before, empty.after, last.before) == (
-        (("y",),), (("x",),), (("y",),), (("x",),),
-    )  # fmt: skip
+        (("y",),),
+        (("x",),),
+        (("y",),),
+        (("x",),),
+    )
 
 
 @given(
@@ -202,8 +209,10 @@ def test_documents_of_every_format(tmp_path: Path):
             assert named[0] == named[1] != named[2] and None not in named, name
             found = list(surrounded(read, 9))
             assert [(e.before, e.after) for e in found] == [
-                ((), (("z",),)), ((("x", "y"),), ()), ((), ()),
-            ]  # fmt: skip
+                ((), (("z",),)),
+                ((("x", "y"),), ()),
+                ((), ()),
+            ]
     (tmp_path / "c.csv").write_text("text,doc_id\nAna saw,1\nthe river,1\n")
     read = list(surrounded(read_token_file(tmp_path / "c.csv"), 9))
     assert [each.before for each in read] == [(), (("Ana", "saw"),)]
@@ -250,7 +259,8 @@ def test_what_check_says_of_documents():
     assert "3 of 8 sentences have no document name" in nameless
     assert "documents continue 2 times after another one began" in again
     (line,) = [
-        finding for finding in check_data(Dataset("x", {"train": sentences((None, 3))}))
+        finding
+        for finding in check_data(Dataset("x", {"train": sentences((None, 3))}))
         if finding.check == "documents"
-    ]  # fmt: skip
+    ]
     assert line.level == "info" and "no sentence names its document" in line.message

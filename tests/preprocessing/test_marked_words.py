@@ -13,8 +13,9 @@ from tests.tiny import save_tiny_checkpoint
 
 
 def example(first: str, word: str, second: str, other: str) -> TextExample:
-    places = tuple((text.index(w), text.index(w) + len(w))
-                   for text, w in ((first, word), (second, other)))  # fmt: skip
+    places = tuple(
+        (text.index(w), text.index(w) + len(w)) for text, w in ((first, word), (second, other))
+    )
     return TextExample(0, first, second, where="x:1", targets=(places[0], places[1]))
 
 

@@ -152,8 +152,10 @@ def test_a_mask_depends_on_seed_epoch_and_sequence_alone(unit: str) -> None:
     again = rule.apply(rule.apply(given, seed=1, epoch=1), seed=1, epoch=2)
     assert ids(again) == whole, "the mask of another epoch is undone"
     others = [
-        rule.apply(given, seed=1, epoch=3), rule.apply(given, seed=2, epoch=2), rule.apply(given)
-    ]  # fmt: skip
+        rule.apply(given, seed=1, epoch=3),
+        rule.apply(given, seed=2, epoch=2),
+        rule.apply(given),
+    ]
     for other in others:
         assert sum(a == b for a, b in zip(ids(other), whole, strict=True)) < 3
     assert ids(rule.apply(given)) == ids(rule.apply(given, seed=None, epoch=5))

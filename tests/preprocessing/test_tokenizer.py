@@ -19,9 +19,14 @@ from tests import tiny
 
 BYTES = ("roberta", "modernbert", "deberta", "roberta-prelayernorm", "data2vec-text", "eurobert")
 TEXTS = [
-    "a man is playing a guitar", "", "Unbelievably slow service, never again!", "  two  spaces ",
-    "Zoë's 1,458 naïve façades — 東京 🙂", "don't", "the train from paris to berlin was late",
-]  # fmt: skip
+    "a man is playing a guitar",
+    "",
+    "Unbelievably slow service, never again!",
+    "  two  spaces ",
+    "Zoë's 1,458 naïve façades — 東京 🙂",
+    "don't",
+    "the train from paris to berlin was late",
+]
 WORDS = ["The", "U.S.", "don't", "unbelievably", ",", "guitar", "東京", "Zoë", "-"]
 VANISHING = ["", " ", "\u200b", "\u2063"]
 MINILM = "minilm"

@@ -62,12 +62,16 @@ def test_windows_by_hand():
     assert windows([], 4, 1) == [Window(0, 0, 0, 0)]
     assert windows([0, 0], 4, 1) == [Window(0, 2, 0, 2)]
     assert windows([3, 3, 5, 3], 8, 4) == [  # the word of 5 leaves room for 3 before it, not 4
-        Window(0, 2, 0, 2), Window(1, 3, 2, 3), Window(2, 4, 3, 4)
-    ]  # fmt: skip
+        Window(0, 2, 0, 2),
+        Window(1, 3, 2, 3),
+        Window(2, 4, 3, 4),
+    ]
     assert windows([9], 4, 1) == [Window(0, 1, 0, 1)]
     assert windows([1, 9, 0, 1], 4, 1) == [
-        Window(0, 1, 0, 1), Window(1, 2, 1, 2), Window(2, 4, 2, 4)
-    ]  # fmt: skip
+        Window(0, 1, 0, 1),
+        Window(1, 2, 1, 2),
+        Window(2, 4, 2, 4),
+    ]
 
 
 def test_windows_of_a_long_text_have_context_on_both_sides():

@@ -127,8 +127,17 @@ def test_command_on_texts(place: Path, tmp_path: Path):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(TEXTS), encoding="utf-8")
     output = tmp_path / "scores.jsonl"
-    done = run("perplexity", place / "bert", "--file", texts, "--output", output, "--subwords",
-               "--format", "json")  # fmt: skip
+    done = run(
+        "perplexity",
+        place / "bert",
+        "--file",
+        texts,
+        "--output",
+        output,
+        "--subwords",
+        "--format",
+        "json",
+    )
     assert done.code == 0, done.err
     record = json.loads(done.out)
     rows = [json.loads(line) for line in output.read_text().splitlines()]
@@ -144,12 +153,18 @@ def test_command_on_texts(place: Path, tmp_path: Path):
 def test_command_on_pairs(place: Path, tmp_path: Path):
     scorer = TextScorer(place / "bert")
     pairs = [(a, b) for a in TEXTS for b in ("anna", "the old house")]
-    scores = {text: s.log_likelihood for text, s in zip(
-        sorted({t for pair in pairs for t in pair}),
-        scorer.score(sorted({t for pair in pairs for t in pair})), strict=True)}  # fmt: skip
+    scores = {
+        text: s.log_likelihood
+        for text, s in zip(
+            sorted({t for pair in pairs for t in pair}),
+            scorer.score(sorted({t for pair in pairs for t in pair})),
+            strict=True,
+        )
+    }
     file, output = tmp_path / "pairs.jsonl", tmp_path / "predictions.jsonl"
-    lines = [json.dumps({"text": a, "text_pair": b, "id": f"p{n}"}) for n, (a, b) in
-             enumerate(pairs)]  # fmt: skip
+    lines = [
+        json.dumps({"text": a, "text_pair": b, "id": f"p{n}"}) for n, (a, b) in enumerate(pairs)
+    ]
     file.write_text("\n".join(lines), encoding="utf-8")
     done = run("perplexity", place / "bert", "--file", file, "--output", output, "--format", "json")
     assert done.code == 0, done.err

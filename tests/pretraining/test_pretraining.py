@@ -125,8 +125,9 @@ def test_loss_equals_that_of_the_class(family: str, mask: str, place: Path) -> N
     total, count = task.loss(head(batch), batch)
     plain = AutoModelForMaskedLM.from_pretrained(str(place / family)).eval()
     longest = max(batch.lengths)
-    ids, labels = (torch.full((len(sequences), longest), fill)
-                   for fill in (plain.config.pad_token_id, -100))  # fmt: skip
+    ids, labels = (
+        torch.full((len(sequences), longest), fill) for fill in (plain.config.pad_token_id, -100)
+    )
     for row, sequence in enumerate(sequences):
         ids[row, : len(sequence.input_ids)] = torch.tensor(sequence.input_ids)
         labels[row, list(sequence.target["position"])] = torch.tensor(sequence.target["token"])
@@ -163,9 +164,14 @@ def test_text_in_memory(place: Path) -> None:
 
 def test_a_new_encoder(place: Path, tmp_path: Path) -> None:
     config = config_of(
-        place, model=None, config="small", tokenizer=str(place / "roberta"), steps=2,
-        out=str(tmp_path / "run"), validation="none",
-    )  # fmt: skip
+        place,
+        model=None,
+        config="small",
+        tokenizer=str(place / "roberta"),
+        steps=2,
+        out=str(tmp_path / "run"),
+        validation="none",
+    )
     result = fit(*load_task(config, "pretrain"), config)
     loaded = AutoModelForMaskedLM.from_pretrained(result.folder / "best")
     sizes = loaded.config.num_hidden_layers, loaded.config.hidden_size, loaded.config.vocab_size
@@ -258,8 +264,10 @@ def test_further_objectives(place: Path, tmp_path: Path) -> None:
     assert [each["subword"] for each in own] == [each["token_str"] for each in other]
     rows = [json.loads(line) for line in (result.folder / "predictions.test.jsonl").open()]
     for sequence, row in zip(encoded["test"], rows, strict=True):
-        inputs = {"input_ids": torch.tensor([sequence.input_ids]),
-                  "token_type_ids": torch.tensor([sequence.segment_ids])}  # fmt: skip
+        inputs = {
+            "input_ids": torch.tensor([sequence.input_ids]),
+            "token_type_ids": torch.tensor([sequence.segment_ids]),
+        }
         with torch.no_grad():
             logits = plain.eval()(**inputs).seq_relationship_logits
         assert row["follows_score"] == pytest.approx(float(logits.softmax(-1)[0, 0]), abs=1e-5)

@@ -30,11 +30,14 @@ SPANS = {0: [(2, 4), (8, 8)], 1: [(3, 7)]}
 def batch_of_spans(vocabulary: int):
     """Two sequences with spans; the last one of the first sequence is at its end."""
     generator = torch.Generator().manual_seed(2)
-    rows, target = [], {name: [] for name in ("position", "token", "boundary", "left", "right",
-                                              "offset")}  # fmt: skip
+    rows, target = (
+        [],
+        {name: [] for name in ("position", "token", "boundary", "left", "right", "offset")},
+    )
     for number in (0, 1):
-        rows.append(Encoding(number, torch.randint(5, vocabulary, (12,), generator=generator)
-                             .tolist()))  # fmt: skip
+        rows.append(
+            Encoding(number, torch.randint(5, vocabulary, (12,), generator=generator).tolist())
+        )
         for first, last in [*SPANS[number], (10, 10)]:
             for place in range(first, last + 1):
                 if last < 10:
@@ -108,8 +111,10 @@ def test_the_boundary_head_is_saved_beside_the_model(tmp_path) -> None:
     with pytest.raises(UserError, match="missing or damaged"):
         PretrainingModel.from_pretrained(str(tmp_path), boundary=True, new_head=False)
     empty = {name: batch.targets[name][:0] for name in ("boundary", "left", "right", "offset")}
-    none = pack([Encoding(0, [5, 6, 7])], {"position": torch.tensor([1]),
-                                           "token": torch.tensor([6]), **empty})  # fmt: skip
+    none = pack(
+        [Encoding(0, [5, 6, 7])],
+        {"position": torch.tensor([1]), "token": torch.tensor([6]), **empty},
+    )
     assert F.cross_entropy(head.logits(none), torch.tensor([6])).isfinite()
     assert len(head(none).boundary) == 0
 
@@ -120,16 +125,23 @@ def test_next_sentence_prediction_equals_that_of_transformers(family: str) -> No
     """With segment ids, which differ in the second half of each sequence."""
     plain = model_of(family, AutoModelForPreTraining)
     head = PretrainingModel(plain)
-    segments = [[int(place > length // 2) for place in range(length)]
-                for length in batch_of().lengths]  # fmt: skip
+    segments = [
+        [int(place > length // 2) for place in range(length)] for length in batch_of().lengths
+    ]
     chosen = {"position": torch.tensor([1, 7]), "token": torch.tensor([6, 9])}
     ids = [row.tolist() for row in batch_of().input_ids.split(batch_of().lengths)]
     made = [Encoding(n, *each) for n, each in enumerate(zip(ids, segments, strict=True))]
     batch = pack(made, chosen)
     scores = head(batch)
     rows = zip(ids, segments, strict=True)
-    outputs = [plain(input_ids=torch.tensor([one]), token_type_ids=torch.tensor([other]),
-                     attention_mask=torch.ones(1, len(one))) for one, other in rows]  # fmt: skip
+    outputs = [
+        plain(
+            input_ids=torch.tensor([one]),
+            token_type_ids=torch.tensor([other]),
+            attention_mask=torch.ones(1, len(one)),
+        )
+        for one, other in rows
+    ]
     expected = torch.cat([output.seq_relationship_logits for output in outputs])
     torch.testing.assert_close(scores.next, expected, rtol=1e-5, atol=1e-5)
     logits = torch.cat([output.prediction_logits[0] for output in outputs])

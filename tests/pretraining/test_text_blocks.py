@@ -38,8 +38,12 @@ def test_nothing_is_left_out(family: str, packing: str, max_length: int) -> None
     assert [block.id for block in blocks] == list(range(len(blocks)))
     assert counts.blocks == len(blocks) and counts.lines == len(LINES) + 1
     assert counts.empty <= 1
-    ids = [id for text in DOCUMENTS for line in text.split("\n")
-           for id in subwords.text_subwords([line])[0]]  # fmt: skip
+    ids = [
+        id
+        for text in DOCUMENTS
+        for line in text.split("\n")
+        for id in subwords.text_subwords([line])[0]
+    ]
     assert counts.subwords == len(ids) == counts.frequency.sum()
     whole = {line for block in blocks for line in block.text.split("\n")}
     long = [line for line in LINES if len(subwords.text_subwords([line])[0]) > room]

@@ -32,8 +32,18 @@ LINES = [
     "a big red dog runs across the street because it rains",
     "ጠቅላይ ሚኒስትሩ በአዲስ አበባ ተናገሩ።",
 ] * 5
-FAMILIES = ("bert", "roberta", "xlm-roberta", "albert", "electra", "distilbert", "modernbert",
-            "deberta-v2", "mpnet", "eurobert")  # fmt: skip
+FAMILIES = (
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "albert",
+    "electra",
+    "distilbert",
+    "modernbert",
+    "deberta-v2",
+    "mpnet",
+    "eurobert",
+)
 
 
 def new_tokenizer(old: SubwordTokenizer, kind: str | None = None, size: int = 420):
@@ -121,8 +131,16 @@ def test_encoder_without_head(tmp_path: Path):
     tokenizer("bert").save_pretrained(tmp_path / "old")
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(LINES), encoding="utf-8")
-    done = run("vocabulary", texts, "--for", tmp_path / "old", "--size", "420", "--output",
-               tmp_path / "new")  # fmt: skip
+    done = run(
+        "vocabulary",
+        texts,
+        "--for",
+        tmp_path / "old",
+        "--size",
+        "420",
+        "--output",
+        tmp_path / "new",
+    )
     assert done.code == 0, done.err
     assert "copied" in done.out and "old" in done.out
     size = len(AutoTokenizer.from_pretrained(tmp_path / "new"))
@@ -172,8 +190,11 @@ def test_similarity_map():
 
 
 def test_words_in_like_contexts_have_similar_vectors():
-    lines = [f"{subject} {verb} the garden" for subject in ("anna", "peter")
-             for verb in ("sees", "likes")] * 10 + ["two plus three is five"] * 20  # fmt: skip
+    lines = [
+        f"{subject} {verb} the garden"
+        for subject in ("anna", "peter")
+        for verb in ("sees", "likes")
+    ] * 10 + ["two plus three is five"] * 20
     made = train_tokenizer(lambda: lines, "wordpiece", 200)
     vectors = cooccurrence_vectors(SubwordTokenizer(made), lines)
     units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)

@@ -20,8 +20,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("geometry")
     (folder / "text.txt").write_text("\n".join(LINES))
     model = save_tiny_checkpoint(folder / "bert", "bert")
-    outcome = run("geometry", model, "--data", folder / "text.txt", "--output", folder / "g.html",
-                  "--output", folder / "g.json", "--sentence", "anna saw a dog")  # fmt: skip
+    outcome = run(
+        "geometry",
+        model,
+        "--data",
+        folder / "text.txt",
+        "--output",
+        folder / "g.html",
+        "--output",
+        folder / "g.json",
+        "--sentence",
+        "anna saw a dog",
+    )
     assert outcome.code == 0, outcome.err
     return folder
 

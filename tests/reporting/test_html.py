@@ -50,8 +50,11 @@ class Page(HTMLParser):
             self.parts.append(text)
 
     def named(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
-        return [found for name, found in self.tags
-                if name == tag and attributes.items() <= found.items()]  # fmt: skip
+        return [
+            found
+            for name, found in self.tags
+            if name == tag and attributes.items() <= found.items()
+        ]
 
 
 def reported(*arguments: str | Path) -> Page:
@@ -81,14 +84,25 @@ def speech_run(folder: Path) -> Path:
     """Tags without spans."""
     rows = [{"tokens": ["she", "sings", "well"], "tags": ["PRON", "VERB", "ADV"]}] * 5
     answers = [
-        {"id": n, "words": rows[n]["tokens"], "tags": ["PRON", "NOUN" if n else "VERB", "ADV"],
-         "scores": [0.9, 0.6, 0.8]} for n in range(5)
-    ]  # fmt: skip
+        {
+            "id": n,
+            "words": rows[n]["tokens"],
+            "tags": ["PRON", "NOUN" if n else "VERB", "ADV"],
+            "scores": [0.9, 0.6, 0.8],
+        }
+        for n in range(5)
+    ]
     return write_run(folder, "tag", {"train": rows, "test": rows}, answers)
 
 
-RUNS = {"tag": tag_run, "label": label_run, "number": numbers_run, "sets": sets_run,
-        "spans": spans_run, "speech": speech_run}  # fmt: skip
+RUNS = {
+    "tag": tag_run,
+    "label": label_run,
+    "number": numbers_run,
+    "sets": sets_run,
+    "spans": spans_run,
+    "speech": speech_run,
+}
 
 
 @pytest.mark.parametrize("kind", RUNS)
@@ -227,8 +241,9 @@ def write_log(folder: Path, lines: list[dict]) -> None:
 
 def test_the_learning_rates_of_encoder_and_head_are_labeled(tmp_path: Path):
     folder = label_run(tmp_path / "run")
-    write_log(folder, [{"step": n, "loss": 1.0, "lr": 1e-5 * n, "head_lr": 1e-3 * n}
-                       for n in (1, 2)])  # fmt: skip
+    write_log(
+        folder, [{"step": n, "loss": 1.0, "lr": 1e-5 * n, "head_lr": 1e-3 * n} for n in (1, 2)]
+    )
     (label,) = labels_of_charts(reported(folder), "Learning rate")
     assert "encoder: 1e-05 at step 1" in label and "head: 0.001 at step 1" in label
 
@@ -236,8 +251,15 @@ def test_the_learning_rates_of_encoder_and_head_are_labeled(tmp_path: Path):
 def test_only_comparable_scores_are_drawn(tmp_path: Path):
     """The main metric first; no counts, precisions, errors, or scores equal to another."""
     folder = tag_run(tmp_path / "run")
-    scores = {"span_precision_conll": 0.9, "inner_gold": 7, "mse": 2.0, "span_f1_conll": 0.5,
-              "span_f1_strict": 0.5, "tag_accuracy": 0.8, "span_f1_conll:PER": 0.1}  # fmt: skip
+    scores = {
+        "span_precision_conll": 0.9,
+        "inner_gold": 7,
+        "mse": 2.0,
+        "span_f1_conll": 0.5,
+        "span_f1_strict": 0.5,
+        "tag_accuracy": 0.8,
+        "span_f1_conll:PER": 0.1,
+    }
     lines = [{"step": n, "split": "validation", **scores} for n in (1, 2)]
     write_log(folder, lines)
     (label,) = labels_of_charts(reported(folder), "Scores on validation")
@@ -360,14 +382,27 @@ def test_seeds(tmp_path: Path):
     label_run(folder / "seed-1")
     turned = [(text, gold, "good", 0.6) for text, gold, *_ in LABELS]
     label_run(folder / "seed-2", turned)
-    verdict = {"split": "test", "metric": "accuracy", "expected": 0.9, "tolerance": 0.01,
-               "mean": 0.5, "verdict": "below", "source": "a <paper>"}  # fmt: skip
-    content = {"seeds": [1, 2], "verdicts": [verdict], "baselines": {},
-               "degenerate": [{"seed": 2, "reasons": ["every prediction is good"]}]}  # fmt: skip
+    verdict = {
+        "split": "test",
+        "metric": "accuracy",
+        "expected": 0.9,
+        "tolerance": 0.01,
+        "mean": 0.5,
+        "verdict": "below",
+        "source": "a <paper>",
+    }
+    content = {
+        "seeds": [1, 2],
+        "verdicts": [verdict],
+        "baselines": {},
+        "degenerate": [{"seed": 2, "reasons": ["every prediction is good"]}],
+    }
     (folder / "seeds.json").write_text(json.dumps(content))
     page = reported(folder)
-    values = [json.loads((folder / f"seed-{n}" / "metrics.json").read_text())["test"]["accuracy"]
-              for n in (1, 2)]  # fmt: skip
+    values = [
+        json.loads((folder / f"seed-{n}" / "metrics.json").read_text())["test"]["accuracy"]
+        for n in (1, 2)
+    ]
     assert f"{statistics.fmean(values):.4f} accuracy" in page.text
     assert f"Mean of 2 seeds, standard deviation {statistics.stdev(values):.4f}" in page.text
     assert "Expected: test accuracy 0.9 ± 0.01 (a <paper>); measured: 0.5000" in page.text
@@ -427,8 +462,10 @@ def test_a_report_that_fails_leaves_the_run_finished(
 def test_label_errors_need_an_accurate_or_calibrated_model(tmp_path: Path):
     """Eight of ten right at 0.8 are calibrated: contradictions are possible label errors. The same
     predictions at 0.99 are not: the page says why it lists none."""
-    rows = [(f"text {n}", gold, gold if n > 1 else "bad", 0.8)
-            for n, gold in enumerate(["good", "good", *["good", "bad"] * 4])]  # fmt: skip
+    rows = [
+        (f"text {n}", gold, gold if n > 1 else "bad", 0.8)
+        for n, gold in enumerate(["good", "good", *["good", "bad"] * 4])
+    ]
     page = reported(label_run(tmp_path / "calm", rows))
     assert "possible label errors (2)" in page.text
     assert "the prediction bad contradicts gold with more confidence than usual" in page.text

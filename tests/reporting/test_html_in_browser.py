@@ -25,9 +25,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     label_run(place / "other texts")
     both = run("report", second, place / "other texts", "--out", place / "both.html")
     assert both.code == 0, both.err
-    return {"entities": first / "report.html", "texts": second / "report.html",
-            "nested": third / "report.html", "many": fourth / "report.html",
-            "both": place / "both.html"}  # fmt: skip
+    return {
+        "entities": first / "report.html",
+        "texts": second / "report.html",
+        "nested": third / "report.html",
+        "many": fourth / "report.html",
+        "both": place / "both.html",
+    }
 
 
 @pytest.fixture

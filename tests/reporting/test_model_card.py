@@ -46,10 +46,22 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(place: Path, kind: str, out: Path, *more: str) -> Outcome:
     return run(
-        TASK.get(kind, kind), "--model", place / "bert", "--data", place / f"{kind}-data",
-        "--out", out, "--steps", "2", "--batch-size", "8", "--precision", "fp32",
-        *KINDS[kind][1], *more,
-    )  # fmt: skip
+        TASK.get(kind, kind),
+        "--model",
+        place / "bert",
+        "--data",
+        place / f"{kind}-data",
+        "--out",
+        out,
+        "--steps",
+        "2",
+        "--batch-size",
+        "8",
+        "--precision",
+        "fp32",
+        *KINDS[kind][1],
+        *more,
+    )
 
 
 def card_of(run_folder: Path) -> str:
@@ -189,9 +201,11 @@ def test_published_settings_have_no_paths(place: Path):
     kept = {"model": "owner/name", "data": "nyu-mll/glue:mnli", "init_from": None, "out": "x"}
     assert published(kept) == kept
     paths = {
-        "data": f"train={place}/a.csv,test=/home/ana/gone/b.csv", "model": "../secret/bert",
-        "init_from": "~/runs/x/best", "out": "runs/of/ana",
-    }  # fmt: skip
+        "data": f"train={place}/a.csv,test=/home/ana/gone/b.csv",
+        "model": "../secret/bert",
+        "init_from": "~/runs/x/best",
+        "out": "runs/of/ana",
+    }
     last = {"data": "b.csv", "model": "bert", "init_from": "best", "out": "ana"}
     assert published(paths) == last
 

@@ -106,12 +106,22 @@ def test_lines_of_one_point_and_of_one_value():
 def test_format_value():
     values = (0.5, 2.0, 1234, 1.0, None, "x", math.nan, math.inf)
     assert [format_value(value) for value in values] == [
-        "0.5000", "2", "1,234", "1.0000", "", "x", "nan", "inf"]  # fmt: skip
+        "0.5000",
+        "2",
+        "1,234",
+        "1.0000",
+        "",
+        "x",
+        "nan",
+        "inf",
+    ]
 
 
 def test_tooltips_of_a_confusion_matrix():
-    rows = [{"gold": "<a>", "predicted": {"<a>": 3, "b": 1}},
-            {"gold": "b", "predicted": {"<a>": 0, "b": 0}}]  # fmt: skip
+    rows = [
+        {"gold": "<a>", "predicted": {"<a>": 3, "b": 1}},
+        {"gold": "b", "predicted": {"<a>": 0, "b": 0}},
+    ]
     made = macro("confusion_matrix", rows)
     assert "&lt;a&gt; predicted as b: 1 of 4 (25.0%)" in made and "<a>" not in made
 

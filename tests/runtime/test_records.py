@@ -105,8 +105,12 @@ def test_the_next_run_removes_what_a_killed_one_left(tmp_path: Path) -> None:
 def test_commands_refuse_a_suffix_that_they_cannot_write(tmp_path: Path) -> None:
     small_data.sentiment(tmp_path / "data")
     source = tmp_path / "data" / "test.jsonl"
-    for to, name in (("jsonl", "x.xlsx"), ("csv", "x.jsonl"), ("label-studio", "x.jsonl"),
-                     ("conll", "x.json")):  # fmt: skip
+    for to, name in (
+        ("jsonl", "x.xlsx"),
+        ("csv", "x.jsonl"),
+        ("label-studio", "x.jsonl"),
+        ("conll", "x.json"),
+    ):
         done = run("convert", source, "--to", to, "--output", tmp_path / name)
         assert done.code == 2 and "the suffix names the format" in done.err
     for to in ("csv", "tsv", "xlsx", "parquet", "json"):
@@ -143,8 +147,20 @@ DOORS = {
     "finetune/inference/geometry.py": "JSON, through the door",
 }
 """The modules that write files by themselves, and why."""
-WRITERS = {"write_text", "write_bytes", "to_csv", "to_parquet", "to_excel", "to_json", "Workbook",
-           "ParquetWriter", "savez", "savetxt", "dump", "save_file"}  # fmt: skip
+WRITERS = {
+    "write_text",
+    "write_bytes",
+    "to_csv",
+    "to_parquet",
+    "to_excel",
+    "to_json",
+    "Workbook",
+    "ParquetWriter",
+    "savez",
+    "savetxt",
+    "dump",
+    "save_file",
+}
 
 
 def _writes(call: ast.Call) -> bool:
@@ -156,8 +172,11 @@ def _writes(call: ast.Call) -> bool:
         return False
     if (owner, name) in (("csv", "writer"), ("csv", "DictWriter"), ("json", "dump")):
         return True
-    modes = [each.value for each in (*call.args, *(k.value for k in call.keywords))
-             if isinstance(each, ast.Constant) and isinstance(each.value, str)]  # fmt: skip
+    modes = [
+        each.value
+        for each in (*call.args, *(k.value for k in call.keywords))
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ]
     if name == "open":
         return any(set(mode) <= set("wxab+t") and set(mode) & set("wxa") for mode in modes)
     return name in WRITERS and (name != "dump" or owner == "json")

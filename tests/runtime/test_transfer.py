@@ -76,9 +76,10 @@ def test_the_buffer_has_the_values_of_all_tensors(
 ) -> None:
     empty = torch.zeros
     monkeypatch.setattr(
-        transfer, "pinned_buffer",
+        transfer,
+        "pinned_buffer",
         lambda size: empty(size, dtype=torch.uint8).as_subclass(_NotMoved),
-    )  # fmt: skip
+    )
     before = [value for value in tensors(batch).values() if value.numel()]
     after = transfer.all_to_device(before, GPU)
     assert all(map(torch.equal, before, after))

@@ -103,7 +103,7 @@ def test_labels_without_examples_and_of_all_examples_stay_finite() -> None:
         (TagConfig, {"crf": True, "class_weights": "auto"}, "--class-weights must be none with"),
         (NerConfig, {"loss": "logit-adjusted"}, "does not apply to spans"),
     ],
-)  # fmt: skip
+)
 def test_losses_without_a_meaning_are_refused(config: type, settings: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         config(**settings)

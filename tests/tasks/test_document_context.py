@@ -248,9 +248,16 @@ def test_learns_what_only_the_neighbours_say(place: Path, tmp_path: Path):
     """Whether a name is a person or a place is drawn by lot; the sentence beside it tells."""
     data.documents(tmp_path / "data", (240, 60, 120))
     config = TagConfig(
-        model=str(place / "bert"), data=str(tmp_path / "data"), context="doc", steps=160,
-        eval_every=160, batch_size=24, lr=1e-2, precision="fp32", out=str(tmp_path / "run"),
-    )  # fmt: skip
+        model=str(place / "bert"),
+        data=str(tmp_path / "data"),
+        context="doc",
+        steps=160,
+        eval_every=160,
+        batch_size=24,
+        lr=1e-2,
+        precision="fp32",
+        out=str(tmp_path / "run"),
+    )
     metrics = fit(*load_task(config, "tag"), config).metrics
     assert metrics["test"]["span_f1_strict"] > 0.8, "without context it is about 0.5"
 
@@ -421,9 +428,13 @@ def test_data_without_documents(task: str, place: Path, tmp_path: Path):
     where = ("--model", place / "bert", "--out", tmp_path / "run")
     bare = run(task, *where, "--data", tmp_path / "bare", "--context", "doc", *FLAGS)
     one_line(
-        bare, "--context doc: no sentence of train in bare names its document",
-        "-DOCSTART-", "# newdoc", "`document`", "leave --context out",
-    )  # fmt: skip
+        bare,
+        "--context doc: no sentence of train in bare names its document",
+        "-DOCSTART-",
+        "# newdoc",
+        "`document`",
+        "leave --context out",
+    )
     rows = lines((place / "data" / "train.jsonl").read_text())
     data.write_jsonl(tmp_path / "mixed" / "train.jsonl", rows)
     (tmp_path / "mixed" / "test.jsonl").write_text((tmp_path / "bare" / "test.jsonl").read_text())

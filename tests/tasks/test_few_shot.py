@@ -40,8 +40,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config_of(place: Path, **changes: Any) -> ClassifyConfig:
-    settings = {"model": str(place / "model"), "data": str(place / "data"), "few_shot": True,
-                "validation": "none", "precision": "fp32", **changes}  # fmt: skip
+    settings = {
+        "model": str(place / "model"),
+        "data": str(place / "data"),
+        "few_shot": True,
+        "validation": "none",
+        "precision": "fp32",
+        **changes,
+    }
     return ClassifyConfig(**settings)
 
 
@@ -79,8 +85,9 @@ def test_a_run_is_resumed_bit_equal_and_predicts(place: Path, monkeypatch: pytes
     found = [p.scores for p in predictor.predict([e.text for e in test])]  # type: ignore[union-attr]
     np.testing.assert_allclose(
         [[scores[name] for name in expected.classes_] for scores in found],
-        expected.predict_proba(rows["test"]), atol=1e-4,
-    )  # fmt: skip
+        expected.predict_proba(rows["test"]),
+        atol=1e-4,
+    )
     saved = [json.loads(line) for line in (place / "whole/predictions.test.jsonl").open()]
     assert [max(scores, key=scores.__getitem__) for scores in found] == [
         row["label"] for row in saved
@@ -89,8 +96,15 @@ def test_a_run_is_resumed_bit_equal_and_predicts(place: Path, monkeypatch: pytes
 
 
 def test_pairs_of_texts_have_the_standard_labels(place: Path) -> None:
-    config = NliConfig(model=str(place / "model"), data=str(place / "pairs"), few_shot=True,
-                       per_class=2, steps=2, batch_size=2, out=str(place / "nli"))  # fmt: skip
+    config = NliConfig(
+        model=str(place / "model"),
+        data=str(place / "pairs"),
+        few_shot=True,
+        per_class=2,
+        steps=2,
+        batch_size=2,
+        out=str(place / "nli"),
+    )
     fit(*load_task(config, "nli"), config)
     predictor = Predictor(place / "nli")
     assert predictor.task.record.labels.names == ("entailment", "neutral", "contradiction")
@@ -150,9 +164,23 @@ def test_draws_of_examples_are_nested() -> None:
 def test_seeds_draw_their_own_examples(place: Path) -> None:
     out = place / "seeds"
     outcome = run(
-        "classify", "--model", place / "model", "--data", place / "data", "--few-shot",
-        "--tuning", "head", "--per-class", "3", "--validation", "none", "--seeds", "2", "--out", out
-    )  # fmt: skip
+        "classify",
+        "--model",
+        place / "model",
+        "--data",
+        place / "data",
+        "--few-shot",
+        "--tuning",
+        "head",
+        "--per-class",
+        "3",
+        "--validation",
+        "none",
+        "--seeds",
+        "2",
+        "--out",
+        out,
+    )
     assert outcome.code == 0, outcome.err
     assert "--per-class 3: drew 6 of 40 training examples" in outcome.err + outcome.out
     assert json.loads((out / "seeds.json").read_text())["seeds"] == [1, 2]
@@ -165,17 +193,23 @@ def test_seeds_draw_their_own_examples(place: Path) -> None:
     assert compared.code == 0, compared.err
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"loss": "focal"}, "--loss focal does not apply to --few-shot"),
-    ({"head_lr": 0.1}, "--head-lr 0.1 does not apply"),
-    ({"pair_encoder": "bi"}, "--pair-encoder bi does not apply"),
-    ({"long_text": "window"}, "reads one sequence of each text"),
-    ({"tuning": "head", "epochs": 2}, "--epochs: --few-shot --tuning head fits"),
-    ({"problem": "multi"}, "--few-shot: it compares texts by their one label"),
-    ({"problem": "multi", "few_shot": False, "per_class": 2}, "--per-class 2 needs texts with one"),
-    ({"per_class": 0}, "--per-class must be above 0"),
-    ({"data": "pairs", "limit": 1}, "no training example is labeled"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loss": "focal"}, "--loss focal does not apply to --few-shot"),
+        ({"head_lr": 0.1}, "--head-lr 0.1 does not apply"),
+        ({"pair_encoder": "bi"}, "--pair-encoder bi does not apply"),
+        ({"long_text": "window"}, "reads one sequence of each text"),
+        ({"tuning": "head", "epochs": 2}, "--epochs: --few-shot --tuning head fits"),
+        ({"problem": "multi"}, "--few-shot: it compares texts by their one label"),
+        (
+            {"problem": "multi", "few_shot": False, "per_class": 2},
+            "--per-class 2 needs texts with one",
+        ),
+        ({"per_class": 0}, "--per-class must be above 0"),
+        ({"data": "pairs", "limit": 1}, "no training example is labeled"),
+    ],
+)
 def test_wrong_settings(place: Path, tmp_path: Path, settings: dict[str, Any], message: str):
     if "data" in settings:
         settings["data"] = str(place / settings["data"])

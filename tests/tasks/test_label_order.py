@@ -24,8 +24,9 @@ def texts(names: list[str], used: list[str] | None = None, **more: str) -> datas
     """Eight texts for each of the ``used`` names of a ClassLabel column."""
     rows = [
         {"text": f"a {name} film {i}", "label": names.index(name), **more}
-        for i in range(8) for name in used or names
-    ]  # fmt: skip
+        for i in range(8)
+        for name in used or names
+    ]
     columns = {name: datasets.Value("string") for name in ("text", *more)}
     features = datasets.Features({**columns, "label": datasets.ClassLabel(names=names)})
     return datasets.Dataset.from_list(rows, features=features)

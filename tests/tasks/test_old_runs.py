@@ -19,13 +19,17 @@ RUNS = sorted((Path(__file__).parents[1] / "old_runs").iterdir())
 def same(row: Any, expected: Any) -> bool:
     """Whether a row has the values that an older version gave; it may have more of them."""
     if isinstance(expected, dict):
-        return all(same(row.get("positive_label" if key == "positive" else key), expected[key])
-                   for key in expected)  # fmt: skip
+        return all(
+            same(row.get("positive_label" if key == "positive" else key), expected[key])
+            for key in expected
+        )
     if isinstance(expected, list):
         return len(row) == len(expected) and all(map(same, row, expected))
-    return row == pytest.approx(expected, abs=2e-5) if isinstance(expected, float) else (
-        row == expected
-    )  # fmt: skip
+    return (
+        row == pytest.approx(expected, abs=2e-5)
+        if isinstance(expected, float)
+        else (row == expected)
+    )
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda path: path.name)

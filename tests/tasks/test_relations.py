@@ -30,11 +30,16 @@ from tests.tiny import save_tiny_checkpoint
 
 ROW: dict[str, Any] = {
     "tokens": "Ana lives in New York and works for IBM".split(),
-    "spans": [{"start": 0, "end": 1, "label": "PER"}, {"start": 3, "end": 5, "label": "LOC"},
-              {"start": 8, "end": 9, "label": "ORG"}],
-    "relations": [{"subject": 0, "object": 1, "label": "lives_in"},
-                  {"subject": 0, "object": 2, "label": "works_for"}],
-}  # fmt: skip
+    "spans": [
+        {"start": 0, "end": 1, "label": "PER"},
+        {"start": 3, "end": 5, "label": "LOC"},
+        {"start": 8, "end": 9, "label": "ORG"},
+    ],
+    "relations": [
+        {"subject": 0, "object": 1, "label": "lives_in"},
+        {"subject": 0, "object": 2, "label": "works_for"},
+    ],
+}
 PERSON, CITY, FIRM = Span(0, 1, "PER"), Span(3, 5, "LOC"), Span(8, 9, "ORG")
 
 
@@ -48,8 +53,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config_of(place: Path, data: Path, **changes: Any) -> RelationsConfig:
-    given = {"model": str(place / "bert"), "data": str(data), "validation": "none",
-             "precision": "fp32", "out": str(data.parent / "run")}  # fmt: skip
+    given = {
+        "model": str(place / "bert"),
+        "data": str(data),
+        "validation": "none",
+        "precision": "fp32",
+        "out": str(data.parent / "run"),
+    }
     return RelationsConfig(**{**given, **changes})
 
 
@@ -108,8 +118,11 @@ def test_long_sentences_keep_the_words_near_the_pair(place: Path):
 
 
 def test_no_pair_is_dropped_and_max_length_holds(place: Path, tmp_path: Path):
-    far = {**ROW, "tokens": [*ROW["tokens"][:6], *["so"] * 80, *ROW["tokens"][6:]],
-           "spans": [*ROW["spans"][:2], {"start": 88, "end": 89, "label": "ORG"}]}  # fmt: skip
+    far = {
+        **ROW,
+        "tokens": [*ROW["tokens"][:6], *["so"] * 80, *ROW["tokens"][6:]],
+        "spans": [*ROW["spans"][:2], {"start": 88, "end": 89, "label": "ORG"}],
+    }
     task, data = task_of(place, tmp_path, [far], max_length=40)
     encoded = task.encode(data.splits["train"])
     assert [len(row) for row in encoded] == [2]
@@ -150,8 +163,10 @@ def test_pairs_of_types_that_are_never_related_are_not_classified(place: Path, t
     every, _ = task_of(place, tmp_path, [ROW, unrelated], pairs="all")
     other = TokenExample(0, tuple(ROW["tokens"]), (PERSON, Span(3, 5, "NEW")), where="f:1")
     for made, example, expected in (
-        (task, data.splits["train"][0], 2), (every, data.splits["train"][0], 6), (task, other, 2)
-    ):  # fmt: skip
+        (task, data.splits["train"][0], 2),
+        (every, data.splits["train"][0], 6),
+        (task, other, 2),
+    ):
         assert [len(row) for row in made.encode([example])] == [expected]
 
 
@@ -178,9 +193,11 @@ def test_sentences_without_pairs_have_a_prediction(place: Path, tmp_path: Path):
     task, data = task_of(place, tmp_path, [ROW])
     words = tuple(ROW["tokens"])
     examples = [
-        TokenExample(5, words, ()), replace(data.splits["train"][0], id=3),
-        TokenExample(4, words, (PERSON,)), TokenExample(9, (), ()),
-    ]  # fmt: skip
+        TokenExample(5, words, ()),
+        replace(data.splits["train"][0], id=3),
+        TokenExample(4, words, (PERSON,)),
+        TokenExample(9, (), ()),
+    ]
     found = predict(task, task.head().eval(), examples)
     assert [(each.id, each.words) for each in found] == [(e.id, e.words) for e in examples]
     assert [each.spans for each in found] == [e.spans for e in examples]
@@ -231,13 +248,20 @@ def test_relations_of_words_and_of_characters(tmp_path: Path):
     """Also in the form of SpERT; words of a text are split where its spans end."""
     text = "anti-CD3 binds CD3-beta"
     rows = [
-        {"text": text, "spans": [{"start": 5, "end": 8, "label": "GENE"},
-                                 {"start": 15, "end": 18, "label": "GENE"}],
-         "relations": [{"subject": 1, "object": 0, "label": "same"}]},
-        {"tokens": ["a", "b"], "entities": [{"start": 1, "end": 2, "type": "X"},
-                                            {"start": 0, "end": 1, "type": "Y"}],
-         "relations": [{"head": 0, "tail": 1, "type": "r"}]},
-    ]  # fmt: skip
+        {
+            "text": text,
+            "spans": [
+                {"start": 5, "end": 8, "label": "GENE"},
+                {"start": 15, "end": 18, "label": "GENE"},
+            ],
+            "relations": [{"subject": 1, "object": 0, "label": "same"}],
+        },
+        {
+            "tokens": ["a", "b"],
+            "entities": [{"start": 1, "end": 2, "type": "X"}, {"start": 0, "end": 1, "type": "Y"}],
+            "relations": [{"head": 0, "tail": 1, "type": "r"}],
+        },
+    ]
     for number, row in enumerate(rows):
         write_jsonl(tmp_path / f"{number}" / "train.jsonl", [row])
     (one,) = read_tokens(tmp_path / "0", relations=True).splits["train"]
@@ -302,8 +326,16 @@ def test_entities_of_a_model_then_their_relations(place: Path, tmp_path: Path):
     gold = place / "data" / "test.jsonl"
     main(["predict", str(entities), "--file", str(gold), "--output", str(tmp_path / "spans.jsonl")])
     for source, output in (("spans.jsonl", "found.jsonl"), (gold, "given.jsonl")):
-        main(["predict", str(relations), "--file", str(tmp_path / source),
-              "--output", str(tmp_path / output)])  # fmt: skip
+        main(
+            [
+                "predict",
+                str(relations),
+                "--file",
+                str(tmp_path / source),
+                "--output",
+                str(tmp_path / output),
+            ]
+        )
     given = json.loads(run("score", tmp_path / "given.jsonl", gold).out)
     assert given["relation_f1_strict"] == scores["relation_f1_strict"]
     rows = [json.loads(line) for line in gold.open()]
@@ -317,24 +349,37 @@ def test_entities_of_a_model_then_their_relations(place: Path, tmp_path: Path):
     (found,) = Predictor(relations).predict(spans)
     assert found.text == "Ana lives in Oslo and saw Quito" and found.spans == spans[0].spans
     assert [e.spans for e in read_gold(tmp_path / "found.jsonl")]
-    for command in (["export", relations, "--output", tmp_path / "onnx"], ["serve", relations],
-                    ["distill", relations, "--model", "minilm"],
-                    ["suggest", relations, "--file", gold],
-                    ["check", gold.parent, "--task", "relations", "--label-errors"]):  # fmt: skip
+    for command in (
+        ["export", relations, "--output", tmp_path / "onnx"],
+        ["serve", relations],
+        ["distill", relations, "--model", "minilm"],
+        ["suggest", relations, "--file", gold],
+        ["check", gold.parent, "--task", "relations", "--label-errors"],
+    ):
         refused = run(*command)
         assert refused.code == 2 and "relations" in refused.err and refused.err.count("\n") == 1
 
 
 def test_words_of_predictions_may_be_fewer_than_those_of_gold(tmp_path: Path):
     """Gold words are split where gold spans end, those of predicted spans are not."""
-    gold = {"text": "Ana of anti-CD3 and Oslo", "relations": [],
-            "spans": [{"start": 7, "end": 11, "label": "X"}, {"start": 0, "end": 3, "label": "X"},
-                      {"start": 20, "end": 24, "label": "Y"}, {"start": 13, "end": 15, "label": "Y"}]}  # fmt: skip  # noqa: E501
+    gold = {
+        "text": "Ana of anti-CD3 and Oslo",
+        "relations": [],
+        "spans": [
+            {"start": 7, "end": 11, "label": "X"},
+            {"start": 0, "end": 3, "label": "X"},
+            {"start": 20, "end": 24, "label": "Y"},
+            {"start": 13, "end": 15, "label": "Y"},
+        ],
+    }
     gold["relations"] = [{"subject": 1, "object": 2, "label": "r"}]
     write_jsonl(tmp_path / "gold.jsonl", [gold])
     words = ["Ana", "of", "anti", "-", "CD3", "and", "Oslo"]
-    spans = [{"start": 0, "end": 1, "label": "X"}, {"start": 6, "end": 7, "label": "Y"},
-             {"start": 2, "end": 5, "label": "Y"}]  # fmt: skip
+    spans = [
+        {"start": 0, "end": 1, "label": "X"},
+        {"start": 6, "end": 7, "label": "Y"},
+        {"start": 2, "end": 5, "label": "Y"},
+    ]
     related = [{"subject": 0, "object": o, "label": "r", "score": 0.9 - o / 10} for o in (1, 2)]
     found = {"words": words, "spans": spans, "relations": related}
     write_jsonl(tmp_path / "found.jsonl", [found])

@@ -28,9 +28,12 @@ from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
 TEXTS = [
-    "the train from paris was late", "a man is playing a guitar", "what a great story !",
-    "two children run across the street because it rains", "anna saw a big red dog",
-]  # fmt: skip
+    "the train from paris was late",
+    "a man is playing a guitar",
+    "what a great story !",
+    "two children run across the street because it rains",
+    "anna saw a big red dog",
+]
 SHORT = ["the late train", "a guitar", "great story", "children in the rain", "anna and a dog"]
 SETTINGS: dict[str, Any] = {"steps": 3, "lr": 1e-3, "precision": "fp32", "max_length": 40}
 
@@ -49,8 +52,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = ["entailment", "contradiction", "neutral"]
     nli = [
         {"premise": text, "hypothesis": f"{short} {name}", "label": name}
-        for text, short in zip(TEXTS, SHORT, strict=True) for name in names
-    ]  # fmt: skip
+        for text, short in zip(TEXTS, SHORT, strict=True)
+        for name in names
+    ]
     write_jsonl(folder / "nli.jsonl", nli)
     return folder
 
@@ -185,9 +189,11 @@ def test_splits_without_gold(place: Path, tmp_path: Path) -> None:
     for objective in ("cosent", "mirror"):
         config = config_of(place, objective, "numbers.jsonl")
         config = replace(
-            config, data=f"{config.data},test={place / 'pairs.jsonl'}", steps=1,
+            config,
+            data=f"{config.data},test={place / 'pairs.jsonl'}",
+            steps=1,
             out=str(tmp_path / objective),
-        )  # fmt: skip
+        )
         result = fit(*load_task(config, "sentence"), config)
         assert list(result.metrics) == ["validation"]
         lines = (tmp_path / objective / "predictions.test.jsonl").read_text().splitlines()
@@ -266,9 +272,10 @@ def test_the_vector_of_a_template_is_subtracted(place: Path) -> None:
     def loss(bias: torch.Tensor) -> float:
         moved = vectors + bias[[view.first_word for view in views]]
         sequences = finetune.types.Sequences(
-            tuple(view.example for view in views), tuple(view.first_word for view in views),
+            tuple(view.example for view in views),
+            tuple(view.first_word for view in views),
             task.collate(views),
-        )  # fmt: skip
+        )
         return float(task.coupled_loss(None, moved, sequences)[0])
 
     shifted = loss(torch.randn(2, 8, dtype=torch.float64))

@@ -73,8 +73,9 @@ def test_two_views_by_hand(vectors: Any) -> None:
     for i, x in enumerate(both):
         scores = {
             j: math.exp(sum(a * b for a, b in zip(x, y, strict=True)) / 0.04)
-            for j, y in enumerate(both) if j != i
-        }  # fmt: skip
+            for j, y in enumerate(both)
+            if j != i
+        }
         total -= math.log(scores[(i + N) % (2 * N)] / sum(scores.values()))
     assert mean(losses.two_view_loss((u, v), distinct(N), 0.04)) == pytest.approx(total / (2 * N))
 

@@ -30,19 +30,23 @@ NESTED = [
     ("the big red dog of John Smith of Geneva", [(5, 9, "PER"), (5, 7, "PER"), (8, 9, "LOC")]),
     ("a guitar", []),
     ("IBM in Paris", [(0, 3, "ORG"), (0, 1, "ORG"), (2, 3, "LOC")]),
-    ("the United Nations of the United Nations of Geneva signed it", [(0, 9, "ORG"), (1, 3, "ORG"),
-     (4, 9, "ORG"), (8, 9, "LOC")]),
-]  # fmt: skip
+    (
+        "the United Nations of the United Nations of Geneva signed it",
+        [(0, 9, "ORG"), (1, 3, "ORG"), (4, 9, "ORG"), (8, 9, "LOC")],
+    ),
+]
 TWICE = [*NESTED, ("Madrid wins", [(0, 1, "LOC"), (0, 1, "ORG")])]
 CROSSING = [*NESTED, ("John Smith of New York", [(0, 4, "PER"), (2, 5, "LOC")])]
 
 
 def rows(sentences: list) -> list[dict]:
     return [
-        {"tokens": text.split(), "spans": [dict(zip(("start", "end", "label"), s, strict=True))
-                                           for s in spans]}
+        {
+            "tokens": text.split(),
+            "spans": [dict(zip(("start", "end", "label"), s, strict=True)) for s in spans],
+        }
         for text, spans in sentences
-    ]  # fmt: skip
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +94,23 @@ def out_of_reach(task: Any, examples: list[TokenExample]) -> int:
 
 
 @pytest.mark.parametrize("data", ["nested", "twice", "crossing"])
-@pytest.mark.parametrize("settings", [
-    {}, {"max_width": 3}, {"max_width": 1}, {"representation": "biaffine"},
-    {"max_length": 10, "overlap": 4}, {"max_length": 8, "overlap": 0, "max_width": 5},
-    {"max_length": 10, "overlap": 5, "representation": "biaffine"}, {"multi_label": True},
-    {"multi_label": True, "max_length": 10, "overlap": 5, "max_width": 4},
-    {"decoding": "flat"}, {"decoding": "overlapping", "multi_label": True},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"max_width": 3},
+        {"max_width": 1},
+        {"representation": "biaffine"},
+        {"max_length": 10, "overlap": 4},
+        {"max_length": 8, "overlap": 0, "max_width": 5},
+        {"max_length": 10, "overlap": 5, "representation": "biaffine"},
+        {"multi_label": True},
+        {"multi_label": True, "max_length": 10, "overlap": 5, "max_width": 4},
+        {"decoding": "flat"},
+        {"decoding": "overlapping", "multi_label": True},
+    ],
+    ids=str,
+)
 def test_gold_is_answered_but_for_what_is_said_to_be_lost(
     place: Path, data: str, settings: dict[str, Any]
 ):
@@ -186,10 +200,18 @@ def test_windows_change_no_word(place: Path):
 
 def test_learns_keeps_its_threshold_and_answers_in_characters(place: Path, tmp_path: Path):
     config = NerConfig(
-        model=str(place / "roberta"), data=str(place / "nested"), out=str(tmp_path / "run"),
-        steps=200, eval_every=50, lr=5e-3, batch_size=6, precision="fp32", calibrate="types",
-        weight_decay=0.0, max_length=40,
-    )  # fmt: skip
+        model=str(place / "roberta"),
+        data=str(place / "nested"),
+        out=str(tmp_path / "run"),
+        steps=200,
+        eval_every=50,
+        lr=5e-3,
+        batch_size=6,
+        precision="fp32",
+        calibrate="types",
+        weight_decay=0.0,
+        max_length=40,
+    )
     torch.manual_seed(3)
     task, dataset = load_task(config, "ner")
     result = fit(task, dataset, config)
@@ -206,8 +228,10 @@ def test_learns_keeps_its_threshold_and_answers_in_characters(place: Path, tmp_p
     with pytest.raises(ValueError, match=r"--decoding greedy: legal are .*flat, nested"):
         finetune.load(result.folder, decoding="greedy")
 
-    again = fit(*load_task(config.__class__(**{**vars_of(config), "resume": True}), "ner"),
-                config.__class__(**{**vars_of(config), "resume": True}))  # fmt: skip
+    again = fit(
+        *load_task(config.__class__(**{**vars_of(config), "resume": True}), "ner"),
+        config.__class__(**{**vars_of(config), "resume": True}),
+    )
     assert again.metrics == result.metrics, "a finished run is not calibrated twice"
 
 
@@ -286,11 +310,14 @@ def test_commands(place: Path, tmp_path: Path):
     assert "--max-width" in checked.out
 
 
-@pytest.mark.parametrize(("flags", "message"), [
-    (["--max-width", "41", "--max-length", "40"], "--max-width 41 exceeds --max-length 40"),
-    (["--max-width", "0"], "--max-width must be above 0"),
-    (["--negatives", "0"], "--negatives must be above 0 and at most 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max-width", "41", "--max-length", "40"], "--max-width 41 exceeds --max-length 40"),
+        (["--max-width", "0"], "--max-width must be above 0"),
+        (["--negatives", "0"], "--negatives must be above 0 and at most 1"),
+    ],
+)
 def test_wrong_settings(place: Path, flags: list[str], message: str):
     outcome = run("ner", "--model", place / "bert", "--data", place / "nested", *flags)
     assert outcome.code == 2
@@ -299,12 +326,22 @@ def test_wrong_settings(place: Path, flags: list[str], message: str):
 
 
 def test_tagged_data_will_do(place: Path, tmp_path: Path):
-    rows_of_tags = [{"tokens": ["Anna", "saw", "New", "York"], "tags": ["B-PER", "O", "B-LOC",
-                     "I-LOC"]}] * 4  # fmt: skip
+    rows_of_tags = [
+        {"tokens": ["Anna", "saw", "New", "York"], "tags": ["B-PER", "O", "B-LOC", "I-LOC"]}
+    ] * 4
     for split in ("train", "validation"):
         write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows_of_tags)
-    trained = run("ner", "--model", place / "bert", "--data", tmp_path / "data", "--steps", 2,
-                  "--out", tmp_path / "r")  # fmt: skip
+    trained = run(
+        "ner",
+        "--model",
+        place / "bert",
+        "--data",
+        tmp_path / "data",
+        "--steps",
+        2,
+        "--out",
+        tmp_path / "r",
+    )
     assert trained.code == 0, trained.err
     assert "decoding flat" in trained.err + trained.out
     assert "always predicting" not in trained.out

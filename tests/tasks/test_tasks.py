@@ -50,11 +50,15 @@ from tests.tiny import save_tiny_checkpoint
 
 # Eight examples each; the last word or name says the label.
 _GOOD, _BAD = ("lovely", "bright", "warm", "great"), ("dull", "broken", "cold", "boring")
-_SENTIMENT = [(f"the room was {word}", kind) for kind, words in
-              (("pos", _GOOD), ("neg", _BAD)) for word in words]  # fmt: skip
-_PAIRED = [("he is in paris", f"he is in {place}") for place in
-           ("paris", "oslo", "berlin", "rome", "new york", "paris now", "madrid",
-            "quito")]  # fmt: skip
+_SENTIMENT = [
+    (f"the room was {word}", kind)
+    for kind, words in (("pos", _GOOD), ("neg", _BAD))
+    for word in words
+]
+_PAIRED = [
+    ("he is in paris", f"he is in {place}")
+    for place in ("paris", "oslo", "berlin", "rome", "new york", "paris now", "madrid", "quito")
+]
 _ENTITIES = [
     ("Anna saw the dog", "B-PER O O O"),
     ("John Smith works in New York", "B-PER I-PER O O B-LOC I-LOC"),
@@ -65,9 +69,16 @@ _ENTITIES = [
     ("IBM and General Motors raised rates", "B-ORG O B-ORG I-ORG O O"),
     ("the European Union signed it , Anna", "O B-ORG I-ORG O O O B-PER"),
 ]
-_POS = ["PRON VERB DET NOUN", "PROPN PROPN VERB ADP ADJ PROPN", "DET NOUN ADP PROPN",
-        "PROPN PROPN VERB ADP PROPN", "DET NOUN", "PROPN",
-        "PROPN CONJ ADJ NOUN VERB NOUN", "DET ADJ NOUN VERB PRON PUNCT PROPN"]  # fmt: skip
+_POS = [
+    "PRON VERB DET NOUN",
+    "PROPN PROPN VERB ADP ADJ PROPN",
+    "DET NOUN ADP PROPN",
+    "PROPN PROPN VERB ADP PROPN",
+    "DET NOUN",
+    "PROPN",
+    "PROPN CONJ ADJ NOUN VERB NOUN",
+    "DET ADJ NOUN VERB PRON PUNCT PROPN",
+]
 
 
 def texts(labels: list[Any], pairs: bool = False) -> list[dict]:
@@ -96,11 +107,24 @@ class Case:
 
 
 _MARKED = [
-    {"text": "he saw the dog", "text_pair": "the dog saw it", "index": index, "index_pair": other,
-     "label": label}
-    for index, other, label in ((1, 2, "same"), (1, 1, "other"), (3, 1, "same"), (3, 2, "other"),
-                                (2, 0, "same"), (2, 1, "other"), (0, 0, "other"), (0, 3, "other"))
-]  # fmt: skip
+    {
+        "text": "he saw the dog",
+        "text_pair": "the dog saw it",
+        "index": index,
+        "index_pair": other,
+        "label": label,
+    }
+    for index, other, label in (
+        (1, 2, "same"),
+        (1, 1, "other"),
+        (3, 1, "same"),
+        (3, 2, "other"),
+        (2, 0, "same"),
+        (2, 1, "other"),
+        (0, 0, "other"),
+        (0, 3, "other"),
+    )
+]
 """Equal texts: the marked words alone say the label."""
 _SINGLE = texts([kind for _, kind in _SENTIMENT])
 _WAYS = ["entailment", "neutral", "contradiction"]
@@ -149,15 +173,32 @@ CASES = {
         [{**row, "text": "the dog saw it and " * 2 + row["text"]} for row in _SINGLE],
         {"long_text": "window", "max_length": 16, "overlap": 4},
     ),
-    "multi": Case("classify", texts([["joy"], ["joy", "hope"], [], ["hope"], ["fear"], ["fear",
-                  "hope"], ["joy", "fear"], []]), {}),
+    "multi": Case(
+        "classify",
+        texts(
+            [
+                ["joy"],
+                ["joy", "hope"],
+                [],
+                ["hope"],
+                ["fear"],
+                ["fear", "hope"],
+                ["joy", "fear"],
+                [],
+            ]
+        ),
+        {},
+    ),
     "regression": Case("classify", texts([0.5, 1.5, 2.0, -1.0, 0.0, 3.25, -2.5, 1.0]), {}),
     "pair": Case("classify", texts([*"abababab"], pairs=True), {}),
     "nli 3": Case("nli", texts([_WAYS[i % 3] for i in range(8)], pairs=True), {}),
     "nli 2": Case("nli", texts(["entailment", "not_entailment"] * 4, pairs=True), {}),
     "bi": Case("nli", texts(["entailment", "neutral"] * 4, pairs=True), {"pair_encoder": "bi"}),
-    "poly": Case("classify", texts([0.5, 1.5, 2.0, -1.0, 0.0, 3.25, -2.5, 1.0], pairs=True), {
-        "pair_encoder": "poly", "poly_codes": 3}),
+    "poly": Case(
+        "classify",
+        texts([0.5, 1.5, 2.0, -1.0, 0.0, 3.25, -2.5, 1.0], pairs=True),
+        {"pair_encoder": "poly", "poly_codes": 3},
+    ),
     "marked": Case("nli", _MARKED, {"marked_words": True}),
     "marked bi": Case("classify", _MARKED, {"marked_words": True, "pair_encoder": "bi"}),
     "bio": Case("tag", _BIO, {"decoding": "greedy"}),
@@ -166,13 +207,21 @@ CASES = {
     "bio first mean": Case("tag", _BIO, {"word_score": "mean"}),
     "io": Case("tag", _BIO, {"scheme": "IO"}),
     "bioes": Case("tag", _BIO, {"scheme": "BIOES"}),
-    "bioes all max constrained": Case("tag", _BIO, {
-        "scheme": "BIOES", "label_subwords": "all", "word_score": "mean",
-        "decoding": "constrained"}),
+    "bioes all max constrained": Case(
+        "tag",
+        _BIO,
+        {
+            "scheme": "BIOES",
+            "label_subwords": "all",
+            "word_score": "mean",
+            "decoding": "constrained",
+        },
+    ),
     "bio windows": Case("tag", _BIO, {"max_length": 12, "overlap": 4, "decoding": "constrained"}),
     "bio crf": Case("tag", _BIO, {"crf": True}),
-    "bioes crf windows": Case("tag", _BIO, {
-        "scheme": "BIOES", "crf": True, "max_length": 12, "overlap": 4}),
+    "bioes crf windows": Case(
+        "tag", _BIO, {"scheme": "BIOES", "crf": True, "max_length": 12, "overlap": 4}
+    ),
     "ner": Case("ner", _SPANS, {}),
     "ner windows": Case("ner", _SPANS, {"max_length": 12, "overlap": 5, "decoding": "overlapping"}),
     "ner attention": Case("ner", _SPANS, {"representation": "attention", "word_vectors": "mean"}),
@@ -182,7 +231,7 @@ CASES = {
     "pos": Case("tag", tagged(_POS), {}),
     "pos crf": Case("tag", tagged(_POS), {"crf": True}),
     "pos all mean": Case("tag", tagged(_POS), {"label_subwords": "all", "word_score": "mean"}),
-}  # fmt: skip
+}
 SPANS = [name for name, case in CASES.items() if case.task == "ner"]
 TAGGING = [name for name, case in CASES.items() if case.task == "tag"]
 FAMILY = {"pair": "roberta", "bio constrained": "roberta", "pos all mean": "roberta"}
@@ -215,11 +264,21 @@ class Runs:
         data = self.place / "data" / name
         for split in ("train", "validation"):
             write_jsonl(data / f"{split}.jsonl", case.rows)
-        settings = {"model": str(self.place / FAMILY.get(name, "bert")), "data": str(data),
-                    "out": str(self.place / "runs" / name), "steps": 90, "eval_every": 90,
-                    "batch_size": 8, "lr": 5e-3, "precision": "fp32", "weight_decay": 0.0,
-                    "max_length": 40, **({"overlap": 8} if case.task in ("tag", "ner") else {}),
-                    **case.settings, **changes}  # fmt: skip
+        settings = {
+            "model": str(self.place / FAMILY.get(name, "bert")),
+            "data": str(data),
+            "out": str(self.place / "runs" / name),
+            "steps": 90,
+            "eval_every": 90,
+            "batch_size": 8,
+            "lr": 5e-3,
+            "precision": "fp32",
+            "weight_decay": 0.0,
+            "max_length": 40,
+            **({"overlap": 8} if case.task in ("tag", "ner") else {}),
+            **case.settings,
+            **changes,
+        }
         return CONFIGS[case.task](**settings)
 
     def task(self, name: str, **changes: Any) -> tuple[Any, Dataset]:
@@ -406,10 +465,27 @@ def test_public_members_of_a_task(name: str) -> None:
     }
     fields = {field.name for field in dataclasses.fields(Task) if not field.name.startswith("_")}
     assert methods | fields == {
-        "record", "tokenizer", "encode", "collate", "head", "loss", "decode", "finish", "score",
-        "calibrate", "for_epoch", "coupled_loss", "loss_counts", "values", "with_thresholds",
-        "fit_head", "soft_loss", "num_logits", "targets_without_gold", "prediction_of_blank",
-    }  # fmt: skip
+        "record",
+        "tokenizer",
+        "encode",
+        "collate",
+        "head",
+        "loss",
+        "decode",
+        "finish",
+        "score",
+        "calibrate",
+        "for_epoch",
+        "coupled_loss",
+        "loss_counts",
+        "values",
+        "with_thresholds",
+        "fit_head",
+        "soft_loss",
+        "num_logits",
+        "targets_without_gold",
+        "prediction_of_blank",
+    }
 
 
 def vars_of_classes(kind: type) -> dict[str, Any]:
@@ -495,9 +571,17 @@ def odd_sentences() -> list[TokenExample]:
     chance = random.Random(4)
     long = chance.choices(_NAMES, k=300)
     giant = "unbelievably" * 8  # WordPiece takes words of over 100 letters for unknown
-    sentences = [ODD, [*ODD, "Anna", *ODD], [giant], ["Anna", giant, "saw", giant, giant],
-                 long, [word for pair in zip(long, ODD * 50, strict=True) for word in pair],
-                 ["Anna"], ["東京", "🙂", "Zoë"], []]  # fmt: skip
+    sentences = [
+        ODD,
+        [*ODD, "Anna", *ODD],
+        [giant],
+        ["Anna", giant, "saw", giant, giant],
+        long,
+        [word for pair in zip(long, ODD * 50, strict=True) for word in pair],
+        ["Anna"],
+        ["東京", "🙂", "Zoë"],
+        [],
+    ]
     return [TokenExample(i, tuple(words)) for i, words in enumerate(sentences)]
 
 
@@ -904,9 +988,12 @@ def test_training_splits_words_where_gold_begins_and_ends(name: str, tmp_path: P
     for split in ("train", "validation"):
         write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
     config = CONFIGS[name](
-        model=str(tmp_path / "bert"), data=str(tmp_path / "data"), out=str(tmp_path / "run"),
-        steps=2, batch_size=2,
-    )  # fmt: skip
+        model=str(tmp_path / "bert"),
+        data=str(tmp_path / "data"),
+        out=str(tmp_path / "run"),
+        steps=2,
+        batch_size=2,
+    )
     task, dataset = load_task(config, name)
     assert any("PER" in label for label in task.record.labels)  # a type of unreachable spans only
     trained = TrainingData(task, dataset, config, make_accelerator(config), lambda note: None)
@@ -925,10 +1012,12 @@ PROBLEMS: dict[str, dict[str, list[dict]]] = {
     "case": {"train": [*PLAIN, {"text": "x", "label": "A"}]},
     "null": {"train": [*PLAIN, {"text": "x", "label": "null"}]},
     "leak": {"train": PLAIN, "test": PLAIN[:1]},
-    "other spans": {"train": [{"tokens": ["x"], "tags": ["B-A"]}],
-                    "validation": [{"tokens": ["y"], "tags": ["B-B"]}]},
+    "other spans": {
+        "train": [{"tokens": ["x"], "tags": ["B-A"]}],
+        "validation": [{"tokens": ["y"], "tags": ["B-B"]}],
+    },
     "no spans": {"train": [{"tokens": ["x"], "tags": ["O"]}]},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

@@ -42,8 +42,9 @@ def tagged(number: int, seed: int) -> list[dict]:
     for _ in range(number):
         words = [str(word) for word in rng.choice(WORDS, 6)]
         tags = ["B-LOC" if word in ("paris", "berlin") else "O" for word in words]
-        tags = [str(rng.choice(["O", "B-LOC", "B-PER"])) if rng.random() < 0.3 else tag
-                for tag in tags]  # fmt: skip
+        tags = [
+            str(rng.choice(["O", "B-LOC", "B-PER"])) if rng.random() < 0.3 else tag for tag in tags
+        ]
         rows.append({"tokens": words, "tags": tags})
     return rows
 
@@ -62,9 +63,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def configured(place: Path, name: str, out: Path, **changes: Any) -> tuple[TrainConfig, str]:
     task = "tag" if name == "tag" else "classify"
     config = CONFIGS[task](
-        model=str(place / "bert"), data=str(place / name), out=str(out), steps=60, eval_every=60,
-        lr=5e-3, precision="fp32", calibrate="temperature", **changes,
-    )  # fmt: skip
+        model=str(place / "bert"),
+        data=str(place / name),
+        out=str(out),
+        steps=60,
+        eval_every=60,
+        lr=5e-3,
+        precision="fp32",
+        calibrate="temperature",
+        **changes,
+    )
     return config, task
 
 
@@ -163,8 +171,9 @@ def test_rows_without_gold_do_not_matter_and_the_task_stays_as_it_was(place: Pat
 def test_what_is_refused(place: Path, tmp_path: Path):
     with pytest.raises(ValueError, match="--calibrate must be none with --crf"):
         configured(place, "tag", tmp_path / "run", crf=True)
-    write_jsonl(tmp_path / "data" / "train.jsonl",
-                [{"text": f"w {i}", "label": i / 7} for i in range(20)])  # fmt: skip
+    write_jsonl(
+        tmp_path / "data" / "train.jsonl", [{"text": f"w {i}", "label": i / 7} for i in range(20)]
+    )
     config, kind = configured(place, "single", tmp_path / "run")
     with pytest.raises(ValueError, match="the predictions are numbers and have no probabilities"):
         load_task(replace(config, data=str(tmp_path / "data")), kind)

@@ -98,9 +98,16 @@ def test_command(folder: Path, tmp_path: Path):
     rows = [json.loads(line) for line in outcome.out.splitlines()]
     assert [list(row["scores"]) for row in rows] == [["music", "animals"]] * 3
     several = run(
-        "predict", folder, "--text", TEXTS[0], "--labels", "music,animals", "--multi-label",
-        "--threshold", "0",
-    )  # fmt: skip
+        "predict",
+        folder,
+        "--text",
+        TEXTS[0],
+        "--labels",
+        "music,animals",
+        "--multi-label",
+        "--threshold",
+        "0",
+    )
     assert json.loads(several.out)["label"] == ["music", "animals"]
 
 

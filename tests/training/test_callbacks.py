@@ -73,8 +73,12 @@ def test_the_order_of_callbacks_and_a_run_that_fails(place: Path, tmp_path: Path
     train(place, tmp_path / "run", callbacks=[recorder])
     found = [event for event in recorder.events if event[:2] != ("evaluation", 4)]
     assert found[:5] == [
-        ("step", 1), ("step", 2), ("save", 2, "best"), ("evaluation", 2, True), ("save", 2, "last"),
-    ]  # fmt: skip
+        ("step", 1),
+        ("step", 2),
+        ("save", 2, "best"),
+        ("evaluation", 2, True),
+        ("save", 2, "last"),
+    ]
     assert recorder.events[5:7] == [("step", 3), ("step", 4)]
     assert recorder.events[-1] == ("save", 4, "last") and ("evaluation", 4) in [
         event[:2] for event in recorder.events
@@ -96,11 +100,13 @@ def test_an_own_metric_selects_the_model(place: Path, tmp_path: Path) -> None:
     metric = finetune.OwnMetric(chosen, lower_is_better=True)
     recorder = Recorder()
     with pytest.raises(RuntimeError, match="the saved model scores"):  # 0.3, not 0.1
-        train(place, tmp_path / "run", metrics={"mine": metric}, metric="mine",
-              callbacks=[recorder])  # fmt: skip
+        train(
+            place, tmp_path / "run", metrics={"mine": metric}, metric="mine", callbacks=[recorder]
+        )
     assert [e for e in recorder.events if e[0] == "evaluation"] == [
-        ("evaluation", 2, True), ("evaluation", 4, False),
-    ]  # fmt: skip
+        ("evaluation", 2, True),
+        ("evaluation", 4, False),
+    ]
 
 
 def test_own_metrics_of_a_file_train_compare_and_report(place: Path, tmp_path: Path) -> None:
@@ -127,8 +133,12 @@ def test_errors_of_own_metrics(place: Path, tmp_path: Path, capsys) -> None:
         train(place, tmp_path / "run", own_metrics=(f"{place / 'own.py'}:broken",))
     assert isinstance(error.value.__cause__, TypeError)
     with pytest.raises(SystemExit):
-        options = {"data": place / "data", "model": place / "bert", "out": tmp_path / "other",
-                   "own-metrics": f"{place / 'own.py'}:broken"}  # fmt: skip
+        options = {
+            "data": place / "data",
+            "model": place / "bert",
+            "out": tmp_path / "other",
+            "own-metrics": f"{place / 'own.py'}:broken",
+        }
         main(["classify", *(f"--{name}={value}" for name, value in options.items())])
     printed = capsys.readouterr().err
     assert 'gold[0]["no such key"]' in printed and "error: the metric broken raised" in printed

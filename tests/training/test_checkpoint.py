@@ -55,9 +55,11 @@ def test_optimizer_continues_exactly(tmp_path: Path) -> None:
             new.copy_(old)
     assert load_training_state(tmp_path, other) == before
     for new, old in zip(fresh, weights, strict=True):
-        assert other.state[new].keys() == optimizer.state[old].keys() == {
-            "step", "exp_avg", "exp_avg_sq",
-        }  # fmt: skip
+        assert (
+            other.state[new].keys()
+            == optimizer.state[old].keys()
+            == {"step", "exp_avg", "exp_avg_sq"}
+        )
         for name, value in optimizer.state[old].items():
             assert torch.equal(other.state[new][name], value)
             assert other.state[new][name].dtype == value.dtype

@@ -25,11 +25,17 @@ from tests.tiny import save_tiny_checkpoint
 from tests.training.stopping import interrupt_in_step
 
 TEXTS = [
-    "the train from paris was late", "anna saw a big red dog in the garden", "a man is playing",
-    "two children run across the street because it rains", "what a great story !", "the bank",
-    "nothing contradicts what the reporter wrote about the match", "this film is good",
-    "john smith works for general motors in detroit", "a man is playing",
-]  # fmt: skip
+    "the train from paris was late",
+    "anna saw a big red dog in the garden",
+    "a man is playing",
+    "two children run across the street because it rains",
+    "what a great story !",
+    "the bank",
+    "nothing contradicts what the reporter wrote about the match",
+    "this film is good",
+    "john smith works for general motors in detroit",
+    "a man is playing",
+]
 OBJECTIVES = ("mirror", "simcse", "prompt", "ranking", "softmax", "cosine", "cosent")
 
 
@@ -56,13 +62,20 @@ def config_of(objective: str, place: Path, out: Path, **changes: Any) -> Sentenc
     data = {"softmax": "labels", "ranking": "triples"}.get(objective, "numbers")
     model = str(place / changes.pop("model", "bert"))
     settings: dict[str, Any] = {
-        "batch_size": 8, "lr": 1e-2, "epochs": 3.0, "precision": "fp32", "max_length": 40,
+        "batch_size": 8,
+        "lr": 1e-2,
+        "epochs": 3.0,
+        "precision": "fp32",
+        "max_length": 40,
         "eval_every": 2,
-    }  # fmt: skip
+    }
     return SentenceConfig(
-        model=model, data=str(place / data), out=str(out), objective=objective,
+        model=model,
+        data=str(place / data),
+        out=str(out),
+        objective=objective,
         **{**settings, **changes},
-    )  # fmt: skip
+    )
 
 
 def gradients(config: SentenceConfig, changed: Any = None) -> tuple[dict, torch.Tensor]:
@@ -144,10 +157,18 @@ def test_two_processes_and_small_passes_change_nothing(place: Path, tmp_path: Pa
     fit(*load_task(config, "sentence"), config)
     words = [sys.executable, "-m", "finetune", "sentence"]
     for name, value in (
-        ("model", config.model), ("data", config.data), ("out", tmp_path / "two"),
-        ("objective", "softmax"), ("batch-size", 9), ("lr", 1e-2), ("epochs", 3), ("eval-every", 2),
-        ("precision", "fp32"), ("max-length", 40), ("max-tokens", 40),
-    ):  # fmt: skip
+        ("model", config.model),
+        ("data", config.data),
+        ("out", tmp_path / "two"),
+        ("objective", "softmax"),
+        ("batch-size", 9),
+        ("lr", 1e-2),
+        ("epochs", 3),
+        ("eval-every", 2),
+        ("precision", "fp32"),
+        ("max-length", 40),
+        ("max-tokens", 40),
+    ):
         words += [f"--{name}", str(value)]
     processes = in_two_processes(words)
     outputs = [process.communicate(timeout=120) for process in processes]
@@ -174,8 +195,13 @@ def test_interrupted_and_resumed_is_bit_equal(
     monkeypatch.undo()
     resumed = replace(parts, resume=True)
     fit(*load_task(resumed, "sentence"), resumed)
-    files = ["last/model.safetensors", "last/optimizer.safetensors", "best/model.safetensors",
-             "metrics.json", "predictions.validation.jsonl"]  # fmt: skip
+    files = [
+        "last/model.safetensors",
+        "last/optimizer.safetensors",
+        "best/model.safetensors",
+        "metrics.json",
+        "predictions.validation.jsonl",
+    ]
     if objective == "softmax":
         files.append("best/classifier.safetensors")
     for name in files:

@@ -22,14 +22,31 @@ def test_a_curve_is_measured_extended_and_written(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     save_tiny_checkpoint(tmp_path / "model", "bert")
     data.sentiment(tmp_path / "data", (24, 8, 8))
-    command = ["curve", "classify", "--model", "model", "--data", "data", "--steps", "1",
-               "--batch-size", "8", "--out", "curve", "--runs", "1", "--format", "csv"]  # fmt: skip
+    command = [
+        "curve",
+        "classify",
+        "--model",
+        "model",
+        "--data",
+        "data",
+        "--steps",
+        "1",
+        "--batch-size",
+        "8",
+        "--out",
+        "curve",
+        "--runs",
+        "1",
+        "--format",
+        "csv",
+    ]
     outcome = run(*command, "--sizes", "6", "12")
     assert outcome.code == 0, outcome.err
     rows = list(csv.DictReader(io.StringIO(outcome.out)))
     assert [(row["examples"], row["runs"], row["fitted"]) for row in rows] == [
-        ("6", "1", ""), ("12", "1", "")
-    ]  # fmt: skip
+        ("6", "1", ""),
+        ("12", "1", ""),
+    ]
     assert "needs 3 sizes" in outcome.err
     more = run(*command, "--sizes", "6", "12", "24")
     assert more.code == 0 and more.err.count("is finished: kept") == 2, more.err
@@ -46,11 +63,14 @@ def test_a_curve_is_measured_extended_and_written(tmp_path: Path, monkeypatch: p
     assert wrong.code == 2 and "2 (the labels) to 24 (the training examples)" in wrong.err
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("classfy",), "is no task"),
-    (("classify", "--folds", "3"), "--folds does not apply"),
-    (("classify", "--runs", "0"), "--runs must be 1 or more"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("classfy",), "is no task"),
+        (("classify", "--folds", "3"), "--folds does not apply"),
+        (("classify", "--runs", "0"), "--runs must be 1 or more"),
+    ],
+)
 def test_options_of_curves(arguments: tuple[str, ...], message: str):
     outcome = run("curve", *arguments)
     assert outcome.code == 2 and message in outcome.err

@@ -60,8 +60,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small_data.sentiment(place / "sentiment")
     small_data.pairs(place / "pairs")
     small_data.entities(place / "entities", words=3)
-    for name, convert in (("labels", lambda row: [row["label"]] if row["label"] == "pos" else []),
-                          ("numbers", lambda row: len(row["text"]) / 9)):  # fmt: skip
+    for name, convert in (
+        ("labels", lambda row: [row["label"]] if row["label"] == "pos" else []),
+        ("numbers", lambda row: len(row["text"]) / 9),
+    ):
         for split in ("train", "validation", "test"):
             lines = (place / "sentiment" / f"{split}.jsonl").read_text("utf-8").splitlines()
             rows = [json.loads(line) for line in lines]
@@ -76,9 +78,16 @@ def teacher_of(kind: str, place: Path, model: str = "plain") -> Path:
     if not folder.exists():
         task, data, settings = KINDS[kind]
         config = finetune.config.tasks.CONFIGS[task](
-            model=str(place / model), data=str(place / data), out=str(folder), steps=1, lr=1e-2,
-            warmup=0, precision="fp32", max_length=48, **settings,
-        )  # fmt: skip
+            model=str(place / model),
+            data=str(place / data),
+            out=str(folder),
+            steps=1,
+            lr=1e-2,
+            warmup=0,
+            precision="fp32",
+            max_length=48,
+            **settings,
+        )
         finetune.fit(*finetune.load_task(config, task), config)
         if task == "ner" and model == "plain":  # whose head has dropout too
             saved = folder / "best" / "config.json"
@@ -97,16 +106,19 @@ def losses(folder: Path) -> list[float]:
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(k, marks=[] if k in ("classify", "ner") else pytest.mark.slow)
-     for k in KINDS],
-)  # fmt: skip
+    [pytest.param(k, marks=[] if k in ("classify", "ner") else pytest.mark.slow) for k in KINDS],
+)
 def test_a_student_with_the_weights_of_its_teacher_has_no_loss(
     kind: str, place: Path, tmp_path: Path
 ) -> None:
     found = distill(
-        teacher_of(kind, place), layers=tiny.LAYERS, out=str(tmp_path / "run"), steps=1,
-        distillation=Distillation(hard_weight=0.0, unlabeled=unlabeled(kind, place)), **QUIET,
-    )  # fmt: skip
+        teacher_of(kind, place),
+        layers=tiny.LAYERS,
+        out=str(tmp_path / "run"),
+        steps=1,
+        distillation=Distillation(hard_weight=0.0, unlabeled=unlabeled(kind, place)),
+        **QUIET,
+    )
     (loss,) = losses(tmp_path / "run")
     assert abs(loss) < 1e-5
     assert list(found.models) == ["teacher", "student"]
@@ -118,9 +130,14 @@ def test_a_student_with_the_weights_of_its_teacher_has_no_loss(
 
 @contextlib.contextmanager
 def prepared(
-    kind: str, place: Path, out: Path, weights: Distillation, model: str | None = None,
-    teacher: str = "dropout", **settings: Any,
-) -> Iterator[DistillationRun]:  # fmt: skip
+    kind: str,
+    place: Path,
+    out: Path,
+    weights: Distillation,
+    model: str | None = None,
+    teacher: str = "dropout",
+    **settings: Any,
+) -> Iterator[DistillationRun]:
     """A run of a student in double precision, before its first step."""
     loaded = Teacher(teacher_of(kind, place, teacher))
     config = student_config(
@@ -139,14 +156,23 @@ def prepared(
         head = task.head()
     with contextlib.ExitStack() as restore:
         yield DistillationRun(
-            task, data, config, make_accelerator(config), Reporter(quiet=True), head.double(),
-            restore, teacher=loaded, distillation=weights, facts={},
-        )  # fmt: skip
+            task,
+            data,
+            config,
+            make_accelerator(config),
+            Reporter(quiet=True),
+            head.double(),
+            restore,
+            teacher=loaded,
+            distillation=weights,
+            facts={},
+        )
 
 
 def test_losses_and_gradients_are_those_of_plain_torch(place: Path, tmp_path: Path) -> None:
-    weights = Distillation(temperature=3.0, hard_weight=0.3, hidden_weight=0.7,
-                           unlabeled=unlabeled("classify", place))  # fmt: skip
+    weights = Distillation(
+        temperature=3.0, hard_weight=0.3, hidden_weight=0.7, unlabeled=unlabeled("classify", place)
+    )
     narrow = str(place / "narrow")
     with prepared("classify", place, tmp_path / "run", weights, narrow) as student:
         teacher = student.teacher.head.double()
@@ -165,8 +191,12 @@ def test_losses_and_gradients_are_those_of_plain_torch(place: Path, tmp_path: Pa
             logits = student.head(batch)
         labeled = batch.targets["weight"] > 0
         assert 0 < labeled.sum() < len(labeled)
-        soft = functional.kl_div((logits / 3).log_softmax(-1), (goal / 3).softmax(-1),
-                                 reduction="batchmean") * 9  # fmt: skip
+        soft = (
+            functional.kl_div(
+                (logits / 3).log_softmax(-1), (goal / 3).softmax(-1), reduction="batchmean"
+            )
+            * 9
+        )
         hard = functional.cross_entropy(logits[labeled], batch.targets["label"][labeled])
         hidden = (
             sum(
@@ -193,9 +223,14 @@ def _write_and_attach(student: DistillationRun, folder: Path, **changes: Any) ->
     task = student.teacher.task
     settings: dict[str, Any] = {"layers": [1, 3], "device": torch.device("cpu")}
     write_outputs(
-        folder, task, student.teacher.head.float(), sequences, precision="fp32",
-        reporter=Reporter(quiet=True), **{**settings, **changes},
-    )  # fmt: skip
+        folder,
+        task,
+        student.teacher.head.float(),
+        sequences,
+        precision="fp32",
+        reporter=Reporter(quiet=True),
+        **{**settings, **changes},
+    )
     student.data.add_outputs(read_outputs(folder, task, sequences))
     student.teacher.head.double()
 
@@ -209,9 +244,15 @@ def test_the_teacher_predicts_without_dropout_whatever_the_batches(
     examples = finetune.read_text(str(place / "sentiment")).splits["test"]
     sequences = loaded.task.encode(examples).sequences
     write_outputs(
-        tmp_path / "a", loaded.task, loaded.head, sequences, layers=[0, 3], precision="fp32",
-        device=torch.device("cpu"), reporter=Reporter(quiet=True),
-    )  # fmt: skip
+        tmp_path / "a",
+        loaded.task,
+        loaded.head,
+        sequences,
+        layers=[0, 3],
+        precision="fp32",
+        device=torch.device("cpu"),
+        reporter=Reporter(quiet=True),
+    )
     outputs = read_outputs(tmp_path / "a", loaded.task, sequences)
     with torch.no_grad():
         for number, encoding in enumerate(sequences):
@@ -226,9 +267,13 @@ def test_the_teacher_predicts_without_dropout_whatever_the_batches(
 
 @pytest.mark.parametrize(
     "kind",
-    ["classify", "crf", "ner",
-     *(pytest.param(k, marks=pytest.mark.slow) for k in ("several", "nli", "tag", "multi"))],
-)  # fmt: skip
+    [
+        "classify",
+        "crf",
+        "ner",
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("several", "nli", "tag", "multi")),
+    ],
+)
 def test_sequences_without_gold_have_no_loss(kind: str, place: Path) -> None:
     loaded = Teacher(teacher_of(kind, place))
     _, data = load_student(loaded, loaded.task.record.config)
@@ -244,10 +289,13 @@ def test_sequences_without_gold_have_no_loss(kind: str, place: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "model"),
-    [("classify", "narrow"), pytest.param("ner", None, marks=pytest.mark.slow),
-     pytest.param("crf", "narrow", marks=pytest.mark.slow),
-     pytest.param("tag", None, marks=pytest.mark.slow)],
-)  # fmt: skip
+    [
+        ("classify", "narrow"),
+        pytest.param("ner", None, marks=pytest.mark.slow),
+        pytest.param("crf", "narrow", marks=pytest.mark.slow),
+        pytest.param("tag", None, marks=pytest.mark.slow),
+    ],
+)
 def test_layout_of_batches_does_not_matter(
     kind: str, model: str | None, place: Path, tmp_path: Path
 ) -> None:
@@ -269,10 +317,13 @@ def test_layout_of_batches_does_not_matter(
 
 @pytest.mark.parametrize(
     ("kind", "model"),
-    [("classify", "narrow"), pytest.param("ner", None, marks=pytest.mark.slow),
-     pytest.param("crf", None, marks=pytest.mark.slow),
-     pytest.param("tag", "narrow", marks=pytest.mark.slow)],
-)  # fmt: skip
+    [
+        ("classify", "narrow"),
+        pytest.param("ner", None, marks=pytest.mark.slow),
+        pytest.param("crf", None, marks=pytest.mark.slow),
+        pytest.param("tag", "narrow", marks=pytest.mark.slow),
+    ],
+)
 def test_interrupted_and_resumed_is_bit_equal(
     kind: str, model: str | None, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,9 +333,15 @@ def test_interrupted_and_resumed_is_bit_equal(
     def train(out: str, **changes: Any) -> None:
         own = {name: changes.pop(name) for name in ("temperature",) if name in changes}
         distill(
-            teacher, **start, out=str(tmp_path / out), epochs=2, eval_every=2,
-            distillation=Distillation(**weights, **own), **changes, **QUIET,
-        )  # fmt: skip
+            teacher,
+            **start,
+            out=str(tmp_path / out),
+            epochs=2,
+            eval_every=2,
+            distillation=Distillation(**weights, **own),
+            **changes,
+            **QUIET,
+        )
 
     train("whole")
     interrupt_in_step(3, monkeypatch)
@@ -298,8 +355,13 @@ def test_interrupted_and_resumed_is_bit_equal(
     with pytest.raises(UserError, match="`finetune distill` was started with"):
         finetune.fit(*finetune.load_task(config, KINDS[kind][0]), config)
     train("parts", resume=True)
-    for name in ("last/model.safetensors", "last/optimizer.safetensors", "metrics.json",
-                 "best/model.safetensors", "predictions.test.jsonl"):  # fmt: skip
+    for name in (
+        "last/model.safetensors",
+        "last/optimizer.safetensors",
+        "metrics.json",
+        "best/model.safetensors",
+        "predictions.test.jsonl",
+    ):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
 
 
@@ -352,9 +414,13 @@ def test_a_folder_of_the_baseline_in_use_is_refused_before_the_student_trains(
     (tmp_path / "run-without-teacher" / "notes.txt").write_text("mine", "utf-8")
     with pytest.raises(UserError, match="run-without-teacher holds other files"):
         distill(
-            teacher_of("classify", place), layers=1, steps=1, baseline=True,
-            out=str(tmp_path / "run"), **QUIET,
-        )  # fmt: skip
+            teacher_of("classify", place),
+            layers=1,
+            steps=1,
+            baseline=True,
+            out=str(tmp_path / "run"),
+            **QUIET,
+        )
     assert not (tmp_path / "run").exists()
 
 

@@ -14,15 +14,24 @@ SEVERAL = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
     [
         ({}, "/bin/finetune", "finetune tag --data 'my data'"),
         ({}, "/x/finetune/__main__.py", "python -m finetune tag --data 'my data'"),
-        (SEVERAL, "/bin/finetune",
-         "torchrun --nnodes 2 --nproc_per_node 2 -m finetune tag --data 'my data'"),
-        (SEVERAL | {"ACCELERATE_USE_CPU": "true", "LOCAL_WORLD_SIZE": "4"}, "/bin/finetune",
-         "accelerate launch --cpu --num_processes 4 -m finetune tag --data 'my data'"),
-        (SEVERAL | {"ACCELERATE_USE_FSDP": "true", "LOCAL_WORLD_SIZE": "4"}, "/bin/finetune",
-         "accelerate launch --use_fsdp --fsdp_version 2 --num_processes 4 -m finetune tag --data "
-         "'my data'"),
+        (
+            SEVERAL,
+            "/bin/finetune",
+            "torchrun --nnodes 2 --nproc_per_node 2 -m finetune tag --data 'my data'",
+        ),
+        (
+            SEVERAL | {"ACCELERATE_USE_CPU": "true", "LOCAL_WORLD_SIZE": "4"},
+            "/bin/finetune",
+            "accelerate launch --cpu --num_processes 4 -m finetune tag --data 'my data'",
+        ),
+        (
+            SEVERAL | {"ACCELERATE_USE_FSDP": "true", "LOCAL_WORLD_SIZE": "4"},
+            "/bin/finetune",
+            "accelerate launch --use_fsdp --fsdp_version 2 --num_processes 4 -m finetune tag "
+            "--data 'my data'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_command_of_a_launch(
     variables: dict[str, str], program: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

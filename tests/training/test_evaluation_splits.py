@@ -43,8 +43,20 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(task: str, encoder: Path, folder: Path) -> list[str | Path]:
-    return [task, "--model", encoder, "--data", folder / "data", "--out", folder / "run",
-            "--steps", "2", "--precision", "fp32", *UNSEEN[task][2]]  # fmt: skip
+    return [
+        task,
+        "--model",
+        encoder,
+        "--data",
+        folder / "data",
+        "--out",
+        folder / "run",
+        "--steps",
+        "2",
+        "--precision",
+        "fp32",
+        *UNSEEN[task][2],
+    ]
 
 
 def add_row(folder: Path, split: str, row: dict[str, Any]) -> None:

@@ -24,8 +24,21 @@ def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytes
     rows = [json.loads(line) for line in Path("data/train.jsonl").read_text().splitlines()]
     rows.append({"text": "the only one of its kind", "label": "mixed"})
     data.write_jsonl(tmp_path / "only.jsonl", rows)
-    command = ["classify", "--model", "model", "--data", "only.jsonl", "--steps", "2",
-               "--batch-size", "8", "--folds", "2", "--out", "folds"]  # fmt: skip
+    command = [
+        "classify",
+        "--model",
+        "model",
+        "--data",
+        "only.jsonl",
+        "--steps",
+        "2",
+        "--batch-size",
+        "8",
+        "--folds",
+        "2",
+        "--out",
+        "folds",
+    ]
     outcome = run(*command)
     assert outcome.code == 0, outcome.err
     tested = []
@@ -72,12 +85,15 @@ def test_the_test_of_folds_is_the_paired_t_test_with_a_larger_variance():
     assert fold_test([0.0, 0.0], 0.25)[1] == 1.0 and fold_test([0.1, 0.1], 0.25)[1] == 0.0
 
 
-@pytest.mark.parametrize(("more", "message"), [
-    (("--folds", "1"), "--folds must be 2 or more"),
-    (("--repeats", "3"), "need --folds"),
-    (("--folds", "3", "--hold-out"), "one score has no interval"),
-    (("--folds", "3", "--seeds", "2"), "--seeds does not go with --folds"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--folds", "1"), "--folds must be 2 or more"),
+        (("--repeats", "3"), "need --folds"),
+        (("--folds", "3", "--hold-out"), "one score has no interval"),
+        (("--folds", "3", "--seeds", "2"), "--seeds does not go with --folds"),
+    ],
+)
 def test_options_of_folds(more: tuple[str, ...], message: str):
     outcome = run("classify", "--data", "x.jsonl", *more)
     assert outcome.code == 2 and message in outcome.err
@@ -112,8 +128,9 @@ def test_the_interval_of_folds_covers_where_the_usual_one_does_not():
             direction, middle = means[1] - means[0], means.mean(0)
             scores.append(np.mean(((x[test] - middle) @ direction > 0) == labels[test]))
             size = np.linalg.norm(direction)
-            margins = [sign * (0.5 * c - middle).dot(direction) / size
-                       for c, sign in ((0, -1), (1, 1))]  # fmt: skip
+            margins = [
+                sign * (0.5 * c - middle).dot(direction) / size for c, sign in ((0, -1), (1, 1))
+            ]
             expected.append(np.mean([normal_cdf(margin) for margin in margins]))
         for index, ratio in enumerate((0.25, 0.0)):
             low, high = fold_interval(scores, ratio)[1:]

@@ -109,8 +109,10 @@ def test_every_head(
         assert of_encoder
         if method == "mask":
             assert all(set((after[n] / before[n]).unique().tolist()) == {0, 1} for n in of_encoder)
-        assert all(name.endswith(("dense.weight", "query.weight", "key.weight", "value.weight"))
-                   for name in of_encoder)  # fmt: skip
+        assert all(
+            name.endswith(("dense.weight", "query.weight", "key.weight", "value.weight"))
+            for name in of_encoder
+        )
     trained, total = result.weights
     assert 0 < trained < total == sum(weight.numel() for weight in before.values())
 

@@ -139,10 +139,17 @@ def planned(
         return search.trials()
 
 
-@pytest.mark.parametrize(("pruner", "pruned", "keep_models"), [
-    ("median", [5], False),  # the first after four finished ones that is below their median, 0.8
-    ("halving", [2, 3, 5], True),  # below the best of 3 and 4, the second best of 6
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pruner", "pruned", "keep_models"),
+    [
+        (
+            "median",
+            [5],
+            False,
+        ),  # the first after four finished ones that is below their median, 0.8
+        ("halving", [2, 3, 5], True),  # below the best of 3 and 4, the second best of 6
+    ],
+)
 def test_pruners_and_the_files_that_trials_keep(
     pruner: str, pruned: list[int], keep_models: bool, place: Path, tmp_path: Path
 ):
@@ -198,9 +205,25 @@ def test_a_search_from_the_command_line_to_its_recipe(
     test = next(data.glob("test*"))
     rows = test.read_bytes()
     test.write_text("{this is no JSON")  # the test split: nobody may read it until the end
-    command = ["search", "classify", "--model", str(place / "model"), "--data", "data", "--epochs",
-               "1", "--out", "found", "--space", "lr=1e-3,1e30", "batch_size=8,16", "--space",
-               "freeze=none,all", "--pruner", "halving"]  # fmt: skip
+    command = [
+        "search",
+        "classify",
+        "--model",
+        str(place / "model"),
+        "--data",
+        "data",
+        "--epochs",
+        "1",
+        "--out",
+        "found",
+        "--space",
+        "lr=1e-3,1e30",
+        "batch_size=8,16",
+        "--space",
+        "freeze=none,all",
+        "--pruner",
+        "halving",
+    ]
     outcome = run(*command, "--metric", "quality")  # a mistake that the next call corrects
     assert outcome.code == 2 and "--metric 'quality' cannot select a model" in outcome.err
     outcome = run(*command, "--trials", "5")
@@ -218,8 +241,10 @@ def test_a_search_from_the_command_line_to_its_recipe(
     assert (best / "predictions.test.jsonl").is_file()
     others = [path for path in Path("found").glob("trial-*") if path != best]
     assert {each.name for path in others for each in path.iterdir()} <= {
-        "config.json", "log.jsonl", "metrics.json"
-    }  # fmt: skip
+        "config.json",
+        "log.jsonl",
+        "metrics.json",
+    }
     failed = [each for each in found["trials"] if each["state"] == "failed"]
     assert failed and all("the loss is not finite" in each["error"] for each in failed)
     page = Path("found/search.html").read_text("utf-8")
@@ -240,31 +265,40 @@ def test_a_search_from_the_command_line_to_its_recipe(
     assert outcome.code == 0 and len(read_object(Path("found/search.json"))["trials"]) == 7
 
 
-@pytest.mark.parametrize(("space", "message"), [
-    ("lrr=1,2", "--space lrr: not a setting of classify to search over. Perhaps you meant 'lr'?"),
-    ("data=a,b", "--space data: not a setting"),
-    ("lr", "write NAME=A,B,C"),
-    ("lr=1e-3:1e-5", "the lower first"),
-    ("lr=0:1:log", "must begin above 0"),
-    ("lr=1e-5,-1", "--lr must be above 0, not -1.0"),
-    ("batch_size=8,x", "--batch-size must be a whole number, not 'x'"),
-    ("tuning=full,half", "--tuning must be one of full, lora"),
-    ("lora_rank=4,8", "--lora-rank needs --tuning lora"),
-    ("lr=1e-5,1e-5", "given twice"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (
+            "lrr=1,2",
+            "--space lrr: not a setting of classify to search over. Perhaps you meant 'lr'?",
+        ),
+        ("data=a,b", "--space data: not a setting"),
+        ("lr", "write NAME=A,B,C"),
+        ("lr=1e-3:1e-5", "the lower first"),
+        ("lr=0:1:log", "must begin above 0"),
+        ("lr=1e-5,-1", "--lr must be above 0, not -1.0"),
+        ("batch_size=8,x", "--batch-size must be a whole number, not 'x'"),
+        ("tuning=full,half", "--tuning must be one of full, lora"),
+        ("lora_rank=4,8", "--lora-rank needs --tuning lora"),
+        ("lr=1e-5,1e-5", "given twice"),
+    ],
+)
 def test_illegal_spaces(space: str, message: str, place: Path):
     outcome = run("search", "classify", "--data", place / "data", "--space", space)
     assert outcome.code == 2 and message in outcome.err, outcome.err
     assert len(outcome.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("classfy",), "is no task"),
-    (("classify", "--folds", "3"), "--folds does not apply"),
-    (("classify", "--trials", "0"), "--trials must be 1 or more"),
-    (("classify", "--minutes", "0"), "--minutes must be above 0"),
-    (("classify", "--validation", "none"), "leaves no score to search by"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("classfy",), "is no task"),
+        (("classify", "--folds", "3"), "--folds does not apply"),
+        (("classify", "--trials", "0"), "--trials must be 1 or more"),
+        (("classify", "--minutes", "0"), "--minutes must be above 0"),
+        (("classify", "--validation", "none"), "leaves no score to search by"),
+    ],
+)
 def test_options_of_searches(arguments: tuple[str, ...], message: str, place: Path):
     if len(arguments) > 1:
         arguments = (*arguments, "--model", str(place / "model"), "--data", str(place / "data"))
@@ -288,15 +322,25 @@ def test_default_spaces(task: str, place: Path):
 
 
 def test_a_search_from_python_with_data_in_memory_and_an_own_metric(place: Path, tmp_path: Path):
-    rows = [{"text": f"{word} film {n}", "label": label}
-            for n in range(8) for word, label in (("good", "pos"), ("bad", "neg"))]  # fmt: skip
+    rows = [
+        {"text": f"{word} film {n}", "label": label}
+        for n in range(8)
+        for word, label in (("good", "pos"), ("bad", "neg"))
+    ]
     found = finetune.search(
-        "classify", {"train": rows, "validation": rows[:6], "test": rows[6:10]},
-        str(place / "model"), space={"lr": [1e-3, 1e-2]}, trials=2, minutes=60, epochs=1,
+        "classify",
+        {"train": rows, "validation": rows[:6], "test": rows[6:10]},
+        str(place / "model"),
+        space={"lr": [1e-3, 1e-2]},
+        trials=2,
+        minutes=60,
+        epochs=1,
         keep_models=True,
         metrics={"cost": finetune.OwnMetric(lambda gold, predicted: 0.5, lower_is_better=True)},
-        metric="cost", out=str(tmp_path / "found"), quiet=True,
-    )  # fmt: skip
+        metric="cost",
+        out=str(tmp_path / "found"),
+        quiet=True,
+    )
     assert found.result.best.number == 0 and found.result.lower_is_better
     assert (tmp_path / "found" / "trial-001" / "best" / "model.safetensors").is_file()
     assert found.run.metrics["test"]["cost"] == 0.5 and found.run.predictor.predict(["good film"])
@@ -306,10 +350,25 @@ def test_a_search_from_python_with_data_in_memory_and_an_own_metric(place: Path,
 
 def command_line(place: Path, out: Path, trials: int) -> list[str]:
     return [
-        sys.executable, "-m", "finetune", "search", "classify", "--model", str(place / "model"),
-        "--data", str(place / "data"), "--epochs", "2", "--out", str(out), "--trials", str(trials),
-        "--space", "lr=1e-4:1e-2:log", "batch_size=4,8",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "finetune",
+        "search",
+        "classify",
+        "--model",
+        str(place / "model"),
+        "--data",
+        str(place / "data"),
+        "--epochs",
+        "2",
+        "--out",
+        str(out),
+        "--trials",
+        str(trials),
+        "--space",
+        "lr=1e-4:1e-2:log",
+        "batch_size=4,8",
+    ]
 
 
 def logged(folder: Path) -> int:

@@ -163,11 +163,14 @@ def test_a_split_that_the_data_lack_is_refused_before_training(place: Path, tmp_
     assert "split 'test_matched', but the data have validation, test." in outcome.err
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("--seeds", "0"), "--seeds must be 1 or more, not 0"),
-    (("--seeds", "x"), "Error parsing --seeds"),
-    (("--seeds", "2", "--resume"), "leave --resume out"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--seeds", "0"), "--seeds must be 1 or more, not 0"),
+        (("--seeds", "x"), "Error parsing --seeds"),
+        (("--seeds", "2", "--resume"), "leave --resume out"),
+    ],
+)
 def test_wrong_seeds(place: Path, arguments: tuple[str, ...], message: str):
     outcome = run("run", place / "small.yaml", *arguments)
     assert outcome.code == 2 and message in outcome.err
@@ -208,45 +211,76 @@ def test_a_seed_that_diverges_is_flagged_and_the_others_count(
 
 
 def test_summary_by_hand():
-    found = summarize({
-        1: {"test": {"a": 1.0, "b": 0.5, "c": math.nan}},
-        2: {"test": {"a": 2.0, "c": 1.0}},
-        5: {"test": {"a": 6.0, "b": 0.5, "c": 1.0}},
-    })  # fmt: skip
-    assert found == {"test": {"a": {
-        "mean": 3.0, "standard_deviation": pytest.approx(7**0.5), "median": 2.0, "minimum": 1.0,
-        "maximum": 6.0, "seeds": {"1": 1.0, "2": 2.0, "5": 6.0},
-    }}}  # fmt: skip
+    found = summarize(
+        {
+            1: {"test": {"a": 1.0, "b": 0.5, "c": math.nan}},
+            2: {"test": {"a": 2.0, "c": 1.0}},
+            5: {"test": {"a": 6.0, "b": 0.5, "c": 1.0}},
+        }
+    )
+    assert found == {
+        "test": {
+            "a": {
+                "mean": 3.0,
+                "standard_deviation": pytest.approx(7**0.5),
+                "median": 2.0,
+                "minimum": 1.0,
+                "maximum": 6.0,
+                "seeds": {"1": 1.0, "2": 2.0, "5": 6.0},
+            }
+        }
+    }
     assert summarize({1: {"test": {"a": 1.0}}})["test"]["a"]["standard_deviation"] is None
 
 
 BASE = {"test": Baseline("pos", "accuracy", 0.6)}
 
 
-@pytest.mark.parametrize(("records", "metrics", "reason"), [
-    ([{"label": "a"}, {"label": "a"}], {"accuracy": 0.9}, 'test: every prediction is "a"'),
-    ([{"label": 1.5}, {"label": 1.5}], {"pearson": 0.0}, "test: every prediction is 1.5"),
-    ([{"tags": ["O", "O"], "spans": []}, {"tags": ["O"]}], {"f": 0.0},
-     "test: every prediction is O"),
-    ([{"spans": []}, {"spans": []}], {"f": 0.0}, "test: no spans at all"),
-    ([{"label": "a"}, {"label": "b"}], {"accuracy": math.nan}, "test: accuracy is not finite"),
-    ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.6},
-     "test: accuracy 0.6000, not above always predicting 'pos': accuracy 0.6000"),
-    ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61}, None),
-    ([{"spans": [{"start": 0}]}, {"spans": []}], {"f": 0.1}, None),
-    ([{"tags": ["O"], "spans": []}, {"tags": ["B-X"]}], {"f": 0.1}, None),
-    ([{"label": 1.5}, {"label": 1.6}], {"pearson": -0.03, "mse": 2.0},
-     "test: pearson -0.0300 is at chance level"),
-    ([{"label": 1.5}, {"label": 1.6}], {"pearson": 0.06, "mse": 0.0}, None),
-    ([{"label": ["a"]}, {"label": []}], {"micro_f1": 0.0, "hamming_loss": 0.5},
-     "test: micro_f1 0.0000 is at chance level"),
-    ([{"tags": ["O"]}, {"tags": ["B-X"]}], {"span_f1_conll": 0.0, "tag_accuracy": 0.7},
-     "test: span_f1_conll 0.0000 is at chance level"),
-    ([{"spans": [{"start": 0}]}, {"spans": []}], {"span_f1_strict": 0.0},
-     "test: span_f1_strict 0.0000 is at chance level"),
-    ([{"spans": [{"start": 0}]}, {"spans": []}], {"span_f1_strict": 0.01}, None),
-    ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61, "matthews": 0.0}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("records", "metrics", "reason"),
+    [
+        ([{"label": "a"}, {"label": "a"}], {"accuracy": 0.9}, 'test: every prediction is "a"'),
+        ([{"label": 1.5}, {"label": 1.5}], {"pearson": 0.0}, "test: every prediction is 1.5"),
+        (
+            [{"tags": ["O", "O"], "spans": []}, {"tags": ["O"]}],
+            {"f": 0.0},
+            "test: every prediction is O",
+        ),
+        ([{"spans": []}, {"spans": []}], {"f": 0.0}, "test: no spans at all"),
+        ([{"label": "a"}, {"label": "b"}], {"accuracy": math.nan}, "test: accuracy is not finite"),
+        (
+            [{"label": "a"}, {"label": "b"}],
+            {"accuracy": 0.6},
+            "test: accuracy 0.6000, not above always predicting 'pos': accuracy 0.6000",
+        ),
+        ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61}, None),
+        ([{"spans": [{"start": 0}]}, {"spans": []}], {"f": 0.1}, None),
+        ([{"tags": ["O"], "spans": []}, {"tags": ["B-X"]}], {"f": 0.1}, None),
+        (
+            [{"label": 1.5}, {"label": 1.6}],
+            {"pearson": -0.03, "mse": 2.0},
+            "test: pearson -0.0300 is at chance level",
+        ),
+        ([{"label": 1.5}, {"label": 1.6}], {"pearson": 0.06, "mse": 0.0}, None),
+        (
+            [{"label": ["a"]}, {"label": []}],
+            {"micro_f1": 0.0, "hamming_loss": 0.5},
+            "test: micro_f1 0.0000 is at chance level",
+        ),
+        (
+            [{"tags": ["O"]}, {"tags": ["B-X"]}],
+            {"span_f1_conll": 0.0, "tag_accuracy": 0.7},
+            "test: span_f1_conll 0.0000 is at chance level",
+        ),
+        (
+            [{"spans": [{"start": 0}]}, {"spans": []}],
+            {"span_f1_strict": 0.0},
+            "test: span_f1_strict 0.0000 is at chance level",
+        ),
+        ([{"spans": [{"start": 0}]}, {"spans": []}], {"span_f1_strict": 0.01}, None),
+        ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61, "matthews": 0.0}, None),
+    ],
+)
 def test_degenerate(tmp_path: Path, records: list, metrics: dict, reason: str | None):
     data.write_jsonl(tmp_path / "predictions.test.jsonl", records)
     base = BASE if "accuracy" in metrics else {}
@@ -266,8 +300,18 @@ def test_the_metric_asked_for_counts(tmp_path: Path):
 def test_seeds_of_other_data_are_refused_before_they_train(drawn: tuple, tmp_path: Path):
     save_tiny_checkpoint(tmp_path / "model", "bert")
     data.sentiment(tmp_path / "data")
-    words = ("classify", "--model", tmp_path / "model", "--data", tmp_path / "data",
-             "--steps", "1", "--out", tmp_path / "runs", *drawn)  # fmt: skip
+    words = (
+        "classify",
+        "--model",
+        tmp_path / "model",
+        "--data",
+        tmp_path / "data",
+        "--steps",
+        "1",
+        "--out",
+        tmp_path / "runs",
+        *drawn,
+    )
     assert run(*words, "--seeds", "1").code == 0
     data.sentiment(tmp_path / "data", (39, 12, 12))
     done = run(*words, "--seeds", "2")

@@ -115,9 +115,13 @@ def test_two_processes_train_the_weights_of_one(
     ],
 )
 def test_every_task_trains_the_weights_of_one_process(
-    kind: str, family: str, settings: dict[str, str], place: Path, tmp_path: Path,
+    kind: str,
+    family: str,
+    settings: dict[str, str],
+    place: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     task = "tag" if kind == "crf" else kind
     one = config_of(kind, place, tmp_path / "one", model=family, max_tokens=60)
     fit(*load_task(one, task), one)
@@ -133,8 +137,10 @@ def test_an_interrupted_and_a_killed_run_continue_bit_equal(
 ) -> None:
     settings = {"epochs": 20.0, "model": "bert"}
     often = ("--eval-every", "25", "--save-every", "2", *SMALL_PASSES)
-    runs = {name: config_of("classify", place, tmp_path / name, **settings)
-            for name in ("whole", "stopped", "killed")}  # fmt: skip
+    runs = {
+        name: config_of("classify", place, tmp_path / name, **settings)
+        for name in ("whole", "stopped", "killed")
+    }
     finish(start(command(runs["whole"], "classify", *often), monkeypatch))
     for name, number in (("stopped", signal.SIGTERM), ("killed", signal.SIGKILL)):
         words = command(runs[name], "classify", *often)
@@ -153,8 +159,10 @@ def test_an_interrupted_and_a_killed_run_continue_bit_equal(
             assert "was started with FSDP: continue so" in refused
         messages = finish(start([*words, "--resume"], monkeypatch))
         assert "continuing from step" in messages[0]
-        files = [path.relative_to(tmp_path / "whole") for path in
-                 (tmp_path / "whole" / "last").glob("shard-*")]  # fmt: skip
+        files = [
+            path.relative_to(tmp_path / "whole")
+            for path in (tmp_path / "whole" / "last").glob("shard-*")
+        ]
         assert len(files) == 2
         for file in (Path("best/model.safetensors"), Path("metrics.json")):
             whole, continued = ((tmp_path / run / file).read_bytes() for run in ("whole", name))
@@ -236,8 +244,12 @@ def test_a_sharded_model_trains_and_predicts_as_a_whole_one(
         head = place_model(head, place_on, precision) if sharded else head.to(place_on)
         optimizer = make_optimizer(head, config)
         step = Step(task, head, optimizer, config, processes, precision)
-        losses.append([float(step([batch], weight=1.0, lr_factor=1.0)[0])
-                       for batch in one_step.batches_of(task, dataset)])  # fmt: skip
+        losses.append(
+            [
+                float(step([batch], weight=1.0, lr_factor=1.0)[0])
+                for batch in one_step.batches_of(task, dataset)
+            ]
+        )
         found = predict(task, head, examples, processes, precision=precision)
         probabilities.append([each.scores for each in found])
     tolerance = 1e-4 if precision == "fp32" else 3e-2

@@ -217,9 +217,14 @@ def test_interrupted_and_resumed_is_bit_equal(
     kind: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = config_of(
-        kind, place, tmp_path / "whole", model="dropout", eval_every=4, sparse_embeddings="on",
+        kind,
+        place,
+        tmp_path / "whole",
+        model="dropout",
+        eval_every=4,
+        sparse_embeddings="on",
         weight_decay=0.3,
-    )  # fmt: skip
+    )
     fit(*load_task(whole, kind), whole)
     parts = interrupted(kind, replace(whole, out=str(tmp_path / "parts")), monkeypatch)
     fit(*load_task(parts, kind), parts)
@@ -290,18 +295,24 @@ def test_number_of_processes_does_not_matter(place: Path, tmp_path: Path) -> Non
     fit(*load_task(one, "tag"), one)
     two = config_of("tag", place, tmp_path / "two")
     shared = {
-        **os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(20_000 + (os.getpid() + 7) % 20_000), "ACCELERATE_USE_CPU": "true",
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(20_000 + (os.getpid() + 7) % 20_000),
+        "ACCELERATE_USE_CPU": "true",
         "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+    }
     processes = [
         subprocess.Popen(
             command(two, "tag", "--sparse-embeddings", "on"),
             env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)},
-            stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for r in range(2)
-    ]  # fmt: skip
+    ]
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     close_models(tmp_path / "one", tmp_path / "two")

@@ -30,12 +30,20 @@ PAIRS: dict[str, dict[str, Any]] = {
     "triples": {"negative": ["the bank", "a man", "this film"]},
 }
 OBJECTIVES = {
-    "mirror": "numbers", "simcse": "numbers", "prompt": "numbers", "ranking": "triples",
-    "softmax": "classes", "cosine": "numbers", "cosent": "numbers", "cmlm": "numbers",
-}  # fmt: skip
+    "mirror": "numbers",
+    "simcse": "numbers",
+    "prompt": "numbers",
+    "ranking": "triples",
+    "softmax": "classes",
+    "cosine": "numbers",
+    "cosent": "numbers",
+    "cmlm": "numbers",
+}
 OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    **{f"sentence {name}": ("sentence", rows, {"objective": name})
-       for name, rows in OBJECTIVES.items()},
+    **{
+        f"sentence {name}": ("sentence", rows, {"objective": name})
+        for name, rows in OBJECTIVES.items()
+    },
     "few-shot": ("classify", "sentiment", {"few_shot": True}),
     "bilstm": ("classify", "sentiment", {"bilstm": True}),
     "layer mix": ("tag", "entities", {"layer_mix": True}),
@@ -47,7 +55,7 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "deberta": ("classify", "sentiment", {"model": "deberta-v2"}),
     "pretrain": ("pretrain", "text", {}),
     "pretrain spans": ("pretrain", "text", {"mask": "spans", "boundary": True, "nsp": True}),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

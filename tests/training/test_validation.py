@@ -142,9 +142,14 @@ def test_a_given_validation_split_is_scored_only_at_the_end(place: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "setting", [{"patience": 2}, {"metric": "macro_f1"}, {"calibrate": "temperature"},
-                {"validation_share": 0.2}]
-)  # fmt: skip
+    "setting",
+    [
+        {"patience": 2},
+        {"metric": "macro_f1"},
+        {"calibrate": "temperature"},
+        {"validation_share": 0.2},
+    ],
+)
 def test_settings_that_need_validation_are_refused(setting: dict):
     with pytest.raises(UserError, match=r"needs validation data: leave it out"):
         ClassifyConfig(validation="none", **setting)
@@ -154,9 +159,20 @@ def test_seeds_and_report_without_validation_and_test(place: Path, tmp_path: Pat
     rows = [{"text": f"{w} film {i}", "label": w} for i in range(10) for w in ("good", "bad")]
     data.write_jsonl(tmp_path / "train.jsonl", rows)
     outcome = run(
-        "classify", "--model", place / "bert", "--data", tmp_path / "train.jsonl", "--steps", "2",
-        "--validation", "none", "--seeds", "2", "--out", tmp_path / "seeds",
-    )  # fmt: skip
+        "classify",
+        "--model",
+        place / "bert",
+        "--data",
+        tmp_path / "train.jsonl",
+        "--steps",
+        "2",
+        "--validation",
+        "none",
+        "--seeds",
+        "2",
+        "--out",
+        tmp_path / "seeds",
+    )
     assert outcome.code == 0, outcome.err
     assert "no split with gold labels to score" in outcome.out
     assert (tmp_path / "seeds" / "report.html").is_file()
@@ -171,9 +187,16 @@ def test_test_is_also_scored_without_the_texts_of_train(place: Path, tmp_path: P
     for split, found in (("train", rows), ("validation", test[3:]), ("test", test)):
         data.write_jsonl(tmp_path / "data" / f"{split}.jsonl", found)
     outcome = run(
-        "classify", "--model", place / "bert", "--data", tmp_path / "data", "--steps", "2",
-        "--out", tmp_path / "run",
-    )  # fmt: skip
+        "classify",
+        "--model",
+        place / "bert",
+        "--data",
+        tmp_path / "data",
+        "--steps",
+        "2",
+        "--out",
+        tmp_path / "run",
+    )
     assert outcome.code == 0, outcome.err
     assert "test: 3 examples (60.0%) also in train; test_without_leaks" in outcome.err
     assert "test_without_leaks: accuracy" in outcome.out

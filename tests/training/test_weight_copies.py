@@ -57,8 +57,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "coupled": ("sentence", {"objective": "simcse", "max_tokens": 60}),
     "tied": ("pretrain", {"mask": "spans", "boundary": True, "max_tokens": 200}),
 }
-DATA = {"classify": "sentiment", "tag": "entities", "ner": "entities", "sentence": "sentiment",
-        "pretrain": "text"}  # fmt: skip
+DATA = {
+    "classify": "sentiment",
+    "tag": "entities",
+    "ner": "entities",
+    "sentence": "sentiment",
+    "pretrain": "text",
+}
 
 
 @pytest.fixture(scope="module")
@@ -147,10 +152,29 @@ def test_a_run_is_that_of_autocast_and_resumes(
 
 def test_two_processes_train_the_weights_of_one(place: Path, tmp_path: Path) -> None:
     words = [
-        sys.executable, "-m", "finetune", "classify", "--model", place / "bert", "--data",
-        place / "sentiment", "--steps", "4", "--eval-every", "4", "--batch-size", "8",
-        "--max-length", "48", "--precision", "bf16", "--lr", "1e-3", "--out", tmp_path / "two",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "finetune",
+        "classify",
+        "--model",
+        place / "bert",
+        "--data",
+        place / "sentiment",
+        "--steps",
+        "4",
+        "--eval-every",
+        "4",
+        "--batch-size",
+        "8",
+        "--max-length",
+        "48",
+        "--precision",
+        "bf16",
+        "--lr",
+        "1e-3",
+        "--out",
+        tmp_path / "two",
+    ]
     for process in in_two_processes([str(word) for word in words]):
         _, error = process.communicate(timeout=120)
         assert process.returncode == 0, error
@@ -208,15 +232,26 @@ MOST_OPERATORS = 720
 def test_the_number_of_operators_of_a_step() -> None:
     torch.manual_seed(0)
     sizes = RobertaConfig(
-        vocab_size=50, hidden_size=24, num_attention_heads=2, num_hidden_layers=12,
-        intermediate_size=48, type_vocab_size=1, num_labels=3,
-    )  # fmt: skip
+        vocab_size=50,
+        hidden_size=24,
+        num_attention_heads=2,
+        num_hidden_layers=12,
+        intermediate_size=48,
+        type_vocab_size=1,
+        num_labels=3,
+    )
     rows = [Encoding(number, [0, *range(5, 5 + number), 2]) for number in range(8)]
     targets = {"label": torch.arange(8) % 3, "weight": torch.ones(8)}
     config = ClassifyConfig(data="none", model="none", batch_size=8, lr=1e-5)
     head = SequenceClassifier(RobertaForSequenceClassification(sizes))
-    step = Step(_Classify(), head, make_optimizer(head, config), config,  # type: ignore[arg-type]
-                Accelerator(cpu=True), "bf16")  # fmt: skip
+    step = Step(
+        _Classify(),
+        head,
+        make_optimizer(head, config),
+        config,  # type: ignore[arg-type]
+        Accelerator(cpu=True),
+        "bf16",
+    )
     for _ in range(2):
         with paths_of_a_gpu(), CountOperators() as count:
             step([pack(rows, targets)], weight=1.0, lr_factor=1.0)

@@ -52,5 +52,6 @@ class Agreement(Command):
         found = measure_agreement(files, num_resamples=self.resamples, seed=self.seed)
         for note in found.notes:
             show(f"note: {note}", error=True)
-        print_tables(self.format, *((title, cols, rows) for title, cols, rows in found.tables
-                                    if rows))  # fmt: skip
+        print_tables(
+            self.format, *((title, cols, rows) for title, cols, rows in found.tables if rows)
+        )

@@ -33,9 +33,18 @@ class Convert(Command):
     source: Annotated[Positional[str], arg(metavar="SOURCE")]
     """File of any format, export of an annotation tool, folder of brat, or predictions of a run."""
     to: Literal[
-        "jsonl", "json", "csv", "tsv", "xlsx", "parquet",
-        "conll", "prodigy", "doccano", "label-studio", "brat",
-    ]  # fmt: skip
+        "jsonl",
+        "json",
+        "csv",
+        "tsv",
+        "xlsx",
+        "parquet",
+        "conll",
+        "prodigy",
+        "doccano",
+        "label-studio",
+        "brat",
+    ]
     """Format to write; in tables a cell with spans or several labels is JSON."""
     output: str
     """File to write, with a suffix of the format; for brat a folder that is empty or absent."""

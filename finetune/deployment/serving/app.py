@@ -48,8 +48,12 @@ def make_app(models: Sequence[ServedModel], *, hosts: frozenset[str] | None = No
         models: The models; ``/predict`` asks the first one. The caller closes them.
         hosts: Host names that requests may name, to refuse DNS rebinding; None allows all.
     """
-    app = FastAPI(title="finetune", summary="Predictions of trained text encoders.",
-                  docs_url=None, redoc_url=None)  # fmt: skip  # their pages load scripts
+    app = FastAPI(
+        title="finetune",
+        summary="Predictions of trained text encoders.",
+        docs_url=None,  # its pages load scripts
+        redoc_url=None,
+    )
     by_name = {model.name: model for model in models}
     metrics = Metrics()
     descriptions = [model.describe() for model in models]
@@ -142,9 +146,14 @@ class Guard:
             self.metrics.count(path, status, seconds)
             client, target = (scope.get("client") or ("-",))[0], scope["path"].encode()
             access.info(
-                '%s "%s %s" %d %.1f ms %s', client, scope["method"], repr(target)[2:-1], status,
-                1000 * seconds, id,
-            )  # fmt: skip
+                '%s "%s %s" %d %.1f ms %s',
+                client,
+                scope["method"],
+                repr(target)[2:-1],
+                status,
+                1000 * seconds,
+                id,
+            )
         return None
 
 

@@ -85,8 +85,10 @@ class Server(uvicorn.Server):
             count = len(self.server_state.connections)
             log.warning(
                 "%d connections are open, and the system allows no more (%s): new ones wait. Raise "
-                "the limit of open files (ulimit -n) before the start.", count, error.strerror,
-            )  # fmt: skip
+                "the limit of open files (ulimit -n) before the start.",
+                count,
+                error.strerror,
+            )
         return None
 
     @contextlib.contextmanager

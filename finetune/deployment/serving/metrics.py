@@ -37,20 +37,46 @@ class Metrics:
             sums += number
             counts.append((f'_bucket{{le="{limit}"}}', sums))
         parts: Sequence[tuple[str, str, str, Iterable[tuple[str, float]]]] = (
-            ("requests_total", "counter", "Responses by path and status.", (
-                (f'{{path="{path}",status="{status}"}}', number)
-                for (path, status), number in sorted(self.requests.items()))),
-            ("request_seconds", "histogram", "Seconds from request to response.",
-             (*counts, ("_sum", self.total_seconds), ("_count", sums))),
-            ("examples_total", "counter", "Predicted examples.",
-             ((model, each.items) for model, each in named.items())),
-            ("batches_total", "counter", "Batches of predicted examples.",
-             ((model, each.batches) for model, each in named.items())),
-            ("waiting_requests", "gauge", "Requests that wait for a batch.",
-             ((model, each.waiting) for model, each in named.items())),
-            ("start_time_seconds", "gauge", "Start of the server in seconds since 1970.",
-             (("", self.begin),)),
-        )  # fmt: skip
+            (
+                "requests_total",
+                "counter",
+                "Responses by path and status.",
+                (
+                    (f'{{path="{path}",status="{status}"}}', number)
+                    for (path, status), number in sorted(self.requests.items())
+                ),
+            ),
+            (
+                "request_seconds",
+                "histogram",
+                "Seconds from request to response.",
+                (*counts, ("_sum", self.total_seconds), ("_count", sums)),
+            ),
+            (
+                "examples_total",
+                "counter",
+                "Predicted examples.",
+                ((model, each.items) for model, each in named.items()),
+            ),
+            (
+                "batches_total",
+                "counter",
+                "Batches of predicted examples.",
+                ((model, each.batches) for model, each in named.items()),
+            ),
+            (
+                "waiting_requests",
+                "gauge",
+                "Requests that wait for a batch.",
+                ((model, each.waiting) for model, each in named.items()),
+            ),
+            (
+                "start_time_seconds",
+                "gauge",
+                "Start of the server in seconds since 1970.",
+                (("", self.begin),),
+            ),
+        )
         lines = []
         for name, kind, text, values in parts:
             name = f"finetune_{name}"

@@ -52,17 +52,25 @@ class Engine:
         if task.name == "relations":
             raise UserError("models of relations cannot be served: use predict --file.")
         return cls(
-            task.name, list(task.record.labels), task.reads_words, task.record.pairs,
-            task.record.max_length, predictor.predict,
-        )  # fmt: skip
+            task.name,
+            list(task.record.labels),
+            task.reads_words,
+            task.record.pairs,
+            task.record.max_length,
+            predictor.predict,
+        )
 
     @classmethod
     def of_export(cls, model: OnnxModel) -> Engine:
         """Return the engine of an exported model, which onnxruntime runs."""
         return cls(
-            model.task, list(model.decoder.labels), model.reads_words, model.settings["pairs"],
-            model.settings["max_length"], model.predict_examples,
-        )  # fmt: skip
+            model.task,
+            list(model.decoder.labels),
+            model.reads_words,
+            model.settings["pairs"],
+            model.settings["max_length"],
+            model.predict_examples,
+        )
 
 
 class ServedModel:
@@ -224,8 +232,14 @@ def item_size(item: Item) -> int:
     return sum(map(len, item.input)) + len(item.input)
 
 
-_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false",
-          float: "a number", int: "a number"}  # fmt: skip
+_KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    float: "a number",
+    int: "a number",
+}
 
 
 def _kind(value: Any) -> str:

@@ -13,12 +13,15 @@ _EXAMPLE = {
     "properties": {
         "text": _TEXT,
         "text_pair": {**_TEXT, "description": "The second text, for models of pairs."},
-        "words": {"type": "array", "items": _TEXT,
-                  "description": "Words in place of a text, for models of words."},
+        "words": {
+            "type": "array",
+            "items": _TEXT,
+            "description": "Words in place of a text, for models of words.",
+        },
         "id": {"oneOf": [_TEXT, {"type": "integer"}], "description": "Repeated in the row."},
     },
     "additionalProperties": False,
-}  # fmt: skip
+}
 _REQUEST = {
     "oneOf": [
         _EXAMPLE,
@@ -34,12 +37,15 @@ _ANSWER = {
     "type": "object",
     "properties": {
         "model": _TEXT,
-        "predictions": {"type": "array", "items": {"type": "object"},
-                        "description": "A row for each example, as `finetune predict` writes it."},
+        "predictions": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "A row for each example, as `finetune predict` writes it.",
+        },
         "request_id": _TEXT,
     },
     "required": ["model", "predictions", "request_id"],
-}  # fmt: skip
+}
 _ERROR = {
     "type": "object",
     "properties": {"error": _TEXT, "request_id": _TEXT},

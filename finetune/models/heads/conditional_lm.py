@@ -45,9 +45,14 @@ class ConditionalMaskedLM(MaskedLanguageModel):
     lr_factor = 1.0
 
     def __init__(
-        self, model: Any, batching: Batching = "auto", *, pooling: Pooling = "mean",
-        normalize: bool = False, max_length: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: Any,
+        batching: Batching = "auto",
+        *,
+        pooling: Pooling = "mean",
+        normalize: bool = False,
+        max_length: int | None = None,
+    ) -> None:
         super().__init__(model, batching)
         if self._layers is None:
             raise UserError(
@@ -57,16 +62,25 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         self.pooling, self.normalize, self.max_length = pooling, normalize, max_length
         width, size = self.encoder.width, model.get_input_embeddings().weight.shape[1]
         self.projection = nn.Sequential(
-            nn.Linear(width, width), nn.GELU(), nn.Linear(width, width), nn.GELU(),
+            nn.Linear(width, width),
+            nn.GELU(),
+            nn.Linear(width, width),
+            nn.GELU(),
             nn.Linear(width, NUM_CONDITIONS * size),
-        )  # fmt: skip
+        )
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
-        cls, name: str, *, batching: Batching = "auto", new_head: bool = True,
-        pooling: Pooling = "mean", normalize: bool = False, max_length: int | None = None,
+        cls,
+        name: str,
+        *,
+        batching: Batching = "auto",
+        new_head: bool = True,
+        pooling: Pooling = "mean",
+        normalize: bool = False,
+        max_length: int | None = None,
         **options: Any,
-    ) -> ConditionalMaskedLM:  # fmt: skip
+    ) -> ConditionalMaskedLM:
         """Load a model as ``MaskedLanguageModel`` does, with its perceptron if it has one."""
         config = load_config(name, **options)
         require_class(cls.auto_class, name, config)

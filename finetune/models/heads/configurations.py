@@ -77,8 +77,10 @@ class SpanNerConfig(PreTrainedConfig):
         if self.encoder is None:
             raise UserError("a span-ner configuration needs that of its encoder")
         settings = {
-            "representation": REPRESENTATIONS, "word_vectors": WORD_VECTORS, "decoding": DECODINGS,
-        }  # fmt: skip
+            "representation": REPRESENTATIONS,
+            "word_vectors": WORD_VECTORS,
+            "decoding": DECODINGS,
+        }
         for name, legal in settings.items():
             if (value := getattr(self, name)) not in legal:
                 hint = did_you_mean(value, legal)

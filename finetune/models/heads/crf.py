@@ -65,9 +65,11 @@ class LinearChainCrf(nn.Module):
 
 
 def log_partition(
-    scores: CrfScores, num_words: Sequence[int],
-    begins: Tensor | None = None, ends: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    scores: CrfScores,
+    num_words: Sequence[int],
+    begins: Tensor | None = None,
+    ends: Tensor | None = None,
+) -> Tensor:
     """Return log Z of each sequence, [N]: 0 without words, -inf if no tag sequence is legal."""
     scores, order = _prepare(scores, num_words)
     emissions = scores.emissions[order.words]
@@ -79,9 +81,12 @@ def log_partition(
 
 
 def path_score(
-    scores: CrfScores, tags: Tensor, num_words: Sequence[int],
-    begins: Tensor | None = None, ends: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    scores: CrfScores,
+    tags: Tensor,
+    num_words: Sequence[int],
+    begins: Tensor | None = None,
+    ends: Tensor | None = None,
+) -> Tensor:
     """Return the score s(y) of each sequence, [N], for the tags [W] of its words."""
     scores, order = _prepare(scores, num_words)
     tags = tags[order.words]
@@ -173,9 +178,13 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, emissions: Tensor, starts: Tensor, transitions: Tensor, ends: Tensor,
+        ctx: Any,
+        emissions: Tensor,
+        starts: Tensor,
+        transitions: Tensor,
+        ends: Tensor,
         order: _WordOrder,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         before, after = _messages(emissions, starts, transitions, ends, order)
         begun, ended = before + emissions, after + emissions
         found = (begun[order.last] + ends).logsumexp(-1)

@@ -39,9 +39,11 @@ class CrfTagger(CustomModel):
     after 126 steps, and equaled 0.01 after 375."""
 
     def __init__(
-        self, config: CrfTaggerConfig, batching: Batching = "auto",
+        self,
+        config: CrfTaggerConfig,
+        batching: Batching = "auto",
         model: PreTrainedModel | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(config)
         if config.tagger is None:
             raise UserError(f"a {config.model_type} needs the configuration of its tagger")
@@ -56,9 +58,14 @@ class CrfTagger(CustomModel):
 
     @classmethod
     def from_encoder(
-        cls, name: str, *, labels: Sequence[str], scheme: str | None, batching: Batching = "auto",
+        cls,
+        name: str,
+        *,
+        labels: Sequence[str],
+        scheme: str | None,
+        batching: Batching = "auto",
         **options: Any,
-    ) -> CrfTagger:  # fmt: skip
+    ) -> CrfTagger:
         """Make a tagger to train on a pretrained encoder, in float32.
 
         ``scheme`` is that of the tags in ``labels``, such as ``"BIO"``; None makes all transitions

@@ -67,9 +67,10 @@ class MaskedLanguageModel(PretrainedHead):
         known = family_of(base_model) is not None
         weights = {id(weight): name for name, weight in base_model.named_parameters()}
         self._tied = {
-            name: weights[id(weight)] for name, weight in self.named_parameters()
+            name: weights[id(weight)]
+            for name, weight in self.named_parameters()
             if id(weight) in weights and not name.startswith(self.encoder_prefix)
-        }  # fmt: skip
+        }
         self._layers = _HEADS.get(model.config.model_type) if known else None
 
     @classmethod
@@ -215,15 +216,35 @@ def _distilbert(model: Any, states: Tensor) -> Any:
 _HEADS: dict[str, HeadLayers] = {
     **dict.fromkeys(
         (
-            "bert", "big_bird", "ernie", "fnet", "layoutlm", "megatron-bert", "mobilebert",
-            "nomic_bert", "rembert", "roc_bert", "roformer", "squeezebert", "yoso",
+            "bert",
+            "big_bird",
+            "ernie",
+            "fnet",
+            "layoutlm",
+            "megatron-bert",
+            "mobilebert",
+            "nomic_bert",
+            "rembert",
+            "roc_bert",
+            "roformer",
+            "squeezebert",
+            "yoso",
         ),
         _cls,
     ),
     **dict.fromkeys(
         (
-            *ROBERTA, "esm", "esmc", "eurobert", "gte", "ibert", "jina_embeddings_v3",
-            "longformer", "luke", "mpnet", "xmod",
+            *ROBERTA,
+            "esm",
+            "esmc",
+            "eurobert",
+            "gte",
+            "ibert",
+            "jina_embeddings_v3",
+            "longformer",
+            "luke",
+            "mpnet",
+            "xmod",
         ),
         _lm_head,
     ),
@@ -235,5 +256,5 @@ _HEADS: dict[str, HeadLayers] = {
     ),
     "albert": lambda model, states: model.predictions(states),
     "distilbert": _distilbert,
-}  # fmt: skip
+}
 """The layers of the head by model type; models with their own code run whole, on padded rows."""

@@ -57,9 +57,11 @@ class PairClassifier(CustomModel):
     encoder_prefix = "model."
 
     def __init__(
-        self, config: PairClassifierConfig, batching: Batching = "auto",
+        self,
+        config: PairClassifierConfig,
+        batching: Batching = "auto",
         model: PreTrainedModel | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(config)
         config.require_legal()
         auto_class: Any = AutoModel
@@ -76,10 +78,17 @@ class PairClassifier(CustomModel):
 
     @classmethod
     def from_encoder(
-        cls, name: str, *, labels: Sequence[str], kind: str, num_codes: int = 16,
-        dropout: float = 0.0, marked_words: bool = False, batching: Batching = "auto",
+        cls,
+        name: str,
+        *,
+        labels: Sequence[str],
+        kind: str,
+        num_codes: int = 16,
+        dropout: float = 0.0,
+        marked_words: bool = False,
+        batching: Batching = "auto",
         **options: Any,
-    ) -> PairClassifier:  # fmt: skip
+    ) -> PairClassifier:
         """Make a model to train on a pretrained encoder, in float32.
 
         Args:
@@ -98,10 +107,14 @@ class PairClassifier(CustomModel):
         inner = load_config(name, **options)
         names = LabelSet(labels)
         config = PairClassifierConfig(
-            encoder=inner, kind=kind, num_codes=num_codes, dropout=dropout,
+            encoder=inner,
+            kind=kind,
+            num_codes=num_codes,
+            dropout=dropout,
             marked_words=marked_words,
-            id2label=dict(enumerate(names)), label2id={n: i for i, n in enumerate(names)},
-        )  # fmt: skip
+            id2label=dict(enumerate(names)),
+            label2id={n: i for i, n in enumerate(names)},
+        )
         embedded: Any = config.encoder
         embedded.name_or_path, embedded.architectures = "", None  # those of the checkpoint
         model = load_weights(AutoModel, name, inner, **options)

@@ -154,9 +154,14 @@ def _with_prefix(_: nn.Module, state_dict: dict[str, Tensor], prefix: str, *__: 
 
 
 def load_task_model(
-    auto_class: Any, name: str, *, labels: Sequence[str] | None, problem: Problem | None = None,
-    dropout: float | None = None, **options: Any,
-) -> Any:  # fmt: skip
+    auto_class: Any,
+    name: str,
+    *,
+    labels: Sequence[str] | None,
+    problem: Problem | None = None,
+    dropout: float | None = None,
+    **options: Any,
+) -> Any:
     """Load a Hugging Face model with a task head, in float32.
 
     Args:
@@ -226,9 +231,10 @@ def select_classes(model: Any, rows: Sequence[int], labels: Sequence[str]) -> No
     """Keep these rows of a model's classifier, in this order and under these labels."""
     num_classes = len(model.config.id2label)
     classifier = next(  # the last linear layer with a row for each class
-        module for module in reversed(list(model.modules()))
+        module
+        for module in reversed(list(model.modules()))
         if isinstance(module, nn.Linear) and module.out_features == num_classes
-    )  # fmt: skip
+    )
     index = torch.tensor(list(rows))
     for name, parameter in list(classifier.named_parameters()):
         setattr(classifier, name, nn.Parameter(parameter.detach()[index].clone()))

@@ -44,9 +44,11 @@ class RelationClassifier(CustomModel):
     encoder_prefix = "model."
 
     def __init__(
-        self, config: RelationClassifierConfig, batching: Batching = "auto",
+        self,
+        config: RelationClassifierConfig,
+        batching: Batching = "auto",
         model: PreTrainedModel | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(config)
         config.require_legal()
         auto_class: Any = AutoModel
@@ -59,9 +61,15 @@ class RelationClassifier(CustomModel):
 
     @classmethod
     def from_encoder(
-        cls, name: str, *, labels: Sequence[str], subject_id: int, dropout: float = 0.1,
-        batching: Batching = "auto", **options: Any,
-    ) -> RelationClassifier:  # fmt: skip
+        cls,
+        name: str,
+        *,
+        labels: Sequence[str],
+        subject_id: int,
+        dropout: float = 0.1,
+        batching: Batching = "auto",
+        **options: Any,
+    ) -> RelationClassifier:
         """Make a model to train on a pretrained encoder, in float32.
 
         Args:
@@ -78,9 +86,12 @@ class RelationClassifier(CustomModel):
         inner = load_config(name, **options)
         names = LabelSet(labels)
         config = RelationClassifierConfig(
-            encoder=inner, subject_id=subject_id, dropout=dropout,
-            id2label=dict(enumerate(names)), label2id={n: i for i, n in enumerate(names)},
-        )  # fmt: skip
+            encoder=inner,
+            subject_id=subject_id,
+            dropout=dropout,
+            id2label=dict(enumerate(names)),
+            label2id={n: i for i, n in enumerate(names)},
+        )
         embedded: Any = config.encoder
         embedded.name_or_path, embedded.architectures = "", None  # those of the checkpoint
         model = load_weights(AutoModel, name, inner, **options)

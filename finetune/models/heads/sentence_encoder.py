@@ -79,10 +79,16 @@ class SentenceEncoder(Head):
     encoder_prefix = "model."
 
     def __init__(
-        self, model: PreTrainedModel, pooling: Pooling = "mean", *, normalize: bool = False,
-        labels: Sequence[str] | None = None, pairs: bool = True, max_length: int | None = None,
+        self,
+        model: PreTrainedModel,
+        pooling: Pooling = "mean",
+        *,
+        normalize: bool = False,
+        labels: Sequence[str] | None = None,
+        pairs: bool = True,
+        max_length: int | None = None,
         batching: Batching = "auto",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.model = model
         remove_pooler(model)
@@ -97,10 +103,18 @@ class SentenceEncoder(Head):
 
     @classmethod
     def from_pretrained(
-        cls, name: str, *, pooling: Pooling | None = None, normalize: bool | None = None,
-        labels: Sequence[str] | None = None, pairs: bool = True, trained: bool = False,
-        max_length: int | None = None, batching: Batching = "auto", **options: Any,
-    ) -> SentenceEncoder:  # fmt: skip
+        cls,
+        name: str,
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        labels: Sequence[str] | None = None,
+        pairs: bool = True,
+        trained: bool = False,
+        max_length: int | None = None,
+        batching: Batching = "auto",
+        **options: Any,
+    ) -> SentenceEncoder:
         """Load an encoder in float32.
 
         Args:
@@ -129,10 +143,14 @@ class SentenceEncoder(Head):
             )
         saved_pooling, saved_normalize = saved_settings(folder)
         encoder = cls(
-            model, pooling or saved_pooling or "mean",
+            model,
+            pooling or saved_pooling or "mean",
             normalize=saved_normalize if normalize is None else normalize,
-            labels=labels, pairs=pairs, max_length=max_length, batching=batching,
-        )  # fmt: skip
+            labels=labels,
+            pairs=pairs,
+            max_length=max_length,
+            batching=batching,
+        )
         if trained and encoder.classifier is not None:
             with library_errors(name, folder, CLASSIFIER_FILE):
                 encoder.classifier.load_state_dict(load_file(path))
@@ -179,22 +197,26 @@ def save_modules(head: Any, folder: Path) -> None:
     modules |= {"2_Normalize": "Normalize"} if head.normalize else {}
     files: dict[str, Any] = {
         MODULES_FILE: [
-            {"idx": index, "name": str(index), "path": path,
-             "type": f"sentence_transformers.models.{name}"}
+            {
+                "idx": index,
+                "name": str(index),
+                "path": path,
+                "type": f"sentence_transformers.models.{name}",
+            }
             for index, (path, name) in enumerate(modules.items())
         ],
         POOLING_FILE: {
             "word_embedding_dimension": head.encoder.width,
             **{key: pooling == head.pooling for key, pooling in POOLING_KEYS.items()},
         },
-        "sentence_bert_config.json": {
-            "max_seq_length": head.max_length, "do_lower_case": False,
-        },
+        "sentence_bert_config.json": {"max_seq_length": head.max_length, "do_lower_case": False},
         "config_sentence_transformers.json": {
-            "model_type": "SentenceTransformer", "prompts": {}, "default_prompt_name": None,
+            "model_type": "SentenceTransformer",
+            "prompts": {},
+            "default_prompt_name": None,
             "similarity_fn_name": "cosine",
         },
-    }  # fmt: skip
+    }
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)

@@ -18,12 +18,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
 from finetune.models.families import ROBERTA
-from finetune.models.heads.pretrained import (
-    PretrainedHead,
-    Problem,
-    load_task_model,
-    problem_of,
-)  # fmt: skip
+from finetune.models.heads.pretrained import PretrainedHead, Problem, load_task_model, problem_of
 from finetune.types import Batch, UserError
 
 HeadLayers = Callable[[Any, Tensor, Batch], Tensor]
@@ -47,9 +42,14 @@ class SequenceClassifier(PretrainedHead):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
-        cls, name: str, *, labels: Sequence[str] | None, problem: Problem = "single",
-        batching: Batching = "auto", **options: Any,
-    ) -> SequenceClassifier:  # fmt: skip
+        cls,
+        name: str,
+        *,
+        labels: Sequence[str] | None,
+        problem: Problem = "single",
+        batching: Batching = "auto",
+        **options: Any,
+    ) -> SequenceClassifier:
         """Load a classifier; arguments and ``options`` are those of ``load_task_model``.
 
         ``"regression"`` has one label, the name of the number.

@@ -24,7 +24,7 @@ from finetune.models.heads.span_scorers import (
     FactorizedScorer,
     SpanLayout,
     word_vectors,
-)  # fmt: skip
+)
 from finetune.models.loading import load_config, load_weights
 from finetune.types import Batch, LabelSet
 
@@ -55,9 +55,11 @@ class SpanNer(CustomModel):
     encoder_prefix = "model."
 
     def __init__(
-        self, config: SpanNerConfig, batching: Batching = "auto",
+        self,
+        config: SpanNerConfig,
+        batching: Batching = "auto",
         model: PreTrainedModel | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(config)
         config.require_legal()
         auto_class: Any = AutoModel
@@ -73,18 +75,30 @@ class SpanNer(CustomModel):
         else:
             assert config.max_width is not None
             self.scorer = FactorizedScorer(
-                config.representation, width, config.hidden or width, num_classes,
-                config.max_width, config.dropout,
-            )  # fmt: skip
+                config.representation,
+                width,
+                config.hidden or width,
+                num_classes,
+                config.max_width,
+                config.dropout,
+            )
         self.__dict__["encoder"] = Encoder(self.model, batching)
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
     def from_encoder(
-        cls, name: str, *, labels: Sequence[str], representation: str = "boundary",
-        word_vectors: str = "first", max_width: int | None, multi_label: bool = False,
-        decoding: str = "nested", batching: Batching = "auto", **options: Any,
-    ) -> SpanNer:  # fmt: skip
+        cls,
+        name: str,
+        *,
+        labels: Sequence[str],
+        representation: str = "boundary",
+        word_vectors: str = "first",
+        max_width: int | None,
+        multi_label: bool = False,
+        decoding: str = "nested",
+        batching: Batching = "auto",
+        **options: Any,
+    ) -> SpanNer:
         """Make a model to train on a pretrained encoder, in float32.
 
         ``labels`` are the types, without one for none; the other settings are those of
@@ -95,10 +109,15 @@ class SpanNer(CustomModel):
         inner = load_config(name, **options)
         names = LabelSet(labels)
         config = SpanNerConfig(
-            encoder=inner, representation=representation, word_vectors=word_vectors,
-            max_width=max_width, multi_label=multi_label, decoding=decoding,
-            id2label=dict(enumerate(names)), label2id={n: i for i, n in enumerate(names)},
-        )  # fmt: skip
+            encoder=inner,
+            representation=representation,
+            word_vectors=word_vectors,
+            max_width=max_width,
+            multi_label=multi_label,
+            decoding=decoding,
+            id2label=dict(enumerate(names)),
+            label2id={n: i for i, n in enumerate(names)},
+        )
         config.require_legal()
         embedded: Any = config.encoder
         embedded.name_or_path, embedded.architectures = "", None  # those of the checkpoint

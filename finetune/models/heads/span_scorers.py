@@ -99,9 +99,14 @@ class FactorizedScorer(nn.Module):
     """
 
     def __init__(
-        self, representation: str, width: int, hidden: int, num_classes: int, max_width: int,
+        self,
+        representation: str,
+        width: int,
+        hidden: int,
+        num_classes: int,
+        max_width: int,
         dropout: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         has_networks = representation != "boundary"
         inner = hidden if has_networks else width
@@ -166,9 +171,14 @@ class FactorizedScorer(nn.Module):
         return scores
 
     def _of_width(
-        self, width: int, starts: Tensor, ends: Tensor, pooled: PooledContent, rows: Tensor,
+        self,
+        width: int,
+        starts: Tensor,
+        ends: Tensor,
+        pooled: PooledContent,
+        rows: Tensor,
         keys: Tensor | None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Return scores [n, C] of the candidates of one width that start at words ``rows`` [n].
 
         The keys of dropout [W] are in the order of ``rows``.

@@ -51,9 +51,14 @@ class TokenTagger(PretrainedHead):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
-        cls, name: str, *, labels: Sequence[str] | None, subwords: Subwords = "first",
-        batching: Batching = "auto", **options: Any,
-    ) -> TokenTagger:  # fmt: skip
+        cls,
+        name: str,
+        *,
+        labels: Sequence[str] | None,
+        subwords: Subwords = "first",
+        batching: Batching = "auto",
+        **options: Any,
+    ) -> TokenTagger:
         """Load a tagger; ``labels`` are its tags, ``options`` those of ``load_task_model``."""
         model = load_task_model(cls.auto_class, name, labels=labels, **options)
         return cls(model, batching, subwords)

@@ -73,9 +73,7 @@ class Perplexity(FormatOption, Command):
         quiet_libraries()
         from finetune.pretraining.perplexity import CorpusScore, TextScorer
 
-        scorer = TextScorer(
-            self.model, method=self.method, **self.encoder.keywords(),
-        )  # fmt: skip
+        scorer = TextScorer(self.model, method=self.method, **self.encoder.keywords())
         corpus, correct, shown = CorpusScore(), list[bool](), list[tuple[Any, ...]]()
         inputs = [Path(self.file or "")]
         opened = open_records(self.output, inputs) if self.output else contextlib.nullcontext()
@@ -120,9 +118,12 @@ class Perplexity(FormatOption, Command):
             yield from (TextExample(index, text) for index, text in enumerate(self.text))
         else:
             yield from data.read_text_file(
-                self.file or "", columns=column_map(self.columns), pair=self.pairs or None,
-                labels=False, encoding=self.encoding,
-            )  # fmt: skip
+                self.file or "",
+                columns=column_map(self.columns),
+                pair=self.pairs or None,
+                labels=False,
+                encoding=self.encoding,
+            )
 
     def _scored(
         self, scorer: TextScorer, examples: Iterable[TextExample]
@@ -155,10 +156,13 @@ class Perplexity(FormatOption, Command):
 
     def _row(self, score: TextScore) -> dict[str, Any]:
         row: dict[str, Any] = {
-            "id": score.id, "text": score.text,
-            "log_likelihood": round(score.log_likelihood, 6), "num_subwords": len(score.subwords),
-            "num_words": score.num_words, "num_characters": len(score.text),
-        }  # fmt: skip
+            "id": score.id,
+            "text": score.text,
+            "log_likelihood": round(score.log_likelihood, 6),
+            "num_subwords": len(score.subwords),
+            "num_words": score.num_words,
+            "num_characters": len(score.text),
+        }
         if self.subwords:
             row["subwords"] = score.subwords
             row["log_probabilities"] = score.log_probabilities.round(6).tolist()
@@ -171,9 +175,14 @@ class Perplexity(FormatOption, Command):
         label = "first" if difference > 0 else "second" if difference < 0 else "tie"
         sides = self._row(first), self._row(second)
         row: dict[str, Any]
-        row = {"id": first.id, "label": label, "gold": "first", "text": first.text,
-               "text_pair": second.text,
-               "score": round(max(probability, 1 - probability), 6)}  # fmt: skip
+        row = {
+            "id": first.id,
+            "label": label,
+            "gold": "first",
+            "text": first.text,
+            "text_pair": second.text,
+            "score": round(max(probability, 1 - probability), 6),
+        }
         for name in ("log_likelihood", "num_subwords", "subwords", "log_probabilities"):
             if name in sides[0]:
                 row[name] = [side[name] for side in sides]
@@ -181,11 +190,16 @@ class Perplexity(FormatOption, Command):
 
     def _record(self, corpus: CorpusScore, correct: list[bool]) -> dict[str, Any]:
         record: dict[str, Any] = {
-            "method": self.method, "estimate": self.method.startswith("every"),
-            "texts": corpus.texts, "subwords": corpus.subwords, "words": corpus.words,
-            "characters": corpus.characters, "unknown": corpus.unknown,
-            "log_likelihood": corpus.log_likelihood, **corpus.measures(),
-        }  # fmt: skip
+            "method": self.method,
+            "estimate": self.method.startswith("every"),
+            "texts": corpus.texts,
+            "subwords": corpus.subwords,
+            "words": corpus.words,
+            "characters": corpus.characters,
+            "unknown": corpus.unknown,
+            "log_likelihood": corpus.log_likelihood,
+            **corpus.measures(),
+        }
         if correct:
             record["pairs"] = len(correct)
             record["accuracy"] = accuracy(correct, self.resamples, self.seed)

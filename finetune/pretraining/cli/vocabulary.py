@@ -87,9 +87,13 @@ class Vocabulary(Command):
         with Reporter() as reporter, replace_folder(Path(self.output)) as folder:
             samples = training.measure_sources(sources, self.alpha, reporter)
             tokenizer = training.train_tokenizer(
-                lambda: training.sampled_lines(samples, self.seed), kind, self.size,
-                lowercase=lowercase, layout=layout, reporter=reporter,
-            )  # fmt: skip
+                lambda: training.sampled_lines(samples, self.seed),
+                kind,
+                self.size,
+                lowercase=lowercase,
+                layout=layout,
+                reporter=reporter,
+            )
             tokenizer.save_pretrained(folder)
             new = SubwordTokenizer.saved(folder, words=True)
             systems = {"": new} if old is None else {"new": new, "old": old}
@@ -99,17 +103,22 @@ class Vocabulary(Command):
                 for name, system in systems.items()
             }
             record: dict[str, Any] = {
-                "kind": kind, "size": len(tokenizer), "lowercase": lowercase,
-                "fingerprint": training.fingerprint(tokenizer), "alpha": self.alpha,
+                "kind": kind,
+                "size": len(tokenizer),
+                "lowercase": lowercase,
+                "fingerprint": training.fingerprint(tokenizer),
+                "alpha": self.alpha,
                 "seed": self.seed,
                 "sources": {
                     sample.source.name: {
-                        "characters": sample.characters, "fraction": sample.fraction,
-                        "sampled": sample.sampled, **covered[next(iter(systems)), sample]._asdict(),
+                        "characters": sample.characters,
+                        "fraction": sample.fraction,
+                        "sampled": sample.sampled,
+                        **covered[next(iter(systems)), sample]._asdict(),
                     }
                     for sample in samples
                 },
-            }  # fmt: skip
+            }
             if old is not None:
                 record["embeddings"] = self._transfer(old, new, samples, folder, reporter)
             write_text(folder / "vocabulary.json", json.dumps(record, indent=2) + "\n")
@@ -149,9 +158,13 @@ class Vocabulary(Command):
             )
 
     def _transfer(
-        self, old: SubwordTokenizer, new: SubwordTokenizer, samples: Sequence[Sample],
-        folder: Path, reporter: Reporter,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        old: SubwordTokenizer,
+        new: SubwordTokenizer,
+        samples: Sequence[Sample],
+        folder: Path,
+        reporter: Reporter,
+    ) -> dict[str, Any]:
         """Write the model with the new vocabulary; return the numbers of its embeddings."""
         from finetune.models.loading import quiet
         from finetune.preprocessing.subword_vectors import WordVectors
@@ -184,18 +197,36 @@ class Vocabulary(Command):
             model.save_pretrained(folder)
         other = made.weights.shape[0] - made.copied - made.averaged
         return {
-            "model": self.for_, "init": self.init, "copied": made.copied,
-            "averaged": made.averaged, "other": other,
-        }  # fmt: skip
+            "model": self.for_,
+            "init": self.init,
+            "copied": made.copied,
+            "averaged": made.averaged,
+            "other": other,
+        }
 
 
 def _print_coverage(covered: Mapping[tuple[str, Sample], Coverage]) -> None:
     """Print a row for each source and vocabulary."""
-    columns = ("source", "vocabulary", "words", "fraction", "sampled", "subwords/word",
-               "split words", "unknown", "covered words")  # fmt: skip
+    columns = (
+        "source",
+        "vocabulary",
+        "words",
+        "fraction",
+        "sampled",
+        "subwords/word",
+        "split words",
+        "unknown",
+        "covered words",
+    )
     rows = []
     for (name, sample), each in covered.items():
-        rates = (sample.fraction, sample.sampled, each.fertility, each.continued, each.unknown,
-                 each.covered)  # fmt: skip
+        rates = (
+            sample.fraction,
+            sample.sampled,
+            each.fertility,
+            each.continued,
+            each.unknown,
+            each.covered,
+        )
         rows.append((sample.source.name, name, f"{each.num_words:,}", *map("{:.3f}".format, rates)))
     print_table(columns, rows)
