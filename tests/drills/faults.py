@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+import tests.drills.server  # noqa: F401  # every run of the tests sees that it can be imported
+
 HERE = Path(__file__).parent
 
 
