@@ -226,7 +226,7 @@ class FinishedSearch:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The best settings of the space; empty for those of the call."""
+        """The best settings of the space; empty if the settings of the call were best."""
         return self.result.best.settings if self.result.best else {}
 
     def _repr_html_(self) -> str:
@@ -304,7 +304,7 @@ def search_once(
     metrics: Mapping[str, Callable[..., Any]] | None = None,
     report: Callable[[Path], object] = write_run_report,
 ) -> FinishedSearch:
-    """Search in the folder ``config.out``; the arguments are those of ``search``."""
+    """Search in the folder ``config.out``; ``search`` explains the arguments."""
     from finetune.config.search_space import parse_space
     from finetune.reporting.search import write_search
     from finetune.training.run_folder import RUNS, run_name
@@ -364,10 +364,10 @@ def _scored(
     report: Callable[[Path], object],
     metrics: Mapping[str, Callable[..., Any]] | None,
 ) -> TrainedRun | None:
-    """Score the model of the best trial on all splits, and write what a run has.
+    """Score the model of the best trial on all splits, and write the files of a finished run.
 
-    The trial is continued after its last step, with all data: it trains no more. Returns None while
-    another process does so.
+    The trial resumes after its last step, now with the test split, so it takes no further step.
+    Returns None while another process does this.
     """
     from finetune.data.json_files import read_object
     from finetune.runtime.files import FolderInUse
@@ -437,8 +437,8 @@ def train_multitask(
 ) -> dict[str, TrainedRun]:
     """Train several tasks on one encoder; each has a run folder in ``out``, with its name.
 
-    Arguments are those of ``train_once``. Returns the runs by name, none on all processes but the
-    main one.
+    ``train_once`` explains the arguments. Returns the runs by name on the main process, and no
+    runs on the others.
     """
     from finetune.runtime.launch import make_accelerator, on_all_processes
     from finetune.runtime.memory import memory_kept
@@ -521,8 +521,8 @@ def distill(
         command: The command that trains this run, for its README.
         reporter: Shows the progress.
         report: Writes the reports.
-        settings: Settings of the run, such as ``epochs``; all others that describe the task and not
-            its training are those of the teacher.
+        settings: Settings of the run, such as ``epochs``. The teacher gives all others that
+            describe the task and not its training.
 
     Raises:
         UserError: Teacher, student and data do not fit together.
@@ -622,7 +622,7 @@ def _finished(
     *,
     repeatable: bool = False,
 ) -> TrainedRun:
-    """Write what describes a run whose training has ended."""
+    """Write the environment, report and README of a trained run."""
     from finetune.runtime.precision import resolve_precision
     from finetune.training.environment import write_environment
 

@@ -1,9 +1,9 @@
 """Decisions on labels, tags and spans, as the page of `finetune review` writes them.
 
-A decision is a line of JSON: the ``text`` (or the ``words`` of a sentence without a text), what was
-``given`` there (None without gold), and what was decided: a ``label``, several as a list, ``tags``,
-or ``spans``, which count the characters of a text, else words. ``id`` and ``line`` choose among
-rows with the same text.
+A decision is a line of JSON: the ``text`` (or the ``words`` of a sentence without a text), the
+``given`` annotation (None without gold), and the decided annotation: a ``label``, a list of labels,
+``tags``, or ``spans`` in characters of a text, else in words. ``id`` and ``line`` choose among rows
+with the same text.
 
     {"text": "bad", "given": "pos", "decision": "accept", "label": "neg", "line": 3}
     {"text": "Bo ran", "given": {"spans": []}, "decision": "edit",
@@ -65,10 +65,10 @@ def _is_decision(row: Decision) -> bool:
 def apply_decisions(
     annotations: Annotations, decisions: Sequence[Decision]
 ) -> tuple[Annotations, list[str]]:
-    """Return annotations with what was decided, and notes.
+    """Return annotations with the decisions applied, and notes.
 
-    A decision is on the rows with its text, and if it names what was given, on those where this is
-    unchanged. Rows that only a model has labeled are left out unless they are decided on.
+    A decision applies to the rows with its text; if it names given labels, only to rows that still
+    have them. Rows that only a model has labeled are left out if no decision applies to them.
 
     Raises:
         DataError: A decision is of another kind than the data, or the row with its id has another
@@ -90,8 +90,8 @@ def apply_decisions(
         same = by_content.get(decision.get("text", tuple(decision.get("words", ()))), [])
         if not same and str(decision.get("id")) in ids:
             raise DataError(
-                f"{decision['where']}: a decision on another text than the row with the id "
-                f"{decision['id']!r} has: name the data that the page was made of."
+                f"{decision['where']}: the row with the id {decision['id']!r} has another text: "
+                "name the data that the review page was made from."
             )
         applied = False
         for index in _narrowed(same, rows, decision):
@@ -126,7 +126,7 @@ def _content(example: Any) -> Any:
 
 
 def _narrowed(indices: list[int], rows: Sequence[AnnotatedRow], decision: Decision) -> list[int]:
-    """Return the rows of a text that have the id and the line of a decision, if any has."""
+    """Return the rows with the id and the line of a decision; all given rows if none matches."""
     id, line = decision.get("id"), decision.get("line")
     keyed = [i for i in indices if id is not None and str(rows[i].example.key) == str(id)]
     indices = keyed or indices
@@ -135,7 +135,7 @@ def _narrowed(indices: list[int], rows: Sequence[AnnotatedRow], decision: Decisi
 
 
 def _relabeled(example: TextExample, decision: Decision) -> TextExample | None:
-    """Return an example with the decided label; None if it has not the given one."""
+    """Return an example with the decided label; None if its label is not the given one."""
     given, name, label = decision["given"], decision["label"], example.label
     if isinstance(name, list):
         if given is not None and not (isinstance(label, tuple) and {*label} == {*given}):
@@ -154,7 +154,7 @@ def _relabeled(example: TextExample, decision: Decision) -> TextExample | None:
 
 
 def _annotated(example: TokenExample, decision: Decision) -> TokenExample | None:
-    """Return an example with the decided tags or spans; None if it has not the given ones."""
+    """Return an example with the decided tags or spans; None if its own differ from the given."""
     given, where = decision["given"], decision["where"]
     if "tags" in decision:
         if len(decision["tags"]) != len(example.words):

@@ -24,13 +24,13 @@ from finetune.data.tokens import split_at_gold
 from finetune.data.word_splitting import split_words
 from finetune.types import Span, TokenExample, UserError
 
-Lost = defaultdict[tuple[str, str], list[str]]
-"""Ids of the rows that lose something, by what they hold and what happens to it."""
+Omissions = defaultdict[tuple[str, str], list[str]]
+"""Names of the rows that a format cannot hold in full, by a problem and its consequence."""
 
 LEFT_OUT = "left out"
-"""What happens to rows that a format cannot hold at all."""
+"""Consequence for rows that a format cannot hold at all."""
 OTHER_COLUMNS = ("with columns besides words and labels", "the other columns are not written")
-"""Rows that lose columns, and what happens to the columns."""
+"""Problem and consequence of rows that lose columns."""
 _TOOLS = ("prodigy", "doccano", "label-studio", "brat")
 _OTHERS = {"text": "jsonl, prodigy, doccano or label-studio", "tags": "jsonl or conll"}
 
@@ -59,21 +59,23 @@ def check_format(annotations: Annotations, to: str) -> None:
 
 
 def to_records(annotations: Annotations) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return a record of each row as the readers know it, and lines about what it does not hold."""
-    lost: Lost = defaultdict(list)
+    """Return a record of each row as the readers know it, and lines about omissions."""
+    omitted: Omissions = defaultdict(list)
     labels = _labels(annotations.rows)
-    return [_plain(row, labels, lost) for row in annotations.rows], _lines(lost)
+    return [_plain(row, labels, omitted) for row in annotations.rows], _lines(omitted)
 
 
-def to_text(annotations: Annotations, to: str, lost: Lost | None = None) -> tuple[str, list[str]]:
-    """Return annotations as the text of a file, and lines about what it does not hold.
+def to_text(
+    annotations: Annotations, to: str, omitted: Omissions | None = None
+) -> tuple[str, list[str]]:
+    """Return annotations as the text of a file, and lines about omissions.
 
-    ``lost`` gets the names of the rows that lose something.
+    The omissions are added to ``omitted``.
     """
-    lost = defaultdict(list) if lost is None else lost
+    omitted = defaultdict(list) if omitted is None else omitted
     rows = annotations.rows
     if to == "conll":
-        text = "".join(_conll(rows, lost))
+        text = "".join(_conll(rows, omitted))
     elif to == "label-studio":
         tasks = list(_tasks([row.as_text() for row in rows]))
         text = json.dumps(tasks, ensure_ascii=False, default=str, indent=1) + "\n"
@@ -85,14 +87,14 @@ def to_text(annotations: Annotations, to: str, lost: Lost | None = None) -> tupl
         }[to]
         labels = _labels(rows)
         text = "".join(
-            json.dumps(write(row, labels, lost), ensure_ascii=False, default=str) + "\n"
+            json.dumps(write(row, labels, omitted), ensure_ascii=False, default=str) + "\n"
             for row in rows
         )
-    return text, _lines(lost)
+    return text, _lines(omitted)
 
 
-def _lines(lost: Lost) -> list[str]:
-    return [line for (which, what), ids in lost.items() for line in counted(ids, which, what)]
+def _lines(omitted: Omissions) -> list[str]:
+    return [line for (which, what), ids in omitted.items() for line in counted(ids, which, what)]
 
 
 def _labels(rows: Sequence[AnnotatedRow]) -> list[str] | None:
@@ -120,7 +122,7 @@ def _merged(
     return {**merged, **last}
 
 
-def _plain(row: AnnotatedRow, labels: Any, lost: Lost) -> dict[str, Any]:
+def _plain(row: AnnotatedRow, labels: Any, omitted: Omissions) -> dict[str, Any]:
     """Return a row of JSON Lines as the readers know it, with spans in characters of a text."""
     example = row.example
     if not isinstance(example, TokenExample):
@@ -155,7 +157,7 @@ def _tokens(example: TokenExample) -> list[dict[str, Any]]:
     ]
 
 
-def _prodigy(row: AnnotatedRow, labels: list[str] | None, lost: Lost) -> dict[str, Any]:
+def _prodigy(row: AnnotatedRow, labels: list[str] | None, omitted: Omissions) -> dict[str, Any]:
     """Return a task with choices, or with tokens and spans; what a model labeled has no answer."""
     row = row.as_text()
     example = row.example
@@ -172,7 +174,9 @@ def _prodigy(row: AnnotatedRow, labels: list[str] | None, lost: Lost) -> dict[st
         return _merged(row, values, last | answer)
     offsets = example.offsets or ()
     if example.unreachable:
-        lost["with spans inside of words", "written, Prodigy marks whole tokens"].append(row.name)
+        omitted["with spans inside of words", "written, Prodigy marks whole tokens"].append(
+            row.name
+        )
     values = {"text": example.text}
     if example.words:
         values["tokens"] = _tokens(example)
@@ -191,7 +195,7 @@ def _prodigy(row: AnnotatedRow, labels: list[str] | None, lost: Lost) -> dict[st
     return _merged(row, values, answer)
 
 
-def _doccano(row: AnnotatedRow, labels: Any, lost: Lost) -> dict[str, Any]:
+def _doccano(row: AnnotatedRow, labels: Any, omitted: Omissions) -> dict[str, Any]:
     """Return a row with labels, or spans in UTF-16 code units; other columns become metadata."""
     row = row.as_text()
     example = row.example
@@ -274,29 +278,29 @@ def _result(row: AnnotatedRow) -> list[dict[str, Any]] | None:
 _UNWRITABLE = re.compile(r"[\t\n\r]|\A(\ufeff|-DOCSTART|#)|\A\Z")
 
 
-def _conll(rows: Sequence[AnnotatedRow], lost: Lost) -> Iterator[str]:
+def _conll(rows: Sequence[AnnotatedRow], omitted: Omissions) -> Iterator[str]:
     """Yield sentences of words and BIO tags, or of words alone if no row has gold."""
     labeled = any(row.example.tags is not None or row.example.spans is not None for row in rows)
     document = None
     for row in rows:
         example = split_at_gold(row.example)
         if labeled and example.tags is None and example.spans is None:
-            lost["without tags or spans", LEFT_OUT].append(row.name)
+            omitted["without tags or spans", LEFT_OUT].append(row.name)
             continue
         if not example.words:
-            lost["without words", LEFT_OUT].append(row.name)
+            omitted["without words", LEFT_OUT].append(row.name)
             continue
         if any(
             _UNWRITABLE.search(w) or (not labeled and re.search(r"\s", w)) for w in example.words
         ):
-            lost["with words that columns cannot hold", LEFT_OUT].append(row.name)
+            omitted["with words that columns cannot hold", LEFT_OUT].append(row.name)
             continue
         if row.others:
-            lost[
+            omitted[
                 "with columns besides words and labels", "the other columns are not written"
             ].append(row.name)
         if example.text is not None and example.text != " ".join(example.words):
-            lost["with a text", "words are written, its white space is not"].append(row.name)
+            omitted["with a text", "words are written, its white space is not"].append(row.name)
         if example.document not in (None, document, example.key):
             yield f"# newdoc id = {_one_line(example.document)}\n"
         document = example.document
@@ -307,7 +311,7 @@ def _conll(rows: Sequence[AnnotatedRow], lost: Lost) -> Iterator[str]:
             kept = _one_layer(example.spans)
             if len(kept) < len(example.spans) or example.unreachable:
                 what = "the outermost are written"
-                lost["with spans that overlap", what].append(row.name)
+                omitted["with spans that overlap", what].append(row.name)
             tags = spans_to_tags(kept, len(example.words), "BIO")
         for index, word in enumerate(example.words):
             yield f"{word}\t{tags[index]}\n" if tags is not None else f"{word}\n"
@@ -332,7 +336,7 @@ def _one_layer(spans: Iterable[Span]) -> list[Span]:
 
 def write_brat(annotations: Annotations, folder: Path) -> list[str]:
     """Write NAME.txt and NAME.ann for each row, and return lines about what they do not hold."""
-    lost: Lost = defaultdict(list)
+    omitted: Omissions = defaultdict(list)
     names: set[str] = set()
     width = len(str(len(annotations.rows)))
     for number, row in enumerate(annotations.rows, 1):
@@ -341,11 +345,11 @@ def write_brat(annotations: Annotations, folder: Path) -> list[str]:
         if given is not None and re.fullmatch(r"\w[\w.-]*", str(given)):
             name = str(given)
         if name in names or (given is not None and name != str(given)):
-            lost["with ids that repeat or cannot name a file", "numbered"].append(row.name)
+            omitted["with ids that repeat or cannot name a file", "numbered"].append(row.name)
             name = f"row-{number:0{width}}"
         names.add(name)
         if row.others or row.example.document not in (None, given):
-            lost[
+            omitted[
                 "with columns besides words and labels", "the other columns are not written"
             ].append(row.name)
         text = row.example.text
@@ -360,7 +364,7 @@ def write_brat(annotations: Annotations, folder: Path) -> list[str]:
                 for index, (start, end, label) in enumerate(row.character_spans, 1)
             ]
             (folder / f"{name}.ann").write_bytes("".join(lines).encode())
-    return _lines(lost)
+    return _lines(omitted)
 
 
 def _fragments(text: str, start: int, end: int) -> str:

@@ -28,7 +28,7 @@ from finetune.tasks.base import Task
 from finetune.types import Encoding, Example, UserError, install_command
 
 LONGEST = 128
-"""Longest text in tokens, to which the examples of transformers pad by default."""
+"""Length in tokens to which the example scripts of transformers pad by default."""
 
 MEGABATCH = 50
 """Number of batches that Trainer sorts by length at a time, in large data."""
@@ -120,7 +120,7 @@ class Subject:
 
     @property
     def work(self) -> Work:
-        """The work of one forward pass over the random batches."""
+        """Work of one forward pass over the random batches."""
         return self.work_of(self.mixed)
 
     def work_of(self, batches: Sequence[Sequence[int]]) -> Work:
@@ -130,7 +130,7 @@ class Subject:
 
 
 def operations(encoder: Any, lengths: Sequence[int]) -> float:
-    """Floating point operations of a forward pass over sequences of so many tokens.
+    """Return the floating point operations of a forward pass over sequences of these lengths.
 
     Each weight of the layers multiplies and adds once for each token, 2 P T; attention multiplies
     queries with keys and weights with values, 4 L H times the sum of squared lengths. Embeddings,
@@ -148,7 +148,7 @@ def operations(encoder: Any, lengths: Sequence[int]) -> float:
 
 @contextmanager
 def model_of(command: BenchSettings) -> Iterator[str]:
-    """The name or folder of the model; ValueError where the default one is not installed."""
+    """Yield the name or folder of the model; UserError if the default model is not installed."""
     if command.shape is not None:
         with TemporaryDirectory() as folder:
             write_shape(command.shape, Path(folder))
@@ -164,7 +164,7 @@ def model_of(command: BenchSettings) -> Iterator[str]:
 
 @contextmanager
 def subject_of(command: BenchSettings, model: str, size: Size) -> Iterator[Subject]:
-    """The task of a command, its model on the device, its texts encoded and in batches."""
+    """Yield the task of a command with its model on the device and its encoded texts."""
     with subject_on(*_task(command, model, size), size) as subject:
         yield subject
 
@@ -173,8 +173,15 @@ def subject_of(command: BenchSettings, model: str, size: Size) -> Iterator[Subje
 def subject_on(
     task: Task, data: Dataset, occurring: list[list[list[Encoding]]], source: str, size: Size
 ) -> Iterator[Subject]:
-    """A task with a fresh model; ``occurring`` are sequences with what else occurs in the whole
-    data, and ``source`` says where the texts are from."""
+    """Yield a task with a new model and its encoded texts.
+
+    Args:
+        task: The task.
+        data: The examples of the task.
+        occurring: Sequences with the other subwords of the whole data.
+        source: Description of the texts.
+        size: The amount of work.
+    """
     accelerator = make_accelerator()
     torch.manual_seed(0)
     head = task.head().to(accelerator.device)
@@ -204,7 +211,7 @@ def subject_on(
 
 
 def _in_one_window(task: Task, data: Dataset) -> tuple[list[Example], list[list[Encoding]]]:
-    """The training examples that are one sequence each, and their sequences."""
+    """Return the training examples that are one sequence each, and their sequences."""
     examples = data.splits["train"][:MOST_READ]
     pairs = zip(examples, task.encode(examples), strict=True)
     kept = [(example, list(windows)) for example, windows in pairs if len(windows) == 1]
@@ -217,8 +224,12 @@ def _small(head: Any) -> bool:
 
 
 def _in_batches(number: int, batch_size: int) -> tuple[list[list[int]], list[list[int]]]:
-    """The places of so many texts in random batches; and those of as many behind them, which are
-    batches already, in random order."""
+    """Return the indices of 2 ``number`` texts in random batches.
+
+    Returns:
+        Batches of the first half of the texts, drawn at random; and batches of neighbors in the
+        second half, in random order.
+    """
     random_, texts = random.Random(0), list(range(number))
     grouped = [
         [number + place for place in texts[start : start + batch_size]]
@@ -232,15 +243,15 @@ def _in_batches(number: int, batch_size: int) -> tuple[list[list[int]], list[lis
 def _task(
     command: BenchSettings, model: str, size: Size
 ) -> tuple[Task, Dataset, list[list[list[Encoding]]], str]:
-    """The task with its data; sequences with what else occurs in the whole data; and in words
-    where the texts are from."""
+    """Return the task, its data, sequences with the other subwords of the whole data, and a
+    description of the texts."""
     settings: dict[str, Any] = {"model": model, "max_length": longest(model)}
     if command.task == "tag":
         settings["decoding"] = "greedy"  # as pipelines do
     if command.data:
         settings |= {"data": command.data, "columns": command.columns}
         task, data = load_task(CONFIGS[command.task](**settings), command.task)
-        problem = task.record.own_fields().get("problem", "single")
+        problem = task.record.extra_fields().get("problem", "single")
         if problem != "single":
             raise UserError(
                 f"--data {command.data}: bench measures texts with one label each, not "
@@ -255,7 +266,7 @@ def _task(
 def task_on_drawn(
     config: TrainConfig, name: str, number: int
 ) -> tuple[Task, Dataset, list[list[list[Encoding]]]]:
-    """A task whose data are drawn, and the sequences of what the whole data would have."""
+    """Return a task, synthetic data, and sequences with all subwords of the imitated data."""
     tokenizer = SubwordTokenizer.from_pretrained(
         config.model or "", words=task_class(name).reads_words
     )
@@ -266,7 +277,6 @@ def task_on_drawn(
 
 
 def longest(model: str) -> int:
-    """Tokens to which texts are cut: as the examples do, or as many as the model has positions
-    for."""
+    """Return the number of tokens that texts are cut to: ``LONGEST``, or the limit of the model."""
     limit = getattr(load_config(model), "max_position_embeddings", None)
     return LONGEST if limit is None else min(LONGEST, limit - 2)

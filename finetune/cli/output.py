@@ -22,7 +22,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
-from finetune.runtime.files import vacant
+from finetune.runtime.files import is_free
 from finetune.runtime.memory import is_out_of_memory
 from finetune.runtime.progress import terminal
 from finetune.runtime.records import (
@@ -328,10 +328,10 @@ def check_output(path: str, inputs: Iterable[Path] = (), suffixes: Iterable[str]
         require_suffix(path, suffixes)
 
 
-def require_vacant(out: str | None) -> Path:
-    """Return the folder of --out; UserError if it has something in it."""
+def require_free(out: str | None) -> Path:
+    """Return the folder of --out; UserError if it is not empty."""
     folder = Path(out or "")
-    if not vacant(folder):
+    if not is_free(folder):
         raise UserError(f"--out {folder} is not empty: name a new folder.")
     return folder
 

@@ -36,18 +36,18 @@ class RunOptions:
     smoke: bool = False
     """Run a quick check with the `smoke` settings of the recipe."""
     seeds: int | None = None
-    """Train N seeds, from --seed on, each in its folder seed-N of the run folder, and summarize
-    them: mean, deviation, median, degenerate runs, verdicts. Finished seeds are kept, so the same
-    command continues or adds seeds."""
+    """Train N runs with seeds from --seed on, each in a folder seed-N of the run folder, and
+    summarize them: mean, deviation, median, degenerate runs, verdicts. Finished seeds are kept, so
+    the same command continues or adds seeds."""
     folds: int | None = None
-    """Train N times, each tested on another N-th of the training data, and print the mean scores
-    with their 95 % interval (corrected resampled t). Folds keep equal texts and documents together.
-    Finished folds are kept, so the same command continues, or adds repeats."""
+    """Cross-validate with N folds of the training data, and print the mean scores with their 95 %
+    interval (corrected resampled t). A fold keeps equal texts and documents together. Finished
+    folds are kept, so the same command continues or adds repeats."""
     repeats: int = 1
-    """Deal the folds anew so many times."""
+    """Repeat the cross-validation N times with new folds."""
     hold_out: bool = False
-    """Test on one of the folds of each repeat only: --folds 5 --repeats 10 holds out a fifth ten
-    times."""
+    """Train and test one fold of each repeat only: with --folds 5 --repeats 10, ten runs that each
+    hold out a fifth."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ class Multitask(Command):
     """Folder, with a run folder for each task; unset is `runs/RECIPE-seedN`."""
     alpha: float | None = None
     """Exponent of the share of each task in the steps, size^alpha: 1 follows the sizes of the
-    training data, 0 makes all tasks equal. Unset is that of the recipe, or 0.5."""
+    training data, 0 makes all tasks equal. Unset takes the exponent of the recipe, or 0.5."""
     model: str | None = None
     """Pretrained encoder, in place of the recipe's."""
     epochs: float | None = None
@@ -226,7 +226,7 @@ def task_command(task: str) -> type[TaskCommand]:
 
 
 def require_unset(name: str, command: TaskCommand) -> None:
-    """Raise UserError for an option of single runs, which a command of several runs has not."""
+    """Raise UserError for options that apply to single runs only."""
     for option, given in (
         ("--dry-run", command.dry_run),
         ("--smoke", command.smoke),

@@ -14,7 +14,7 @@ from finetune.cli.output import (
     open_records,
     print_table,
     quiet_libraries,
-    require_vacant,
+    require_free,
     show,
     write_run,
 )
@@ -94,7 +94,7 @@ class Wic(Command):
         from finetune.runtime.files import replace_folder
         from finetune.runtime.progress import Reporter
 
-        out = require_vacant(self.out)
+        out = require_free(self.out)
         files = resolve(self.data).files
         if "train" not in files:
             raise UserError(

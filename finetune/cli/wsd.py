@@ -15,7 +15,7 @@ from finetune.cli.output import (
     open_records,
     print_table,
     quiet_libraries,
-    require_vacant,
+    require_free,
     show,
     write_run,
 )
@@ -127,7 +127,7 @@ class Wsd(Command):
         from finetune.runtime.files import replace_folder
         from finetune.runtime.progress import Reporter
 
-        out = require_vacant(self.out)
+        out = require_free(self.out)
         data = read_senses(self.data or "", encoding=self.encoding)
         if "train" not in data.splits:
             raise UserError(

@@ -104,7 +104,7 @@ def _held_out(
     examples: Sequence[Example], groups: Sequence[list[int]], share: float
 ) -> list[list[int]]:
     """Return the groups to hold out."""
-    groups, counts, members = _dealt(examples, groups, 0)
+    groups, counts, members = _count_labels(examples, groups, 0)
     num_kept = Counter({label: len(candidates) for label, candidates in members.items()})
     held: set[int] = set()
     decided: set[int] = set()
@@ -149,7 +149,7 @@ def assign_folds(
     if len(groups) < number:
         problem = f"the data have only {quantity(len(groups), 'document')} or different texts"
         raise DataError(f"--folds {number}: {problem}: write a smaller number.")
-    folds = _folds(examples, groups, number, seed)
+    folds = _assign_folds(examples, groups, number, seed)
     if keep_rare:
         strata = [
             {name for index in group for name in gold_labels(examples[index]) or ()}
@@ -169,7 +169,7 @@ def nested_order(examples: Sequence[Example], seed: int = 0) -> list[int]:
 
     The first group of each label comes first, so that the smallest subsets have every label.
     """
-    groups, _, members = _dealt(examples, list(_groups(examples, True)), seed)
+    groups, _, members = _count_labels(examples, list(_groups(examples, True)), seed)
     positions: dict[int, float] = {}
     for candidates in members.values():
         own = [group for group in candidates if group not in positions]
@@ -181,7 +181,7 @@ def nested_order(examples: Sequence[Example], seed: int = 0) -> list[int]:
 def per_class(examples: Sequence[Example], number: int, seed: int) -> list[int]:
     """Return the indices of up to ``number`` examples of each label, drawn at random, in order.
 
-    The draw of a smaller number is part of that of a larger one.
+    A draw of a larger number contains the draw of a smaller one.
     """
     members: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for index, example in enumerate(examples):
@@ -198,15 +198,15 @@ def halved(examples: Sequence[Example]) -> list[int]:
     for by_document in (True, False):
         groups = list(_groups(examples, by_document))
         if len(groups) > 1:
-            return _folds(examples, groups, 2, 0)
+            return _assign_folds(examples, groups, 2, 0)
     return [index % 2 for index in range(len(examples))]
 
 
-def _folds(
+def _assign_folds(
     examples: Sequence[Example], groups: Sequence[list[int]], number: int, seed: int
 ) -> list[int]:
-    """Deal the groups to folds, and return the fold of each example."""
-    groups, counts, members = _dealt(examples, groups, seed)
+    """Assign each group to a fold, and return the fold of each example."""
+    groups, counts, members = _count_labels(examples, groups, seed)
     sizes: Counter[int] = Counter()
     labels: Counter[tuple[int, str]] = Counter()
     folds = [-1] * len(examples)
@@ -248,11 +248,15 @@ def unmeasured_labels(dataset: Dataset) -> list[str]:
     return notes
 
 
-def _dealt(
+def _count_labels(
     examples: Sequence[Example], groups: Sequence[list[int]], seed: int
 ) -> tuple[list[list[int]], list[Counter[str]], dict[str, list[int]]]:
-    """Return the groups in random order, the number of examples of each label in each group, and
-    the groups of each label, those of the rarest label first."""
+    """Shuffle the groups and count their labels.
+
+    Returns:
+        The groups in random order; the number of examples of each label in each group; and the
+        groups with each label, by label from rare to frequent.
+    """
     groups = random.Random(seed).sample(groups, len(groups))
     strata = _strata(examples)
     counts = [Counter(name for index in group for name in strata[index]) for group in groups]

@@ -121,10 +121,10 @@ class _Rows:
 
 @dataclass
 class _PaddedRows(_Rows):
-    """The same for padded rows, of sequences with the ``keys`` [N].
+    """Padded rows of N sequences, whose keys are ``keys`` [N].
 
-    A matrix of a whole model has a row for each sequence; that of an encoder is a table that all
-    sequences share. Tensors of three axes have the sequences on ``axis``, all others on the first.
+    In a whole model, a matrix has a row for each sequence. In an encoder, a matrix is a table that
+    all sequences share. Sequences are on ``axis`` in tensors of three axes, else on the first axis.
     """
 
     axis: int
@@ -133,7 +133,7 @@ class _PaddedRows(_Rows):
     def next(self, shape: torch.Size) -> Tensor | None:
         """Return keys that follow from the sequence and the indices: no padding changes them.
 
-        The last index but one is that of a token (or of a query), indices before it count heads.
+        The second to last index is a token (or a query); indices before it count heads.
         """
         if len(shape) == 2 and not self.whole_model:
             return self.next_shared(0, shape[0])
@@ -164,7 +164,7 @@ _ROWS: ContextVar[_Rows | None] = ContextVar("rows of dropout", default=None)
 def keyed_dropout(batch: Batch, rows: Tensor | None = None) -> Iterator[None]:
     """Let dropout of the tokens of a batch use their keys within a ``with`` block.
 
-    ``rows`` [R] selects the tokens of a head, whose masks differ from those of the encoder; None
+    ``rows`` [R] selects the tokens of a head, whose masks differ from the encoder's masks; None
     takes all T. Dropout of another number of rows draws its keys. Without a seed, and on devices
     other than the CPU, nothing changes.
     """
@@ -181,11 +181,11 @@ def keyed_dropout(batch: Batch, rows: Tensor | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def keyed_padded_dropout(batch: Batch, axis: int = 0, whole_model: bool = False) -> Iterator[None]:
-    """Let dropout of a model on padded rows use the same keys, within a ``with`` block.
+    """Let dropout of a model on padded rows use the same keys within a ``with`` block.
 
-    The model may call ``nn.Dropout``, torch's functional dropout or its attention. ``axis`` is that
-    of the sequences in hidden states, 0 for [N, L, H]. ``whole_model`` tells a model with a head
-    from an encoder.
+    The model may call ``nn.Dropout``, torch's functional dropout or torch's attention. ``axis`` is
+    the axis of the sequences in hidden states, 0 for [N, L, H]. ``whole_model`` says that the model
+    has a head.
     """
     if batch.seed is None or not batch.input_ids.is_cpu:
         yield
@@ -250,8 +250,8 @@ def _attention(
     return dropout(scores.softmax(-1), dropout_p).to(value.dtype) @ value
 
 
-def dropout_from_now_on() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which dropout repeats what it draws after this call."""
+def dropout_replay() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which dropout draws the masks again that it draws after this call."""
     now = _ROWS.get()
 
     @contextlib.contextmanager
@@ -308,8 +308,8 @@ def uniform(keys: Tensor) -> Tensor:
 def dropout(input: Tensor, p: float, keys: Tensor | None = None) -> Tensor:
     """Zero elements with probability ``p`` and scale the others by 1 / (1 - p).
 
-    ``keys`` are those of the rows, in the shape of ``input`` without its last dimension; unset,
-    they are the ``next_keys``.
+    ``keys`` has a key for each row, in the shape of ``input`` without its last dimension; unset, it
+    is ``next_keys``.
     """
     level = round(p * LEVELS)
     if input.device.type != "cpu" or level >= LEVELS:
@@ -350,7 +350,7 @@ def _signed(number: int) -> int:
 
 
 class DropoutMask(NamedTuple):
-    """The ``draw_bits`` for some values (None if no value is dropped) and the scale of the rest."""
+    """Bits from ``draw_bits`` (None if no value is dropped), and the scale of the kept values."""
 
     bits: Tensor | None
     scale: float
@@ -363,7 +363,7 @@ class DropoutMask(NamedTuple):
         return cls(bits, LEVELS / max(1, LEVELS - level))
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Return the scaled values with the bits of dropped ones cleared (faster than a fill)."""
+        """Scale the values, and clear the bits of dropped ones (faster than a fill)."""
         if self.bits is None:
             return values
         scaled = (values * self.scale).contiguous()

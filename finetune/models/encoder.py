@@ -23,7 +23,7 @@ from transformers import AutoModel, PreTrainedModel
 from finetune.models import deberta
 from finetune.models.attention import packed_attention
 from finetune.models.dropout import (
-    dropout_from_now_on,
+    dropout_replay,
     keyed_dropout,
     keyed_padded_dropout,
 )
@@ -329,7 +329,7 @@ class Encoder(nn.Module):
         )
 
         def contexts() -> tuple[Any, Any]:
-            return contextlib.nullcontext(), repeated(dropout_from_now_on())
+            return contextlib.nullcontext(), repeated(dropout_replay())
 
         @contextlib.contextmanager
         def repeated(dropout: contextlib.AbstractContextManager[None]) -> Iterator[None]:

@@ -212,8 +212,8 @@ def is_disk_error(error: BaseException) -> bool:
     return isinstance(error, OSError) or (in_library and "os error" in str(error).lower())
 
 
-def vacant(folder: Path) -> bool:
-    """Return whether a folder is absent, or empty but for a lock and temporary files."""
+def is_free(folder: Path) -> bool:
+    """Return whether a folder is absent, or holds nothing but a lock and temporary files."""
     return not folder.exists() or not entries(folder)
 
 
@@ -224,7 +224,7 @@ def entries(folder: Path) -> list[str]:
 
 
 def clear_folder(folder: Path, last: str | None = None) -> None:
-    """Remove all that is in a folder but its lock; the file ``last`` after all others."""
+    """Remove all files of a folder except its lock; the file ``last`` comes last."""
     for name in sorted(entries(folder), key=lambda name: name == last):
         _remove(folder / name)
 

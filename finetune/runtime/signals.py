@@ -12,11 +12,11 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
-"""Ctrl-C, the request of a batch system to end, and that of a terminal that closes."""
+"""Ctrl-C, a batch system that ends a job, and a terminal that closes."""
 
 
 class Interrupted(Exception):
-    """Training was interrupted and its checkpoint is written."""
+    """Training stopped after a signal and wrote its checkpoint."""
 
 
 class InterruptHandler:
@@ -50,7 +50,7 @@ class InterruptHandler:
         self.caught = number
 
     def receive(self, number: Tensor) -> None:
-        """Store how many processes requested a stop, a number [] on the device, without waiting."""
+        """Store the number of processes that requested a stop, a tensor [], without waiting."""
         copied = None
         if number.is_cuda:
             stream = torch.cuda.current_stream(number.device)
@@ -59,7 +59,7 @@ class InterruptHandler:
         self.received.append((number.clone() if copied is None else number, copied))
 
     def should_stop(self) -> bool:
-        """Return whether any process requested a stop, the same on all; call it once a step."""
+        """Return whether any process requested a stop: the same answer on all. Call once a step."""
         if self.accelerator.num_processes == 1:
             return bool(self.caught)
         # a GPU is still computing this step: read the request of the step before
@@ -70,6 +70,6 @@ class InterruptHandler:
             copied.synchronize()
         return bool(number)
 
-    def caught_since(self) -> bool:
-        """Return whether any process requested a stop until now, which waits for all of them."""
+    def signals_received(self) -> bool:
+        """Return whether any process has caught a signal by now; this waits for all processes."""
         return any(gather_object([self.caught > 0]))

@@ -173,7 +173,7 @@ def _record_text(task: Task) -> str:
         "task": task.name,
         "labels": list(task.record.labels),
         "max_length": task.record.max_length,
-        "extra": task.record.own_fields(),
+        "extra": task.record.extra_fields(),
         "config": settings(replace(task.record.config, resume=False)),
     }
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -102,7 +102,7 @@ class TaskRecord(ABC):
             )
         return min(OVERLAP, largest) if overlap is None else overlap
 
-    def own_fields(self) -> dict[str, Any]:
+    def extra_fields(self) -> dict[str, Any]:
         """Return the fields under ``extra`` in ``finetune.json``."""
         own = dataclasses.fields(self)[3:]  # without config, labels and max_length
         values = {field.name: getattr(self, field.name) for field in own}
@@ -112,7 +112,7 @@ class TaskRecord(ABC):
 
     def unfitted(self) -> Self:
         """Return the record without the values fitted by an earlier training run."""
-        own = self.own_fields()
+        own = self.extra_fields()
         return replace(self, **{name: value for name, value in FITTED.items() if name in own})
 
 

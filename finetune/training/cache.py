@@ -63,7 +63,7 @@ def encoding_key(task: Task, examples: Sequence[Example]) -> str:
     record, tokenizer = task.record, task.tokenizer
     common = {field.name for field in dataclasses.fields(TrainConfig)}
     own = {n: v for n, v in settings(record.config).items() if n not in common}
-    derived = {name: v for name, v in record.own_fields().items() if name not in FITTED}
+    derived = {name: v for name, v in record.extra_fields().items() if name not in FITTED}
     facts = [SEQUENCES, task.name, list(record.labels), derived, record.max_length, record.overlap]
     facts += [tokenizer.uses_segments, tokenizer.placeholder, tokenizer.leading_space]
     described = json.dumps([*facts, own, tokenizer.backend.to_str()], sort_keys=True)

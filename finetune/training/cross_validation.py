@@ -18,7 +18,7 @@ from finetune.config.tasks import TagConfig, TrainConfig
 from finetune.data import Dataset, assign_folds, hold_out
 from finetune.data.json_files import read_object
 from finetune.inference.loop import predict
-from finetune.runtime.files import clear_folder, entries, recover, vacant, write_text
+from finetune.runtime.files import clear_folder, entries, is_free, recover, write_text
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, task_class
@@ -83,7 +83,7 @@ def cross_validate(
         reporter.say(f"{damaged} The search starts again.")
         clear_folder(work)
     elif not saved:
-        require_own(work, vacant(work))
+        require_own(work, is_free(work))
     elif saved != facts:
         raise UserError(
             f"{work}: has folds of other data or settings: choose another --out, or delete it."

@@ -224,7 +224,7 @@ def plain_start(task: Task, teacher: Teacher, number: int) -> tuple[Task, Any]:
     start = {name: getattr(config, name) for name in ("model", "revision", "init_from")}
     own = replace(task.record.config, **start)
     record = task.record
-    problem = record.own_fields().get("problem")
+    problem = record.extra_fields().get("problem")
     warm_start, _ = load_tokenizer(own, type(task), list(record.labels), problem)
     task = replace(task, record=replace(record, config=own), _warm_start=warm_start)
     return task, starting_head(task, task.head(), number)

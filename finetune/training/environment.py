@@ -1,6 +1,6 @@
 """``environment.json``: versions, machine, data, baselines and verdicts of a run.
 
-Also its memory, and the commands that start, resume and use it.
+Also an estimate of its memory, and the commands that start, resume and use it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def write_environment(
 ) -> RunOutcome:
     """Compare a run with its baselines and its recipe, and write ``environment.json``.
 
-    ``weights`` are the numbers of trained weights and of all.
+    ``weights`` holds the number of trained weights and the number of all weights.
     """
     folder = Path(config.out or "")
     baselines = majority_baselines(data.splits, metrics)
@@ -91,7 +91,7 @@ def write_environment(
         content["recipe"] = recipe_run.record() | {"verdicts": records}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_text(folder / "environment.json", text)
-    positive = task.record.own_fields().get("positive")
+    positive = task.record.extra_fields().get("positive")
     mask = task.tokenizer.tokenizer.mask_token if task.name == "pretrain" else ""
     return RunOutcome(
         baselines,
@@ -172,7 +172,7 @@ def environment(device: str, precision: str) -> dict[str, Any]:
 
 
 def command_line() -> str:
-    """Return the command of this launch without --resume, quoted for a shell."""
+    """Return the command that started this process or launch, without --resume, for a shell."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--resume"]
     program = Path(sys.argv[0]).name
     if num_processes() == 1:

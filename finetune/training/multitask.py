@@ -280,7 +280,7 @@ class _JointRun:
                 stop = self.interrupt.should_stop()
                 if stop or state.finished or state.step % self.schedule.save_every == 0:
                     self._save()
-                if stop or (state.finished and self.interrupt.caught_since()):
+                if stop or (state.finished and self.interrupt.signals_received()):
                     raise Interrupted(
                         f"stopped at step {state.step} of {len(self.order)}; the checkpoint is in "
                         f"{self.last}"

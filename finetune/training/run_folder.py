@@ -41,10 +41,10 @@ from finetune.models.sharding import is_sharded, whole_state
 from finetune.runtime.files import (
     disk_errors,
     entries,
+    is_free,
     lock_folder,
     recover,
     replace_folder,
-    vacant,
     write_text,
 )
 from finetune.runtime.hub import pin_repository
@@ -113,7 +113,7 @@ def require_free(folder: Path) -> None:
     """Raise UserError if a new run would overwrite a model or files of others in this folder."""
     require_writable(folder)
     if not is_run(folder):
-        require_own(folder, vacant(folder))
+        require_own(folder, is_free(folder))
     elif any((folder / name).exists() for name in ("best", "last")):
         raise UserError(
             f"--out {folder} holds a run already: add --resume to continue it, or choose another."

@@ -1,10 +1,10 @@
 """Search over settings with Optuna: trials, pruning, and a storage that outlives its processes.
 
-Settings are proposed by the tree-structured Parzen estimator (Bergstra et al., 2011) over all of
-them at once (Falkner et al., 2018, BOHB). Each proposal depends on the seed, the number of the
-trial and the finished trials alone, so that a search that is killed and continued has the trials of
-one that is not. The storage is a SQLite database in the folder of the search; a trial belongs to
-the process that holds its folder, and a trial without a process is continued by the next one.
+The tree-structured Parzen estimator (Bergstra et al., 2011) proposes all settings together
+(Falkner et al., 2018, BOHB). Each proposal depends on the seed, the number of the trial and the
+finished trials alone, so an interrupted and continued search has the same trials as an
+uninterrupted one. The storage is a SQLite database in the folder of the search. A trial belongs to
+the process that holds its folder; the next process continues a trial without one.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from finetune.runtime.files import (
     clear_folder,
     entries,
     exclusive,
+    is_free,
     lock_folder,
-    vacant,
 )
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import is_out_of_memory, memory_kept
@@ -81,12 +81,12 @@ class Trial:
     """One trial: its settings and its score on validation."""
 
     number: int
-    """From 0. Trial 0 has the settings of the command, all others those that the search chose."""
+    """From 0. Trial 0 has the settings of the command; the search chooses all others."""
     state: State
     settings: Mapping[str, Any]
     """Values of the settings of the space; empty for trial 0."""
     score: float | None
-    """That of the best model; of a pruned trial that of its last evaluation."""
+    """Score of the best model; for a pruned trial, the score of its last evaluation."""
     seconds: float
     epochs: float
     """Passes over the training data until the last evaluation."""
@@ -211,12 +211,12 @@ class Search:
         own = own_metrics(config.own_metrics, metrics or {}).get(self.metric)
         self.lower_is_better = own is not None and own.lower_is_better
         require_writable(folder)
-        require_own(folder, vacant(folder) or DATABASE in entries(folder))
+        require_own(folder, is_free(folder) or DATABASE in entries(folder))
         with exclusive(folder):
             self.study = self._open(pruner)
 
     def _open(self, pruner: Pruner) -> Study:
-        """Open or create the study; raises UserError if it is that of another search."""
+        """Open or create the study; raises UserError if it belongs to another search."""
         optuna = import_optuna()
         from sqlalchemy import URL
         from sqlalchemy.exc import DatabaseError
@@ -257,7 +257,7 @@ class Search:
             ) from error
         saved = study.user_attrs.get("facts", facts)
         if saved != facts and not any(each.state.is_finished() for each in study.get_trials()):
-            # the first trial stopped, perhaps at a setting that is now corrected
+            # the first trial stopped before it ended, perhaps because of a wrong setting
             for folder in self.folder.glob("trial-*"):
                 with lock_folder(folder):
                     clear_folder(folder)
@@ -383,7 +383,7 @@ class Search:
         return result.metrics[split][self.metric]
 
     def _choose(self, trial: optuna.Trial) -> dict[str, Any]:
-        """Return the settings of a trial; those of one that was begun are in the storage."""
+        """Return the settings of a trial: new ones, or the stored ones of a continued trial."""
         if trial.number == 0:
             return {}
         for name, each in self.distributions.items():

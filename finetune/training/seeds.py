@@ -21,7 +21,7 @@ from finetune.data.dataset import fingerprint, gold_labels, renumbered
 from finetune.data.json_files import check_types, read_object
 from finetune.data.splitting import nested_order
 from finetune.evaluation.reproduction import ScoreVerdict, seed_verdicts, summarize
-from finetune.runtime.files import entries, recover, vacant, write_text
+from finetune.runtime.files import entries, is_free, recover, write_text
 from finetune.runtime.launch import on_main_process
 from finetune.runtime.progress import Reporter
 from finetune.tasks import task_class
@@ -173,9 +173,9 @@ def train_runs(
                 f"--{kind}s: {folder} is the folder of a single run: use another --out."
             )
         runs = [path for path in folder.glob(f"{kind}-*") if path.is_dir()]
-        new = vacant(folder) or all(folder / name in runs for name in entries(folder))
+        new = is_free(folder) or all(folder / name in runs for name in entries(folder))
         own = (folder / results.file).is_file() or any(map(is_run, runs))
-        require_own(folder, own or (new and all(map(vacant, runs))))
+        require_own(folder, own or (new and all(map(is_free, runs))))
         _require_same_facts(folder, results)
         return [_state(Path(each.out or ""), each) for each in configs.values()]
 

@@ -373,7 +373,7 @@ class TrainingRun:
                         self.task, self.head, self.optimizer, state, self._other_weights()
                     )
                     self.callbacks.on_save(SaveEvent(state.step, self.folder.last, False))
-                if stop or (state.finished and self.interrupt.caught_since()):
+                if stop or (state.finished and self.interrupt.signals_received()):
                     raise Interrupted(
                         f"stopped at step {state.step} of {schedule.num_steps}; the "
                         f"checkpoint is in {self.folder.last}"

@@ -96,7 +96,7 @@ def test_only_the_text_that_was_shown(tmp_path):
     span = {"start": 0, "end": 2, "label": "PER"}
     after, _ = decide(path, {"id": "b", "text": "Bo", "given": {"spans": []}, "spans": [span]})
     assert [row.character_spans for row in after.rows] == [[], [Span(0, 2, "PER")]]
-    with pytest.raises(DataError, match="d:1: a decision on another text than the row with the id"):
+    with pytest.raises(DataError, match="d:1: the row with the id 'a' has another"):
         decide(path, {"id": "a", "text": "Bo was", "spans": [span]})
     with pytest.raises(DataError, match="d:1: a decision on texts, and the data have words"):
         decide(path, {"id": "a", "text": "Bo 😀", "label": "x"})

@@ -23,11 +23,11 @@ from finetune.runtime.files import (
     LOCK,
     SaveError,
     is_disk_error,
+    is_free,
     lock_folder,
     recover,
     replace_file,
     replace_folder,
-    vacant,
     write_text,
 )
 from finetune.types import UserError
@@ -292,7 +292,7 @@ def test_a_folder_is_held_until_its_process_ends(tmp_path: Path) -> None:
     finally:
         holder.kill()
         holder.wait()
-    assert (folder / LOCK).is_file() and vacant(folder), "stale"
+    assert (folder / LOCK).is_file() and is_free(folder), "stale"
     with lock_folder(folder):
         with lock_folder(folder):
             assert (folder / LOCK).read_text().startswith(f"process {os.getpid()} on ")

@@ -789,7 +789,7 @@ def test_the_positive_class_is_the_rarer_label_of_training(runs: Runs, tmp_path:
     rows = [{"text": "x", "label": label} for label in ("fraud", "legit", "legit", "legit")]
     data = splits(tmp_path / "fraud", train=rows, validation=rows)
     task, dataset = runs.task("single", data=data)
-    assert task.record.positive == "fraud" and "positive" in task.record.own_fields()
+    assert task.record.positive == "fraud" and "positive" in task.record.extra_fields()
     assert any("f1 is that of 'fraud', the rarer label in training" in n for n in dataset.notes)
     predicted = [TextPrediction(n, "fraud") for n in range(4)]
     assert task.score(dataset.splits["train"], predicted)["f1"] == pytest.approx(0.4)

@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 from finetune.cli.command import Command
 from finetune.cli.output import check_output, show
 from finetune.config.tasks import column_map
-from finetune.runtime.files import replace_file, replace_folder, vacant
+from finetune.runtime.files import is_free, replace_file, replace_folder
 from finetune.runtime.records import RECORD_SUFFIXES, with_same_columns, write_records
 from finetune.types import UserError, quantity
 
@@ -62,7 +62,7 @@ class Convert(Command):
         from finetune.annotation.decisions import apply_decisions, read_decisions
         from finetune.annotation.writers import (
             LEFT_OUT,
-            Lost,
+            Omissions,
             check_format,
             to_records,
             to_text,
@@ -71,7 +71,7 @@ class Convert(Command):
 
         output = Path(self.output)
         if self.to == "brat":
-            if output.exists() and not (output.is_dir() and vacant(output)):
+            if output.exists() and not (output.is_dir() and is_free(output)):
                 raise UserError(f"--output {output} exists: name an empty or absent folder.")
         else:
             check_output(self.output, [Path(self.source)], SUFFIXES.get(self.to, [f".{self.to}"]))
@@ -84,7 +84,7 @@ class Convert(Command):
         if decisions is not None:
             annotations, decided = apply_decisions(annotations, decisions)
         check_format(annotations, self.to)
-        lost: Lost = defaultdict(list)
+        omitted: Omissions = defaultdict(list)
         if self.to == "brat":
             with replace_folder(output) as folder:
                 notes = write_brat(annotations, folder)
@@ -93,11 +93,11 @@ class Convert(Command):
             lines = self.to in ("jsonl", "json")
             write_records(output, records if lines else with_same_columns(records))
         else:
-            text, notes = to_text(annotations, self.to, lost)
+            text, notes = to_text(annotations, self.to, omitted)
             with replace_file(output, follow=True) as file:
                 file.write(text)
         for note in [*annotations.notes, *decided, *notes]:
             show(f"note: {note}", error=True)
-        left_out = sum(len(rows) for (_, what), rows in lost.items() if what == LEFT_OUT)
+        left_out = sum(len(rows) for (_, what), rows in omitted.items() if what == LEFT_OUT)
         written = len(annotations.rows) - left_out
         show(f"wrote {quantity(written, 'row')}: {output}", error=True)

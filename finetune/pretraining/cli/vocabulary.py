@@ -141,10 +141,10 @@ class Vocabulary(Command):
 
     def _check(self) -> None:
         """Raise UserError for options that exclude each other."""
-        from finetune.runtime.files import vacant
+        from finetune.runtime.files import is_free
 
         folder = Path(self.output)
-        if folder.is_file() or not vacant(folder):
+        if folder.is_file() or not is_free(folder):
             raise UserError(f"--output {folder} exists: name another folder, or remove it.")
         if not 1 <= self.size <= LARGEST:
             raise UserError(f"--size must be from 1 to {LARGEST:,}, not {self.size}.")
