@@ -23,7 +23,7 @@ print("test:", {name: round(value, 4) for name, value in result.metrics["test"].
 # The vectors are those of the saved model: pooled and scaled as in training.
 texts = ["A man plays a guitar.", "The train was late.", "Children run in the rain."]
 embedder = Embedder(result.folder, normalize=True)
-vectors = np.concatenate([each.vectors for each in embedder.embed(texts)])
-(query,) = embedder.embed(["Somebody makes music."])
+vectors = np.concatenate([each.vectors for each in embedder.encode(texts)])
+(query,) = embedder.encode(["Somebody makes music."])
 for index in np.argsort(-(vectors @ query.vectors[0])):
     print(f"{float(vectors[index] @ query.vectors[0]):.2f}", texts[index])

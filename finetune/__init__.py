@@ -7,9 +7,6 @@ torch.
 from __future__ import annotations
 
 import importlib
-import importlib.abc
-import importlib.machinery
-import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +22,8 @@ if TYPE_CHECKING:
         TrainConfig,
     )
     from finetune.data import Dataset, read_text, read_tokens
+    from finetune.evaluation.custom_metrics import CustomMetric
     from finetune.evaluation.hf_trainer import compute_metrics
-    from finetune.evaluation.own_metrics import OwnMetric
     from finetune.evaluation.standardization import Standardizer
     from finetune.inference.embed import Embedder
     from finetune.inference.loop import predict
@@ -37,8 +34,8 @@ if TYPE_CHECKING:
     from finetune.models.heads.relation_classifier import RelationClassifier
     from finetune.models.heads.sentence_encoder import SentenceEncoder
     from finetune.models.heads.sequence_classification import SequenceClassifier
-    from finetune.models.heads.span_ner import SpanNer
-    from finetune.models.heads.token_classification import TokenTagger
+    from finetune.models.heads.span_classifier import SpanClassifier
+    from finetune.models.heads.token_classification import TokenClassifier
     from finetune.preprocessing.batching import pack
     from finetune.preprocessing.tokenizer import SubwordTokenizer
     from finetune.pretraining.settings import PretrainConfig
@@ -64,7 +61,7 @@ _HOMES = {
     "TrainConfig",
     "data": "Dataset read_text read_tokens",
     "evaluation.hf_trainer": "compute_metrics",
-    "evaluation.own_metrics": "OwnMetric",
+    "evaluation.custom_metrics": "CustomMetric",
     "evaluation.standardization": "Standardizer",
     "inference.embed": "Embedder",
     "inference.loop": "predict",
@@ -75,8 +72,8 @@ _HOMES = {
     "models.heads.relation_classifier": "RelationClassifier",
     "models.heads.sequence_classification": "SequenceClassifier",
     "models.heads.sentence_encoder": "SentenceEncoder",
-    "models.heads.span_ner": "SpanNer",
-    "models.heads.token_classification": "TokenTagger",
+    "models.heads.span_classifier": "SpanClassifier",
+    "models.heads.token_classification": "TokenClassifier",
     "preprocessing.batching": "pack",
     "preprocessing.tokenizer": "SubwordTokenizer",
     "pretraining.settings": "PretrainConfig",
@@ -95,6 +92,7 @@ __all__ = [
     "Callback",
     "ClassifyConfig",
     "CrfTagger",
+    "CustomMetric",
     "Dataset",
     "Distillation",
     "Embedder",
@@ -105,7 +103,6 @@ __all__ = [
     "MaskedLanguageModel",
     "NerConfig",
     "NliConfig",
-    "OwnMetric",
     "Predictor",
     "PretrainConfig",
     "Relation",
@@ -115,13 +112,13 @@ __all__ = [
     "SentenceEncoder",
     "SequenceClassifier",
     "Span",
-    "SpanNer",
+    "SpanClassifier",
     "Standardizer",
     "SubwordTokenizer",
     "TagConfig",
     "TextExample",
+    "TokenClassifier",
     "TokenExample",
-    "TokenTagger",
     "TrainConfig",
     "TrainedRun",
     "UserError",
@@ -141,50 +138,25 @@ __all__ = [
     "train",
 ]
 
-
-_REGISTRATIONS = {
-    "transformers.models.auto.configuration_auto": "finetune.models.heads.configurations",
-    "transformers.pipelines": "finetune.inference.pipelines",
+_RENAMED = {
+    "OwnMetric": "CustomMetric",
+    "PieceTokenizer": "SubwordTokenizer",
+    "SpanNer": "SpanClassifier",
+    "TokenTagger": "TokenClassifier",
 }
-"""Modules of transformers, and those here that register saved models with them."""
-
-
-class _Registration(importlib.abc.MetaPathFinder):
-    """Registers saved models with transformers when its modules are imported, and not before."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find a module of transformers whose import is followed by a registration."""
-        if name not in _REGISTRATIONS:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def execute_and_register(module: Any) -> None:
-            execute(module)
-            importlib.import_module(_REGISTRATIONS[name])
-
-        spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
-        return spec
-
-
-sys.meta_path.insert(0, _Registration())
-for _library, _module in _REGISTRATIONS.items():
-    if _library in sys.modules:
-        importlib.import_module(_module)
+"""Old public names, which are accepted for one release, and their new names."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
-    if name == "PieceTokenizer":
+    if name in _RENAMED:
         warnings.warn(
-            "finetune.PieceTokenizer is deprecated and will be removed in the next release: use "
-            "finetune.SubwordTokenizer.",
+            f"finetune.{name} is deprecated and will be removed in the next release: use "
+            f"finetune.{_RENAMED[name]}.",
             DeprecationWarning,
             stacklevel=2,
         )
-        return __getattr__("SubwordTokenizer")
+        return __getattr__(_RENAMED[name])
     if name == "__version__":
         from importlib.metadata import version
 

@@ -94,8 +94,8 @@ def train(
             a part of train is held out.
         model: Hub id, short name or folder of the encoder.
         callbacks: Called after steps, evaluations and saves (``finetune.Callback``).
-        metrics: Own metrics by name: functions of gold and predictions, or ``finetune.OwnMetric``.
-            ``metric="name"`` selects the model by one.
+        metrics: Custom metrics by name: functions of gold and predictions, or
+            ``finetune.CustomMetric``. ``metric="name"`` selects the model by one.
         quiet: Show no progress.
         settings: Options of the command with underscores, such as ``batch_size=16``; ``out`` names
             the folder, which is otherwise a new one in ``runs``.
@@ -259,7 +259,7 @@ def search(
         minutes: Start no trial after they have trained for so long together.
         pruner: How to stop bad trials early.
         keep_models: Keep the weights of all finished trials, not only those of the best.
-        metrics: Own metrics by name.
+        metrics: Custom metrics by name.
         quiet: Show no progress.
         settings: The other settings, the same for all trials. The call with the same ``out``
             continues a search.
@@ -601,7 +601,7 @@ def distill(
             plain = _finished(task, dataset, config, result, accelerator, None, command, report)
         models["student without teacher"] = plain.folder
     split = next((name for name in ("test", *run.metrics) if name in run.metrics), "")
-    metric = DEFAULT_METRICS[task.record.kind] if config.own_metrics else task.record.metric
+    metric = DEFAULT_METRICS[task.record.kind] if config.custom_metrics else task.record.metric
     measured = {
         kind: measure(folder, dataset.splits[split], metric)
         for kind, folder in models.items()

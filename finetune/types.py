@@ -24,7 +24,7 @@ class UserError(ValueError):
     """An error of use, which the command line prints in one line; other exceptions are bugs."""
 
 
-class OwnMetricError(Exception):
+class CustomMetricError(Exception):
     """A metric that the user wrote raised an error, which is the cause of this one."""
 
 

@@ -58,3 +58,9 @@ def test_refuses_unknown_tasks_and_settings() -> None:
         finetune.train("clasify")
     with pytest.raises(finetune.UserError, match=r"no setting 'epoch'\. Perhaps you meant 'epochs"):
         finetune.train("ner", epoch=3)
+
+
+@pytest.mark.parametrize(("old", "new"), finetune._RENAMED.items())
+def test_old_names_are_deprecated(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"finetune\.{old} .* use finetune\.{new}\."):
+        assert getattr(finetune, old) is getattr(finetune, new)

@@ -160,7 +160,7 @@ class Suggester:
             texts = [each.example for each in found]
             sides = [[each.text for each in texts], [each.pair or "" for each in texts]]  # type: ignore[union-attr]
         return np.concatenate(
-            [np.stack([each.vectors[0] for each in embedder.embed(side)]) for side in sides], 1
+            [np.stack([each.vectors[0] for each in embedder.encode(side)]) for side in sides], 1
         )
 
 

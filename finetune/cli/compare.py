@@ -49,7 +49,7 @@ class Compare(EvaluationOptions, Command):
     metric: str | None = None
     """Metric of `finetune score` or `finetune analyze`, for one label, tag or type (`f1:NAME`,
     `span_f1_strict:PER`), or for one subgroup in a table of the analysis (`span_f1_length:3`).
-    Unset is the metric that selects models in training. FILE.py:FUNCTION is your own metric."""
+    Unset is the metric that selects models in training. FILE.py:FUNCTION is a custom metric."""
     unit: Literal["example", "document"] = "example"
     """Unit to resample: sentences or texts, or whole documents if gold has documents."""
     resamples: int = 10_000

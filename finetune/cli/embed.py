@@ -73,7 +73,7 @@ class Embed(Command):
             **self.encoder.keywords(),
         )
         with Reporter(quiet=self.output is None and sys.stdout.isatty()) as reporter:
-            embeddings = embedder.embed(self._inputs(), reporter)
+            embeddings = embedder.encode(self._inputs(), reporter)
             if self.output is None:
                 for embedding in embeddings:
                     show(json.dumps(record(embedding), ensure_ascii=False))

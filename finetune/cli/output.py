@@ -33,7 +33,7 @@ from finetune.runtime.records import (
     record_writer,
     require_suffix,
 )
-from finetune.types import OwnMetricError, UserError, printable
+from finetune.types import CustomMetricError, UserError, printable
 
 TableFormat = Literal["table", "csv", "latex", "markdown", "json"]
 
@@ -283,7 +283,7 @@ def error_line(error: Exception) -> tuple[str, int]:
         raise error
     if isinstance(error, UserError):
         return f"error: {error}".replace("\n", "\\n"), 2
-    if isinstance(error, OwnMetricError):
+    if isinstance(error, CustomMetricError):
         return f"{''.join(traceback.format_exception(error.__cause__))}error: {error}.", 2
     if isinstance(error, OSError) and error.strerror:
         return f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror}.", 2

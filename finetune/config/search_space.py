@@ -21,7 +21,7 @@ NOT_SEARCHED = RESULT_FREE | {
     "limit_eval",
     "predict_unlabeled",
     "metric",
-    "own_metrics",
+    "custom_metrics",
     "revision",
 }
 """Settings that change no score, or that make the scores of trials incomparable."""

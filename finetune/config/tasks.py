@@ -141,8 +141,8 @@ class TrainConfig:
     more time. Never changes results."""
     metric: str | None = None
     """Validation metric that selects the best model; unset takes the task's default."""
-    own_metrics: tuple[str, ...] = ()
-    """Your own metrics, as FILE.py:FUNCTION: functions of gold and predictions, which --metric can
+    custom_metrics: tuple[str, ...] = ()
+    """Custom metrics, as FILE.py:FUNCTION: functions of gold and predictions, which --metric can
     name. The files are executed."""
     eval_every: int | None = None
     """Steps between evaluations on the validation split; unset is once an epoch."""
@@ -553,7 +553,11 @@ RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "trust_remote_c
 }
 """Settings that cannot change the results of a run; all others make runs incomparable. An encoding
 changes the data, whose fingerprints are compared."""
-RENAMED = {"active_vocabulary": "sparse_embeddings", "label_pieces": "label_subwords"}
+RENAMED = {
+    "active_vocabulary": "sparse_embeddings",
+    "label_pieces": "label_subwords",
+    "own_metrics": "custom_metrics",
+}
 """Old names of settings, and their new names; the old ones are accepted for one release."""
 REMOVED = frozenset({"cuda_graphs"})
 """Settings that runs of earlier versions may contain; they never changed results."""

@@ -41,7 +41,7 @@ from finetune.inference.loop import forward
 from finetune.inference.predictor import to_example
 from finetune.models.attention import packed_attention
 from finetune.models.heads.crf_tagger import CrfTagger
-from finetune.models.heads.span_ner import SpanNer
+from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.loading import model_license
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.inputs import Input
@@ -243,7 +243,7 @@ def _settings(task: Any, head: Any) -> str:
             "pairs": [list(named.values()), *PAIR_COLUMNS] if len(named) == 2 else PAIR_COLUMNS,
             "texts": [named["text"], *TEXT_COLUMNS] if "text" in named else TEXT_COLUMNS,
         },
-        "by_width": isinstance(head, SpanNer) and head.config.representation != "biaffine",
+        "by_width": isinstance(head, SpanClassifier) and head.config.representation != "biaffine",
     }
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
@@ -414,7 +414,7 @@ def _export(task: Task, head: Any, fresh: Path, output: Path) -> Exported:
     kind = head.encoder.model.config.model_type
     module: nn.Module
     axes: tuple[str, ...]
-    if isinstance(head, SpanNer):
+    if isinstance(head, SpanClassifier):
         starts, lengths = traced_words(groups[3])
         traced["words"] = starts
         if head.config.word_vectors != "first":
@@ -500,7 +500,7 @@ class Logits(nn.Module):
 class SpanLogits(nn.Module):
     """Adapts a span scorer to the tracer: scores of all candidates of padded sequences."""
 
-    def __init__(self, head: SpanNer, names: tuple[str, ...]) -> None:
+    def __init__(self, head: SpanClassifier, names: tuple[str, ...]) -> None:
         super().__init__()
         self.model, self.scorer, self.names = head.model, head.scorer, names
 

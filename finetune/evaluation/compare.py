@@ -12,10 +12,10 @@ import numpy as np
 
 from finetune.data import DataError
 from finetune.data.json_files import read_object
+from finetune.evaluation.custom_metrics import load_metric
 from finetune.evaluation.metrics import DEFAULT_METRICS, LOWER_IS_BETTER, score_limits
-from finetune.evaluation.own_metrics import load_metric
 from finetune.evaluation.reproduction import standard_deviation
-from finetune.evaluation.resampling import Counts, count_metric, default_metric, own_counts
+from finetune.evaluation.resampling import Counts, count_metric, custom_counts, default_metric
 from finetune.evaluation.runs import System, align_runs, find_system
 from finetune.evaluation.significance import (
     ALPHA,
@@ -131,7 +131,7 @@ def _count(
     examples = aligned.runs[0].examples
     if metric is not None and ".py:" in metric:
         metric, own = load_metric(metric)
-        counts, lower = own_counts(own, aligned.runs), own.lower_is_better
+        counts, lower = custom_counts(own, aligned.runs), own.lower_is_better
     else:
         metric = metric or default_metric(aligned.runs[0])
         counts = count_metric(metric, aligned.runs, aligned.vocabulary)

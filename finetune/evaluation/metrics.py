@@ -472,7 +472,7 @@ _BUILT_IN = {
 
 
 def score_limits(metric: str) -> tuple[float, float]:
-    """Return the least and the largest score that a metric can have; own metrics have no limits."""
+    """Return the least and the largest score of a metric; custom metrics have no limits."""
     base = metric.split(":")[0]
     if base in UNBOUNDED or base not in _BUILT_IN:
         return -math.inf, math.inf

@@ -16,8 +16,8 @@ import numpy as np
 from finetune.data.spans import inner_spans
 from finetune.evaluation import metrics, subgroups
 from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
+from finetune.evaluation.custom_metrics import CustomMetric, probabilities_of_labels
 from finetune.evaluation.metrics import METRICS, Metric
-from finetune.evaluation.own_metrics import OwnMetric, probabilities_of_labels
 from finetune.evaluation.pairs import Pairs, sets_of
 from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.types import TokenExample, UserError, abbreviated, did_you_mean
@@ -39,7 +39,7 @@ class Counts:
     unit: np.ndarray | None = None
     subset: np.ndarray | None = None
     function: Callable[[Sequence[Any], Sequence[Any]], float] | None = None
-    """An own metric: rows are gold and prediction [N, 2], and it is called for each resample."""
+    """A custom metric: rows are gold and prediction [N, 2], and it is called for each resample."""
 
     @property
     def num_units(self) -> int:
@@ -91,8 +91,8 @@ def default_metric(run: AlignedPredictions) -> str:
     return metrics.DEFAULT_METRICS[comparable([run])[0].kind]
 
 
-def own_counts(metric: OwnMetric, runs: Sequence[AlignedPredictions]) -> list[Counts]:
-    """Return the counts of an own metric for each run."""
+def custom_counts(metric: CustomMetric, runs: Sequence[AlignedPredictions]) -> list[Counts]:
+    """Return the counts of a custom metric for each run."""
     found = []
     for run in runs:
         predicted: Sequence[Any] = run.predicted

@@ -118,7 +118,7 @@ def fit_standardizer(
 ) -> Standardizer:
     """Fit to the vectors of a sample of at most ``most`` lines of a corpus."""
     lines = sample_lines(corpus, most, seed)
-    return Standardizer.fit((e.vectors for e in embedder.embed(lines)), embedder.settings)
+    return Standardizer.fit((e.vectors for e in embedder.encode(lines)), embedder.settings)
 
 
 def compared_words(pair: SimilarityPair) -> tuple[Words, Words]:
@@ -178,7 +178,7 @@ def _vectors(
         for text, target in zip(pair.texts, pair.targets or (None, None), strict=True)
     )
     if embedder.unit == "text":
-        for embedding in embedder.embed(text for _, text, _ in sides):
+        for embedding in embedder.encode(text for _, text, _ in sides):
             yield embedding.vectors[0]
         return
     chosen: deque[slice] = deque()
@@ -189,7 +189,7 @@ def _vectors(
             chosen.append(place)
             yield words
 
-    for embedding in embedder.embed(inputs()):
+    for embedding in embedder.encode(inputs()):
         yield embedding.vectors[chosen.popleft()].mean(axis=0)
 
 
@@ -215,7 +215,7 @@ def _static_vectors(
     uses = {words: contexts.found.get(words_key(words)) or [Use(words, 0)] for words in sides}
     flat = [(words, use) for words, each in uses.items() for use in each]
     sums: dict[Words, Array] = {}
-    embeddings = embedder.embed(use.words for _, use in flat)
+    embeddings = embedder.encode(use.words for _, use in flat)
     for (words, use), embedding in zip(flat, embeddings, strict=True):
         place = slice(use.position, use.position + len(words))
         vector = embedding.vectors[place].mean(axis=0) / len(uses[words])

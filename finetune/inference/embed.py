@@ -8,6 +8,7 @@ of the last four. A word of several subwords has their mean.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -104,7 +105,7 @@ class Embedder:
 
     Example:
         >>> embedder = Embedder("roberta-base", unit="word", layers="last4")  # doctest: +SKIP
-        >>> (bank,) = embedder.embed(["the bank of the river"])  # doctest: +SKIP
+        >>> (bank,) = embedder.encode(["the bank of the river"])  # doctest: +SKIP
         >>> bank.vectors.shape  # doctest: +SKIP
         (5, 768)
     """
@@ -162,7 +163,7 @@ class Embedder:
         width = self.encoder.width
         return (len(self.layers), width) if self.combine == "none" else (width,)
 
-    def embed(
+    def encode(
         self,
         inputs: Iterable[str | Sequence[str] | TextExample | TokenExample],
         reporter: Reporter | None = None,
@@ -183,6 +184,11 @@ class Embedder:
                 yield from self._embed_as_trained(*self._trained, chunk)
                 reporter.update(read := read + len(chunk))
         reporter.stop()
+
+    def embed(self, *arguments: Any, **named: Any) -> Iterator[Embedding]:
+        """Call ``encode``, the new name, which is the only one from the next release."""
+        warnings.warn("Embedder.embed is deprecated: use encode.", DeprecationWarning, stacklevel=2)
+        return self.encode(*arguments, **named)
 
     def _next_chunk(self, inputs: Iterator[_Input]) -> list[_Input]:
         """Take inputs until there are ``CHUNK``, or their vectors need ``CHUNK_BYTES``."""

@@ -124,14 +124,14 @@ def measure_geometry(
     with reporter or Reporter(quiet=True) as shown:
         shown.start("geometry", len(sample), unit="text")
         if standardizer is None:
-            texts = enumerate(embedder.embed(fitted), 1)
+            texts = enumerate(embedder.encode(fitted), 1)
             vectors = (_shown(shown, number, each.vectors) for number, each in texts)
             standardizer = Standardizer.fit(vectors)
         else:
             standardizer.check(embedder.settings)
         words = _frequent_words(measured, seed)
         raw, standardized = (GeometryMeasure(embedder.layers, words, seed) for _ in range(2))
-        for number, each in enumerate(embedder.embed(measured), len(fitted) + 1):
+        for number, each in enumerate(embedder.encode(measured), len(fitted) + 1):
             lowered = [unit.lower() for unit in each.units]
             raw.add(lowered, each.vectors)
             standardized.add(lowered, standardizer(each.vectors))

@@ -1,11 +1,12 @@
 """transformers' ``pipeline`` for saved models of ``ner`` (``span-ner``) and ``tag --crf``.
 
->>> import finetune
+>>> import finetune.inference.pipelines
 >>> from transformers import pipeline
 >>> pipeline("span-ner", model="runs/x/best")("Anna Smith lives in Paris.")  # doctest: +SKIP
 >>> pipeline("crf-tagger", model="runs/y/best")("Anna Smith lives in Paris.")  # doctest: +SKIP
 
-Importing this module registers both tasks; ``import finetune`` does so once it is needed.
+Importing this module registers both tasks of ``pipeline``, and the models with ``AutoConfig`` and
+``AutoModel``.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from finetune.inference.loop import predict
 from finetune.inference.predictor import to_example
 from finetune.models.heads.crf_tagger import CrfTagger
-from finetune.models.heads.span_ner import SpanNer
+from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.tasks import saved_task
 from finetune.types import Span, TokenPrediction, UserError
 
-MODELS: dict[str, Any] = {"span-ner": SpanNer, "crf-tagger": CrfTagger}
+MODELS: dict[str, Any] = {"span-ner": SpanClassifier, "crf-tagger": CrfTagger}
 
 
 class SpanPipeline(Pipeline):
@@ -40,7 +41,7 @@ class SpanPipeline(Pipeline):
     _load_processor: Any = False
     _load_image_processor: Any = False
     _load_feature_extractor: Any = False
-    model: SpanNer | CrfTagger
+    model: SpanClassifier | CrfTagger
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """Load the task saved with the model; raise UserError if there is none."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from finetune.config.tasks import WordConfig, choices, marks_words
 from finetune.data.in_memory import input_table
@@ -107,6 +107,11 @@ class Predictor:
         self.model = place(self.task.head(folder), device, precision)
         if not is_sharded(self.model):
             keep_cast_weights(self.model, precision)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **options: Any) -> Self:
+        """Load a model; arguments are as in the class itself, and ``finetune.load`` is the same."""
+        return cls(folder, **options)
 
     @property
     def labels(self) -> LabelSet:

@@ -114,7 +114,7 @@ class WordInContext:
         if settings.standardize:
             texts = (text for pair in labeled for text in pair.texts)
             standardizer = Standardizer.fit(
-                (each.vectors for each in embedder.embed(texts)), embedder.settings
+                (each.vectors for each in embedder.encode(texts)), embedder.settings
             )
         cosines = _cosines(embedder, labeled, standardizer, reporter)
         threshold = Threshold.fit(cosines, [label_name(pair) for pair in labeled])

@@ -78,7 +78,7 @@ def make_word_map(
         rows = []
         for start in range(0, len(occurrences), CHUNK):
             chunk = occurrences[start : start + CHUNK]
-            embeddings = embedder.embed(occurrence.words for occurrence in chunk)
+            embeddings = embedder.encode(occurrence.words for occurrence in chunk)
             for occurrence, found in zip(chunk, embeddings, strict=True):
                 rows.append(found.vectors[occurrence.start : occurrence.end].mean(0))
             reporter.update(len(rows))

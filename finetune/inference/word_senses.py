@@ -300,7 +300,7 @@ class _Source(NamedTuple):
             return {}
         candidates = {sense: None for target in targets for sense in model.candidates(target)}
         glosses = model.inventory.glosses([s for s in candidates if s in model.inventory])
-        embeddings = self.embedder.embed(glosses.values())
+        embeddings = self.embedder.encode(glosses.values())
         return {
             sense: self._of_views(embedding.vectors)
             for sense, embedding in zip(glosses, embeddings, strict=True)
@@ -320,7 +320,7 @@ class _Source(NamedTuple):
 
         with reporter as shown:
             shown.start(title, total, unit="sentence")
-            for done, embedding in enumerate(self.embedder.embed(inputs()), 1):
+            for done, embedding in enumerate(self.embedder.encode(inputs()), 1):
                 example = pending.popleft()
                 words = [list(example.words[t.start : t.end]) for t in example.targets]
                 subwords = self.embedder.tokenizer.raw_word_subwords(words) if words else []

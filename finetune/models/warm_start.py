@@ -21,8 +21,8 @@ from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PROBLEM_TYPES, Problem, select_classes
 from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.models.heads.span_ner import SpanNer
-from finetune.models.heads.token_classification import TokenTagger
+from finetune.models.heads.span_classifier import SpanClassifier
+from finetune.models.heads.token_classification import TokenClassifier
 from finetune.models.loading import (
     is_hub_id,
     load_config,
@@ -34,9 +34,9 @@ from finetune.models.loading import (
 from finetune.models.top_layers import TOP_LAYERS
 from finetune.types import UserError
 
-ReusableHead = type[SequenceClassifier] | type[TokenTagger]
+ReusableHead = type[SequenceClassifier] | type[TokenClassifier]
 CUSTOM_MODELS: dict[str, tuple[Any, str]] = {
-    "span-ner": (SpanNer, "encoder"),
+    "span-ner": (SpanClassifier, "encoder"),
     "crf-tagger": (CrfTagger, "tagger"),
     "pair-classifier": (PairClassifier, "encoder"),
 }
@@ -136,7 +136,7 @@ def find_warm_start(
     heads: dict[str, ReusableHead] = {
         "classify": SequenceClassifier,
         "nli": SequenceClassifier,
-        "tag": TokenTagger,
+        "tag": TokenClassifier,
     }
     own_head = isinstance(config, TextConfig) and config.own_head
     head_class = None if own_head else heads.get(task)
@@ -204,7 +204,7 @@ def _reusable_labels(
         return []
     labels = [inner.id2label[index] for index in range(len(inner.id2label))]
     architectures = inner.architectures or ()
-    if head_class is TokenTagger:
+    if head_class is TokenClassifier:
         is_tagger = any(name.endswith("ForTokenClassification") for name in architectures)
         return labels if is_tagger or custom_type == "crf-tagger" else []
     if not any(name.endswith("ForSequenceClassification") for name in architectures):

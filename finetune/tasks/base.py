@@ -341,7 +341,7 @@ class Task(ABC):
         Examples without gold are left out. Probabilities are None where there are none.
         """
         if self._predicted is None:
-            raise UserError(f"own metrics do not apply to `finetune {self.name}`: leave them out.")
+            raise UserError(f"`finetune {self.name}` takes no custom metrics: leave them out.")
         pairs = [
             pair for pair in zip(gold, predicted, strict=True) if self._gold(pair[0]) is not None
         ]

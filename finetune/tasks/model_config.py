@@ -19,7 +19,7 @@ from finetune.data.nli_labels import NLI_LABELS, canonical_name
 from finetune.data.tag_schemes import detect_scheme
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.heads.base import labels_of
-from finetune.models.heads.configurations import CrfTaggerConfig, SpanNerConfig
+from finetune.models.heads.configurations import CrfTaggerConfig, SpanClassifierConfig
 from finetune.models.heads.pretrained import problem_of
 from finetune.models.loading import library_errors
 from finetune.preprocessing.tokenizer import SubwordTokenizer
@@ -63,7 +63,7 @@ _TASKS: dict[str, Callable[[Any], Derived]] = {
     "ForMaskedLM": _masks,
     **dict.fromkeys(("BertForPreTraining", "AlbertForPreTraining"), _masks),
     "CrfTagger": _crf,
-    "SpanNer": _spans,
+    "SpanClassifier": _spans,
 }
 """The task by the end of the name of an architecture."""
 
@@ -104,7 +104,7 @@ def task_of_config(folder: Path) -> Task:
     made = task_class(task)
     tokenizer = SubwordTokenizer.saved(folder, words=made.reads_words)
     encoder: Any = config
-    if isinstance(config, SpanNerConfig):
+    if isinstance(config, SpanClassifierConfig):
         encoder = config.encoder
     elif isinstance(config, CrfTaggerConfig):
         encoder = AutoConfig.for_model(**(config.tagger or {}))

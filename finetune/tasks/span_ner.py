@@ -25,7 +25,7 @@ from finetune.data import Dataset, split_at_gold
 from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.metrics import span_scores
 from finetune.evaluation.pairs import spans_in_characters
-from finetune.models.heads.span_ner import SpanNer
+from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.span_candidates import num_candidates
@@ -151,15 +151,17 @@ class SpanNerTask(WordTask):
         spans = torch.from_numpy(self._span_targets.collate(rows))
         return {"span": spans, "num_words": num_words} | loss_targets(config, weights)
 
-    def head(self, folder: str | Path | None = None) -> SpanNer:
+    def head(self, folder: str | Path | None = None) -> SpanClassifier:
         """Make a new span scorer on the configured encoder, or load one from a folder."""
         record, config = self.record, self.record.config
         if folder is not None:
-            head: SpanNer = SpanNer.from_pretrained(str(folder), batching=config.batching)
+            head: SpanClassifier = SpanClassifier.from_pretrained(
+                str(folder), batching=config.batching
+            )
             head.config.thresholds = dict(record.thresholds)
             return head
         with self._pretrained() as checkpoint:
-            return SpanNer.from_encoder(
+            return SpanClassifier.from_encoder(
                 labels=list(record.labels),
                 representation=config.representation,
                 word_vectors=config.word_vectors,

@@ -35,7 +35,7 @@ from finetune.evaluation.pairs import spans_in_characters
 from finetune.evaluation.temperature import probabilities_of
 from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.crf_tagger import CrfTagger
-from finetune.models.heads.token_classification import TokenTagger
+from finetune.models.heads.token_classification import TokenClassifier
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.preprocessing.text_labels import class_weights
 from finetune.tasks.class_losses import class_frequencies, class_losses, loss_targets
@@ -210,7 +210,7 @@ class TokenClassificationTask(WordTask):
             record.config, record.class_weights, record.class_frequencies
         )
 
-    def head(self, folder: str | Path | None = None) -> TokenTagger | CrfTagger:
+    def head(self, folder: str | Path | None = None) -> TokenClassifier | CrfTagger:
         """Make a new tagger on the configured encoder, or load one from a folder."""
         crf, batching = self.record.config.crf, self.record.config.batching
         subwords: Literal["first", "all"] = "all" if self.record.scores_all_subwords else "first"
@@ -218,7 +218,7 @@ class TokenClassificationTask(WordTask):
             loaded: CrfTagger = CrfTagger.from_pretrained(folder, batching=batching)
             return loaded
         if folder is not None:
-            return TokenTagger.from_pretrained(
+            return TokenClassifier.from_pretrained(
                 str(folder), labels=None, batching=batching, subwords=subwords
             )
         labels, scheme = list(self.record.labels), self.record.scheme
@@ -227,7 +227,7 @@ class TokenClassificationTask(WordTask):
                 return CrfTagger.from_encoder(
                     labels=labels, batching=batching, scheme=scheme, **start
                 )
-            return TokenTagger.from_pretrained(
+            return TokenClassifier.from_pretrained(
                 labels=labels, batching=batching, subwords=subwords, **start
             )
 

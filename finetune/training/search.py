@@ -26,7 +26,7 @@ from finetune.config.search_space import Choices, SearchSpace
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
 from finetune.data.sources import WithoutTest, is_test
-from finetune.evaluation.own_metrics import own_metrics
+from finetune.evaluation.custom_metrics import custom_metrics
 from finetune.runtime.files import (
     FolderInUse,
     SaveError,
@@ -208,7 +208,7 @@ class Search:
         self.data = data.with_splits(splits)
         self.loaded = load_task(self.config, task, self.data)
         self.metric = self.loaded[0].record.metric
-        own = own_metrics(config.own_metrics, metrics or {}).get(self.metric)
+        own = custom_metrics(config.custom_metrics, metrics or {}).get(self.metric)
         self.lower_is_better = own is not None and own.lower_is_better
         require_writable(folder)
         require_own(folder, is_free(folder) or DATABASE in entries(folder))

@@ -21,8 +21,8 @@ from accelerate.utils import set_seed
 
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data import WITHOUT_LEAKS, Dataset, leaked
+from finetune.evaluation.custom_metrics import custom_metrics, custom_scores
 from finetune.evaluation.metrics import LOWER_IS_BETTER
-from finetune.evaluation.own_metrics import own_metrics, own_scores
 from finetune.inference.loop import predict
 from finetune.models.adapters import (
     light_tuning,
@@ -101,7 +101,7 @@ def fit(
         reporter: shows the progress.
         head: the model to train; by default a new one on the configured encoder.
         callbacks: called after steps, evaluations and saves.
-        metrics: own metrics by name (``OwnMetric``), besides those of ``config.own_metrics``.
+        metrics: custom metrics by name, besides ``config.custom_metrics``.
 
     Returns:
         The task with its fitted values, the run folder and the metrics.
@@ -118,7 +118,7 @@ def fit(
     with contextlib.ExitStack() as restore:
         run = TrainingRun(task, data, config, accelerator, reporter, head, restore)
         run.callbacks = Callbacks(callbacks)
-        run.own_metrics |= own_metrics((), metrics or {})
+        run.custom_metrics |= custom_metrics((), metrics or {})
         return run.run()
 
 
@@ -140,7 +140,10 @@ class TrainingRun:
         """``restore`` collects how to undo the changes to the caller's model; ``last`` and
         ``teacher`` are as in ``RunFolder``."""
         self.task = replace(task, record=task.record.unfitted())
-        self.callbacks, self.own_metrics = Callbacks(()), own_metrics(config.own_metrics, {})
+        self.callbacks, self.custom_metrics = (
+            Callbacks(()),
+            custom_metrics(config.custom_metrics, {}),
+        )
         self.dataset, self.config, self.notes = data, config, list(data.notes)
         self.accelerator, self.reporter = accelerator, reporter
         self.folder = RunFolder(Path(config.out or ""), accelerator, last, teacher)
@@ -269,7 +272,7 @@ class TrainingRun:
         """Write the settings, and reject a wrong metric."""
         self._write_start()
         name = self.config.metric
-        if (name or self.own_metrics) and self.validation:
+        if (name or self.custom_metrics) and self.validation:
             self._check_metric(name or self.task.record.metric, self.validation)
 
     def finish(self) -> FitResult:
@@ -308,13 +311,13 @@ class TrainingRun:
         """Reject a wrong metric before training starts.
 
         One example shows which metrics exist. For words all may be needed: metrics of span types
-        and of nested spans depend on their labels, and an own metric may fail on few examples.
+        and of nested spans depend on their labels, and a custom metric may fail on few examples.
         """
         examples, encoded = self.data.split(split)
         metrics: dict[str, float] = {}
         all_only = (len(examples),)
         one_first = (1, len(examples)) if self.task.reads_words else (1,)
-        for number in all_only if self.own_metrics else one_first:
+        for number in all_only if self.custom_metrics else one_first:
             if name not in metrics:
                 predicted = self._predict(self.head, examples[:number], encoded[:number], split)
                 metrics = self._score(examples[:number], predicted)
@@ -325,9 +328,9 @@ class TrainingRun:
     ) -> dict[str, float]:
         """Return the metrics of the task and the own ones."""
         metrics = self.task.score(examples, predicted)
-        if not self.own_metrics or not metrics:
+        if not self.custom_metrics or not metrics:
             return metrics
-        return metrics | own_scores(self.own_metrics, *self.task.values(examples, predicted))
+        return metrics | custom_scores(self.custom_metrics, *self.task.values(examples, predicted))
 
     def _selection_score(self, metrics: dict[str, float], name: str | None = None) -> float:
         """Return the score that selects the model, negative if lower is better."""
@@ -335,7 +338,7 @@ class TrainingRun:
         return self._sign(name) * selection_score(metrics, name)
 
     def _sign(self, name: str) -> int:
-        own = self.own_metrics.get(name)
+        own = self.custom_metrics.get(name)
         return -1 if own is not None and own.lower_is_better else 1
 
     def _train(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from finetune.models.heads.token_classification import TokenTagger
+from finetune.models.heads.token_classification import TokenClassifier
 from finetune.models.loading import load_config, local_model, model_commit
 from finetune.runtime.hub import forget_repositories
 from finetune.types import UserError
@@ -27,7 +27,7 @@ def message(name: str, revision: str | None = None) -> str:
 
 
 def test_a_model_is_looked_up_once_and_cached(hub: Hub, encoder: Path, capsys) -> None:
-    head = TokenTagger.from_pretrained("lab/encoder", labels=["a", "b"])
+    head = TokenClassifier.from_pretrained("lab/encoder", labels=["a", "b"])
     assert head.revision == hub.commit_id(encoder) == model_commit("lab/encoder")
     assert len(hub.asked("GET /api/models/lab/encoder(/revision/main)?[ ?]")) == 1
     assert not hub.asked("flax_model"), "files of other frameworks are left where they are"
@@ -36,7 +36,7 @@ def test_a_model_is_looked_up_once_and_cached(hub: Hub, encoder: Path, capsys) -
     assert " MB in " in lines[-1]
     requests = len(hub.requests)
     forget_repositories()
-    TokenTagger.from_pretrained("lab/encoder", labels=["a", "b"])
+    TokenClassifier.from_pretrained("lab/encoder", labels=["a", "b"])
     assert len(hub.requests) == requests + 1, "one look-up, and nothing to download"
     assert capsys.readouterr().err == ""
 
@@ -134,7 +134,7 @@ def test_without_the_hub(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     number = len(hub.requests)
     forget_repositories()
-    TokenTagger.from_pretrained("lab/encoder", labels=["a", "b"])
+    TokenClassifier.from_pretrained("lab/encoder", labels=["a", "b"])
     assert "HF_HUB_OFFLINE is set, and the cache does not have it at v1" in message(
         "lab/encoder", "v1"
     )
@@ -150,7 +150,7 @@ def test_a_cache_that_cannot_be_written(hub: Hub, encoder: Path) -> None:
         path.chmod(0o555 if path.is_dir() else 0o444)
     before = {path: path.stat().st_mtime_ns for path in paths}
     forget_repositories()
-    TokenTagger.from_pretrained("lab/encoder", labels=["a", "b"])
+    TokenClassifier.from_pretrained("lab/encoder", labels=["a", "b"])
     after = [path for path in Path(constants.HF_HUB_CACHE, "..").rglob("*") if path.exists()]
     assert {path: path.stat().st_mtime_ns for path in after} == before
     for path in paths:

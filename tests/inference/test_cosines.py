@@ -128,7 +128,7 @@ def test_layers_and_standardization(place: Path) -> None:
     assert order == [(n, z) for z in (False, True) for n in range(LAYERS + 1)]
     last = compare_pairs(Embedder(place / "bert"), pairs)[0]
     np.testing.assert_allclose(found[LAYERS].values, last.values, atol=1e-6)
-    vectors = np.stack([e.vectors[0] for p in pairs for e in layered.embed(p.texts)])
+    vectors = np.stack([e.vectors[0] for p in pairs for e in layered.encode(p.texts)])
     z = (vectors - vectors.mean(0)) / vectors.std(0)
     np.testing.assert_allclose(found[-1].values, cosine(z[::2, -1], z[1::2, -1]), atol=1e-5)
     with pytest.raises(UserError, match="fitted with layers"):

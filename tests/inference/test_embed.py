@@ -73,7 +73,7 @@ def test_texts_equal_plain_transformers(family: str, settings: dict[str, Any], p
         "first": lambda rows: rows[..., 0, :],
         "max": lambda rows: rows.amax(-2),
     }[settings.get("pooling", "mean")]
-    for text, found in zip(SHORT, embedder.embed(SHORT), strict=True):
+    for text, found in zip(SHORT, embedder.encode(SHORT), strict=True):
         states = plain(place / family, text)[0][list(numbers)]
         combine = {"none": lambda s: s, "sum": lambda s: s.sum(0), "mean": lambda s: s.mean(0)}
         expected = pool(combine[settings.get("combine", "mean")](states))
@@ -85,10 +85,10 @@ def test_texts_equal_plain_transformers(family: str, settings: dict[str, Any], p
 @pytest.mark.parametrize("pooling", ["mean", "first", "max"])
 def test_words_and_subwords_equal_plain_transformers(family: str, pooling: str, place: Path):
     words = Embedder(place / family, unit="word", pooling=pooling, max_tokens=25)
-    subwords = list(Embedder(place / family, unit="subword", max_tokens=25).embed(SHORT))
+    subwords = list(Embedder(place / family, unit="subword", max_tokens=25).encode(SHORT))
     sentences = [tuple(text.split()) for text in SHORT]
     for text, sentence, of_words, of_subwords in zip(
-        SHORT, sentences, words.embed(sentences), subwords, strict=True
+        SHORT, sentences, words.encode(sentences), subwords, strict=True
     ):
         states, offsets = plain(place / family, text)
         inner = states[-1][1:-1]
@@ -113,7 +113,7 @@ def test_words_are_read_as_their_text(family: str, unit: Any, tmp_path: Path) ->
     text = "the bank raised interest"
     words = tuple(text.split())
     forms = [text, list(words), TokenExample(2, words), TextExample(3, text)]
-    first, *others = embedder.embed(forms)
+    first, *others = embedder.encode(forms)
     for other in others:
         assert other.units == first.units
         np.testing.assert_allclose(other.vectors, first.vectors, atol=1e-5)
@@ -130,10 +130,10 @@ def test_files_of_words_need_a_unit_of_words(place: Path, tmp_path: Path) -> Non
 
 def test_long_inputs_are_read_in_windows(place: Path) -> None:
     word = Embedder(place / "bert", unit="word", max_length=20)
-    (found,) = word.embed([TEXTS[4]])
+    (found,) = word.encode([TEXTS[4]])
     assert len(found.vectors) == len(TEXTS[4].split()) and word.num_windowed == 1
     assert [TEXTS[4][start:end] for start, end in found.offsets] == list(found.units)
-    (whole,) = Embedder(place / "bert", max_length=20).embed([TEXTS[4]])
+    (whole,) = Embedder(place / "bert", max_length=20).encode([TEXTS[4]])
     pieces = Embedder(place / "bert", unit="subword", max_length=20)
     room = 18
     ids = pieces.tokenizer.text_subwords([TEXTS[4]])[0]
@@ -150,12 +150,12 @@ def test_long_inputs_are_read_in_windows(place: Path) -> None:
 def test_examples_streams_and_length(place: Path) -> None:
     embedder = Embedder(place / "bert", normalize=True)
     examples = [TextExample(0, "a man", key="x7"), TokenExample(1, ("a", "man"))]
-    first, second = embedder.embed(iter(examples))
+    first, second = embedder.encode(iter(examples))
     assert (first.id, second.id) == ("x7", 1)
     np.testing.assert_allclose(first.vectors, second.vectors, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(first.vectors), 1, atol=1e-6)
     with pytest.raises(UserError, match="a pair of texts has no vector"):
-        next(embedder.embed([TextExample(0, "a", "b", where="x:1")]))
+        next(embedder.encode([TextExample(0, "a", "b", where="x:1")]))
     for layers in ("first", [LAYERS + 1], [-LAYERS - 2], []):
         with pytest.raises(UserError, match=f"numbers from 0 .* to {LAYERS}"):
             Embedder(place / "bert", layers=layers)
@@ -163,11 +163,11 @@ def test_examples_streams_and_length(place: Path) -> None:
 
 def test_few_vectors_are_in_memory_at_a_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     embedder = Embedder(place / "bert", unit="word", layers="all", combine="none")
-    whole = list(embedder.embed(TEXTS))
+    whole = list(embedder.encode(TEXTS))
     size = whole[0].vectors.nbytes + 1
     monkeypatch.setattr(embed, "CHUNK_BYTES", size)
     read: list[str] = []
-    stream = embedder.embed(read.append(text) or text for text in TEXTS)  # type: ignore[func-returns-value]
+    stream = embedder.encode(read.append(text) or text for text in TEXTS)  # type: ignore[func-returns-value]
     first = next(stream)
     assert 1 < len(read) < len(TEXTS)
     for one, other in zip(whole, [first, *stream], strict=True):
@@ -184,7 +184,7 @@ def test_the_encoder_of_a_trained_model(place: Path, tmp_path: Path) -> None:
     )
     finetune.fit(*finetune.load_task(config, "ner"), config)
     head = finetune.load(tmp_path / "run").model
-    (found,) = Embedder(tmp_path / "run").embed(["a man"])
+    (found,) = Embedder(tmp_path / "run").encode(["a man"])
     ids = Embedder(place / "bert").tokenizer.build([*head_ids(place)])[0]
     with torch.no_grad():
         states = head.model(torch.tensor([ids])).last_hidden_state[0]
@@ -199,7 +199,7 @@ def head_ids(place: Path) -> list[int]:
 @pytest.mark.parametrize("unit", ["text", "word"])
 def test_files_have_the_same_vectors(unit: str, shape: dict[str, Any], place: Path, tmp_path: Path):
     embedder = Embedder(place / "bert", unit=unit, **shape)
-    expected = list(embedder.embed(TEXTS))
+    expected = list(embedder.encode(TEXTS))
     rows = np.concatenate([each.vectors for each in expected])
     for suffix in (".npy", ".safetensors", ".parquet", ".jsonl"):
         path = tmp_path / f"vectors{suffix}"

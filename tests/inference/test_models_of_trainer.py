@@ -16,7 +16,8 @@ from transformers import (
 )
 
 import finetune
-from finetune import CrfTagger, SequenceClassifier, SpanNer, TokenTagger
+import finetune.inference.pipelines
+from finetune import CrfTagger, SequenceClassifier, SpanClassifier, TokenClassifier
 from tests import tiny
 from tests.command import run
 
@@ -78,7 +79,7 @@ def assert_same_answers(folder: Path, task: str) -> None:
 
 
 def test_tagger_of_trainer(encoder: str, tmp_path: Path):
-    head = TokenTagger.from_pretrained(encoder, labels=TAGS)
+    head = TokenClassifier.from_pretrained(encoder, labels=TAGS)
     trained(head, [[-100, 1, 2, 0, -100]] * 2, tmp_path / "out").save_model(str(tmp_path / "saved"))
     (found,) = finetune.load(tmp_path / "saved").predict([TEXT])
     assert len(found.tags) == 6 and {*found.tags} <= {*TAGS}
@@ -98,7 +99,7 @@ def test_saved_head(encoder: str, tmp_path: Path, problem):
 
 
 def test_heads_that_transformers_lacks(encoder: str, tmp_path: Path):
-    spans = SpanNer.from_encoder(encoder, labels=["PER"], max_width=2)
+    spans = SpanClassifier.from_encoder(encoder, labels=["PER"], max_width=2)
     spans.save_pretrained(tmp_path / "spans")
     (found,) = finetune.load(tmp_path / "spans").predict([TEXT])
     assert all(span.end - span.start <= 2 for span in found.spans)

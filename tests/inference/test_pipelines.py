@@ -11,6 +11,7 @@ import torch
 from transformers import pipeline
 
 import finetune
+import finetune.inference.pipelines
 from finetune.config.tasks import NerConfig, TagConfig
 from finetune.data import Dataset
 from finetune.tasks import load_task, save_task
@@ -98,7 +99,7 @@ def test_one_text_lists_and_generators(folder: Path, expected: list[list[dict]])
 
 
 def test_model_in_memory_and_half_precision(folder: Path, expected: list[list[dict]]) -> None:
-    model = finetune.SpanNer.from_pretrained(folder, batching="padded")
+    model = finetune.SpanClassifier.from_pretrained(folder, batching="padded")
     assert_same(pipeline("span-ner", model=model)(TEXTS), expected)
     half = pipeline("span-ner", model=str(folder), dtype=torch.bfloat16)
     assert half.model.dtype == torch.bfloat16
@@ -111,7 +112,7 @@ def test_what_is_refused(folder: Path, tmp_path: Path) -> None:
         recognise([3])
     with pytest.raises(TypeError, match="threshold"):
         recognise(TEXTS, threshold=0.1)
-    finetune.SpanNer.from_pretrained(folder).save_pretrained(tmp_path)
+    finetune.SpanClassifier.from_pretrained(folder).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"a model without a tokenizer"):
         pipeline("span-ner", model=str(tmp_path))
 
@@ -152,23 +153,21 @@ def output_of(code: str) -> str:
 
 
 @pytest.mark.parametrize("crf_folder", ["chunks"], indirect=True)
-@pytest.mark.parametrize(
-    "first", ["finetune", pytest.param("transformers", marks=pytest.mark.slow)]
-)
-def test_importing_finetune_is_all(first: str, folder: Path, crf_folder: Path) -> None:
-    order = ["import finetune", "from transformers import AutoConfig, AutoModel, pipeline"]
-    code = "\n".join(order if first == "finetune" else order[::-1])
-    code += f"""
+def test_one_import_registers_models_and_pipelines(folder: Path, crf_folder: Path) -> None:
+    code = "from transformers import AutoConfig, AutoModel, pipeline\n"
+    code += f"""import sys, finetune.inference.pipelines
+assert not [each for each in sys.meta_path if type(each).__module__.startswith("finetune")]
 for folder, task in (({str(folder)!r}, "span-ner"), ({str(crf_folder)!r}, "crf-tagger")):
     print(AutoConfig.from_pretrained(folder).model_type, end=" ")
     print(type(AutoModel.from_pretrained(folder)).__name__, end=" ")
     print(len(pipeline(task, model=folder)({TEXTS[:1]!r})), end=" ")
 """
-    assert output_of(code) == "span-ner SpanNer 1 crf-tagger CrfTagger 1"
+    assert output_of(code) == "span-ner SpanClassifier 1 crf-tagger CrfTagger 1"
 
 
-def test_a_configuration_loads_no_pipelines(folder: Path) -> None:
-    """Importing transformers after finetune costs nothing that it does not need."""
-    code = "import sys, finetune\nfrom transformers import AutoConfig\n"
-    code += "print({'finetune.models.encoder', 'finetune.inference'} & set(sys.modules))"
-    assert output_of(code) == "set()"
+def test_heads_register_models_without_pipelines(folder: Path) -> None:
+    code = "import sys, finetune.models.heads\nfrom transformers import AutoConfig, AutoModel\n"
+    code += "print('finetune.models.encoder' in sys.modules, end=' ')\n"
+    code += f"print(type(AutoModel.from_pretrained({str(folder)!r})).__name__, end=' ')\n"
+    code += "print('finetune.inference' in sys.modules)"
+    assert output_of(code) == "False SpanClassifier False"

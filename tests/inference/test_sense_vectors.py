@@ -40,7 +40,7 @@ def test_sense_vectors_equal_a_plain_mean(
     plain: defaultdict[str, list[np.ndarray]] = defaultdict(list)
     embedder = Embedder(model, unit="word", **settings)
     for example in splits["train"]:
-        (embedding,) = embedder.embed([example])
+        (embedding,) = embedder.encode([example])
         for target in example.targets:
             for sense in target.senses:
                 plain[sense].append(embedding.vectors[target.start : target.end].mean(0))

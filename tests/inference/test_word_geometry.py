@@ -45,10 +45,10 @@ def test_figures_of_the_sample(place: Path) -> None:
     for one, other in zip(found.raw, again.raw, strict=True):
         np.testing.assert_allclose(one.expected_cosine, other.expected_cosine, atol=1e-5)
     fitted, measured = LINES[::2], LINES[1::2]
-    texts = [each.vectors for each in embedder(place / "bert").embed(fitted)]
+    texts = [each.vectors for each in embedder(place / "bert").encode(fitted)]
     standardizer = Standardizer.fit(texts)
     assert found.num_fitted == sum(map(len, texts))
-    z = [standardizer(each.vectors)[:, -1] for each in embedder(place / "bert").embed(measured)]
+    z = [standardizer(each.vectors)[:, -1] for each in embedder(place / "bert").encode(measured)]
     units = np.concatenate(z)
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     cosines = units @ units.T
@@ -61,12 +61,12 @@ def test_figures_of_the_sample(place: Path) -> None:
 
 def test_a_standardizer_of_similarity(place: Path, tmp_path: Path) -> None:
     made = embedder(place / "bert")
-    vectors = (each.vectors for each in made.embed(LINES[:6]))
+    vectors = (each.vectors for each in made.encode(LINES[:6]))
     standardizer = Standardizer.fit(vectors, made.settings)
     found = measure_geometry(made, LINES, standardizer=standardizer)
     assert found.num_texts == len(LINES)
     last = Embedder(place / "bert", unit="word")
-    other = Standardizer.fit((each.vectors for each in last.embed(LINES[:6])), last.settings)
+    other = Standardizer.fit((each.vectors for each in last.encode(LINES[:6])), last.settings)
     with pytest.raises(UserError, match="fitted with"):
         measure_geometry(made, LINES, standardizer=other)
 

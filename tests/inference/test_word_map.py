@@ -74,7 +74,7 @@ def test_neighbors_are_those_of_the_vectors(place: Path):
     found = json.loads(output.read_text("utf-8"))["occurrences"]
     embedder = Embedder(place / "bert", unit="word", normalize=True)
     texts = [each["before"] + each["form"] + each["after"] for each in found]
-    vectors = [each.vectors[each.units.index("die")] for each in embedder.embed(texts)]
+    vectors = [each.vectors[each.units.index("die")] for each in embedder.encode(texts)]
     cosines = np.stack(vectors) @ np.stack(vectors).T - 9 * np.eye(len(found))
     for number, each in enumerate(found):
         best = np.sort(cosines[number])[::-1][: len(each["cosines"][0])]

@@ -18,7 +18,7 @@ from finetune.inference.loop import predict
 from finetune.models.heads.configurations import CrfTaggerConfig
 from finetune.models.heads.crf import CrfScores, log_partition, path_score
 from finetune.models.heads.crf_tagger import CrfTagger
-from finetune.models.heads.token_classification import TokenTagger
+from finetune.models.heads.token_classification import TokenClassifier
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.preprocessing.encodings import Encodings
 from finetune.tasks import load_task
@@ -61,7 +61,7 @@ def test_emissions_are_the_tagger_s_and_illegal_steps_ruled_out(family: str) -> 
     made = words_of(encodings(head.tagger.model))
     scores = head(pack(made))
     assert scores.emissions.shape == (sum(e.num_words for e in made), 3)
-    plain = TokenTagger(head.tagger.model)(pack(made))
+    plain = TokenClassifier(head.tagger.model)(pack(made))
     torch.testing.assert_close(scores.emissions, plain, rtol=0, atol=0)
     assert scores.start.isinf().tolist() == [False, False, True]
     assert not scores.end.isinf().any()
@@ -88,7 +88,7 @@ def test_train_from_checkpoint_save_and_load(family: str, tmp_path: Path, caplog
     source = tiny.save_tiny_checkpoint(tmp_path / "pretrained", family)
     logging.getLogger("transformers").addHandler(caplog.handler)
     torch.manual_seed(3)
-    plain = TokenTagger.from_pretrained(str(source), labels=TAGS)
+    plain = TokenClassifier.from_pretrained(str(source), labels=TAGS)
     torch.manual_seed(3)
     head = CrfTagger.from_encoder(str(source), labels=TAGS, scheme="BIO").eval()
     own = dict(head.tagger.named_parameters())

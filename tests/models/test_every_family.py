@@ -30,11 +30,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import Encoder
 from finetune.models.families import FAMILIES, REFUSED
-from finetune.models.heads.configurations import SpanNerConfig
+from finetune.models.heads.configurations import SpanClassifierConfig
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.models.heads.span_ner import SpanNer
-from finetune.models.heads.token_classification import TokenTagger
+from finetune.models.heads.span_classifier import SpanClassifier
+from finetune.models.heads.token_classification import TokenClassifier
 from finetune.models.loading import load_config, quiet, refusal
 from finetune.preprocessing.batching import pack
 from finetune.types import Batch, Encoding, UserError
@@ -149,7 +149,7 @@ def test_results_do_not_depend_on_the_batch(family: str) -> None:
     if family in TOKENS:
         model, batch = model_of(family, AutoModelForTokenClassification), batch_of(words=True)
         expected = torch.cat(alone(model, batch, "logits"))
-        torch.testing.assert_close(TokenTagger(model)(batch), expected, **tolerance)
+        torch.testing.assert_close(TokenClassifier(model)(batch), expected, **tolerance)
 
 
 @pytest.mark.parametrize("family", KNOWN)
@@ -158,7 +158,7 @@ def test_dropout_does_not_depend_on_the_batch(family: str) -> None:
     """Packed, padded and in other batches, also within a whole model on padded rows."""
     auto_class = AutoModelForTokenClassification if family in TOKENS else AutoModel
     model = model_of(family, auto_class, dropout=0.3)
-    wrapped = TokenTagger if family in TOKENS else Encoder
+    wrapped = TokenClassifier if family in TOKENS else Encoder
     made = [
         Encoding(example, list(range(5, 5 + length)), None, list(range(length + 1)))
         for example, length in enumerate(LENGTHS)
@@ -229,11 +229,13 @@ def test_layers_have_a_depth_and_can_be_frozen(family: str) -> None:
 
 @pytest.mark.parametrize("family", KNOWN)
 def test_spans(family: str, tmp_path) -> None:
-    settings = SpanNerConfig(encoder=config(family), id2label={0: "PER"}, max_width=3, hidden=8)
-    ner, batch = SpanNer(settings).eval(), batch_of((5, 9), words=True)
+    settings = SpanClassifierConfig(
+        encoder=config(family), id2label={0: "PER"}, max_width=3, hidden=8
+    )
+    ner, batch = SpanClassifier(settings).eval(), batch_of((5, 9), words=True)
     scores = ner(batch)
     ner.save_pretrained(tmp_path)
-    torch.testing.assert_close(SpanNer.from_pretrained(tmp_path).eval()(batch), scores)
+    torch.testing.assert_close(SpanClassifier.from_pretrained(tmp_path).eval()(batch), scores)
 
 
 def test_every_other_class_is_refused() -> None:

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.models.heads.token_classification import TokenTagger, subword_rows
+from finetune.models.heads.token_classification import TokenClassifier, subword_rows
 from finetune.models.loading import ALIASES, resolve_model
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.types import Encoding
@@ -26,7 +26,7 @@ from tests.models.parity import CLOSE, assert_same_gradients, encodings, plain_i
 
 KINDS = {
     "sequence": (SequenceClassifier, AutoModelForSequenceClassification),
-    "tagging": (TokenTagger, AutoModelForTokenClassification),
+    "tagging": (TokenClassifier, AutoModelForTokenClassification),
 }
 LABELS = ["yes", "no", "perhaps"]
 
@@ -160,7 +160,7 @@ def test_micro_batches_add_up_to_the_whole(family: str, kind: str) -> None:
 def test_all_subwords_of_words() -> None:
     head, _, made = both("tagging", "roberta")
     batch = pack(made)
-    tagger = TokenTagger(head.model, subwords="all")
+    tagger = TokenClassifier(head.model, subwords="all")
     logits = tagger(batch)
     rows = [
         row
@@ -172,7 +172,7 @@ def test_all_subwords_of_words() -> None:
     first = batch.word_lengths.cumsum(0) - batch.word_lengths
     torch.testing.assert_close(logits[first], head(batch))
     with pytest.raises(ValueError, match="first or all"):
-        TokenTagger(head.model, subwords="last")
+        TokenClassifier(head.model, subwords="last")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -321,7 +321,7 @@ def test_missing_layers_are_not_made_up(tmp_path) -> None:
     config["num_hidden_layers"] += 1
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"16 encoder weights missing.*layer\.3"):
-        TokenTagger.from_pretrained(str(folder), labels=LABELS)
+        TokenClassifier.from_pretrained(str(folder), labels=LABELS)
 
 
 def test_short_names_of_models(tmp_path, monkeypatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.models.heads.token_classification import TokenTagger
+from finetune.models.heads.token_classification import TokenClassifier
 from finetune.models.loading import load_config
 from finetune.types import UserError
 from tests.tiny import save_tiny_checkpoint
@@ -24,7 +24,7 @@ def test_a_hub_model_tells_its_commit(tmp_path: Path):
     (model / "refs").mkdir()
     (model / "refs" / "main").write_text(COMMIT)
     program = (
-        "from finetune.models.heads.token_classification import TokenTagger as T\n"
+        "from finetune.models.heads.token_classification import TokenClassifier as T\n"
         "head = T.from_pretrained('someone/small', labels=['a', 'b'])\n"
         f"print(head.revision); head.save_pretrained({str(tmp_path / 'saved')!r})"
     )
@@ -39,7 +39,7 @@ def test_a_hub_model_tells_its_commit(tmp_path: Path):
     )
     assert done.stdout.split()[-1] == COMMIT
     assert COMMIT not in (tmp_path / "saved" / "config.json").read_text(encoding="utf-8")
-    assert TokenTagger.from_pretrained(str(tmp_path / "saved"), labels=None).revision is None
+    assert TokenClassifier.from_pretrained(str(tmp_path / "saved"), labels=None).revision is None
 
 
 def test_a_name_is_not_its_own_suggestion() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import Trainer, TrainingArguments
 
-from finetune import SequenceClassifier, TokenTagger, UserError
+from finetune import SequenceClassifier, TokenClassifier, UserError
 from tests.tiny import save_tiny_checkpoint
 
 LABELS = ["a", "b", "c"]
@@ -47,7 +47,7 @@ def test_sequence_classifier(family: str, problem: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_token_tagger(family: str, tmp_path: Path) -> None:
     source = str(save_tiny_checkpoint(tmp_path / family, family))
-    head = TokenTagger.from_pretrained(source, labels=LABELS).eval()
+    head = TokenClassifier.from_pretrained(source, labels=LABELS).eval()
     inputs = rows(head.encoder.pad_id)
     real = inputs["attention_mask"].bool()
     gold = torch.where(real, inputs["input_ids"] % 3, -100)
@@ -61,7 +61,7 @@ def test_token_tagger(family: str, tmp_path: Path) -> None:
 
 def test_trainer_trains_and_evaluates(tmp_path: Path) -> None:
     source = str(save_tiny_checkpoint(tmp_path / "bert", "bert", dropout=0.0))
-    head = TokenTagger.from_pretrained(source, labels=LABELS)
+    head = TokenClassifier.from_pretrained(source, labels=LABELS)
     columns = rows(0) | {"labels": torch.where(rows(0)["attention_mask"].bool(), 1, -100)}
     data = [{name: value[i].tolist() for name, value in columns.items()} for i in range(3)] * 4
     arguments = TrainingArguments(
@@ -80,7 +80,9 @@ def test_trainer_trains_and_evaluates(tmp_path: Path) -> None:
 
 
 def test_refuses(tmp_path: Path) -> None:
-    head = TokenTagger.from_pretrained(str(save_tiny_checkpoint(tmp_path, "bert")), labels=LABELS)
+    head = TokenClassifier.from_pretrained(
+        str(save_tiny_checkpoint(tmp_path, "bert")), labels=LABELS
+    )
     with pytest.raises(UserError, match="takes a Batch"):
         head()
     inputs = rows(0)

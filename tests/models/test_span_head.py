@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
 from finetune.models.heads import span_scorers as span_scoring
-from finetune.models.heads.configurations import REPRESENTATIONS, SpanNerConfig
-from finetune.models.heads.span_ner import SpanNer
+from finetune.models.heads.configurations import REPRESENTATIONS, SpanClassifierConfig
+from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.heads.span_scorers import SpanLayout, word_vectors
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.span_candidates import candidates
@@ -31,16 +31,16 @@ LABELS = ["PER", "LOC", "ORG"]
 
 def head_of(
     family: str = "bert", *, dropout: float = 0.0, batching: str = "auto", **settings
-) -> SpanNer:
+) -> SpanClassifier:
     """A head over a tiny encoder with weights large enough to matter, in float64."""
     inner = tiny.model(family, dropout=dropout)
-    config = SpanNerConfig(
+    config = SpanClassifierConfig(
         encoder=inner.config,
         id2label=dict(enumerate(LABELS)),
         dropout=dropout,
         **({"max_width": 5, "hidden": 24} | settings),
     )
-    head = SpanNer(config, batching, inner)
+    head = SpanClassifier(config, batching, inner)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in head.head_parameters().values():
@@ -48,7 +48,7 @@ def head_of(
     return head.eval().double()
 
 
-def sequences(head: SpanNer) -> list[Encoding]:
+def sequences(head: SpanClassifier) -> list[Encoding]:
     """Sequences with many words, one word and no words; words of one piece and of many."""
     made = words_of(encodings(head.model))
     made.append(Encoding(10, [5, 6, 7, 8, 9, 10, 11], None, [1, 5]))
@@ -56,7 +56,7 @@ def sequences(head: SpanNer) -> list[Encoding]:
     return made
 
 
-def naive_words(head: SpanNer, batch: Batch) -> Tensor:
+def naive_words(head: SpanClassifier, batch: Batch) -> Tensor:
     """Vectors of words [W, H], one word at a time."""
     hidden = head.encoder(batch)
     rows = zip(batch.words.tolist(), batch.word_lengths.tolist(), strict=True)
@@ -76,7 +76,7 @@ def naive_places(batch: Batch, max_width: int | None) -> list[tuple[int, int]]:
     return places
 
 
-def naive(head: SpanNer, batch: Batch) -> Tensor:
+def naive(head: SpanClassifier, batch: Batch) -> Tensor:
     """Equations 11.21 to 11.26 as they are written: gather, concatenate, feed forward."""
     words, scorer = naive_words(head, batch), head.scorer
     places = naive_places(batch, head.config.max_width)
@@ -105,7 +105,7 @@ def biaffine(scorer, start: Tensor, end: Tensor) -> Tensor:
     return both + scorer.start(start) + scorer.end(end)
 
 
-def assert_equals_naive(head: SpanNer, batch: Batch, tolerance: float = 1e-12) -> None:
+def assert_equals_naive(head: SpanClassifier, batch: Batch, tolerance: float = 1e-12) -> None:
     reference = copy.deepcopy(head)
     logits, expected = head(batch), naive(reference, batch)
     torch.testing.assert_close(logits, expected, rtol=0, atol=tolerance)
@@ -191,7 +191,7 @@ def test_packed_equals_padded(family: str, representation: str) -> None:
     batch = pack(sequences(head))
     packed = head(batch)
     assert head.encoder.packed
-    padded = SpanNer(head.config, "padded", head.model).eval()
+    padded = SpanClassifier(head.config, "padded", head.model).eval()
     padded.scorer = head.scorer
     assert not padded.encoder.packed
     torch.testing.assert_close(padded(batch), packed, rtol=0, atol=1e-12)
@@ -260,7 +260,7 @@ def test_memory_of_recomputing(representation: str, monkeypatch) -> None:
     assert kept[32] < 14 * row, "and all candidates would be some thirty a piece"
 
 
-def sharp(head: SpanNer) -> SpanNer:
+def sharp(head: SpanClassifier) -> SpanClassifier:
     """Scores of words hundreds apart, where differences of prefix sums are no numbers."""
     with torch.no_grad():
         head.scorer.attention.weight.mul_(200)
@@ -331,7 +331,7 @@ def test_classes() -> None:
 def test_train_from_checkpoint_save_and_load(family: str, representation: str, tmp_path) -> None:
     source = str(tiny.save_tiny_checkpoint(tmp_path / "pretrained", family))
     plain = AutoModel.from_pretrained(source)
-    head = SpanNer.from_encoder(
+    head = SpanClassifier.from_encoder(
         source, labels=LABELS, representation=representation, max_width=4
     ).eval()
     assert {parameter.dtype for parameter in head.parameters()} == {torch.float32}
@@ -348,11 +348,11 @@ def test_train_from_checkpoint_save_and_load(family: str, representation: str, t
     files = {path.name for path in moved.iterdir()}
     assert files >= {"config.json", "model.safetensors", "tokenizer.json"}
     for loaded in (
-        SpanNer.from_pretrained(moved),
+        SpanClassifier.from_pretrained(moved),
         AutoModel.from_pretrained(moved),
-        SpanNer.from_pretrained(str(moved), batching="auto"),
+        SpanClassifier.from_pretrained(str(moved), batching="auto"),
     ):
-        assert isinstance(loaded, SpanNer)
+        assert isinstance(loaded, SpanClassifier)
         assert loaded.encoder.packed == (family in tiny.PACKED)
         found = loaded.state_dict()
         assert all(torch.equal(found[n], w) for n, w in head.state_dict().items())
@@ -365,7 +365,7 @@ def test_train_from_checkpoint_save_and_load(family: str, representation: str, t
 
 def test_saved_configuration(tmp_path) -> None:
     source = str(tiny.save_tiny_checkpoint(tmp_path / "pretrained", "modernbert"))
-    head = SpanNer.from_encoder(
+    head = SpanClassifier.from_encoder(
         source,
         labels=LABELS,
         representation="biaffine",
@@ -381,7 +381,7 @@ def test_saved_configuration(tmp_path) -> None:
     assert values["id2label"] == {"0": "PER", "1": "LOC", "2": "ORG"}
     assert values["encoder"]["model_type"] == "modernbert"
     config = AutoConfig.from_pretrained(tmp_path / "saved")
-    assert isinstance(config, SpanNerConfig)
+    assert isinstance(config, SpanClassifierConfig)
     assert config.encoder.to_dict() == head.config.encoder.to_dict()
     for name in (
         "representation",
@@ -435,18 +435,18 @@ def test_encoder_follows_its_head() -> None:
 def test_what_is_refused(settings, message, tmp_path) -> None:
     source = str(tiny.save_tiny_checkpoint(tmp_path, "bert"))
     with pytest.raises(ValueError, match=message) as caught:
-        SpanNer.from_encoder(source, **({"labels": LABELS, "max_width": 3} | settings))
+        SpanClassifier.from_encoder(source, **({"labels": LABELS, "max_width": 3} | settings))
     assert "\n" not in str(caught.value)
 
 
 def test_damaged_folders(tmp_path) -> None:
     source = str(tiny.save_tiny_checkpoint(tmp_path / "bert", "bert"))
-    head = SpanNer.from_encoder(source, labels=LABELS, max_width=3)
+    head = SpanClassifier.from_encoder(source, labels=LABELS, max_width=3)
     saved = tmp_path / "saved"
 
     def message() -> str:
         with pytest.raises(ValueError) as caught:
-            SpanNer.from_pretrained(saved)
+            SpanClassifier.from_pretrained(saved)
         assert "\n" not in str(caught.value)
         return str(caught.value)
 

@@ -12,7 +12,7 @@ from finetune.deployment.onnx import export_onnx
 from finetune.inference.predictor import Predictor
 from finetune.models.encoder import Encoder
 from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.models.heads.span_ner import SpanNer
+from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.top_layers import LayerMix
 from finetune.preprocessing.batching import pack
 from finetune.tasks import load_task
@@ -78,7 +78,7 @@ def test_saved_and_loaded(kind: str, place: Path, tmp_path: Path) -> None:  # no
         load_task(config_of("ner", place, tmp_path / "next", **again), "ner")
     continued = config_of("ner", place, tmp_path / "next", **again, bilstm=True)
     started = load_task(continued, "ner")[0].head()
-    assert isinstance(started, SpanNer)
+    assert isinstance(started, SpanClassifier)
     assert torch.equal(started.encoder.model.layer_mix.weights, best.layer_mix.weights)
 
 

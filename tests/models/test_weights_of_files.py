@@ -13,7 +13,7 @@ from transformers import AutoModelForMaskedLM
 from finetune.models.encoder import Encoder
 from finetune.models.heads.sentence_encoder import CLASSIFIER_FILE, SentenceEncoder
 from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.models.heads.span_ner import SpanNer
+from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.loading import load_config, load_weights
 from finetune.types import UserError
 from tests import small_data
@@ -122,7 +122,7 @@ def test_a_saved_model_with_fewer_layers(place: Path) -> None:
     config["encoder"]["num_hidden_layers"] = 2
     path.write_text(json.dumps(config))
     with pytest.raises(UserError, match=r"16 weights of .*model\.safetensors not used"):
-        SpanNer.from_pretrained(path.parent)
+        SpanClassifier.from_pretrained(path.parent)
     path.write_text(content)
 
 

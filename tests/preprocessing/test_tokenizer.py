@@ -11,7 +11,6 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, CanineTokenizer, PreTrainedTokenizerFast
 
-import finetune
 from finetune.models.loading import resolve_model
 from finetune.preprocessing.texts import truncated
 from finetune.preprocessing.tokenizer import LONGEST, SubwordTokenizer
@@ -313,8 +312,3 @@ def test_build_joins_its_parts(name: str) -> None:
     if segments:
         assert len(segments) == len(ids)
         assert segments[ids.index(52)] != segments[ids.index(50)]
-
-
-def test_the_old_name_is_deprecated():
-    with pytest.warns(DeprecationWarning, match="use finetune.SubwordTokenizer"):
-        assert finetune.PieceTokenizer is SubwordTokenizer

@@ -78,7 +78,7 @@ def test_a_run_is_resumed_bit_equal_and_predicts(place: Path, monkeypatch: pytes
     train, test = dataset.splits["train"], dataset.splits["test"]
     rows = {}
     for name, examples in (("train", train), ("test", test)):
-        embedded = Embedder(place / "whole/best").embed(e.text for e in examples)  # type: ignore[union-attr]
+        embedded = Embedder(place / "whole/best").encode(e.text for e in examples)  # type: ignore[union-attr]
         rows[name] = np.stack([each.vectors[0] for each in embedded])
     expected = LogisticRegression(max_iter=10_000).fit(rows["train"], [e.label for e in train])  # type: ignore[union-attr]
     predictor = Predictor(place / "whole")

@@ -329,7 +329,7 @@ def test_sentence_transformers_has_the_same_vectors(trained: dict[str, Path], na
     assert model.max_seq_length == 40
     expected = model.encode(texts)
     embedder = Embedder(trained[name])
-    found = np.concatenate([each.vectors for each in embedder.embed(texts)])
+    found = np.concatenate([each.vectors for each in embedder.encode(texts)])
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     assert embedder.num_cut == 1
     predicted = finetune.load(trained[name]).predict(texts)
@@ -344,22 +344,22 @@ def test_transformers_has_the_same_vectors(trained: dict[str, Path]) -> None:
         hidden = model(**padded).last_hidden_state
     mask = padded["attention_mask"][..., None]
     expected = (hidden * mask).sum(1) / mask.sum(1)
-    found = np.concatenate([each.vectors for each in Embedder(folder).embed(TEXTS)])
+    found = np.concatenate([each.vectors for each in Embedder(folder).encode(TEXTS)])
     np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-5)
 
 
 def test_embedder_with_another_pooling_layer_or_unit(trained: dict[str, Path]) -> None:
     folder = trained["cls"]
     own, mean, layer = (
-        next(Embedder(folder, **options).embed(TEXTS[:1])).vectors
+        next(Embedder(folder, **options).encode(TEXTS[:1])).vectors
         for options in ({}, {"pooling": "mean"}, {"layers": [0]})
     )
     assert np.linalg.norm(own) == pytest.approx(1.0, abs=1e-5)
     assert not np.allclose(own, mean) and not np.allclose(mean, layer)
-    (words,) = Embedder(folder, unit="word").embed(TEXTS[:1])
+    (words,) = Embedder(folder, unit="word").encode(TEXTS[:1])
     assert len(words.vectors) == len(TEXTS[0].split())
-    given = next(Embedder(trained["prompt"]).embed([TEXTS[0].split()]))  # words of a text
-    text = next(Embedder(trained["prompt"]).embed([TEXTS[0]]))
+    given = next(Embedder(trained["prompt"]).encode([TEXTS[0].split()]))  # words of a text
+    text = next(Embedder(trained["prompt"]).encode([TEXTS[0]]))
     np.testing.assert_allclose(given.vectors, text.vectors, atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Callbacks and own metrics: when they are called, what they select, and what errors leave."""
+"""Callbacks and custom metrics: when they are called, what they select, and what errors leave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import finetune
 from finetune.cli.main import main
 from finetune.evaluation.compare import compare_systems
-from finetune.types import OwnMetricError
+from finetune.types import CustomMetricError
 from tests import small_data
 from tests.tiny import save_tiny_checkpoint
 
@@ -22,12 +22,12 @@ import finetune
 def accuracy_of_mine(gold, predicted):
     return sum(g == p for g, p in zip(gold, predicted)) / len(gold)
 
-errors = finetune.OwnMetric(lambda g, p: 1 - accuracy_of_mine(g, p), lower_is_better=True)
+errors = finetune.CustomMetric(lambda g, p: 1 - accuracy_of_mine(g, p), lower_is_better=True)
 
 def brier(gold, predicted):
     return sum((1 - p[g]) ** 2 for g, p in zip(gold, predicted)) / len(gold)
 
-squares = finetune.OwnMetric(brier, lower_is_better=True, probabilities=True)
+squares = finetune.CustomMetric(brier, lower_is_better=True, probabilities=True)
 
 def broken(gold, predicted):
     return gold[0]["no such key"]
@@ -97,7 +97,7 @@ def test_an_own_metric_selects_the_model(place: Path, tmp_path: Path) -> None:
     def chosen(gold: list, predicted: list) -> float:
         return next(scores)
 
-    metric = finetune.OwnMetric(chosen, lower_is_better=True)
+    metric = finetune.CustomMetric(chosen, lower_is_better=True)
     recorder = Recorder()
     with pytest.raises(RuntimeError, match="the saved model scores"):  # 0.3, not 0.1
         train(
@@ -111,7 +111,7 @@ def test_an_own_metric_selects_the_model(place: Path, tmp_path: Path) -> None:
 
 def test_own_metrics_of_a_file_train_compare_and_report(place: Path, tmp_path: Path) -> None:
     names = [f"{place / 'own.py'}:{n}" for n in ("accuracy_of_mine", "errors", "squares")]
-    run = train(place, tmp_path / "a", own_metrics=tuple(names), metric="errors")
+    run = train(place, tmp_path / "a", custom_metrics=tuple(names), metric="errors")
     test = run.metrics["test"]
     assert test["accuracy_of_mine"] == pytest.approx(test["accuracy"]) == 1 - test["errors"]
     rows = [json.loads(x) for x in (run.folder / "predictions.test.jsonl").open()]
@@ -129,15 +129,15 @@ def test_own_metrics_of_a_file_train_compare_and_report(place: Path, tmp_path: P
 
 
 def test_errors_of_own_metrics(place: Path, tmp_path: Path, capsys) -> None:
-    with pytest.raises(OwnMetricError, match="broken raised TypeError") as error:
-        train(place, tmp_path / "run", own_metrics=(f"{place / 'own.py'}:broken",))
+    with pytest.raises(CustomMetricError, match="broken raised TypeError") as error:
+        train(place, tmp_path / "run", custom_metrics=(f"{place / 'own.py'}:broken",))
     assert isinstance(error.value.__cause__, TypeError)
     with pytest.raises(SystemExit):
         options = {
             "data": place / "data",
             "model": place / "bert",
             "out": tmp_path / "other",
-            "own-metrics": f"{place / 'own.py'}:broken",
+            "custom-metrics": f"{place / 'own.py'}:broken",
         }
         main(["classify", *(f"--{name}={value}" for name, value in options.items())])
     printed = capsys.readouterr().err
@@ -157,4 +157,4 @@ def test_errors_of_own_metrics(place: Path, tmp_path: Path, capsys) -> None:
         (f"{place / 'own.py'}:nothing", "there is no function 'nothing'"),
     ):
         with pytest.raises(finetune.UserError, match=message):
-            train(place, tmp_path / "setting", own_metrics=(setting,))
+            train(place, tmp_path / "setting", custom_metrics=(setting,))

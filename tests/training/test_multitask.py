@@ -15,7 +15,7 @@ from finetune.config.recipes import load_multitask
 from finetune.config.tasks import ClassifyConfig, TagConfig
 from finetune.inference.predictor import Predictor
 from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.models.heads.token_classification import TokenTagger
+from finetune.models.heads.token_classification import TokenClassifier
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.training.multitask import planned_steps, share_encoder
@@ -90,7 +90,7 @@ def test_steps_follow_the_sizes() -> None:
 def test_heads_share_the_weights_of_the_encoder_and_their_gradients() -> None:
     heads = [
         SequenceClassifier(tiny.model("bert", AutoModelForSequenceClassification)),
-        TokenTagger(tiny.model("bert", AutoModelForTokenClassification)),
+        TokenClassifier(tiny.model("bert", AutoModelForTokenClassification)),
     ]
     share_encoder(heads)
     ids = [

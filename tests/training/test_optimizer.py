@@ -9,8 +9,8 @@ from transformers import get_linear_schedule_with_warmup
 from finetune.config.tasks import RESULT_FREE, NerConfig, TagConfig, TrainConfig
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.models.heads.span_ner import SpanNer
-from finetune.models.heads.token_classification import TokenTagger
+from finetune.models.heads.span_classifier import SpanClassifier
+from finetune.models.heads.token_classification import TokenClassifier
 from finetune.runtime import precision
 from finetune.runtime.precision import autocast, resolve_precision
 from finetune.training.optimizer import (
@@ -116,7 +116,7 @@ def test_learning_rates_are_a_factor_of_each_peak() -> None:
         assert [g["lr"] for g in optimizer.param_groups] == [0.5 * factor, 2.0 * factor]
 
 
-def head(family: str = "bert", kind=TokenTagger):
+def head(family: str = "bert", kind=TokenClassifier):
     auto = kind.auto_class
     return kind(tiny.model(family, auto, num_labels=3))
 
@@ -128,7 +128,7 @@ def names_of(model, groups) -> list[dict]:
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-@pytest.mark.parametrize("kind", [SequenceClassifier, TokenTagger])
+@pytest.mark.parametrize("kind", [SequenceClassifier, TokenClassifier])
 def test_every_trainable_parameter_once(family: str, kind) -> None:
     model = head(family, kind)
     model.encoder.freeze("1")
@@ -258,7 +258,7 @@ def result_settings_fields() -> set[str]:
 
 def test_heads_say_their_own_rates(tmp_path):
     tiny.save_tiny_checkpoint(tmp_path, "bert")
-    spans = SpanNer.from_encoder(str(tmp_path), labels=["PER"], max_width=3)
+    spans = SpanClassifier.from_encoder(str(tmp_path), labels=["PER"], max_width=3)
     rates = {group["lr"] for group in parameter_groups(spans, NerConfig(lr=1e-4))}
     assert rates == {1e-4, 1e-3}
     assert "10 times" in field_docs(NerConfig)["head_lr"]

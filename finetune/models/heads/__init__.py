@@ -1,1 +1,3 @@
-"""Heads: modules that compute task scores from hidden states, one per kind of prediction."""
+"""Heads on encoders. Importing this package registers saved models with ``AutoConfig``."""
+
+import finetune.models.heads.configurations  # noqa: F401

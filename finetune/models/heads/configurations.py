@@ -39,8 +39,8 @@ class CrfTaggerConfig(PreTrainedConfig):
         super().__init__(**more)
 
 
-class SpanNerConfig(PreTrainedConfig):
-    """The configuration of a ``SpanNer``, which embeds that of its ``encoder``.
+class SpanClassifierConfig(PreTrainedConfig):
+    """The configuration of a ``SpanClassifier``, which embeds that of its ``encoder``.
 
     Attributes:
         representation: The representation of a span, one of ``REPRESENTATIONS``.
@@ -68,7 +68,7 @@ class SpanNerConfig(PreTrainedConfig):
 
     def __post_init__(self, **more: Any) -> None:
         """Embed a copy of the encoder's configuration, whose attention the base class resets."""
-        importlib.import_module("finetune.models.heads.span_ner")  # registers the model
+        importlib.import_module("finetune.models.heads.span_classifier")  # registers the model
         self.encoder = _embedded(self.encoder)
         super().__post_init__(**more)  # type: ignore[no-untyped-call]
 
@@ -161,6 +161,6 @@ class RelationClassifierConfig(PreTrainedConfig):
 
 
 AutoConfig.register(CrfTaggerConfig.model_type, CrfTaggerConfig, exist_ok=True)
-AutoConfig.register(SpanNerConfig.model_type, SpanNerConfig, exist_ok=True)
+AutoConfig.register(SpanClassifierConfig.model_type, SpanClassifierConfig, exist_ok=True)
 AutoConfig.register(PairClassifierConfig.model_type, PairClassifierConfig, exist_ok=True)
 AutoConfig.register(RelationClassifierConfig.model_type, RelationClassifierConfig, exist_ok=True)

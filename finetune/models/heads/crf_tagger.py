@@ -12,7 +12,7 @@ from finetune.models.heads.base import CustomModel, require_library_model
 from finetune.models.heads.configurations import CrfTaggerConfig
 from finetune.models.heads.crf import CrfScores, LinearChainCrf
 from finetune.models.heads.pretrained import load_task_model
-from finetune.models.heads.token_classification import TokenTagger
+from finetune.models.heads.token_classification import TokenClassifier
 from finetune.types import Batch, LabelSet, UserError
 
 
@@ -20,7 +20,7 @@ class CrfTagger(CustomModel):
     """A tagger whose tags depend on each other: emissions of words and scores of transitions.
 
     Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one. The
-    ``TokenTagger`` in ``tagger`` computes emissions; the functions of
+    ``TokenClassifier`` in ``tagger`` computes emissions; the functions of
     ``finetune.models.heads.crf`` compute the loss, those of ``finetune.tasks.viterbi`` decode.
 
     Example:
@@ -48,9 +48,9 @@ class CrfTagger(CustomModel):
         if config.tagger is None:
             raise UserError(f"a {config.model_type} needs the configuration of its tagger")
         if model is None:
-            auto_class: Any = TokenTagger.auto_class
+            auto_class: Any = TokenClassifier.auto_class
             model = auto_class.from_config(AutoConfig.for_model(**config.tagger))
-        self.tagger = TokenTagger(model, batching)
+        self.tagger = TokenClassifier(model, batching)
         self.__dict__["encoder"] = self.tagger.encoder
         self.encoder_prefix = f"tagger.{self.tagger.encoder_prefix}"
         self.crf = LinearChainCrf(self.labels.names, config.scheme)
@@ -72,7 +72,7 @@ class CrfTagger(CustomModel):
         legal. ``name`` and ``options`` are those of ``load_config``. Raises ``UserError`` if the
         model cannot be loaded, or comes with Python code.
         """
-        model = load_task_model(TokenTagger.auto_class, name, labels=labels, **options)
+        model = load_task_model(TokenClassifier.auto_class, name, labels=labels, **options)
         require_library_model(name, model)
         inner = model.config.to_dict()
         for stale in ("_name_or_path", "architectures"):  # those of the checkpoint

@@ -1,4 +1,4 @@
-"""TokenTagger: logits for each word, from its first subword or from all of them.
+"""TokenClassifier: logits for each word, from its first subword or from all of them.
 
 Jurafsky & Martin, chapter "Masked Language Models", section on sequence labeling. Rows are selected
 before dropout and classifier, as a head over W words costs less than one over T tokens.
@@ -23,16 +23,16 @@ from finetune.types import Batch, UserError
 Subwords = Literal["first", "all"]
 
 
-class TokenTagger(PretrainedHead):
+class TokenClassifier(PretrainedHead):
     """Logits of C tags for each of W words, or for each of their subwords.
 
     ``subwords`` names those that get logits, ``"first"`` or ``"all"``. The other arguments and the
     attributes are those of ``PretrainedHead``.
 
     Example:
-        >>> from finetune import Encoding, TokenTagger, pack
+        >>> from finetune import Encoding, TokenClassifier, pack
         >>> tags = ["O", "B-PER", "I-PER"]
-        >>> model = TokenTagger.from_pretrained("roberta-base", labels=tags)  # doctest: +SKIP
+        >>> model = TokenClassifier.from_pretrained("roberta-base", labels=tags)  # doctest: +SKIP
         >>> batch = pack([Encoding(0, [0, 713, 16, 2], word_starts=[1, 2, 3])])  # 2 words
         >>> model(batch).shape  # doctest: +SKIP
         torch.Size([2, 3])
@@ -58,7 +58,7 @@ class TokenTagger(PretrainedHead):
         subwords: Subwords = "first",
         batching: Batching = "auto",
         **options: Any,
-    ) -> TokenTagger:
+    ) -> TokenClassifier:
         """Load a tagger; ``labels`` are its tags, ``options`` those of ``load_task_model``."""
         model = load_task_model(cls.auto_class, name, labels=labels, **options)
         return cls(model, batching, subwords)

@@ -1,6 +1,6 @@
 """A callback, and a metric of one's own that selects the model.
 
-python examples/own_metric.py          # MODEL, STEPS and OUT in the environment override
+python examples/custom_metric.py          # MODEL, STEPS and OUT in the environment override
 """
 
 import os
@@ -14,7 +14,7 @@ def weighted_errors(gold: list[str], predicted: list[str]) -> float:
     return sum((6 if g == "positive" else 1) * (g != p) for g, p in pairs) / len(pairs)
 
 
-cost = finetune.OwnMetric(weighted_errors, lower_is_better=True)
+cost = finetune.CustomMetric(weighted_errors, lower_is_better=True)
 
 
 class Progress(finetune.Callback):
@@ -35,7 +35,7 @@ if __name__ == "__main__":
         data="examples/data/sentiment",
         model=os.environ.get("MODEL", "minilm"),
         steps=int(os.environ.get("STEPS", "0")) or None,
-        out=os.environ.get("OUT", "runs/example-own-metric"),
+        out=os.environ.get("OUT", "runs/example-custom-metric"),
         callbacks=[Progress()],
         metrics={"cost": cost},
         metric="cost",

@@ -1,4 +1,4 @@
-"""Metrics that users write: any function of gold and predictions."""
+"""Custom metrics: any function of gold and predictions."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from finetune.evaluation.metrics import METRICS
-from finetune.types import OwnMetricError, UserError
+from finetune.types import CustomMetricError, UserError
 
 
 @dataclass(frozen=True)
-class OwnMetric:
-    """A metric of one's own: ``function(gold, predicted) -> number`` over lists of examples.
+class CustomMetric:
+    """A custom metric: ``function(gold, predicted) -> number`` over lists of examples.
 
     Both lists hold labels, tuples of labels, numbers, tags of words, or tuples of ``Span``, by the
     task. With ``probabilities``, ``predicted`` holds the probability of each label by its name.
 
     Example:
-        >>> cost = OwnMetric(lambda gold, predicted: 1.0, lower_is_better=True)
+        >>> cost = CustomMetric(lambda gold, predicted: 1.0, lower_is_better=True)
     """
 
     function: Callable[[list[Any], list[Any]], float]
@@ -32,14 +32,14 @@ class OwnMetric:
         """Return the score.
 
         Raises:
-            OwnMetricError: The function raised an error.
+            CustomMetricError: The function raised an error.
             UserError: It did not return a finite number.
         """
         name = getattr(self.function, "__qualname__", repr(self.function))
         try:
             value = self.function(list(gold), list(predicted))
         except Exception as error:
-            raise OwnMetricError(f"the metric {name} raised {type(error).__name__}") from error
+            raise CustomMetricError(f"the metric {name} raised {type(error).__name__}") from error
         try:
             number = float(value)
         except (TypeError, ValueError):
@@ -49,52 +49,54 @@ class OwnMetric:
         return number
 
 
-def load_metric(setting: str) -> tuple[str, OwnMetric]:
-    """Return the name and the metric that `FILE.py:NAME` names, a function or an ``OwnMetric``.
+def load_metric(setting: str) -> tuple[str, CustomMetric]:
+    """Return the name and the metric that `FILE.py:NAME` names, a function or a ``CustomMetric``.
 
     The file is executed.
     """
     path, _, name = setting.rpartition(":")
     if not path.endswith(".py") or not name.isidentifier():
-        raise UserError(f"an own metric must be FILE.py:FUNCTION, not {setting!r}.")
+        raise UserError(f"a custom metric must be FILE.py:FUNCTION, not {setting!r}.")
     if not Path(path).is_file():
         raise UserError(f"{path}: no such file, for the metric {name}.")
-    spec = importlib.util.spec_from_file_location(f"own_metrics_{Path(path).stem}", path)
+    spec = importlib.util.spec_from_file_location(f"custom_metrics_{Path(path).stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise OwnMetricError(f"{path} raised {type(error).__name__}") from error
+        raise CustomMetricError(f"{path} raised {type(error).__name__}") from error
     found = vars(module).get(name)
     if not callable(found):
         raise UserError(f"{path}: there is no function {name!r} in it.")
     return name, as_metric(found)
 
 
-def as_metric(found: Callable[..., Any]) -> OwnMetric:
+def as_metric(found: Callable[..., Any]) -> CustomMetric:
     """Return a function as a metric of which higher values are better."""
-    return found if isinstance(found, OwnMetric) else OwnMetric(found)
+    return found if isinstance(found, CustomMetric) else CustomMetric(found)
 
 
-def own_metrics(
+def custom_metrics(
     settings: Sequence[str], given: Mapping[str, Callable[..., Any]]
-) -> dict[str, OwnMetric]:
-    """Return the metrics that settings and callers name."""
+) -> dict[str, CustomMetric]:
+    """Return the custom metrics that settings and callers name."""
     found = dict(map(load_metric, settings)) | {n: as_metric(f) for n, f in given.items()}
     for name in found:
         if any(name in table for table in METRICS.values()) or ":" in name:
-            raise UserError(f"the own metric {name!r} needs another name: it is a metric already.")
+            raise UserError(
+                f"the custom metric {name!r} needs another name: a built-in metric has it."
+            )
     return found
 
 
-def own_scores(
-    metrics: Mapping[str, OwnMetric],
+def custom_scores(
+    metrics: Mapping[str, CustomMetric],
     gold: Sequence[Any],
     predicted: Sequence[Any],
     probabilities: Sequence[Mapping[str, float] | None],
 ) -> dict[str, float]:
-    """Return the scores of own metrics by name."""
+    """Return the scores of custom metrics by name."""
     return {
         name: metric(
             gold, probabilities_of_labels(probabilities) if metric.probabilities else predicted
@@ -106,5 +108,5 @@ def own_scores(
 def probabilities_of_labels(rows: Sequence[Mapping[str, float] | None]) -> list[dict[str, float]]:
     """Return the probabilities of labels by name; UserError if an example has none."""
     if any(row is None for row in rows):
-        raise UserError("an own metric of probabilities needs predictions of labels of texts.")
+        raise UserError("a custom metric of probabilities needs predictions of labels of texts.")
     return [dict(row or {}) for row in rows]

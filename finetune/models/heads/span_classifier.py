@@ -1,4 +1,4 @@
-"""SpanNer: scores of each type for every candidate span of words.
+"""SpanClassifier: scores of each type for every candidate span of words.
 
 Jurafsky & Martin, chapter "Masked Language Models", span-based NER: all spans up to a number of
 words are candidates, and each gets one of the types or none, y = softmax(FFN(spanrep_ij)).
@@ -17,7 +17,7 @@ from transformers import AutoModel, PreTrainedModel
 from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching, Encoder, remove_pooler
 from finetune.models.heads.base import CustomModel, labels_of, require_library_model
-from finetune.models.heads.configurations import SpanNerConfig
+from finetune.models.heads.configurations import SpanClassifierConfig
 from finetune.models.heads.span_scorers import (
     BIAFFINE_WIDTH,
     BiaffineScorer,
@@ -33,30 +33,30 @@ PRIOR = 0.01
 first has to learn that most candidates are none (Lin et al., 2017)."""
 
 
-class SpanNer(CustomModel):
+class SpanClassifier(CustomModel):
     """Scores of C classes for each of S candidate spans of words.
 
     Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one.
     ``encoder`` is a view of ``model``, the Hugging Face encoder; ``scorer`` is on top of it.
 
     Example:
-        >>> from finetune import Encoding, SpanNer, pack
-        >>> labels, load = ["PER", "LOC"], SpanNer.from_encoder
+        >>> from finetune import Encoding, SpanClassifier, pack
+        >>> labels, load = ["PER", "LOC"], SpanClassifier.from_encoder
         >>> model = load("roberta-base", labels=labels, max_width=8)  # doctest: +SKIP
         >>> batch = pack([Encoding(0, [0, 713, 16, 2], word_starts=[1, 2, 3])])  # 2 words
         >>> model(batch).shape  # 3 candidates, none and 2 types  # doctest: +SKIP
         torch.Size([3, 3])
     """
 
-    config_class = SpanNerConfig
+    config_class = SpanClassifierConfig
     base_model_prefix = "model"
     head_lr_factor: ClassVar[float] = 10.0
-    config: SpanNerConfig
+    config: SpanClassifierConfig
     encoder_prefix = "model."
 
     def __init__(
         self,
-        config: SpanNerConfig,
+        config: SpanClassifierConfig,
         batching: Batching = "auto",
         model: PreTrainedModel | None = None,
     ) -> None:
@@ -98,17 +98,17 @@ class SpanNer(CustomModel):
         decoding: str = "nested",
         batching: Batching = "auto",
         **options: Any,
-    ) -> SpanNer:
+    ) -> SpanClassifier:
         """Make a model to train on a pretrained encoder, in float32.
 
         ``labels`` are the types, without one for none; the other settings are those of
-        ``SpanNerConfig``, ``batching`` is that of ``Encoder``, ``name`` and ``options`` are those
-        of ``load_config``. Raises ``UserError`` if settings are not legal together, or the encoder
-        cannot be loaded or comes with Python code.
+        ``SpanClassifierConfig``, ``batching`` is as in ``Encoder``, ``name`` and ``options`` are
+        as in ``load_config``. Raises ``UserError`` if settings are not legal together, or the
+        encoder cannot be loaded or comes with Python code.
         """
         inner = load_config(name, **options)
         names = LabelSet(labels)
-        config = SpanNerConfig(
+        config = SpanClassifierConfig(
             encoder=inner,
             representation=representation,
             word_vectors=word_vectors,
@@ -148,4 +148,4 @@ class SpanNer(CustomModel):
         return labels_of(self.config)
 
 
-AutoModel.register(SpanNerConfig, SpanNer, exist_ok=True)
+AutoModel.register(SpanClassifierConfig, SpanClassifier, exist_ok=True)
