@@ -22,9 +22,9 @@ if TYPE_CHECKING:
         TrainConfig,
     )
     from finetune.data import Dataset, read_text, read_tokens
+    from finetune.embeddings.evaluation.standardization import Standardizer
     from finetune.evaluation.custom_metrics import CustomMetric
     from finetune.evaluation.hf_trainer import compute_metrics
-    from finetune.evaluation.standardization import Standardizer
     from finetune.inference.embed import Embedder
     from finetune.inference.loop import predict
     from finetune.inference.predictor import Predictor, load
@@ -62,7 +62,7 @@ _HOMES = {
     "data": "Dataset read_text read_tokens",
     "evaluation.hf_trainer": "compute_metrics",
     "evaluation.custom_metrics": "CustomMetric",
-    "evaluation.standardization": "Standardizer",
+    "embeddings.evaluation.standardization": "Standardizer",
     "inference.embed": "Embedder",
     "inference.loop": "predict",
     "inference.predictor": "Predictor load",

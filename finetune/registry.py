@@ -91,12 +91,12 @@ COMMANDS = {
     "suggest": "finetune.annotation.cli.suggest:Suggest",
     "review": "finetune.annotation.cli.review:Review",
     "predict": "finetune.cli.predict:Predict",
-    "embed": "finetune.cli.embed:Embed",
-    "similarity": "finetune.cli.similarity:Similarity",
-    "geometry": "finetune.cli.geometry:Geometry",
-    "map": "finetune.cli.map:Map",
-    "wsd": "finetune.cli.wsd:Wsd",
-    "wic": "finetune.cli.wic:Wic",
+    "embed": "finetune.embeddings.cli.embed:Embed",
+    "similarity": "finetune.embeddings.cli.similarity:Similarity",
+    "geometry": "finetune.embeddings.cli.geometry:Geometry",
+    "map": "finetune.embeddings.cli.map:Map",
+    "wsd": "finetune.embeddings.cli.wsd:Wsd",
+    "wic": "finetune.embeddings.cli.wic:Wic",
     "serve": "finetune.deployment.cli.serve:Serve",
     "export": "finetune.deployment.cli.export:Export",
     "score": "finetune.cli.score:Score",
@@ -110,6 +110,27 @@ COMMANDS = {
     "bench": "finetune.benchmark.cli:Bench",
 }
 """The commands that train no task. The order is the order in `finetune --help`."""
+
+FORMATS = {".xml": "finetune.embeddings.data.word_sense_files:read_sense_xml"}
+"""The readers of data files of a wing by their suffix."""
+
+
+class KindPaths(NamedTuple):
+    """Where a kind of predictions is defined."""
+
+    kind: str
+    """A ``finetune.evaluation.predictions.PredictionKind``."""
+    first_line: str
+    """The pattern of the first line of files that only this kind has."""
+
+
+PREDICTION_KINDS = {
+    "senses": KindPaths(
+        "finetune.embeddings.evaluation.sense_predictions:SENSES",
+        r"\S+(\s+[^\s%]+%[1-5]:\d\d:\d\d:\S*)+\s*",
+    )
+}
+"""The kinds of predictions of a wing, by the key of a line that has them."""
 
 OPTIONS = {"check --label-errors": "finetune.annotation.cli.label_errors:find_label_errors"}
 """Options of commands of the core that a wing carries out."""

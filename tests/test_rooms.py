@@ -31,7 +31,7 @@ ROOMS = (
     "cli",
 )
 """The core. Each room imports only those before it."""
-WINGS = ("annotation", "benchmark", "deployment", "pretraining")
+WINGS = ("annotation", "benchmark", "deployment", "embeddings", "pretraining")
 """Subjects beside the core, which imports none of them. A wing imports the core and itself."""
 
 STANDARD_LIBRARY_ONLY = (
@@ -149,6 +149,15 @@ def test_wings_do_not_import_each_other(wing: str):
     others = {*WINGS} - {wing}
     found = {(module, name) for module in of_rooms(wing) for name in ours(module)}
     assert not [pair for pair in found if pair[1].split(".")[0] in others]
+
+
+@pytest.mark.parametrize("module", [m for m in of_rooms(*WINGS) if m.count(".") > 1])
+def test_rooms_of_a_wing_have_the_order_of_the_core(module: str):
+    wing, room = module.split(".")[:2]
+    if room not in ROOMS:
+        return
+    later = {f"{wing}.{name}" for name in ROOMS[ROOMS.index(room) + 1 :]}
+    assert not [name for name in ours(module) if ".".join(name.split(".")[:2]) in later]
 
 
 def test_names_are_imported_from_where_they_are_defined():

@@ -20,7 +20,8 @@ from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, DataFile, ReadOptions, name_without_gz, read_lines
 from finetune.data.tables import Table
 from finetune.data.token_records import Sentences
-from finetune.data.word_sense_files import read_sense_xml
+from finetune.registry import FORMATS as FORMATS_OF_WINGS
+from finetune.registry import Registry
 
 
 class Format(NamedTuple):
@@ -29,6 +30,11 @@ class Format(NamedTuple):
     suffixes: tuple[str, ...]
     read: Callable[[DataFile, ReadOptions], Table | Sentences]
     by_lines: bool = True
+
+
+def _format_of_wing(suffix: str) -> Format:
+    readers = Registry[Callable[[DataFile, ReadOptions], Table | Sentences]](FORMATS_OF_WINGS)
+    return Format((suffix,), lambda file, options: readers[suffix](file, options))
 
 
 FORMATS = {
@@ -41,9 +47,9 @@ FORMATS = {
     "parquet": Format((".parquet",), tables.read_parquet, by_lines=False),
     "conll": Format((".conll", ".bio", ".iob", ".iob2", ".bmes", ".bioes", ".bilou"), read_conll),
     "conllu": Format((".conllu",), read_conll),
-    "xml": Format((".xml",), read_sense_xml),
     "standoff": Format((".ann",), read_brat, by_lines=False),
 }
+FORMATS |= {suffix[1:]: _format_of_wing(suffix) for suffix in FORMATS_OF_WINGS}
 SUFFIXES = {suffix: name for name, format in FORMATS.items() for suffix in format.suffixes}
 """The format of each file suffix."""
 

@@ -20,9 +20,8 @@ from finetune.data.tag_schemes import (
     tags_to_spans,
 )
 from finetune.data.token_records import ParsedSpans, TokenRecord, read_relations, read_spans
-from finetune.data.wordnet import sense_key
 from finetune.evaluation.pairs import CharacterSpans, Pairs, pair, spans_in_characters
-from finetune.evaluation.predictions import PredictionFile, ids_of
+from finetune.evaluation.predictions import KINDS, PredictionFile, ids_of
 from finetune.types import Example, Relation, SenseTarget, Span, TokenExample, quantity
 
 
@@ -96,8 +95,8 @@ def align(file: PredictionFile, gold: Gold, kind: str | None = None) -> AlignedP
         return _align_relations(file, gold)
     if kind == "subwords":
         return _align_subwords(file, gold)
-    if kind == "senses":
-        return _align_senses(file, gold)
+    if kind in KINDS:
+        return KINDS[kind].align(file, gold)
     return _align_labels(file, gold, numbers=kind == "number")
 
 
@@ -153,26 +152,6 @@ def _align_subwords(file: PredictionFile, gold: Gold) -> AlignedPredictions:
         rows.append(row)
         examples.append(example)
     return AlignedPredictions("subwords", subwords, predicted, examples=examples, rows=rows, by=by)
-
-
-def _align_senses(file: PredictionFile, gold: Gold) -> AlignedPredictions:
-    """Align the senses of targets by id; systems may leave targets out."""
-    targets = [target for target in gold.examples if isinstance(target, SenseTarget)]
-    if file.ids is None:
-        raise DataError(f"{file}: its lines have no ids: write the `id` of each target.")
-    keys, places = [target.key for target in targets], [target.where for target in targets]
-    order = align_ids(file, keys, places, gold.name, [False] * len(keys))
-    pairs = [
-        (target, {} if row is None else file.rows[row][1])
-        for target, row in zip(targets, order, strict=True)
-        if target.senses
-    ]
-    if not pairs:
-        raise DataError(f"{gold.name}: no target has gold senses.")
-    found, rows = map(list, zip(*pairs, strict=True))
-    predicted = [tuple(sense_key(s) or s for s in row.get("senses", ())) for row in rows]
-    senses = [target.senses for target in found]
-    return AlignedPredictions("senses", senses, predicted, examples=found, rows=rows, by="id")
 
 
 def predicts_numbers(file: PredictionFile) -> bool:

@@ -10,11 +10,12 @@ the text or words to show, so that nothing has to read the data again:
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from finetune.config.values import conforms, description
 from finetune.data import DataError, read_gold, read_text_file, read_token_file
@@ -24,9 +25,7 @@ from finetune.data.formats import format_of, open_data
 from finetune.data.json_files import parse_json
 from finetune.data.labels import convert_labels
 from finetune.data.token_records import TokenRecord, read_relations, read_spans
-from finetune.data.word_sense_files import parse_keys, read_keys
-from finetune.data.word_senses import read_sense_gold
-from finetune.data.wordnet import sense_key
+from finetune.registry import PREDICTION_KINDS, Registry
 from finetune.types import (
     Example,
     MaskedPrediction,
@@ -39,6 +38,33 @@ from finetune.types import (
     relation_records,
 )
 
+if TYPE_CHECKING:
+    from finetune.evaluation.alignment import AlignedPredictions, Gold
+
+Row = tuple[str, dict[str, Any]]
+"""The ``file:line`` of a line of predictions, and its JSON object."""
+
+
+class PredictionKind(Protocol):
+    """A kind of predictions that a wing reads and aligns."""
+
+    def read(self, file: DataFile) -> list[Row]:
+        """Read predictions in a format of their own."""
+
+    def gold_of(self, where: str, row: Mapping[str, Any]) -> SenseTarget:
+        """Return the gold that a line holds."""
+
+    def read_gold(self, source: str | Path | DataFile, encoding: str) -> Sequence[SenseTarget]:
+        """Read a file of gold."""
+
+    def align(self, file: PredictionFile, gold: Gold) -> AlignedPredictions:
+        """Align predictions with gold."""
+
+
+KINDS: Registry[PredictionKind] = Registry(
+    {name: paths.kind for name, paths in PREDICTION_KINDS.items()}
+)
+
 
 @dataclass(frozen=True)
 class PredictionFile:
@@ -48,7 +74,7 @@ class PredictionFile:
     """
 
     path: Path
-    rows: Sequence[tuple[str, dict[str, Any]]]
+    rows: Sequence[Row]
     format: str
     has_gold: bool
     lines: Sequence[Line] = ()
@@ -59,7 +85,7 @@ class PredictionFile:
     @property
     def kind(self) -> str:
         """The key of the lines with the prediction; ``tags`` where a line has spans too."""
-        names = ("relations", "tags", "spans", "label", "subwords", "senses")
+        names = ("relations", "tags", "spans", "label", "subwords", *KINDS)
         kinds = {next((name for name in names if name in row), "") for _, row in self.rows}
         if len(kinds) == 1 and (kind := kinds.pop()):
             return kind
@@ -78,8 +104,8 @@ class PredictionFile:
         if self.format == "conll":
             opened = DataFile(str(self.path), "conll", self.lines)
             return read_gold_file(opened, {"tags": "-2"}, kind)
-        if kind == "senses":
-            return [_gold_target(where, row) for where, row in self.rows]
+        if kind in KINDS:
+            return [KINDS[kind].gold_of(where, row) for where, row in self.rows]
         read = _gold_text if kind in ("label", "subwords") else _gold_sentence
         return [read(index, where, row) for index, (where, row) in enumerate(self.rows)]
 
@@ -94,10 +120,9 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
     format = opened.format if opened.format in ("conll", "conllu") else "jsonl"
     if opened.format in ("txt", "tsv", "unknown"):
         format = "jsonl" if opened.first_line().lstrip().startswith(("{", "[")) else "conll"
-        if parse_keys(opened.first_line()):
-            keys = enumerate(read_keys(str(path), opened), 1)
-            found = [(opened.where(n), {"id": id, "senses": s}) for n, (id, s) in keys]
-            return PredictionFile(path, found, "keys", False)
+        for kind, paths in PREDICTION_KINDS.items():
+            if re.fullmatch(paths.first_line, opened.first_line()):
+                return PredictionFile(path, KINDS[kind].read(opened), kind, False)
     opened.format = format
     has_gold = format == "conll" and find_layout(opened, {}).num_columns >= 3
     lines = opened.peek(sys.maxsize) if has_gold else []
@@ -136,8 +161,8 @@ def read_gold_file(
             "predictions of masked subwords hold their gold, which depends on the masks: use "
             "`finetune analyze` or `compare` without a file of gold."
         )
-    if kind == "senses":
-        return read_sense_gold(path, encoding)
+    if kind in KINDS:
+        return KINDS[kind].read_gold(path, encoding)
     if kind == "label":
         examples = list(read_text_file(path, **options))
         return convert_labels({"gold": examples}, typed=False)[0]["gold"]
@@ -183,15 +208,6 @@ def _gold_text(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
     label = tuple(gold) if isinstance(gold, list) else gold
     text, pair = row.get("text", ""), row.get("text_pair")
     return TextExample(index, text, pair, label, row.get("where", where), row.get("id"))
-
-
-def _gold_target(where: str, row: Mapping[str, Any]) -> SenseTarget:
-    gold = row["gold"] or []
-    if not isinstance(gold, list) or not all(isinstance(sense, str) for sense in gold):
-        raise DataError(f"{where}: `gold` must be a list of senses, not {gold!r:.60}.")
-    senses = tuple(sense_key(sense) or sense for sense in gold)
-    lemma, pos, key = row.get("lemma", ""), row.get("pos", ""), str(row.get("id", ""))
-    return SenseTarget(0, 0, lemma, pos, senses, key, row.get("document"), row.get("where", where))
 
 
 def _gold_sentence(index: int, where: str, row: Mapping[str, Any]) -> TokenExample:

@@ -22,9 +22,9 @@ from finetune.data import (
 from finetune.data.json_files import parse_json
 from finetune.data.label_names import read_label_map
 from finetune.data.running_text import read_running_text
-from finetune.data.similarity_pairs import read_similarity
 from finetune.data.tokens import read_gold
-from finetune.data.word_senses import read_senses
+from finetune.embeddings.data.similarity_pairs import read_similarity
+from finetune.embeddings.data.word_senses import read_senses
 from finetune.evaluation.predictions import read_predictions
 from finetune.types import UserError
 from tests.fuzz.mutations import SEEDS, fuzz

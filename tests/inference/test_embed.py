@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet
 import pytest
 import torch
-from safetensors.numpy import load_file
 from transformers import AutoModel, AutoTokenizer
 
 import finetune
 from finetune.inference import embed
 from finetune.inference.embed import Embedder
-from finetune.inference.vector_files import write_vectors
-from finetune.runtime import progress
 from finetune.types import TextExample, TokenExample, UserError
 from tests import small_data
-from tests.command import run
 from tests.tiny import FAMILIES, LAYERS, WIDTH, save_tiny_checkpoint
 
 TEXTS = [
@@ -119,15 +112,6 @@ def test_words_are_read_as_their_text(family: str, unit: Any, tmp_path: Path) ->
         np.testing.assert_allclose(other.vectors, first.vectors, atol=1e-5)
 
 
-def test_files_of_words_need_a_unit_of_words(place: Path, tmp_path: Path) -> None:
-    (tmp_path / "w.conll").write_text("The O\nbank O\n", "utf-8")
-    (tmp_path / "w.jsonl").write_text('{"tokens": ["The", "bank"]}\n', "utf-8")
-    for name in ("w.conll", "w.jsonl"):
-        done = run("embed", place / "bert", "--file", tmp_path / name)
-        assert done.code == 2 and "holds words, not texts: add --unit word or" in done.err
-        assert run("embed", place / "bert", "--file", tmp_path / name, "--unit", "word").code == 0
-
-
 def test_long_inputs_are_read_in_windows(place: Path) -> None:
     word = Embedder(place / "bert", unit="word", max_length=20)
     (found,) = word.encode([TEXTS[4]])
@@ -193,61 +177,3 @@ def test_the_encoder_of_a_trained_model(place: Path, tmp_path: Path) -> None:
 
 def head_ids(place: Path) -> list[int]:
     return Embedder(place / "bert").tokenizer.text_subwords(["a man"])[0]
-
-
-@pytest.mark.parametrize("shape", [{}, {"layers": [0, -1], "combine": "none"}])
-@pytest.mark.parametrize("unit", ["text", "word"])
-def test_files_have_the_same_vectors(unit: str, shape: dict[str, Any], place: Path, tmp_path: Path):
-    embedder = Embedder(place / "bert", unit=unit, **shape)
-    expected = list(embedder.encode(TEXTS))
-    rows = np.concatenate([each.vectors for each in expected])
-    for suffix in (".npy", ".safetensors", ".parquet", ".jsonl"):
-        path = tmp_path / f"vectors{suffix}"
-        count, files = write_vectors(path, iter(expected), embedder.shape)
-        assert count == len(rows) and all(file.exists() for file in files)
-    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), rows)
-    np.testing.assert_array_equal(load_file(tmp_path / "vectors.safetensors")["vectors"], rows)
-    table = pyarrow.parquet.read_table(tmp_path / "vectors.parquet").to_pydict()
-    np.testing.assert_array_equal(np.array(table["vector"], dtype=np.float32), rows)
-    lines = [json.loads(line) for line in (tmp_path / "vectors.rows.jsonl").open()]
-    assert (
-        [line["unit"] for line in lines] == table["unit"] == [u for e in expected for u in e.units]
-    )
-    assert [line.get("start") for line in lines] == table["start"]
-    by_input = [json.loads(line) for line in (tmp_path / "vectors.jsonl").open()]
-    joined = np.concatenate(
-        [np.array(line["vectors"]).reshape(-1, *embedder.shape) for line in by_input]
-    )
-    np.testing.assert_allclose(joined, rows, atol=1e-6)
-    with pytest.raises(UserError, match=r"one of \.jsonl, \.parquet, \.npy, \.safetensors"):
-        write_vectors(tmp_path / "vectors.csv", expected, embedder.shape)
-
-
-def test_command(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
-    file = tmp_path / "texts.jsonl"
-    file.write_text(
-        "".join(json.dumps({"id": f"n{i}", "text": t}) + "\n" for i, t in enumerate(TEXTS))
-    )
-    model, out = str(place / "bert"), tmp_path / "out.npy"
-    outcome = run("embed", model, "--file", str(file), "--output", str(out), "--max-length", "30")
-    assert outcome.code == 0, outcome.err
-    assert f"wrote {out} and {tmp_path / 'out.rows.jsonl'}: 6 x {WIDTH}" in outcome.err
-    assert "1 input of more than 30 tokens read in several windows" in outcome.err
-    assert re.search(r"embedding: sequence \d+ .*sequences/s", outcome.err)
-    ids = [json.loads(line)["id"] for line in (tmp_path / "out.rows.jsonl").open()]
-    assert ids == [f"n{i}" for i in range(6)] and np.load(out).shape == (6, WIDTH)
-    printed = run(
-        "embed", model, "--text", "a man", "--text", "", "--unit", "word", "--layers=-1,0"
-    )
-    assert printed.code == 0, printed.err
-    lines = [json.loads(line) for line in printed.out.splitlines()]
-    assert [line["units"] for line in lines] == [["a", "man"], []]
-    assert lines[0]["offsets"] == [[0, 1], [2, 5]]
-    for wrong, message in (
-        (["--layers", "12"], "legal are last, last4, all and numbers"),
-        (["--output", str(tmp_path / "x.txt")], "the suffix names the format"),
-        (["--output", str(tmp_path / "none" / "x.npy")], "its folder does not exist"),
-    ):
-        outcome = run("embed", model, "--text", "a", *wrong)
-        assert outcome.code == 2 and message in outcome.err

@@ -1,0 +1,1 @@
+"""Embeddings: similarity, word senses, words in context, maps, geometry, ranking."""

@@ -1,0 +1,1 @@
+"""The commands `embed`, `similarity`, `geometry`, `map`, `wsd` and `wic`."""

@@ -1,0 +1,116 @@
+"""`finetune embed`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, UseAppendAction, arg
+
+from finetune.cli.command import Command
+from finetune.cli.output import ReadingOptions, check_output, quiet_libraries, show
+from finetune.config.tasks import column_map
+from finetune.types import TextExample, UserError, quantity
+
+if TYPE_CHECKING:
+    from finetune.types import Example
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embed(Command):
+    """Write vectors of texts, words or subwords from the layers of an encoder."""
+
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
+    """Model name, folder, or folder of a run."""
+    text: UseAppendAction[tuple[str, ...]] = ()
+    """A text; may be repeated. Write --text=TEXT if it begins with a dash."""
+    file: str | None = None
+    """Texts or words, as for `predict`; `-` is standard input."""
+    output: str | None = None
+    """File to write: .jsonl, .parquet, .npy or .safetensors. Unset prints JSON Lines."""
+    unit: Literal["text", "word", "subword"] = "text"
+    """The unit that gets a vector."""
+    layers: str = "last"
+    """`last`, `last4`, `all`, or numbers separated by commas: 0 is the output of the embeddings, 1
+    the first layer, -1 the last."""
+    combine: Literal["mean", "sum", "none"] = "mean"
+    """Mean or sum of the layers; none writes each of them."""
+    pooling: Literal["mean", "first", "max"] | None = None
+    """Pooling of a word over its subwords, or of a text over its tokens; first is the CLS token of
+    a text. Unset is the mean; texts and a run of `sentence` have the vector that was trained."""
+    normalize: bool = False
+    """Scale each vector to length 1."""
+    columns: tuple[str, ...] = ()
+    """Columns if their names are not recognized, as `role=column`."""
+    encoding: str = "utf-8"
+    """Text encoding of the file, such as `cp1252`, `utf-16` or `gb18030`."""
+    encoder: ReadingOptions = field(default_factory=ReadingOptions)
+    """Lengths, batches and source of the encoder."""
+
+    def run(self) -> None:
+        """Write the vectors of all inputs."""
+        if bool(self.text) == (self.file is not None):
+            raise UserError("embed needs either --text or --file (- is standard input).")
+        quiet_libraries()
+        from finetune.embeddings.inference.vector_files import check_suffix, record, write_vectors
+        from finetune.inference.embed import Embedder
+        from finetune.runtime.progress import Reporter
+
+        if self.output is not None:
+            check_output(self.output, [Path(self.file or "")])
+            check_suffix(Path(self.output))
+        embedder = Embedder(
+            self.model,
+            unit=self.unit,
+            layers=layer_numbers(self.layers),
+            combine=self.combine,
+            pooling=self.pooling,
+            normalize=self.normalize,
+            **self.encoder.keywords(),
+        )
+        with Reporter(quiet=self.output is None and sys.stdout.isatty()) as reporter:
+            embeddings = embedder.encode(self._inputs(), reporter)
+            if self.output is None:
+                for embedding in embeddings:
+                    show(json.dumps(record(embedding), ensure_ascii=False))
+            else:
+                count, files = write_vectors(Path(self.output), embeddings, embedder.shape)
+        if self.output is not None:
+            shape = " x ".join(map(str, (count, *embedder.shape)))
+            show(f"wrote {' and '.join(map(str, files))}: {shape}", error=True)
+        if number := embedder.num_windowed:
+            limit = f"of more than {embedder.max_length} tokens"
+            show(f"{quantity(number, 'input')} {limit} read in several windows", error=True)
+        if number := embedder.num_cut:
+            counted = quantity(number, "input")
+            show(f"{counted} cut to {embedder.max_length} tokens", error=True)
+
+    def _inputs(self) -> Iterator[Example]:
+        from finetune import data
+        from finetune.data.dataset import WordsNotTexts
+
+        file = self.file or ""
+        options: Any = {"columns": column_map(self.columns), "encoding": self.encoding}
+        if self.text:
+            yield from (TextExample(index, text) for index, text in enumerate(self.text))
+        elif self.unit == "text":
+            try:
+                yield from data.read_text_file(file, pair=False, labels=False, **options)
+            except WordsNotTexts:
+                raise UserError(
+                    f"{file}: holds words, not texts: add --unit word or --unit subword."
+                ) from None
+        else:
+            yield from data.read_token_file(file, **options)
+
+
+def layer_numbers(value: str) -> str | tuple[int, ...]:
+    """Return the numbers in a list of layers, or the value itself."""
+    try:
+        return tuple(int(number) for number in value.split(","))
+    except ValueError:
+        return value

@@ -1,0 +1,160 @@
+"""`finetune map`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, UseAppendAction, arg
+
+from finetune.cli.command import Command
+from finetune.cli.output import ReadingOptions, check_output, print_table, quiet_libraries, show
+from finetune.config.tasks import column_map
+from finetune.runtime.files import replace_file, require_replaceable
+from finetune.types import UserError, quantity
+
+if TYPE_CHECKING:
+    from finetune.embeddings.data.occurrences import Occurrences
+    from finetune.embeddings.inference.word_map import WordMap
+
+
+@dataclass(frozen=True, kw_only=True)
+class Map(Command):
+    """Draw the occurrences of a word in many contexts as a map of their vectors, layer by layer."""
+
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
+    """Model name, folder, or folder of a run."""
+    word: str
+    """The word; several with commas, forms of a word with slashes: bank/banks,die/dies/died. A form
+    that ends with * stands for all words that begin with it. A form may be several words."""
+    file: str
+    """Texts or sentences of any format of `predict`, with labels, tags, spans or nothing; `-` is
+    standard input."""
+    output: UseAppendAction[tuple[str, ...]] = ()
+    """File to write: .html (a page), .svg (a picture of each layer), .json or .csv (coordinates);
+    may be repeated."""
+    layers: str = "all"
+    """`all`, `last`, `last4`, or numbers separated by commas: 0 is the output of the embeddings."""
+    method: Literal["tsne", "umap", "pca"] = "tsne"
+    """Projection to the plane; umap needs the extra `umap`."""
+    limit: int = 300
+    """Most occurrences of a word; of more, a sample is drawn."""
+    match_case: bool = False
+    """Tell upper case from lower case."""
+    seed: int = 1
+    """Seed of the sample and of the projection."""
+    pooling: Literal["mean", "first", "max"] = "mean"
+    """Pooling of a word over its subwords."""
+    columns: tuple[str, ...] = ()
+    """Columns if their names are not recognized, as `role=column`, such as label=sense."""
+    encoding: str = "utf-8"
+    """Text encoding of the file, such as `cp1252`, `utf-16` or `gb18030`."""
+    encoder: ReadingOptions = field(default_factory=ReadingOptions)
+    """Lengths, batches and source of the encoder."""
+
+    def run(self) -> None:
+        """Write the map and print the scores of its layers."""
+        from finetune.embeddings.data.occurrences import (
+            find_occurrences,
+            parse_words,
+            read_examples,
+        )
+
+        self._check_outputs()
+        words = parse_words(self.word)
+        columns: Any = column_map(self.columns)
+        found = find_occurrences(
+            read_examples(self.file, columns=columns, encoding=self.encoding),
+            words,
+            match_case=self.match_case,
+            limit=self.limit,
+            seed=self.seed,
+        )
+        for line in self._counted(found):
+            show(line, error=True)
+        quiet_libraries()
+        from finetune.embeddings.cli.embed import layer_numbers
+        from finetune.embeddings.inference.word_map import make_word_map
+        from finetune.inference.embed import Embedder
+        from finetune.runtime.progress import Reporter
+
+        embedder = Embedder(
+            self.model,
+            unit="word",
+            layers=layer_numbers(self.layers),
+            combine="none",
+            pooling=self.pooling,
+            **self.encoder.keywords(),
+        )
+        word_map = make_word_map(
+            embedder, found.sample, method=self.method, seed=self.seed, reporter=Reporter()
+        )
+        self._write(word_map)
+        _print_scores(word_map)
+
+    def _check_outputs(self) -> None:
+        if not self.output:
+            raise UserError("map needs --output FILE: .html, .svg, .json or .csv.")
+        for output in self.output:
+            if Path(output).suffix.lower() in (".png", ".pdf", ".jpg"):
+                raise UserError(
+                    f"--output {output}: a picture is written as .svg, which browsers and Inkscape "
+                    "turn into PNG and PDF."
+                )
+            check_output(output, [Path(self.file)], _FORMATS)
+            if Path(output).suffix == ".html":
+                require_replaceable(Path(output), "<!doctype html", "--output")
+
+    def _counted(self, found: Occurrences) -> list[str]:
+        """Return lines about the numbers of occurrences."""
+        lines = []
+        for word, number in found.found.items():
+            sampled = f", {self.limit:,} drawn at random (--limit)" if number > self.limit else ""
+            texts = quantity(found.num_texts, "text")
+            lines.append(f"{word}: {quantity(number, 'occurrence')} in {texts}{sampled}")
+        if found.num_repeated:
+            lines.append(f"repeated contexts left out: {found.num_repeated:,}")
+        if missing := sum(each.label is None for each in found.sample):
+            lines.append(f"occurrences without a label: {missing:,} of {len(found.sample):,}")
+        return lines
+
+    def _write(self, word_map: WordMap) -> None:
+        """Write all files."""
+        from finetune.embeddings.inference.word_map import write_csv, write_json
+        from finetune.embeddings.reporting.word_map import write_page, write_picture
+
+        writers = {
+            ".html": write_page,
+            ".svg": write_picture,
+            ".json": write_json,
+            ".csv": write_csv,
+        }
+        for output in self.output:
+            with replace_file(Path(output), follow=True) as file:
+                writers[Path(output).suffix](file, word_map, self.model)
+        show(f"wrote {' and '.join(self.output)}", error=True)
+
+
+_FORMATS = (".html", ".svg", ".json", ".csv")
+
+
+def _print_scores(word_map: WordMap) -> None:
+    """Print the scores of each layer, and what the most frequent labels would reach."""
+    from finetune.embeddings.evaluation.projection import majority
+
+    names = {
+        "purity": "1-NN purity",
+        "silhouette": "silhouette",
+        "self_similarity": "mean cosine",
+        "trustworthiness": "trustworthiness",
+    }
+    known = [key for key in names if getattr(word_map.scores[0], key) is not None]
+    rows = [[each.layer, *(getattr(each, key) for key in known)] for each in word_map.scores]
+    print_table(["layer", *(names[key] for key in known)], rows)
+    words, labels = zip(*((each.word, each.label) for each in word_map.occurrences), strict=True)
+    number, share = majority(words, labels)
+    if number:
+        show(
+            f"(always the main label of the word: 1-NN purity {share:.4f}, {number:,} occurrences)"
+        )

@@ -1,0 +1,1 @@
+"""Readers of word senses, similarity pairs and occurrences of words."""

@@ -1,0 +1,209 @@
+"""Sentences with words whose senses are annotated or to be found: rows to TokenExamples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from finetune.data.dataset import DataError, Dataset
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
+from finetune.data.formats import open_data, read_file
+from finetune.data.sources import open_splits, resolve
+from finetune.data.tables import Table
+from finetune.data.token_records import DOCUMENT_COLUMNS, WORD_COLUMNS, Sentences
+from finetune.data.word_splitting import split_words
+from finetune.embeddings.data.word_sense_files import read_keys
+from finetune.embeddings.data.wordnet import DATA_FILES, base_forms, pos_of, sense_key
+from finetune.types import SenseTarget, TokenExample, UserError
+
+_POS = {
+    **{name: name for name in DATA_FILES},
+    "N": "NOUN",
+    "V": "VERB",
+    "A": "ADJ",
+    "S": "ADJ",
+    "R": "ADV",
+}
+"""The part of speech of each legal name, in upper case: universal tags and WordNet's letters."""
+_MARKED = re.compile(r"\*([^*=\s](?:[^*=]*[^*=\s])?)(?:=([^*]+))?\*")
+_FRAMEWORK_ID = re.compile(r"((?:.+\.)?d\d+)\.s\d+\.t\d+")
+_TARGET = (
+    '{"start": 0, "end": 1, "lemma": "bank", "pos": "NOUN", "senses": ["bank%1:14:00::"]}, end '
+    "exclusive"
+)
+
+
+def read_senses(
+    spec: str, *, splits: Sequence[str] | None = None, encoding: str = UTF_8
+) -> Dataset:
+    """Read sentences with targets into TokenExamples.
+
+    Args:
+        spec: As in ``read_text``. Files are JSON Lines or Parquet with ``tokens`` and ``targets``,
+            or the XML of the framework of Raganato et al. 2017 with its file of gold keys.
+        splits: The splits to read; None reads all.
+        encoding: Text encoding of the files.
+
+    Raises:
+        DataError: If the data cannot be read; the message names file and line.
+    """
+    source = open_splits(resolve(spec), splits, _open, encoding)
+    examples = {split: list(_examples(table)) for split, table in source.splits.items()}
+    for split, rows in examples.items():
+        if not any(example.targets for example in rows):
+            name = source.splits[split].name
+            raise DataError(f"{name}: no row of {split} has targets: add some, or leave it out.")
+    return Dataset(
+        source.name, examples, notes=list(source.notes), format=source.format, pinned=source.pinned
+    )
+
+
+def read_sense_file(source: str | Path, encoding: str = UTF_8) -> Iterator[TokenExample]:
+    """Stream the sentences of one file; `-` is standard input."""
+    yield from _examples(_open(open_data(source, encoding=encoding)))
+
+
+def marked_sentence(
+    text: str, known: Callable[[str, str], bool], where: str = "--text"
+) -> TokenExample:
+    """Return a sentence typed by hand, with the words between asterisks as targets.
+
+    A target has the lemmas and parts of speech that are ``known`` (their function), one
+    ``SenseTarget`` for each. ``*went=go*`` gives the lemma.
+
+    Raises:
+        UserError: No word is marked, or one has no known sense.
+    """
+    plain, marked, position = "", [], 0
+    for match in _MARKED.finditer(text):
+        plain += text[position : match.start()]
+        word = match[1].strip()
+        marked.append((len(plain), len(plain) + len(word), word, (match[2] or "").strip()))
+        plain += word
+        position = match.end()
+    plain += text[position:]
+    if not marked:
+        raise UserError(
+            f"{where} {text!r:.80}: no word is marked: put the word between asterisks, as in "
+            "'He sat on the *bank*.'"
+        )
+    words, offsets = split_words(plain)
+    targets = []
+    for begin, end, word, lemma in marked:
+        inside = [n for n, (a, b) in enumerate(offsets) if a < end and b > begin]
+        found = [
+            (form, pos)
+            for pos in DATA_FILES
+            for form in base_forms(lemma or word, pos)
+            if known(form, pos)
+        ]
+        if not found or not inside:
+            raise UserError(
+                f"{where}: no sense of {lemma or word!r} is known: name WordNet's files with "
+                f"--inventory, or write the base form after an equals sign, as in *{word}=go*."
+            )
+        for form, pos in found:
+            span = (inside[0], inside[-1] + 1)
+            targets.append(SenseTarget(*span, form, pos, key=word, where=where))
+    return TokenExample(0, tuple(words), text=plain, where=where, targets=tuple(targets))
+
+
+def read_sense_gold(source: str | Path | DataFile, encoding: str = UTF_8) -> list[SenseTarget]:
+    """Return the targets of a data file, or of a file of gold keys."""
+    file = open_data(source, encoding=encoding)
+    if file.format in ("txt", "unknown", "conll"):
+        return [
+            SenseTarget(
+                0,
+                0,
+                senses[0].partition("%")[0],
+                pos_of(senses[0]),
+                tuple(senses),
+                id,
+                where=file.name,
+            )
+            for id, senses in read_keys(file.name, file)
+        ]
+    return [target for example in _examples(_open(file)) for target in example.targets]
+
+
+def _open(file: DataFile) -> Table:
+    if file.format in ("txt", "unknown", "tsv", "csv", "conll", "conllu", "standoff"):
+        raise DataError(
+            f"{file.name} has no targets: give JSON Lines with tokens and targets, or the "
+            "NAME.data.xml of the framework of Raganato et al. with NAME.gold.key.txt."
+        )
+    table = read_file(file, ReadOptions())
+    assert not isinstance(table, Sentences)
+    return table
+
+
+def _examples(table: Table) -> Iterator[TokenExample]:
+    for index, record in enumerate(table.records):
+        tokens = next((v for n in WORD_COLUMNS if (v := record.values.get(n)) is not None), None)
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            raise DataError(
+                f"{record.where}: tokens must be a list of words, not {tokens!r:.60}; columns "
+                f"here: {', '.join(record.values)}."
+            )
+        documents = (record.values.get(name) for name in DOCUMENT_COLUMNS)
+        document = next((str(name) for name in documents if name not in (None, "")), None)
+        targets = tuple(_targets(record, index, len(tokens), document))
+        yield TokenExample(
+            index,
+            tuple(tokens),
+            document=document,
+            where=record.where,
+            key=record.key,
+            targets=targets,
+        )
+
+
+def _targets(
+    record: Record, index: int, num_words: int, document: str | None
+) -> Iterator[SenseTarget]:
+    found = record.values.get("targets")
+    if not isinstance(found, list | tuple):
+        raise DataError(f"{record.where}: targets must be a list, not {found!r:.60}: [{_TARGET}].")
+    name = record.key if record.key is not None else index
+    for number, item in enumerate(found):
+        values = item if isinstance(item, dict) else {}
+        start, end, lemma, pos = (values.get(key) for key in ("start", "end", "lemma", "pos"))
+        if not (
+            type(start) is int
+            and type(end) is int
+            and 0 <= start < end <= num_words
+            and isinstance(lemma, str)
+            and lemma.strip()
+        ):
+            raise DataError(
+                f"{record.where}: {item!r:.100} is not a target of the {num_words} words: write "
+                f"{_TARGET}."
+            )
+        if str(pos).upper() not in _POS:
+            raise DataError(
+                f"{record.where}: pos {pos!r} of {lemma!r} must be one of {', '.join(DATA_FILES)}."
+            )
+        key = str(values.get("id") or f"{name}.{number}")
+        match = _FRAMEWORK_ID.fullmatch(key)
+        yield SenseTarget(
+            start,
+            end,
+            lemma.strip().lower().replace(" ", "_"),
+            _POS[str(pos).upper()],
+            tuple(_senses(values.get("senses"), record.where)),
+            key,
+            document or (match[1] if match else None),
+            record.where,
+        )
+
+
+def _senses(value: Any, where: str) -> Iterable[str]:
+    senses = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(senses, list) or not all(
+        isinstance(sense, str) and sense for sense in senses
+    ):
+        raise DataError(f"{where}: senses must be a list of sense keys, not {value!r:.60}.")
+    return dict.fromkeys(sense_key(sense) or sense for sense in senses)

@@ -1,0 +1,1 @@
+"""Measures of vectors: cosines, geometry, projections, scores of word senses."""

@@ -1,0 +1,251 @@
+"""Word senses by nearest neighbor: sense vectors, the decision, and the choice of the prior.
+
+Jurafsky & Martin, *Speech and Language Processing* (3rd ed.), "Masked Language Models", section on
+word senses. The vector of a sense is the mean over its annotated uses (equation 11.8), and a word
+has the sense with the nearest vector (11.9). Where no sense of a word has a vector, it has the
+first sense (Melamud, Goldberger & Dagan 2016; Peters et al. 2018).
+
+Shapes: S senses, H width.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from finetune.embeddings.data.wordnet import Inventory
+from finetune.embeddings.evaluation.standardization import Array, Standardizer
+from finetune.evaluation.metrics import scores
+from finetune.evaluation.pairs import pair
+from finetune.types import SenseTarget
+
+Normalization = Literal["none", "center", "standardize"]
+Lemma = tuple[str, str]
+"""A lemma and its part of speech."""
+PRIORS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
+"""The weights of the prior that are tried on the validation split."""
+BLOCK = 1024
+
+
+class SensePrediction(NamedTuple):
+    """The sense of a target; None if its lemma has no known one.
+
+    ``scores`` are those of all candidates with a vector, the best first. ``backed_off`` tells that
+    ``sense`` is the first one, as there are no scores.
+    """
+
+    sense: str | None
+    scores: Mapping[str, float]
+    backed_off: bool
+
+    def record(self, target: SenseTarget) -> dict[str, Any]:
+        """Return a line of a prediction file, with the gold of the target if it has some."""
+        best = dict(list(self.scores.items())[:10])
+        record = {
+            "id": target.key,
+            "senses": [] if self.sense is None else [self.sense],
+            "scores": {sense: round(score, 6) for sense, score in best.items()},
+            "backed_off": self.backed_off,
+            "lemma": target.lemma,
+            "pos": target.pos,
+            "document": target.document,
+            "where": target.where,
+        }
+        return record | ({"gold": list(target.senses)} if target.senses else {})
+
+
+@dataclass
+class SenseCollector:
+    """Adds up the vectors of annotated uses: memory grows with senses, not with uses.
+
+    The sums of ``BLOCK`` senses share an array, as many small ones would fragment memory.
+    """
+
+    counts: defaultdict[Lemma, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    _blocks: list[Array] = field(default_factory=list)
+    _rows: dict[str, int] = field(default_factory=dict)
+    _numbers: Counter[str] = field(default_factory=Counter)
+
+    def add(self, target: SenseTarget, vector: Array | None) -> None:
+        """Add one use to each of its gold senses; a use without vector is only counted."""
+        if not target.senses:
+            return
+        self.counts[target.lemma, target.pos].update(target.senses)
+        if vector is None:
+            return
+        for sense in target.senses:
+            row = self._rows.setdefault(sense, len(self._rows))
+            if row == len(self._blocks) * BLOCK:
+                self._blocks.append(np.zeros((BLOCK, *vector.shape), dtype=np.float32))
+            self._sum(row)[:] += vector
+            self._numbers[sense] += 1
+
+    def _sum(self, row: int) -> Array:
+        sums: Array = self._blocks[row // BLOCK][row % BLOCK]
+        return sums
+
+    def vectors(self) -> dict[str, Array]:
+        """Return the vector of each sense, float32 [H] (equation 11.8).
+
+        Call it once, at the end: the sums become the means, so that memory has one of them.
+        """
+        found = {sense: self._sum(self._rows[sense]) for sense in sorted(self._rows)}
+        for sense, vector in found.items():
+            vector /= self._numbers[sense]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Disambiguator:
+    """Decides on the senses of targets from their vectors.
+
+    Attributes:
+        vectors: The vector [H] of each sense with annotated uses.
+        counts: The number of uses of each sense in training, by lemma.
+        inventory: The senses of each lemma; None takes those of the training data.
+        standardizer: Fitted on the vectors of all annotated uses.
+        normalization: Before the cosine subtract its mean, or also divide by its deviation.
+        prior: λ, the weight of the prior: the score of a sense is
+            ``cos(t, v_s) + λ log p(s | lemma)``, with p from ``counts``. If a candidate has no use,
+            one is added to each.
+        glosses: The vector [H] of the gloss of each sense.
+        gloss_weight: The vector of a sense is the sum of that of its uses and, times this weight,
+            that of its gloss, both at length 1 (Loureiro & Jorge 2019, LMMS).
+    """
+
+    vectors: Mapping[str, Array]
+    counts: Mapping[Lemma, Mapping[str, int]]
+    inventory: Inventory | None
+    standardizer: Standardizer
+    normalization: Normalization = "none"
+    prior: float = 0.0
+    glosses: Mapping[str, Array] = field(default_factory=dict)
+    gloss_weight: float = 0.0
+
+    def candidates(self, target: SenseTarget) -> list[str]:
+        """Return the senses of a lemma, the first sense first.
+
+        Those of the inventory keep its order; those of the training data follow by frequency.
+        """
+        lemma = target.lemma, target.pos
+        listed = () if self.inventory is None else self.inventory.senses.get(lemma, ())
+        counts = self.counts.get(lemma, {})
+        return list(dict.fromkeys([*listed, *sorted(counts, key=lambda s: (-counts[s], s))]))
+
+    def cosines(self, target: SenseTarget, vector: Array | None) -> dict[str, float]:
+        """Return the cosine of a target's vector [H] with each candidate that has a vector.
+
+        Glosses alone do not decide: there are none if no candidate has annotated uses.
+        """
+        candidates = self.candidates(target)
+        if vector is None or not any(sense in self.vectors for sense in candidates):
+            return {}
+        found = {}
+        for sense in candidates:
+            parts = []
+            if (uses := self.vectors.get(sense)) is not None:
+                parts.append(_unit(self._normalized(uses)))
+            if self.gloss_weight and (gloss := self.glosses.get(sense)) is not None:
+                parts.append(self.gloss_weight * _unit(self._normalized(gloss)))
+            if parts:
+                found[sense] = float(_unit(np.sum(parts, axis=0)) @ _unit(self._normalized(vector)))
+        return found
+
+    def _normalized(self, vector: Array) -> Array:
+        if self.normalization == "standardize":
+            return self.standardizer(vector)
+        centered: Array = vector - self.standardizer.mean
+        return centered if self.normalization == "center" else vector
+
+    def predict(self, target: SenseTarget, cosines: Mapping[str, float]) -> SensePrediction:
+        """Return the sense with the highest score (11.9), of equal ones the most frequent."""
+        candidates = self.candidates(target)
+        if not cosines:
+            return SensePrediction(next(iter(candidates), None), {}, True)
+        counts = self.counts.get((target.lemma, target.pos), {})
+        uses = {sense: counts.get(sense, 0) for sense in cosines}
+        added = 0 if all(uses.values()) else 1
+        total = sum(uses.values()) + added * len(uses)
+        scored = {
+            sense: cosine + self.prior * float(np.log((uses[sense] + added) / total))
+            for sense, cosine in cosines.items()
+        }
+        order = sorted(scored, key=lambda s: (-scored[s], -uses[s], candidates.index(s)))
+        return SensePrediction(order[0], {sense: scored[sense] for sense in order}, False)
+
+
+def choose_prior(
+    model: Disambiguator, targets: Sequence[SenseTarget], cosines: Sequence[Mapping[str, float]]
+) -> tuple[Disambiguator, dict[float, float]]:
+    """Return the model with the prior of the highest F1 on these targets, and the F1 of each.
+
+    Of equal ones it is the smallest.
+    """
+    found = {}
+    for prior in PRIORS:
+        tried = replace(model, prior=prior)
+        predicted = [tried.predict(*each) for each in zip(targets, cosines, strict=True)]
+        found[prior] = sense_scores(targets, predicted)["f1"]
+    best = max(found, key=lambda prior: (found[prior], -prior))
+    return replace(model, prior=best), found
+
+
+def vote_in_documents(
+    targets: Sequence[SenseTarget], predictions: Sequence[SensePrediction], weight: float
+) -> list[SensePrediction]:
+    """Return predictions in which the uses of a lemma in a document vote for each other's sense.
+
+    To the score of a sense, the mean of its scores for the other targets of the lemma in the
+    document is added, times ``weight``: one sense per discourse as a tendency (Gale, Church &
+    Yarowsky 1992).
+    """
+    groups: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index, (target, prediction) in enumerate(zip(targets, predictions, strict=True)):
+        if target.document is not None and prediction.scores:
+            groups[target.document, target.lemma, target.pos].append(index)
+    result = list(predictions)
+    for indices in groups.values():
+        if len(indices) == 1:
+            continue
+        total: Any = Counter()
+        for index in indices:
+            total.update(predictions[index].scores)
+        for index in indices:
+            own = predictions[index].scores
+            voted = {
+                sense: score + weight * (total[sense] - score) / (len(indices) - 1)
+                for sense, score in own.items()
+            }
+            order = sorted(voted, key=voted.__getitem__, reverse=True)  # stable: as before
+            result[index] = SensePrediction(order[0], {s: voted[s] for s in order}, False)
+    return result
+
+
+def sense_scores(
+    targets: Sequence[SenseTarget], predictions: Sequence[SensePrediction]
+) -> dict[str, float]:
+    """Return precision, recall and F1 of the targets with gold; nothing without gold.
+
+    The definitions are those of the scorer of Raganato, Camacho-Collados & Navigli 2017.
+    """
+    gold = [target.senses for target in targets if target.senses]
+    predicted = [
+        () if prediction.sense is None else (prediction.sense,)
+        for target, prediction in zip(targets, predictions, strict=True)
+        if target.senses
+    ]
+    return scores(pair("senses", gold, predicted)) if gold else {}
+
+
+def unknown_senses(targets: Sequence[SenseTarget], inventory: Inventory) -> list[str]:
+    """Return the gold senses, one for each use, that the inventory does not list."""
+    return [sense for target in targets for sense in target.senses if sense not in inventory]
+
+
+def _unit(vector: Array) -> Array:
+    length = np.linalg.norm(vector)
+    return np.asarray(vector / length if length else vector)

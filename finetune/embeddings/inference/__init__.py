@@ -1,0 +1,1 @@
+"""Vectors of texts and words, compared, ranked, mapped and labeled with senses."""

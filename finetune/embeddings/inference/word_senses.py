@@ -1,0 +1,370 @@
+"""Word senses with the vectors of an encoder: fit sense vectors, choose layers, predict, save.
+
+Vectors are added up while sentences are read, so that memory grows with the number of senses.
+
+Shapes: S senses, V choices of layers that are compared (else 1), H width.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from finetune.config.values import conforms
+from finetune.data.json_files import read_object
+from finetune.embeddings.data.wordnet import Inventory, read_inventory
+from finetune.embeddings.evaluation.standardization import Array, Standardizer
+from finetune.embeddings.evaluation.word_senses import (
+    Disambiguator,
+    Normalization,
+    SenseCollector,
+    SensePrediction,
+    choose_prior,
+    sense_scores,
+    vote_in_documents,
+)
+from finetune.inference.embed import Embedder, WordSettings
+from finetune.runtime.progress import Reporter
+from finetune.types import SenseTarget, TokenExample, UserError
+
+SENSES_FILE = "senses.json"
+VECTORS_FILE = "senses.safetensors"
+STANDARDIZER_FILE = "standardizer.safetensors"
+FORMAT = 1
+"""Version of these files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SenseSettings(WordSettings):
+    """The settings of sense vectors and decisions.
+
+    ``layers`` may also be ``"auto"``: every layer and the mean of the last four are tried on the
+    validation split. ``prior`` None is chosen there. ``vote`` is the weight of
+    ``vote_in_documents``; the others are those of ``Disambiguator``.
+    """
+
+    normalization: Normalization = "none"
+    prior: float | None = None
+    gloss_weight: float = 0.0
+    vote: float = 0.0
+    inventory: str | None = None
+
+
+class Choice(NamedTuple):
+    """A choice of layers, and its F1 on the validation split with its best prior."""
+
+    layers: tuple[int, ...]
+    prior: float
+    f1: float
+
+
+class WordSenses:
+    """Sense vectors of an annotated corpus, and predictions with them.
+
+    Use ``fit`` or ``load``.
+
+    Example:
+        >>> data = read_senses("examples/data/senses")  # doctest: +SKIP
+        >>> settings = SenseSettings(model="minilm", inventory="examples/data/senses/wordnet")
+        >>> senses = WordSenses.fit(settings, data.splits["train"])  # doctest: +SKIP
+        >>> targets, predictions = senses.predict(data.splits["test"])  # doctest: +SKIP
+        >>> predictions[0].sense  # doctest: +SKIP
+        'bank%1:17:01::'
+    """
+
+    def __init__(self, settings: SenseSettings, model: Disambiguator, embedder: Embedder) -> None:
+        self.settings, self.model, self.embedder = settings, model, embedder
+        self.choices: list[Choice] = []
+        """The choices of layers that ``fit`` compared on the validation split, in order."""
+        self.num_without_vector = 0
+        """Number of targets so far whose words have no subword."""
+
+    @classmethod
+    def fit(
+        cls,
+        settings: SenseSettings,
+        train: Sequence[TokenExample],
+        validation: Sequence[TokenExample] = (),
+        *,
+        reporter: Reporter | None = None,
+        **options: Any,
+    ) -> WordSenses:
+        """Fit sense vectors to annotated sentences (equation 11.8).
+
+        Args:
+            settings: The settings. Without a validation split, ``layers`` cannot be ``"auto"``,
+                and a prior of None is 0.
+            train: Sentences with gold senses.
+            validation: Sentences with gold senses, to choose layers and prior on.
+            reporter: Shows the progress.
+            options: More arguments of ``Embedder``.
+
+        Raises:
+            UserError: No target has gold, settings do not fit together, or a file cannot be read.
+        """
+        inventory = None if settings.inventory is None else read_inventory(settings.inventory)
+        if settings.gloss_weight and inventory is None:
+            raise UserError("glosses are those of an inventory: add --inventory FOLDER.")
+        if settings.layers == "auto" and not validation:
+            raise UserError(
+                "--layers auto chooses on a validation split: add validation=FILE to --data, or "
+                "name the layers."
+            )
+        if not any(target.senses for example in train for target in example.targets):
+            raise UserError("no target of the training data has gold senses.")
+        reporter = reporter or Reporter(quiet=True)
+        source = _Source.of(settings, options)
+        models = source.fit(settings, inventory, train, reporter)
+        choices = []
+        if validation:
+            targets, vectors = source.vectors(validation, reporter, "validation")
+            glosses = source.glosses(models[0], targets)
+        for view, model in enumerate(models) if validation else ():
+            cosines = _cosines(model, targets, vectors, glosses, view)
+            if settings.prior is None:
+                models[view], by_prior = choose_prior(model, targets, cosines)
+            else:
+                predicted = list(map(model.predict, targets, cosines))
+                by_prior = {model.prior: sense_scores(targets, predicted).get("f1", 0.0)}
+            prior = models[view].prior
+            choices.append(Choice(source.views[view], prior, by_prior[prior]))
+        best = max(range(len(models)), key=lambda view: choices[view].f1 if choices else 0.0)
+        settings = replace(settings, prior=models[best].prior)
+        embedder = source.embedder
+        if settings.layers == "auto":
+            settings = replace(settings, layers=choices[best].layers)
+            embedder.layers, embedder.combine = list(choices[best].layers), "mean"
+        standardizer = replace(models[best].standardizer, settings=embedder.settings)
+        fitted = cls(settings, replace(models[best], standardizer=standardizer), embedder)
+        fitted.choices = choices
+        return fitted
+
+    def predict(
+        self, examples: Iterable[TokenExample], *, reporter: Reporter | None = None
+    ) -> tuple[list[SenseTarget], list[SensePrediction]]:
+        """Return the targets of sentences in order, and the prediction for each."""
+        source = _Source(self.embedder, [tuple(self.embedder.layers)])
+        targets, vectors = source.vectors(examples, reporter or Reporter(quiet=True), "predict")
+        self.num_without_vector += sum(vector is None for vector in vectors)
+        cosines = _cosines(self.model, targets, vectors, source.glosses(self.model, targets), 0)
+        predictions = list(map(self.model.predict, targets, cosines))
+        if self.settings.vote:
+            predictions = vote_in_documents(targets, predictions, self.settings.vote)
+        return targets, predictions
+
+    def save(self, folder: Path) -> None:
+        """Write the sense vectors, their counts and the settings into a folder."""
+        model = self.model
+        rows = np.array(list(model.vectors.values()), dtype=np.float32)
+        (folder / VECTORS_FILE).write_bytes(save({"vectors": rows}))
+        model.standardizer.save(folder / STANDARDIZER_FILE)
+        content = {
+            "format": FORMAT,
+            "settings": asdict(self.settings),
+            "senses": list(model.vectors),
+            "counts": [[*lemma, dict(each)] for lemma, each in model.counts.items()],
+        }
+        text = json.dumps(content, ensure_ascii=False)
+        (folder / SENSES_FILE).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(
+        cls, folder: str | Path, *, inventory: str | None = None, **options: Any
+    ) -> WordSenses:
+        """Load what ``save`` has written.
+
+        Args:
+            folder: The folder.
+            inventory: The folder of WordNet's files if they have moved.
+            options: More arguments of ``Embedder``.
+
+        Raises:
+            UserError: The folder has no sense vectors, or those of another model.
+        """
+        folder = Path(folder)
+        path = folder / SENSES_FILE
+        if not path.is_file():
+            raise UserError(f"{folder}: no {SENSES_FILE} in it: name a run of finetune wsd.")
+        types = {"format": int, "settings": dict, "senses": list[str], "counts": list}
+        content = read_object(path, types)
+        if content["format"] != FORMAT:
+            raise UserError(f"{path}: of another version of finetune: fit the senses again.")
+        try:
+            settings = SenseSettings.restored(content["settings"])
+            settings = replace(settings, inventory=inventory or settings.inventory)
+            counts = {(lemma, pos): by_sense for lemma, pos, by_sense in content["counts"]}
+            if not all(conforms(each, dict[str, int]) for each in counts.values()):
+                raise TypeError("counts are no numbers")
+            rows = load_file(folder / VECTORS_FILE)["vectors"]
+            vectors = dict(zip(content["senses"], rows, strict=True))
+        except (TypeError, ValueError, KeyError, SafetensorError, OSError) as error:
+            raise UserError(f"{folder}: damaged ({error}): fit the senses again.") from error
+        embedder = _Source.of(settings, options).embedder
+        standardizer = Standardizer.load(folder / STANDARDIZER_FILE)
+        if standardizer.settings.get("weights") != embedder.settings["weights"]:
+            raise UserError(
+                f"{folder}: {settings.model} has other weights than it was fitted with."
+            )
+        listed = None if settings.inventory is None else read_inventory(settings.inventory)
+        return cls(
+            settings, _disambiguator(settings, vectors, counts, listed, standardizer), embedder
+        )
+
+
+def first_senses(
+    model: Disambiguator, targets: Iterable[SenseTarget], *, trained: bool = False
+) -> list[SensePrediction]:
+    """Return the first sense of each target; with ``trained`` the most frequent in training.
+
+    Lemmas that do not occur in training have the first sense in both.
+    """
+    found = []
+    for target in targets:
+        senses = model.candidates(target)
+        counts = model.counts.get((target.lemma, target.pos), {})
+        if trained and counts:
+            senses = sorted(counts, key=lambda sense: (-counts[sense], sense))
+        found.append(SensePrediction(next(iter(senses), None), {}, True))
+    return found
+
+
+class _Source(NamedTuple):
+    """An embedder of words, and the choices of layers [V] whose means it gives."""
+
+    embedder: Embedder
+    views: Sequence[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, settings: SenseSettings, options: dict[str, Any]) -> _Source:
+        auto = settings.layers == "auto"
+        embedder = replace(settings, layers="last" if auto else settings.layers).embedder(**options)
+        if not auto:
+            return cls(embedder, [tuple(embedder.layers)])
+        embedder.layers = list(range(embedder.encoder.num_layers + 1))
+        embedder.combine = "none"
+        layers = embedder.layers
+        last4 = [tuple(layers[-4:])] if len(layers) > 4 else []
+        return cls(embedder, [*((layer,) for layer in layers), *last4])
+
+    def fit(
+        self,
+        settings: SenseSettings,
+        inventory: Inventory | None,
+        train: Sequence[TokenExample],
+        reporter: Reporter,
+    ) -> list[Disambiguator]:
+        """Return a model for each choice of layers."""
+        senses = SenseCollector()
+
+        def uses() -> Iterator[Array]:
+            for target, vector in self._target_vectors(train, reporter, "sense vectors"):
+                senses.add(target, vector)
+                if target.senses and vector is not None:
+                    yield vector[None]
+
+        standardizer = Standardizer.fit(uses(), self.embedder.settings)
+        vectors = senses.vectors()
+        return [
+            _disambiguator(
+                settings,
+                {sense: own[view] for sense, own in vectors.items()},
+                senses.counts,
+                inventory,
+                replace(
+                    standardizer,
+                    mean=standardizer.mean[view],
+                    deviation=standardizer.deviation[view],
+                ),
+            )
+            for view in range(len(self.views))
+        ]
+
+    def vectors(
+        self, examples: Iterable[TokenExample], reporter: Reporter, title: str
+    ) -> tuple[list[SenseTarget], list[Array | None]]:
+        """Return the targets of sentences and their vectors [V, H], None without subwords."""
+        pairs = list(self._target_vectors(examples, reporter, title))
+        return [target for target, _ in pairs], [vector for _, vector in pairs]
+
+    def glosses(self, model: Disambiguator, targets: Iterable[SenseTarget]) -> dict[str, Array]:
+        """Return the vector [V, H] of each candidate's gloss, the mean over its words."""
+        if not model.gloss_weight or model.inventory is None:
+            return {}
+        candidates = {sense: None for target in targets for sense in model.candidates(target)}
+        glosses = model.inventory.glosses([s for s in candidates if s in model.inventory])
+        embeddings = self.embedder.encode(glosses.values())
+        return {
+            sense: self._of_views(embedding.vectors)
+            for sense, embedding in zip(glosses, embeddings, strict=True)
+        }
+
+    def _target_vectors(
+        self, examples: Iterable[TokenExample], reporter: Reporter, title: str
+    ) -> Iterator[tuple[SenseTarget, Array | None]]:
+        """Yield each target and its vector [V, H]: the mean over its words that have subwords."""
+        total = len(examples) if isinstance(examples, Sequence) else 0
+        pending: deque[TokenExample] = deque()
+
+        def inputs() -> Iterator[TokenExample]:
+            for example in examples:
+                pending.append(example)
+                yield example
+
+        with reporter as shown:
+            shown.start(title, total, unit="sentence")
+            for done, embedding in enumerate(self.embedder.encode(inputs()), 1):
+                example = pending.popleft()
+                words = [list(example.words[t.start : t.end]) for t in example.targets]
+                subwords = self.embedder.tokenizer.raw_word_subwords(words) if words else []
+                for target, by_word in zip(example.targets, subwords, strict=True):
+                    read = [target.start + n for n, each in enumerate(by_word) if each]
+                    yield target, self._of_views(embedding.vectors[read]) if read else None
+                shown.update(done)
+
+    def _of_views(self, vectors: Array) -> Array:
+        """Return the mean over words for each choice of layers: [W, …] -> [V, H]."""
+        mean = vectors.mean(axis=0)
+        if len(self.views) == 1:
+            return np.asarray(mean[None])
+        return np.stack([mean[list(layers)].mean(axis=0) for layers in self.views])
+
+
+def _disambiguator(
+    settings: SenseSettings,
+    vectors: Any,
+    counts: Any,
+    inventory: Inventory | None,
+    standardizer: Standardizer,
+) -> Disambiguator:
+    return Disambiguator(
+        vectors,
+        counts,
+        inventory,
+        standardizer,
+        settings.normalization,
+        settings.prior or 0.0,
+        gloss_weight=settings.gloss_weight,
+    )
+
+
+def _cosines(
+    model: Disambiguator,
+    targets: Sequence[SenseTarget],
+    vectors: Sequence[Array | None],
+    glosses: dict[str, Array],
+    view: int,
+) -> list[dict[str, float]]:
+    """Return the cosines of all targets for one choice of layers."""
+    model = replace(model, glosses={sense: vector[view] for sense, vector in glosses.items()})
+    return [
+        model.cosines(target, None if vector is None else vector[view])
+        for target, vector in zip(targets, vectors, strict=True)
+    ]

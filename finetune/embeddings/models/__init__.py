@@ -1,0 +1,1 @@
+"""What the attention of an encoder adds to each vector."""

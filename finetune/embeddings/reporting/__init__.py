@@ -1,0 +1,1 @@
+"""The pages of geometry and of word maps."""

@@ -1,0 +1,105 @@
+"""Norm-based analysis of attention: contributions add up to what each block computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel
+
+from finetune.embeddings.models.attention_norms import BLOCKS, analyze_attention
+from finetune.models.encoder import Encoder
+from finetune.preprocessing.batching import pack
+from finetune.types import Encoding, UserError
+from tests import tiny
+from tests.models.test_every_family import CHANGES, SIZES
+
+IDS = [2, 9, 30, 31, 12, 40, 8, 25, 3]
+
+
+def encoder(family: str, **changes: Any) -> Encoder:
+    if family in tiny.FAMILIES:
+        return Encoder(tiny.model(family, **changes).double())
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, **SIZES | CHANGES.get(family, {}))
+    return Encoder(AutoModel.from_config(config).double().eval())
+
+
+@pytest.mark.parametrize("family", BLOCKS)
+def test_contributions_add_up_to_the_output_of_the_block(family: str) -> None:
+    made = encoder(family)
+    batch = pack([Encoding(0, IDS)])
+    blocks = analyze_attention(made, batch)
+    assert len(blocks) == made.num_layers
+    for block in blocks:
+        assert block.error < 1e-10
+        torch.testing.assert_close(block.weights.sum(1), torch.ones(len(IDS)).double())
+        assert ((block.mixing > 0) & (block.mixing < 1)).all()
+    again = Encoder(made.model)(batch)
+    torch.testing.assert_close(again, encoder(family)(batch))  # nothing is left behind
+
+
+def test_equal_to_a_direct_computation_in_bert() -> None:
+    """Equation by equation, with transformers' own attention weights and plain loops."""
+    made = encoder("bert", num_hidden_layers=2)
+    model: Any = made.model
+    blocks = analyze_attention(made, pack([Encoding(0, IDS)]))
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        output = model(torch.tensor([IDS]), output_hidden_states=True, output_attentions=True)
+    layer, x = model.encoder.layer[1], output.hidden_states[1][0]
+    weights = output.attentions[1][0]
+    torch.testing.assert_close(blocks[1].weights, weights.mean(0))
+    dense, norm = layer.attention.output.dense, layer.attention.output.LayerNorm
+    value = layer.attention.self.value(x).detach()
+    size = tiny.WIDTH // tiny.HEADS
+    attended = torch.stack(
+        [
+            torch.cat(
+                [weights[a, i] @ value[:, a * size : (a + 1) * size] for a in range(tiny.HEADS)]
+            )
+            for i in range(len(IDS))
+        ]
+    )
+    total = dense(attended) + x
+    deviation = (total.var(-1, correction=0) + norm.eps).sqrt()
+    for i in range(len(IDS)):
+        mixed = torch.zeros(tiny.WIDTH).double()
+        for j in range(len(IDS)):
+            f = torch.zeros(tiny.WIDTH).double()
+            for a in range(tiny.HEADS):
+                part = slice(a * size, (a + 1) * size)
+                f = f + weights[a, i, j] * (value[j, part] @ dense.weight[:, part].T)
+            f = f + x[j] if i == j else f
+            f = (f - f.mean()) / deviation[i] * norm.weight
+            torch.testing.assert_close(blocks[1].norms[i, j], f.norm())
+            if i == j:
+                own = f.norm()
+            else:
+                mixed = mixed + f
+        torch.testing.assert_close(blocks[1].mixing[i], mixed.norm() / (mixed.norm() + own))
+
+
+def test_float32_and_padded_batching() -> None:
+    made = Encoder(tiny.model("modernbert"), batching="padded")
+    assert all(block.error < 1e-5 for block in analyze_attention(made, pack([Encoding(0, IDS)])))
+
+
+def test_sliding_windows_of_modernbert() -> None:
+    made = encoder("modernbert", local_attention=4, global_attn_every_n_layers=3)
+    blocks = analyze_attention(made, pack([Encoding(0, IDS)]))
+    seen = [int((block.weights[0] > 0).sum()) for block in blocks]
+    assert seen[0] == len(IDS) and seen[1] == 3  # the token and two on its right
+    assert all(block.error < 1e-10 for block in blocks)
+
+
+@pytest.mark.parametrize("family", ["mpnet", "deberta-v2"])
+def test_other_families_are_refused_by_name(family: str) -> None:
+    with pytest.raises(UserError, match=f"no analysis of attention: {family} models"):
+        analyze_attention(encoder(family), pack([Encoding(0, IDS)]))
+
+
+def test_one_sequence_at_a_time() -> None:
+    with pytest.raises(UserError, match="for one sequence, not 2"):
+        analyze_attention(encoder("bert"), pack([Encoding(0, IDS), Encoding(1, IDS)]))

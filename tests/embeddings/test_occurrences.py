@@ -1,0 +1,147 @@
+"""Occurrences of words: which are found, with which label and context, and how they are drawn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from finetune.embeddings.data.occurrences import (
+    CONTEXT,
+    SHOWN,
+    find_occurrences,
+    parse_words,
+    read_examples,
+)
+from finetune.types import Span, TextExample, TokenExample, UserError
+
+
+def texts(*rows: str | tuple[str, str]) -> list[TextExample]:
+    pairs = [(row, None) if isinstance(row, str) else row for row in rows]
+    return [TextExample(number, text, label=label) for number, (text, label) in enumerate(pairs)]
+
+
+def forms(rows: list, word: str, **options: bool) -> list[tuple[str, str]]:
+    found = find_occurrences(rows, parse_words(word), **options)
+    return [(each.word, each.form) for each in found.sample]
+
+
+def test_words_and_forms():
+    rows = texts("The bank's banks.", "BANK", "banker", "a river-bank!", "embankment")
+    assert forms(rows, "bank") == [("bank", "bank"), ("bank", "BANK"), ("bank", "bank")]
+    assert forms(rows, "bank", match_case=True) == [("bank", "bank"), ("bank", "bank")]
+    assert [form for _, form in forms(rows, "bank/banks")] == ["bank", "banks", "BANK", "bank"]
+    found = [form for _, form in forms(rows, "bank*")]
+    assert found == ["bank", "banks", "BANK", "banker", "bank"]
+    assert forms(rows, "river,bank")[0] == ("river", "river")
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "form"),
+    [
+        ("I like Ice  cream.", "ice cream", "Ice cream"),
+        ("the U.S. army", "U.S.", "U.S."),
+        ("it isn't so", "isn't", "isn't"),
+        ("他在银行工作", "银行", "银行"),
+        ("na\u00efve", "nai\u0308ve", "na\u00efve"),
+        ("die Straße", "STRASSE", "Straße"),
+        ("البنك هنا", "البنك", "البنك"),
+    ],
+)
+def test_words_of_any_kind(text: str, word: str, form: str):
+    (each,) = find_occurrences(texts(text), parse_words(word)).sample
+    assert each.form == form
+    assert "".join(each.before + each.form + each.after) == " ".join(text.split())
+
+
+def test_given_words_match_as_they_are():
+    rows = [TokenExample(0, ("the", "U.S.", "army"), tags=("DT", "NNP", "NN"))]
+    (each,) = find_occurrences(rows, parse_words("u.s.")).sample
+    assert (each.before, each.form, each.after, each.label) == ("the ", "U.S.", " army", "NNP")
+
+
+def test_labels():
+    spans = (Span(0, 4, "ORG"), Span(3, 4, "LOC"))
+    words = ("University", "of", "west", "Leeds", "in", "Leeds")
+    tags = ("B-ORG", "I-ORG", "I-ORG", "I-ORG", "O", "O")
+    rows = [TokenExample(0, words, spans, tags)]
+    assert [o.label for o in find_occurrences(rows, parse_words("Leeds")).sample] == ["LOC", None]
+    rows = texts(("a die", "tool"), "the die", ("one die", ("a", "b")), ("die", 2.5))
+    labels = [o.label for o in find_occurrences(rows, parse_words("die")).sample]
+    assert labels == ["tool", None, "a, b", "2.5"]
+
+
+def test_senses_match_by_lemma(tmp_path: Path):
+    file = tmp_path / "senses.jsonl"
+    target = {"start": 1, "end": 2, "lemma": "die", "pos": "VERB", "senses": ["die%2:30:00::"]}
+    idiom = {"start": 2, "end": 4, "lemma": "as_well", "pos": "ADV", "senses": []}
+    rows = [
+        {"tokens": ["He", "died", "as", "well", "die"], "targets": [target, idiom]},
+        {"tokens": ["a", "die"], "targets": []},
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = find_occurrences(read_examples(str(file)), parse_words("die,as well"))
+    labels = [(each.form, each.label) for each in found.sample]
+    assert labels == [("died", "die%2:30:00::"), ("die", None), ("as well", None)]
+
+
+def test_context_is_cut():
+    words = [f"w{number}" for number in range(500)]
+    words[300] = "die"
+    (each,) = find_occurrences(texts(" ".join(words)), parse_words("die")).sample
+    assert each.words[each.start : each.end] == ("die",)
+    assert len(each.words) == 2 * CONTEXT + 1 and each.start == CONTEXT
+    assert each.before.split()[:2] == ["…", f"w{300 - SHOWN}"]
+    assert each.after.split()[-2:] == [f"w{300 + SHOWN}", "…"]
+    assert each.before.endswith(" ") and each.after.startswith(" ")
+
+
+def test_samples_are_drawn_evenly_and_the_same_for_a_seed():
+    rows = texts(*(f"text {number} on a die" for number in range(100)))
+    found = find_occurrences(rows, parse_words("die"), limit=10)
+    assert len(found.sample) == 10 and found.found == {"die": 100}
+    assert [o.id for o in found.sample] == sorted(o.id for o in found.sample)
+    assert found == find_occurrences(rows, parse_words("die"), limit=10)
+    drawn = []
+    for seed in range(200):
+        found = find_occurrences(rows, parse_words("die"), limit=10, seed=seed)
+        drawn += [occurrence.id for occurrence in found.sample]
+    counts = [sum(id // 10 == decile for id in drawn) for decile in range(10)]
+    assert 150 < min(counts) and max(counts) < 250  # 200 each, standard deviation 13
+
+
+def test_repeated_contexts_count_once():
+    found = find_occurrences(texts("a die", "a die", "die, die"), parse_words("die"))
+    assert (len(found.sample), found.num_repeated, found.num_texts) == (3, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("", "'' is not a word"),
+        ("die,", "'' is not a word"),
+        ("bank/", "'bank/' is not a word"),
+        ("*", "'*' is not a word"),
+        ("die,die/dies", "'die' is named twice"),
+        ("dya", "none of the 1 texts has it.*Perhaps you meant 'dye'"),
+    ],
+)
+def test_errors(word: str, message: str):
+    with pytest.raises(UserError, match=message.replace("*'", "\\*'")):
+        find_occurrences(texts("a red dye"), parse_words(word))
+
+
+def test_files(tmp_path: Path):
+    assert len(list(read_examples("examples/data/words/senses.jsonl"))) == 50
+    plain = tmp_path / "texts.txt"
+    plain.write_text("a die\n\nto die\n", encoding="utf-16")
+    assert [e.text for e in read_examples(str(plain), encoding="utf-16")] == ["a die", "", "to die"]
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"sentence": "a die", "sense": "x", "label": "y"}) + "\n")
+    (row,) = read_examples(str(file), columns={"label": "sense"})
+    assert row.label == "x"
+    found = find_occurrences(read_examples("examples/data/ner/test.conll"), parse_words("Jordan"))
+    assert {each.label for each in found.sample} >= {"PER", "LOC"}
+    with pytest.raises(UserError, match="no such file"):
+        list(read_examples(str(tmp_path / "none.txt")))

@@ -1,0 +1,140 @@
+"""Maps of vectors: alignment of layers, neighbors and scores against scikit-learn and by hand."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import silhouette_score
+from sklearn.neighbors import KNeighborsClassifier
+
+from finetune.embeddings.evaluation.projection import (
+    labeled_rows,
+    layer_scores,
+    majority,
+    nearest_neighbors,
+    procrustes,
+    project_layers,
+)
+from finetune.embeddings.evaluation.similarity import unit_vectors
+from finetune.types import UserError
+
+RANDOM = np.random.default_rng(0)
+
+
+def clusters(layers: int = 3, size: int = 12, width: int = 20) -> np.ndarray:
+    """Vectors of three groups that every layer separates a little differently."""
+    centers = np.repeat(RANDOM.normal(size=(3, width)), size, axis=0)
+    return unit_vectors(centers + 0.2 * RANDOM.normal(size=(layers, 3 * size, width)))
+
+
+def test_procrustes_undoes_any_similarity():
+    target = RANDOM.normal(size=(9, 2))
+    turn = np.linalg.qr(RANDOM.normal(size=(2, 2)))[0]  # a rotation or reflection
+    moved = 3.7 * (target - 5) @ turn + [1, 2]
+    np.testing.assert_allclose(procrustes(moved, target), target, atol=1e-12)
+    assert not procrustes(np.ones((4, 2)), np.zeros((4, 2))).any()
+
+
+@pytest.mark.parametrize("method", ["tsne", "pca"])
+def test_layers_are_aligned(method: Any):
+    vectors = clusters(2)
+    vectors[0] = vectors[1] @ np.linalg.qr(RANDOM.normal(size=(20, 20)))[0]  # the same geometry
+    points = project_layers(vectors, method=method)
+    assert points.shape == (2, 36, 2)
+    spread = np.abs(points[1]).max()
+    assert np.abs(points[0] - points[1]).max() < {"tsne": 0.5, "pca": 1e-6}[method] * spread
+
+
+def test_maps_are_the_same_for_a_seed_and_keep_groups():
+    vectors = clusters()
+    points = project_layers(vectors)
+    np.testing.assert_array_equal(points, project_layers(vectors))
+    labels = np.repeat([0, 1, 2], 12)
+    assert all(silhouette_score(each, labels) > 0.5 for each in points)
+
+
+@pytest.mark.parametrize("count", [3, 4, 7])
+@pytest.mark.parametrize("method", ["tsne", "pca"])
+def test_few_points(count: int, method: Any):
+    points = project_layers(clusters()[:, :count], method=method)
+    assert points.shape == (3, count, 2) and np.isfinite(points).all()
+
+
+def test_equal_vectors_are_one_point():
+    vectors = clusters(2)
+    vectors[0] = vectors[0, 0]
+    points = project_layers(vectors)
+    assert not np.ptp(points[0], axis=0).any() and np.ptp(points[1], axis=0).all()
+    assert np.isfinite(project_layers(vectors[::-1])).all()
+
+
+def test_two_points_are_refused():
+    with pytest.raises(UserError, match="3 points or more, not 2"):
+        project_layers(clusters()[:, :2])
+
+
+def test_umap_is_optional(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with pytest.raises(UserError, match=r"umap-learn>="):
+        project_layers(clusters(), method="umap")
+
+    class UMAP:
+        def __init__(self, **options: Any) -> None:
+            assert options["random_state"] == 7 and options["init"].shape == (36, 2)
+
+        def fit_transform(self, vectors: np.ndarray) -> np.ndarray:
+            return vectors[:, :2]
+
+    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=UMAP))
+    assert project_layers(clusters(), method="umap", seed=7).shape == (3, 36, 2)
+
+
+def test_neighbors():
+    vectors = unit_vectors(RANDOM.normal(size=(20, 5)))
+    indices, cosines = nearest_neighbors(vectors, 4)
+    full = vectors @ vectors.T - 9 * np.eye(20)
+    for number in range(20):
+        assert number not in indices[number]
+        np.testing.assert_allclose(np.sort(full[number])[:-5:-1], cosines[number], atol=1e-12)
+
+
+def test_scores_equal_scikit_learn():
+    vectors, points = clusters(1)[0], RANDOM.normal(size=(36, 2))
+    labels = [str(number % 5) for number in range(36)]
+    scores = layer_scores(4, vectors, points, ["die"] * 36, labels)
+    right = 0
+    for number in range(36):
+        rest = [row for row in range(36) if row != number]
+        nearest = KNeighborsClassifier(1, metric="cosine", algorithm="brute")
+        nearest.fit(vectors[rest], [labels[row] for row in rest])
+        right += nearest.predict(vectors[[number]])[0] == labels[number]
+    assert scores.layer == 4 and scores.purity == pytest.approx(right / 36)
+    expected = silhouette_score(vectors, labels, metric="cosine")
+    assert scores.silhouette == pytest.approx(expected, abs=1e-9)
+    cosines = (vectors @ vectors.T)[np.triu_indices(36, 1)]
+    assert scores.self_similarity == pytest.approx(cosines.mean())
+    assert scores.trustworthiness is not None and scores.trustworthiness < 0.7
+
+
+def test_scores_are_within_words():
+    """A neighbor of another word does not count, nor do labels that occur once."""
+    vectors = unit_vectors(np.array([[1, 0.0], [1, 0.1], [0, 1], [0.1, 1], [1, 0.01], [0.9, 0.1]]))
+    words = ["die"] * 4 + ["bank"] * 2
+    labels = ["a", "a", "b", "b", "c", "d"]
+    scores = layer_scores(0, vectors, vectors, words, labels)
+    assert scores.purity == 1.0 and scores.trustworthiness is None
+    assert labeled_rows(words, labels, "bank") == [] and majority(words, labels) == (4, 0.5)
+    alone = layer_scores(0, vectors, vectors, words, [None] * 6)
+    assert alone.purity is None and alone.silhouette is None
+
+
+def test_equal_vectors_score_by_chance():
+    """Where all vectors are equal, the order of the data does not decide."""
+    vectors = np.ones((8, 3)) / np.sqrt(3)
+    labels = ["a"] * 4 + ["b"] * 4
+    scores = layer_scores(0, vectors, np.zeros((8, 2)), ["die"] * 8, labels)
+    assert scores.purity == pytest.approx(3 / 7) and scores.self_similarity == pytest.approx(1)

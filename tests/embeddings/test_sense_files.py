@@ -1,0 +1,145 @@
+"""Sentences with targets, the framework's XML, gold keys, and WordNet's files."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from finetune.embeddings.data.word_senses import read_sense_gold, read_senses
+from finetune.embeddings.data.wordnet import read_inventory, sense_key
+from finetune.types import UserError
+from tests.small_data import write_jsonl
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "data" / "senses"
+XML = """<?xml version="1.0" encoding="UTF-8" ?>
+<corpus lang="en" source="x">
+<text id="d000">
+<sentence id="d000.s000">
+<wf lemma="the" pos="DET">The</wf>
+<instance id="d000.s000.t000" lemma="change_ringing" pos="NOUN">change ringing</instance>
+<wf lemma="be" pos="VERB">is</wf>
+<instance id="d000.s000.t001" lemma="asleep" pos="ADJ">a\u00e9 &amp; b</instance>
+</sentence>
+</text>
+</corpus>
+"""
+KEYS = "d000.s000.t000 change_ringing%1:04:00::\nd000.s000.t001 a%5:00:00:dead(p):00 b%3:00:00::\n"
+
+
+def test_framework_files_equal_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "x.data.xml").write_text(XML)
+    (tmp_path / "x.gold.key.txt").write_text(KEYS)
+    (example,) = read_senses(f"test={tmp_path / 'x.data.xml'}").splits["test"]
+    assert example.words == ("The", "change", "ringing", "is", "aé", "&", "b")
+    first, second = example.targets
+    assert (first.start, first.end, first.lemma, first.pos) == (1, 3, "change_ringing", "NOUN")
+    assert (second.key, second.document, second.where) == (
+        "d000.s000.t001",
+        "d000",
+        f"{tmp_path / 'x.data.xml'}:9",
+    )
+    assert second.senses == ("a%5:00:00:dead:00", "b%3:00:00::"), "without the marker (p)"
+    keys = read_sense_gold(tmp_path / "x.gold.key.txt")
+    assert [(t.key, t.senses) for t in keys] == [(t.key, t.senses) for t in example.targets]
+    row = {
+        "id": "d000.s000",
+        "tokens": list(example.words),
+        "targets": [
+            {
+                "id": t.key,
+                "start": t.start,
+                "end": t.end,
+                "lemma": t.lemma,
+                "pos": t.pos,
+                "senses": list(t.senses),
+            }
+            for t in example.targets
+        ],
+    }
+    write_jsonl(tmp_path / "x.jsonl", [row])
+    with gzip.open(tmp_path / "z.jsonl.gz", "wt") as file:
+        file.write((tmp_path / "x.jsonl").read_text())
+    data = read_senses(f"train={tmp_path / 'x.jsonl'},test={tmp_path / 'z.jsonl.gz'}")
+    for split in ("train", "test"):
+        (same,) = data.splits[split]
+        fields = [
+            (t.start, t.end, t.lemma, t.pos, t.senses, t.key, t.document) for t in same.targets
+        ]
+        assert fields == [
+            (t.start, t.end, t.lemma, t.pos, t.senses, t.key, t.document) for t in example.targets
+        ], "the ids name the document"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokens": "a b"}, "tokens must be a list of words"),
+        ({"targets": None}, "targets must be a list"),
+        ({"targets": [{"start": 1, "end": 3, "lemma": "b", "pos": "n"}]}, "target of the 2 words"),
+        ({"targets": [{"start": 1, "end": 1, "lemma": "b", "pos": "n"}]}, "target of the 2 words"),
+        ({"targets": [{"start": 0, "end": 1, "pos": "n"}]}, "target of the 2 words"),
+        ({"targets": [{"start": 0, "end": 1, "lemma": "b", "pos": "X"}]}, "must be one of NOUN"),
+        (
+            {"targets": [{"start": 0, "end": 1, "lemma": "b", "pos": "n", "senses": [3]}]},
+            "list of sense keys",
+        ),
+        ({"targets": []}, "no row of train has targets"),
+    ],
+)
+def test_wrong_rows(change: dict, message: str, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "x.jsonl", [{"tokens": ["a", "b"], "targets": []} | change])
+    with pytest.raises(UserError, match=message):
+        read_senses(str(tmp_path / "x.jsonl"))
+
+
+def test_other_wrong_files(tmp_path: Path) -> None:
+    for name, content, message in (
+        ("x.xml", "<corpus><sentence>\n<wf>a</sentence>", ":2: not well-formed XML"),
+        ("x.txt", "some words", "has no targets"),
+        ("x.key.txt", "only-an-id\n", "is not an id with sense keys"),
+    ):
+        (tmp_path / name).write_text(content)
+        read = read_sense_gold if "key" in name else read_senses
+        with pytest.raises(UserError, match=message):
+            read(str(tmp_path / name))
+
+
+def test_example_inventory() -> None:
+    inventory = read_inventory(EXAMPLES / "wordnet")
+    assert inventory.senses["bank", "NOUN"] == ("bank%1:14:00::", "bank%1:17:00::")
+    assert inventory.senses["light", "ADJ"][0] == "light%3:00:01::"
+    assert "warm%5:00:00:kind:00" in inventory
+    glosses = inventory.glosses(list(inventory.offsets))
+    assert len(glosses) == len(inventory.offsets)
+    assert (
+        glosses["give_up%2:41:00::"]
+        == "give up - give up, quit, stop - stop trying or doing something"
+    )
+    assert "lightweight" in glosses["light%3:00:01::"] and "(a)" not in glosses["light%3:00:01::"]
+    data = read_senses(str(EXAMPLES))
+    senses = [s for rows in data.splits.values() for e in rows for t in e.targets for s in t.senses]
+    assert senses and all(sense in inventory for sense in senses)
+
+
+def test_wrong_inventories(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        read_inventory(tmp_path / "none")
+    with pytest.raises(UserError, match=r"no index\.sense in it"):
+        read_inventory(tmp_path)
+    (tmp_path / "index.sense").write_text("bank%1:14:00:: 00000000 1\n")
+    with pytest.raises(UserError, match=r"index\.sense:1: .* is not a line of a sense index"):
+        read_inventory(tmp_path)
+    (tmp_path / "index.sense").write_text("bank%1:14:00:: 00000003 1 0\n")
+    inventory = read_inventory(tmp_path)
+    with pytest.raises(UserError, match=r"data\.noun: no such file"):
+        inventory.glosses(["bank%1:14:00::"])
+    (tmp_path / "data.noun").write_text("00000000 03 n 01 entity 0 000 | x\n")
+    with pytest.raises(UserError, match="no synset of bank%1:14:00:: begins at byte 3"):
+        inventory.glosses(["bank%1:14:00::"])
+
+
+def test_sense_keys() -> None:
+    assert sense_key("asleep%5:00:00:dead(p):00") == "asleep%5:00:00:dead:00"
+    assert sense_key("U") is None and sense_key("bank%9:14:00::") is None

@@ -1,0 +1,125 @@
+"""Words in context: the best threshold, saved and reused, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finetune.embeddings.inference.word_in_context import Threshold
+from finetune.types import UserError
+from tests.command import run
+from tests.small_data import write_jsonl
+from tests.tiny import save_tiny_checkpoint
+
+
+def test_threshold_is_the_best_one() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        size = int(rng.integers(2, 30))
+        cosines = rng.integers(-4, 5, size=size) / 4  # with ties
+        labels = np.where(rng.random(size) < 0.5 + cosines / 4, "same", "different")
+        labels[:2] = "same", "different"
+        found = Threshold.fit(cosines, list(labels))
+
+        values = [found.value, *cosines, *(cosines + 0.1)]
+        accuracies = [
+            (np.where(cosines >= value, found.above, found.below) == labels).mean()
+            for value in values
+        ]
+        assert accuracies[0] == max(accuracies)
+    found = Threshold.fit(np.array([0.1, 0.2, 0.8]), ["F", "F", "T"])
+    assert (found.value, found.above, found.below) == (0.5, "T", "F")
+    assert [found.predict(0, cosine).label for cosine in (0.49, 0.5)] == ["F", "T"]
+    with pytest.raises(UserError, match="separates two labels, and the training pairs have 1"):
+        Threshold.fit(np.array([0.1]), ["T"])
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_command(standardize: bool, tmp_path: Path) -> None:
+    model = str(save_tiny_checkpoint(tmp_path / "bert", "bert"))
+    texts = ["the bank of the river", "a bank in the city", "the river bank", "the bank of england"]
+    rows = [
+        {
+            "id": f"p{i}{j}",
+            "text": one,
+            "text_pair": other,
+            "index": one.split().index("bank"),
+            "index_pair": other.split().index("bank"),
+            "label": "same" if (i + j) % 2 else "different",
+        }
+        for i, one in enumerate(texts)
+        for j, other in enumerate(texts)
+        if i < j
+    ]
+    for split in ("train", "test"):
+        write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
+    out = tmp_path / "run"
+    options = ["--standardize"] if standardize else []
+    outcome = run(
+        "wic", "--data", str(tmp_path / "data"), "--model", model, "--out", str(out), *options
+    )
+    assert outcome.code == 0, outcome.err
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["train"] == metrics["test"] and "or more" in outcome.out
+    lines = [json.loads(line) for line in (out / "predictions.test.jsonl").open()]
+    chosen = json.loads((out / "threshold.json").read_text())["threshold"]
+    for line, row in zip(lines, rows, strict=True):
+        assert (line["id"], line["gold"]) == (row["id"], row["label"])
+        expected = chosen["above"] if line["cosine"] >= chosen["value"] else chosen["below"]
+        assert line["label"] == expected
+    compared = run("compare", str(out), str(out), "--resamples", "20")
+    assert compared.code == 0, compared.err
+    again = run("wic", "--run-folder", str(out), "--data", str(tmp_path / "data" / "test.jsonl"))
+    assert again.code == 0 and "accuracy" in again.err, again.err
+    assert [json.loads(line)["cosine"] for line in again.out.splitlines()] == pytest.approx(
+        [line["cosine"] for line in lines], abs=1e-5
+    )
+    if not standardize:
+        trained_head(tmp_path, model, rows)
+    write_jsonl(tmp_path / "no.jsonl", [{"text": "a", "text_pair": "b", "label": "x"}] * 2)
+    for wrong, message in (
+        (["--data", "x"], "either --out"),
+        (["--data", "x", "--run-folder", str(tmp_path), "--layers", "last4"], "--layers is saved"),
+        (["--data", "x", "--run-folder", str(tmp_path)], "no threshold.json in it"),
+        (
+            ["--data", str(tmp_path / "no.jsonl"), "--model", model, "--out", str(tmp_path / "n")],
+            "no column names the word",
+        ),
+    ):
+        outcome = run("wic", *wrong)
+        assert outcome.code == 2 and message in outcome.err, outcome.err
+
+
+def trained_head(place: Path, model: str, rows: list[dict]) -> None:
+    """A classifier over the two words, compared with the threshold; what it refuses."""
+    out = place / "trained"
+    train = ("nli", "--model", model, "--data", str(place / "data"), "--marked-words")
+    outcome = run(*train, "--steps", "2", "--validation", "none", "--out", str(out))
+    assert outcome.code == 0, outcome.err
+    compared = run("compare", str(out), str(place / "run"), "--resamples", "20")
+    assert compared.code == 0 and "accuracy" in compared.out, compared.err
+    test = str(place / "data" / "test.jsonl")
+    predicted = run("predict", str(out), "--file", test)
+    saved = [json.loads(line) for line in (out / "predictions.test.jsonl").open()]
+    lines = [json.loads(line) for line in predicted.out.splitlines()]
+    assert [line["id"] for line in lines] == [row["id"] for row in rows]
+    for line, other in zip(lines, saved, strict=True):
+        assert line["scores"] == pytest.approx(other["scores"], abs=1e-5)
+    unmarked = [{"text": row["text"], "text_pair": row["text_pair"]} for row in rows]
+    write_jsonl(place / "unmarked.jsonl", unmarked)
+    for command, message in (
+        (("predict", str(out), "--text", "a", "--pair", "b"), "compares a marked word"),
+        (
+            ("predict", str(out), "--file", str(place / "unmarked.jsonl")),
+            "no column names the word",
+        ),
+        (("export", str(out), "--output", str(place / "onnx")), "compares marked words"),
+        ((*train, "--pair-encoder", "poly"), "--marked-words: it applies to"),
+        ((*train, "--long-text", "window"), "cut around their marked words"),
+        ((*train, "--columns", "index=where"), "no column 'where'"),
+    ):
+        outcome = run(*command)
+        assert outcome.code == 2 and message in outcome.err, outcome.err
