@@ -22,6 +22,7 @@ from finetune.preprocessing.batching import micro_batches, pack, step_seed
 from finetune.preprocessing.encodings import Encoded
 from finetune.preprocessing.prefetch import ahead
 from finetune.runtime.memory import memory_kept
+from finetune.tasks.capabilities import sequences_of_epoch
 from finetune.training.optimizer import make_optimizer
 from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
@@ -122,7 +123,8 @@ def take_steps(step: Step, encoded: Encoded, batches: Iterable[Sequence[int]]) -
     max_tokens = step.config.tokens_on(step.device.type)
 
     def packed(number: int, examples: Sequence[int]) -> list[Batch]:
-        sequences = step.task.for_epoch(encoded.sequences, number, 0, encoded.rows(examples))
+        rows = encoded.rows(examples)
+        sequences = sequences_of_epoch(step.task, encoded.sequences, number, 0, rows)
         groups = micro_batches(sequences, max_tokens)
         seed = step_seed(step.config.seed, number)
         return [pack(group, step.task.collate(group), seed) for group in groups]

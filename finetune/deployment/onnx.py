@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 import finetune
 from finetune.config.recipes import packaged_folder
-from finetune.config.tasks import IN_MEMORY, TextConfig, WordConfig, column_map
+from finetune.config.tasks import IN_MEMORY, TextConfig, column_map
 from finetune.data import with_held_out_splits
 from finetune.data.dataset import gold_labels
 from finetune.data.json_files import read_object
@@ -48,6 +48,7 @@ from finetune.preprocessing.inputs import Input
 from finetune.runtime.files import replace_folder
 from finetune.tasks import model_folder, save_task, saved_task
 from finetune.tasks.base import Task
+from finetune.tasks.capabilities import Export
 from finetune.types import Encoding, UserError, abbreviated, install_command, quantity
 
 OPSET = 17
@@ -149,8 +150,7 @@ def export_onnx(
         raise UserError(f"export needs {' and '.join(missing)}: {install_command(*missing)}.")
     source, output = model_folder(run), Path(output)
     task = saved_task(source)
-    if reason := _unsupported(task):
-        raise UserError(f"{source}: {reason}.")
+    export = _export_of(task, source)
     if output.is_file() or (output.exists() and any(output.iterdir())):
         problem = "is a file" if output.is_file() else "is not empty"
         raise UserError(f"--output {output}: {problem}: name a new folder.")
@@ -165,7 +165,7 @@ def export_onnx(
     with replace_folder(output.resolve()) as fresh:
         save_task(task, fresh)
         head.config.save_pretrained(fresh)
-        (fresh / SETTINGS).write_text(_settings(task, head), encoding="utf-8")
+        (fresh / SETTINGS).write_text(_settings(task, head, export), encoding="utf-8")
         for name, text in package_files().items():
             path = fresh / PACKAGE / name
             path.parent.mkdir(exist_ok=True)
@@ -179,46 +179,23 @@ def export_onnx(
         return exported
 
 
-def _unsupported(task: Task) -> str:
-    """Return why an exported graph cannot replace a model; empty if it can."""
-    config = task.record.config
-    if task.name == "sentence":
-        return (
-            "sentence encoders give vectors, and graphs are written for logits only: use `finetune "
-            "embed`, or export best/ with sentence-transformers (backend onnx)"
-        )
-    if task.name == "relations":
-        return "relations are between given spans, which the exported models do not read"
-    if task.name == "pretrain":
-        return (
-            "masked language models compute logits at masks alone, which a graph does not: "
-            "fine-tune the encoder with --init-from"
-        )
-    if config.layer_mix or config.bilstm:
-        return (
+def _export_of(task: Task, source: Path) -> Export:
+    """Return how a graph predicts for a task; UserError if it cannot replace the model."""
+    config, export = task.record.config, task.capability(Export)
+    if export is None:
+        raise UserError(f"{source}: models of `finetune {task.name}` are not exported.")
+    reason = export.refusal
+    if not reason and (config.layer_mix or config.bilstm):
+        reason = (
             f"--{'layer-mix' if config.layer_mix else 'bilstm'} is not part of the graph: use "
             "`finetune predict`, or train without it and export that"
         )
-    if isinstance(config, WordConfig) and config.context != "none":
-        return (
-            "the model reads sentences in their document (--context), which a graph does not: use "
-            "`finetune predict`, or train without --context and export that"
-        )
-    if isinstance(config, TextConfig) and config.few_shot:
-        return (
-            "the classifier of --few-shot is not part of the model of transformers: use `finetune "
-            "predict`, or train without it and export that"
-        )
-    if isinstance(config, TextConfig) and config.own_head:
-        return (
-            "the model reads the texts of a pair apart, or compares marked words, which a graph of "
-            "one sequence does not: use `finetune predict`, or train without --pair-encoder and "
-            "--marked-words"
-        )
-    return ""
+    if reason:
+        raise UserError(f"{source}: {reason}.")
+    return export
 
 
-def _settings(task: Any, head: Any) -> str:
+def _settings(task: Any, head: Any, export: Export) -> str:
     """Return ``predictor.json``: everything beside graph and tokenizer that a prediction needs."""
     record, config = task.record, task.record.config
     columns = column_map(config.columns)
@@ -236,7 +213,7 @@ def _settings(task: Any, head: Any) -> str:
         "long_text": config.long_text if isinstance(config, TextConfig) else None,
         "pad_id": head.encoder.pad_id,
         "tokenizer": task.tokenizer.fields(),
-        "decoder": dataclasses.asdict(task.decoder),
+        "decoder": dataclasses.asdict(export.decoder),
         "transitions": transitions,
         "columns": {
             "pair": not task.reads_words and record.pairs is not False,

@@ -36,7 +36,7 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.transfer import batch_to_device
 from finetune.tasks import find_saved_model, saved_task
 from finetune.tasks.base import Task
-from finetune.tasks.sentence_encoder import SentenceTask
+from finetune.tasks.capabilities import TextVectors
 from finetune.types import Batch, Encoding, TextExample, TokenExample, UserError
 
 CHUNK_BYTES = 2**27
@@ -142,11 +142,10 @@ class Embedder:
         """Number of inputs so far that were cut, as a run of ``finetune sentence`` does."""
         self._trained: tuple[Task, Any] | None = None
         last = self.layers == [self.encoder.num_layers] and combine != "none"
-        if isinstance(task, SentenceTask) and unit == "text" and pooling is None and last:
+        vectors = None if task is None else task.capability(TextVectors)
+        if task is not None and vectors and unit == "text" and pooling is None and last:
             self.max_length = task.record.max_length if max_length is None else self.max_length
-            config = replace(task.record.config, max_length=None, max_tokens=max_tokens)
-            record = replace(task.record, max_length=self.max_length, config=config)
-            self._trained = replace(task, record=record), head.to(self.device)
+            self._trained = vectors.limited(self.max_length, max_tokens), head.to(self.device)
 
     @property
     def settings(self) -> dict[str, Any]:

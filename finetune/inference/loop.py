@@ -28,6 +28,7 @@ from finetune.runtime.precision import autocast, resolve_precision
 from finetune.runtime.progress import Reporter
 from finetune.runtime.transfer import batch_to_device
 from finetune.tasks.base import Task
+from finetune.tasks.capabilities import BlankPredictions
 from finetune.types import Batch, Encoding, Example, Partial, Prediction
 
 T = TypeVar("T")
@@ -293,7 +294,9 @@ class PredictionStream(Iterator[Prediction]):
 
 def without_blank(task: Task, examples: Sequence[Any]) -> tuple[list[Any], dict[int, Prediction]]:
     """Return the examples that have text, and the predictions of the others by id."""
-    empty = {example.id: task.prediction_of_blank(example) for example in examples}
+    if (blanks := task.capability(BlankPredictions)) is None:
+        return list(examples), {}
+    empty = {example.id: blanks.predict(example) for example in examples}
     blank = {id: prediction for id, prediction in empty.items() if prediction is not None}
     return [example for example in examples if example.id not in blank], blank
 

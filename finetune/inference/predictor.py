@@ -24,6 +24,7 @@ from finetune.runtime.precision import resolve_precision
 from finetune.runtime.processes import require_precision
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
+from finetune.tasks.capabilities import Thresholds
 from finetune.tasks.zero_shot import TEMPLATE, ZeroShotTask
 from finetune.types import (
     Example,
@@ -99,7 +100,12 @@ class Predictor:
             option = "--multi-label" if template is None else "--template"
             raise UserError(f"{option} applies to --labels: name the labels.")
         if threshold is not None:
-            self.task = self.task.with_thresholds(threshold)
+            if (thresholds := self.task.capability(Thresholds)) is None:
+                raise UserError(
+                    "--threshold applies to models of several labels for a text, of two labels, "
+                    "and of spans: leave it out."
+                )
+            self.task = thresholds.changed(threshold)
         self.accelerator = make_accelerator()
         device = self.accelerator.device
         precision = resolve_precision(config, device)

@@ -8,7 +8,7 @@ Pretraining". An example is a block of whole lines that makes one sequence.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
@@ -47,6 +47,7 @@ from finetune.tasks.base import (
     sequence_limit,
     starting_config,
 )
+from finetune.tasks.capabilities import EpochSequences, Export, SeveralLosses
 from finetune.types import (
     Batch,
     Encoding,
@@ -76,11 +77,6 @@ class PretrainingRecord(TaskRecord):
     def kind(self) -> str:
         """The kind of predictions."""
         return "subwords"
-
-    @property
-    def calibrates(self) -> bool:
-        """Nothing is calibrated."""
-        return False
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,26 +223,29 @@ class PretrainingTask(Task):
         targets = {"position": Ragged.of(rows)}
         return replace(encoded, sequences=replace(encoded.sequences, targets=targets))
 
+    def _capabilities(self) -> Iterator[object]:
+        config, size = self.record.config, len(self.tokenizer.tokenizer)
+        yield EpochSequences(self._masked, lambda: range(size))  # any can be drawn as a random one
+        yield Export(
+            refusal="masked language models compute logits at masks alone, which a graph does not: "
+            "fine-tune the encoder with --init-from"
+        )
+        if config.boundary or config.nsp:
+            yield SeveralLosses(self._loss_counts)
+
     def _with_own_mask(self, example: TextExample) -> TextExample:
         """Return a text with the mask of this tokenizer in place of the usual spellings."""
         text = MASKS.sub(lambda _: self.tokenizer.tokenizer.mask_token, example.text)
         return replace(example, text=text)
 
-    def for_epoch(
-        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
-    ) -> Encodings:
+    def _masked(self, sequences: Encodings, seed: int, epoch: int, rows: Array | None) -> Encodings:
         """Return sequences with the pairs and masks of an epoch."""
         if self._pairs is None:
-            own = super().for_epoch(sequences, seed, epoch, rows)
+            own = sequences if rows is None else sequences.take(rows)
         else:
             rows = np.arange(len(sequences)) if rows is None else rows
             own = self._pairs.apply(sequences, rows, seed, epoch)
         return self._masking.apply(own, seed, epoch)
-
-    @property
-    def added_ids(self) -> Sequence[int]:
-        """All subwords, any of which can be drawn as a random one."""
-        return range(len(self.tokenizer.tokenizer))
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         room = self.record.max_length - self.tokenizer.single.num_special
@@ -332,12 +331,12 @@ class PretrainingTask(Task):
         counts = [each.new_full((), len(each)) for each in losses]
         return torch.stack([each.sum() for each in losses]), torch.stack(counts)
 
-    def loss_counts(self, batch: Batch) -> torch.Tensor | None:
+    def _loss_counts(self, batch: Batch) -> torch.Tensor:
         """Return the numbers of chosen positions, boundary losses and pairs."""
-        config, targets = self.record.config, batch.targets
-        if not (config.boundary or config.nsp):
-            return None
-        names = ("position", "boundary", "next") if config.nsp else ("position", "boundary")
+        targets = batch.targets
+        names = (
+            ("position", "boundary", "next") if self.record.config.nsp else ("position", "boundary")
+        )
         return torch.tensor([float(len(targets.get(name, ()))) for name in names])
 
     def decode(self, scores: Any, batch: Batch) -> list[Partial]:

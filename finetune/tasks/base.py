@@ -14,12 +14,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-import numpy as np
-
-from finetune.config.tasks import LabelConfig, TrainConfig, settings
-from finetune.data import Dataset, check_data, halved, unmeasured_labels, with_held_out_splits
+from finetune.config.tasks import LabelConfig, TrainConfig
+from finetune.data import Dataset, check_data, unmeasured_labels, with_held_out_splits
 from finetune.data.json_files import read_object
 from finetune.data.label_names import renamed
 from finetune.data.sources import is_test
@@ -34,7 +32,7 @@ from finetune.models.loading import (
 )
 from finetune.models.top_layers import TOP_LAYERS
 from finetune.models.warm_start import WarmStart, find_warm_start
-from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
+from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import TASK_FILE
 from finetune.types import (
@@ -43,18 +41,15 @@ from finetune.types import (
     Example,
     LabelSet,
     Partial,
-    Prediction,
-    Sequences,
     TextExample,
-    TextPrediction,
     UserError,
-    abbreviated,
-    did_you_mean,
     quantity,
 )
 
 if TYPE_CHECKING:
     import torch
+
+C = TypeVar("C")
 
 OVERLAP = 64
 CHUNK = 8192
@@ -87,11 +82,6 @@ class TaskRecord(ABC):
         return self.config.metric or DEFAULT_METRICS[self.kind]
 
     @property
-    def calibrates(self) -> bool:
-        """True if ``Task.calibrate`` fits something."""
-        return bool(settings(self.config)["calibrate"] != "none")
-
-    @property
     def overlap(self) -> int:
         """Number of tokens that neighboring windows of a long text share."""
         overlap, largest = self.config.overlap, self.max_length // 2
@@ -116,14 +106,6 @@ class TaskRecord(ABC):
         return replace(self, **{name: value for name, value in FITTED.items() if name in own})
 
 
-class Calibrated(NamedTuple):
-    """Result of a calibration: the new task, its predictions, and a note for the log."""
-
-    task: Task
-    predictions: Sequence[Prediction]
-    note: str
-
-
 @dataclass(frozen=True, eq=False)
 class Task(ABC):
     """The base class of all tasks."""
@@ -145,8 +127,6 @@ class Task(ABC):
     record_class: ClassVar[type[TaskRecord]]
     _gold: ClassVar[attrgetter[Any]]
     """Return the gold of an example, None if it has none."""
-    _predicted: ClassVar[attrgetter[Any] | None] = None
-    """Return what a prediction says about gold."""
 
     @classmethod
     def load(cls, config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
@@ -252,76 +232,7 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sum of the losses of a batch, and the number to divide it by.
-
-        Of several losses (``loss_counts``), return K sums and K numbers.
-        """
-
-    def loss_counts(self, batch: Batch) -> torch.Tensor | None:
-        """Return the counts [K] of several losses, each of which is divided by its own; else None.
-
-        ``batch`` is on the CPU.
-        """
-        return None
-
-    @property
-    def couples_sequences(self) -> bool:
-        """True if the loss depends on all sequences of an optimizer batch: ``coupled_loss``.
-
-        The head then returns a named tuple with ``vectors``, one row for each sequence.
-        """
-        return False
-
-    def coupled_loss(
-        self, head: Any, vectors: torch.Tensor, sequences: Sequences
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sum of the losses of an optimizer batch, and the number to divide it by.
-
-        ``vectors`` [N, H] are those of ``sequences``. Weights of the head that the loss uses itself
-        are trained too.
-        """
-        raise NotImplementedError
-
-    @property
-    def vector_task(self) -> Task | None:
-        """The task that predicts what ``fit_head`` reads for the training examples; else None."""
-        return None
-
-    def fit_head(self, head: Any, gold: Sequence[Any], predicted: Sequence[Any]) -> None:
-        """Fit weights of the head in place, before each evaluation."""
-        raise NotImplementedError
-
-    def soft_loss(
-        self, logits: Any, teacher: torch.Tensor, batch: Batch, temperature: float
-    ) -> torch.Tensor:
-        """Return the sum of the losses of a batch against the logits of a teacher.
-
-        It is to be divided by the number of words, or of sequences of texts. For a CRF the logits
-        are the emissions, with the rest of the teacher's scores in the targets of the batch.
-        """
-        raise UserError(f"runs of `finetune {self.name}` cannot be distilled.")
-
-    def num_logits(self, sequences: Encodings) -> Array:
-        """Return the number of rows of the logits of each sequence: [N]."""
-        return np.ones(len(sequences), dtype=np.int64)
-
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
-        """Return targets of sequences without gold, which add nothing to the loss."""
-        raise UserError(f"runs of `finetune {self.name}` have no use for unlabeled text.")
-
-    def for_epoch(
-        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
-    ) -> Encodings:
-        """Return training sequences as the model reads them in an epoch; as they are by default.
-
-        ``rows`` are those to return, None all; the others can be read too.
-        """
-        return sequences if rows is None else sequences.take(rows)
-
-    @property
-    def added_ids(self) -> Sequence[int]:
-        """Ids of subwords that ``for_epoch`` adds to sequences."""
-        return ()
+        """Return the sum of the losses of a batch, and the number to divide it by."""
 
     @abstractmethod
     def decode(self, logits: Any, batch: Batch) -> list[Partial]:
@@ -333,46 +244,6 @@ class Task(ABC):
     ) -> Any:
         """Make the prediction for an example from the partial results of its sequences."""
 
-    def values(
-        self, gold: Sequence[Any], predicted: Sequence[Any]
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Return gold, predictions and the probabilities of labels, for metrics of users.
-
-        Examples without gold are left out. Probabilities are None where there are none.
-        """
-        if self._predicted is None:
-            raise UserError(f"`finetune {self.name}` takes no custom metrics: leave them out.")
-        pairs = [
-            pair for pair in zip(gold, predicted, strict=True) if self._gold(pair[0]) is not None
-        ]
-        return (
-            [self._gold(example) for example, _ in pairs],
-            [self._predicted(prediction) for _, prediction in pairs],
-            [p.scores if isinstance(p, TextPrediction) else None for _, p in pairs],
-        )
-
-    def prediction_of_blank(self, example: Any) -> Prediction | None:
-        """Return the empty prediction of an example without text; None for other examples."""
-        return None
-
-    def with_thresholds(self, thresholds: str | float | Mapping[str, float]) -> Self:
-        """Return the task with other thresholds: one for all labels, or `NAME=P,NAME=P`.
-
-        Raises:
-            UserError: The model has no thresholds, or no such label, or they are not from 0 to 1.
-        """
-        raise UserError(
-            "--threshold applies to models of several labels for a text, of two labels, and of "
-            "spans: leave it out."
-        )
-
-    def _with_thresholds(
-        self, thresholds: str | float | Mapping[str, float], labels: Sequence[str]
-    ) -> Self:
-        record: Any = self.record  # has thresholds
-        given = read_thresholds(thresholds, labels)
-        return replace(self, record=replace(record, thresholds={**record.thresholds, **given}))
-
     def score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         """Compute metrics by name from predictions of examples in order; none without gold."""
         pairs = zip(gold, predicted, strict=True)
@@ -383,46 +254,13 @@ class Task(ABC):
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         """Compute metrics of examples that all have gold."""
 
-    def calibrate(self, gold: Sequence[Any], predicted: Sequence[Any]) -> Calibrated | None:
-        """Fit a temperature or thresholds on the validation split, if the configuration asks.
+    def capability(self, kind: type[C]) -> C | None:
+        """Return what the task can do besides, by class (``capabilities``); None if it cannot."""
+        return next((each for each in self._capabilities() if isinstance(each, kind)), None)
 
-        The predictions are cross-fitted: each half of the split has the values that were fitted on
-        the other half, so that their score is not that of the data of the fit.
-        """
-        if not self.record.calibrates:
-            return None
-        task, note = self._fitted(gold, predicted)
-        pairs = list(zip(gold, predicted, strict=True))
-        halves = halved(gold)
-        predictions: list[Any] = list(predicted)
-        for half in (0, 1):
-            others = [pair for pair, own in zip(pairs, halves, strict=True) if own != half]
-            fitted, _ = self._fitted([e for e, _ in others], [p for _, p in others])
-            for index in [index for index, own in enumerate(halves) if own == half]:
-                predictions[index] = fitted._calibrated(*pairs[index])
-        note += "; each half of validation is scored with the value fitted on the other half"
-        return Calibrated(task, predictions, note)
-
-    def _fitted(self, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[Self, str]:
-        fitted, note = self._fit(gold, predicted)
-        return replace(self, record=replace(self.record, **fitted)), note
-
-    def _fit(self, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[dict[str, Any], str]:
-        """Return fitted fields of the record, and a note about them (if it ``calibrates``)."""
-        raise NotImplementedError
-
-    def _calibrated(self, example: Any, prediction: Any) -> Any:
-        """Apply the fitted values to the prediction of an uncalibrated model."""
-        raise NotImplementedError
-
-    @property
-    def starting_commit(self) -> str | None:
-        """The commit of the hub model that training starts from; None for a local model."""
-        config = self.record.config
-        name = config.init_from or config.model
-        if name is None or not is_hub_id(resolve_model(name)):
-            return None
-        return model_commit(name, config.revision)
+    def _capabilities(self) -> Iterator[object]:
+        """Yield everything that ``capability`` finds."""
+        yield from ()
 
     @contextlib.contextmanager
     def _pretrained(self) -> Iterator[dict[str, Any]]:
@@ -450,39 +288,6 @@ def _without_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def read_thresholds(
-    given: str | float | Mapping[str, float], labels: Sequence[str]
-) -> dict[str, float]:
-    """Return the threshold of each label that is given one: one number for all, or NAME=P."""
-    items: Any = given
-    if isinstance(given, str) and "=" in given:
-        items = {name: value for name, _, value in (i.rpartition("=") for i in given.split(","))}
-    elif not isinstance(given, Mapping):
-        items = dict.fromkeys(labels, given)
-    found = {}
-    for name, value in items.items():
-        try:
-            found[name.strip()] = float(value)
-        except ValueError:
-            raise UserError(
-                f"--threshold {given!r}: write a number, or for instance {labels[0]}=0.3."
-            ) from None
-    check_thresholds(found, labels)
-    return found
-
-
-def check_thresholds(thresholds: Mapping[str, float], labels: Sequence[str]) -> None:
-    """Raise UserError for a label that has no threshold, or one that is not a probability."""
-    for name, value in thresholds.items():
-        if name not in labels:
-            raise UserError(
-                f"--threshold: {name!r} has none; legal are {abbreviated(labels)}."
-                f"{did_you_mean(name, labels)}"
-            )
-        if not 0 <= value <= 1:
-            raise UserError(f"--threshold {name}={value:g}: it must be from 0 to 1.")
 
 
 def load_tokenizer(
@@ -521,6 +326,14 @@ def starting_config(config: TrainConfig, warm_start: WarmStart | None = None) ->
     return load_config(
         str(config.model), revision=config.revision, trust_remote_code=config.trust_remote_code
     )
+
+
+def starting_commit(config: TrainConfig) -> str | None:
+    """Return the commit of the hub model that training starts from; None for a local model."""
+    name = config.init_from or config.model
+    if name is None or not is_hub_id(resolve_model(name)):
+        return None
+    return model_commit(name, config.revision)
 
 
 def limited(data: Dataset, config: TrainConfig) -> Dataset:

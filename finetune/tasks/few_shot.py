@@ -7,7 +7,7 @@ SetFit (Tunstall et al., 2022): vectors of texts get a cosine of 1 if their labe
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,13 @@ from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutp
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.runtime.transfer import to_device
 from finetune.tasks.base import Task
+from finetune.tasks.capabilities import (
+    CoupledLoss,
+    Distillable,
+    EpochSequences,
+    Export,
+    FittedHead,
+)
 from finetune.tasks.sentence_encoder import starting_pooling
 from finetune.tasks.sentence_losses import cosine_loss
 from finetune.tasks.text_classification import NliTask, TextClassificationTask, label_names
@@ -38,7 +45,15 @@ from finetune.types import (
 class FewShotTask(TextClassificationTask):
     """Texts or pairs of texts with one label each, few examples of each label."""
 
-    couples_sequences = True
+    def _capabilities(self) -> Iterator[object]:
+        yield EpochSequences(self._triples)
+        yield CoupledLoss(self._coupled_loss)
+        yield FittedHead(_VectorTask(self.record, self.tokenizer), self._fit_head)
+        yield Export(
+            refusal="the classifier of --few-shot is not part of the model of transformers: use "
+            "`finetune predict`, or train without it and export that"
+        )
+        yield from (each for each in super()._capabilities() if not isinstance(each, Distillable))
 
     @classmethod
     def load(cls, config: Any, data: Any = None) -> tuple[Task, Dataset]:
@@ -91,8 +106,8 @@ class FewShotTask(TextClassificationTask):
                 **checkpoint,
             )
 
-    def for_epoch(
-        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
+    def _triples(
+        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None
     ) -> Encodings:
         """Return each text with one of its own label and one of another.
 
@@ -114,7 +129,7 @@ class FewShotTask(TextClassificationTask):
             first_word=np.tile(np.arange(3), len(chosen)),
         )
 
-    def coupled_loss(
+    def _coupled_loss(
         self, head: SentenceEncoder, vectors: torch.Tensor, sequences: Sequences
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the squared errors of the cosines of texts, of 1 and of 0."""
@@ -126,12 +141,7 @@ class FewShotTask(TextClassificationTask):
         # a frozen encoder has no gradient, the classifier one of 0
         return loss + 0.0 * head.classifier_weights().sum(), count
 
-    @property
-    def vector_task(self) -> Task:
-        """The task that predicts the vectors for the logistic regression."""
-        return _VectorTask(self.record, self.tokenizer)
-
-    def fit_head(
+    def _fit_head(
         self,
         head: SentenceEncoder,
         gold: Sequence[TextExample],

@@ -28,6 +28,7 @@ from finetune.preprocessing.encodings import Encoded, Ragged
 from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.preprocessing.text_labels import class_weights
 from finetune.preprocessing.windows import WordIds
+from finetune.tasks.capabilities import ComparedValues, Export
 from finetune.tasks.class_losses import class_frequencies, class_losses, loss_targets
 from finetune.tasks.viterbi import log_softmax
 from finetune.tasks.word_task import WordRecord, WordTask
@@ -69,11 +70,6 @@ class RelationRecord(WordRecord):
 
     kind = "relations"
 
-    @property
-    def calibrates(self) -> bool:
-        """False: nothing is fitted."""
-        return False
-
 
 class RelationTask(WordTask):
     """Labels for pairs of spans of a sentence."""
@@ -83,7 +79,6 @@ class RelationTask(WordTask):
     record_class = RelationRecord
     record: RelationRecord
     _gold = attrgetter("relations")
-    _predicted = attrgetter("relations")
     no_gold = (
         "relations: give each row `spans` and `relations`, such as "
         '{"subject": 0, "object": 1, "label": "lives_in"}, which count the spans from 0.'
@@ -175,6 +170,12 @@ class RelationTask(WordTask):
                     f"{abbreviated(unseen)}"
                 )
         return found
+
+    def _capabilities(self) -> Iterator[object]:
+        yield ComparedValues(self._gold, attrgetter("relations"))
+        yield Export(
+            refusal="relations are between given spans, which the exported models do not read"
+        )
 
     @cached_property
     def _markers(self) -> Markers:

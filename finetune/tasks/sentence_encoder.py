@@ -40,6 +40,7 @@ from finetune.preprocessing.masking import Masking, special_subwords
 from finetune.runtime.transfer import to_device
 from finetune.tasks import sentence_losses as losses
 from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.capabilities import CoupledLoss, EpochSequences, Export, TextVectors
 from finetune.types import (
     IGNORED,
     Batch,
@@ -97,11 +98,6 @@ class SentenceRecord(TaskRecord):
     def metric(self) -> str:
         """Name of the metric that selects the best model."""
         return self.config.metric or METRICS[self.measure]
-
-    @property
-    def calibrates(self) -> bool:
-        """False: nothing is fitted."""
-        return False
 
     @property
     def temperature(self) -> float:
@@ -192,6 +188,22 @@ class SentenceTask(Task):
             "pairs": None,
         }
 
+    def _capabilities(self) -> Iterator[object]:
+        objective = self.record.config.objective
+        yield TextVectors(self._limited)
+        yield Export(
+            refusal="sentence encoders give vectors, and graphs are written for logits only: use "
+            "`finetune embed`, or export best/ with sentence-transformers (backend onnx)"
+        )
+        if objective in FROM_TEXTS or objective == "cmlm":
+            yield EpochSequences(self._views, self._added_ids)
+        if objective != "cmlm":  # whose pairs do not depend on each other
+            yield CoupledLoss(self._coupled_loss)
+
+    def _limited(self, max_length: int, max_tokens: int | None) -> Task:
+        config = replace(self.record.config, max_length=None, max_tokens=max_tokens)
+        return replace(self, record=replace(self.record, max_length=max_length, config=config))
+
     # --- Sequences --------------------------------------------------------------------------------
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
@@ -254,17 +266,13 @@ class SentenceTask(Task):
         at = before.index(mask) if mask in before else len(before) + length + after.index(mask)
         return [at, at + 1]
 
-    def for_epoch(
-        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
-    ) -> Encodings:
+    def _views(self, sequences: Encodings, seed: int, epoch: int, rows: Array | None) -> Encodings:
         """Return two views of each text for the objectives that learn from texts alone, and pairs
         with a masked second text for cmlm."""
-        sequences = super().for_epoch(sequences, seed, epoch, rows)
+        sequences = sequences if rows is None else sequences.take(rows)
         objective = self.record.config.objective
         if objective == "cmlm":
             return self._conditioned(sequences, seed, epoch)
-        if objective not in FROM_TEXTS:
-            return sequences
         views = []
         for view in sequences:
             other = replace(view, first_word=1)
@@ -330,8 +338,7 @@ class SentenceTask(Task):
         starts = self._mask_position(1, len(ids))
         return replace(view, input_ids=input_ids, segment_ids=segments, word_starts=starts)
 
-    @property
-    def added_ids(self) -> Sequence[int]:
+    def _added_ids(self) -> Sequence[int]:
         """Ids of the mask token and of the templates; all if random ones can be drawn."""
         objective = self.record.config.objective
         if objective == "cmlm":
@@ -381,16 +388,11 @@ class SentenceTask(Task):
         with self._pretrained() as checkpoint:
             return SentenceEncoder.from_pretrained(labels=labels, **settings, **checkpoint)
 
-    @property
-    def couples_sequences(self) -> bool:
-        """True except for cmlm, whose pairs do not depend on each other."""
-        return self.record.config.objective != "cmlm"
-
     def loss(self, scores: MaskedScores, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the summed cross entropy of the masked subwords, and their number (cmlm)."""
         return scores.loss.sum(), torch.ones_like(scores.loss).sum()
 
-    def coupled_loss(
+    def _coupled_loss(
         self, head: SentenceEncoder, vectors: Tensor, sequences: Sequences
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of the objective over all texts of an optimizer batch."""

@@ -8,13 +8,13 @@ candidates that may be predicted together (``finetune.tasks.span_decoding``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.span_candidates import num_candidates
 from finetune.preprocessing.text_labels import class_weights
+from finetune.tasks.capabilities import Calibration, ComparedValues, Distillable, Thresholds
 from finetune.tasks.class_losses import class_losses, label_losses, loss_targets
 from finetune.tasks.decoding import SpanDecoder
 from finetune.tasks.soft_losses import class_divergence, label_divergence
@@ -77,7 +78,6 @@ class SpanNerTask(WordTask):
     record_class = SpanRecord
     record: SpanRecord
     _gold = attrgetter("spans")
-    _predicted = attrgetter("spans")
     no_gold = (
         "spans, or tags that spell spans (B-TYPE, I-TYPE, O). For tags of single words use "
         "`finetune tag`."
@@ -108,6 +108,14 @@ class SpanNerTask(WordTask):
         width = record.max_width
         limit = "of any width" if width is None else f"up to {width} words wide"
         return [f"candidates: spans {limit}; decoding {record.constraint}"]
+
+    def _capabilities(self) -> Iterator[object]:
+        yield ComparedValues(self._gold, attrgetter("spans"))
+        yield Distillable(self._soft_loss, self._num_logits, self._targets_without_gold)
+        yield self._export(self._decoder)
+        yield Thresholds(self, list(self.record.labels))
+        if self.record.config.calibrate != "none":
+            yield Calibration(self, self._fit, self._calibrated)
 
     @cached_property
     def _span_targets(self) -> SpanTargets:
@@ -206,7 +214,7 @@ class SpanNerTask(WordTask):
             total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, batch.targets["num_words"]
 
-    def soft_loss(
+    def _soft_loss(
         self, logits: torch.Tensor, teacher: torch.Tensor, batch: Batch, temperature: float
     ) -> torch.Tensor:
         """Return the summed divergence from the teacher's types of all candidates [S, C]."""
@@ -214,14 +222,14 @@ class SpanNerTask(WordTask):
         divergence = label_divergence if several else class_divergence
         return divergence(logits, teacher, temperature).sum()
 
-    def num_logits(self, sequences: Encodings) -> Array:
+    def _num_logits(self, sequences: Encodings) -> Array:
         """Return the number of candidates of each sequence."""
         width = self.record.max_width
         return np.array([num_candidates(n, width) for n in sequences.num_words.tolist()])
 
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+    def _targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
         """Return targets in which no candidate has a loss."""
-        counts, number = self.num_logits(sequences), len(sequences)
+        counts, number = self._num_logits(sequences), len(sequences)
         ones = np.ones(number, np.int64)
         none = Ragged.of_counts(np.zeros(0, np.int32), ones * 0)
         others = np.concatenate([np.arange(count, dtype=np.int32) for count in counts])
@@ -234,7 +242,7 @@ class SpanNerTask(WordTask):
         }
 
     @cached_property
-    def decoder(self) -> SpanDecoder:
+    def _decoder(self) -> SpanDecoder:
         """The fields of the record that decide predictions."""
         record = self.record
         return SpanDecoder(
@@ -247,18 +255,14 @@ class SpanNerTask(WordTask):
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         """Return the candidates of each sequence whose score could reach a threshold."""
-        rows = self.decoder.windows(logits.cpu().numpy(), batch.num_words)
+        rows = self._decoder.windows(logits.cpu().numpy(), batch.num_words)
         return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
 
     def finish(
         self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> SpanPrediction:
         """Predict the most probable set of spans that the constraint allows."""
-        return self.decoder.finish(example, partials)
-
-    def with_thresholds(self, thresholds: str | float | Mapping[str, float]) -> Self:
-        """Return the task with other thresholds of span types."""
-        return self._with_thresholds(thresholds, list(self.record.labels))
+        return self._decoder.finish(example, partials)
 
     def _fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
@@ -276,7 +280,7 @@ class SpanNerTask(WordTask):
         return {"thresholds": thresholds}, note
 
     def _calibrated(self, example: TokenExample, prediction: SpanPrediction) -> SpanPrediction:
-        return self.decoder.decide(prediction, self.record.thresholds)
+        return self._decoder.decide(prediction, self.record.thresholds)
 
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
@@ -285,6 +289,6 @@ class SpanNerTask(WordTask):
         found = [prediction.spans for prediction in predicted]
         scores = span_scores(spans, found, spans_in_characters(gold, found))
         if self.record.thresholds:
-            before = [self.decoder.decide(prediction, {}).spans for prediction in predicted]
+            before = [self._decoder.decide(prediction, {}).spans for prediction in predicted]
             scores["span_f1_uncalibrated"] = span_scores(spans, before)["span_f1_strict"]
         return scores

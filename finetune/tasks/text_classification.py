@@ -9,12 +9,12 @@ Devlin et al., 2019). A pair forms one sequence with a separator between its tex
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,7 +34,17 @@ from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.encodings import Encodings, Ragged
 from finetune.preprocessing.text_labels import class_weights, in_one_form, problem_of
 from finetune.preprocessing.texts import encode_apart, encode_marked, encode_texts
-from finetune.tasks.base import Task, TaskRecord, check_thresholds
+from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.capabilities import (
+    BlankPredictions,
+    Calibration,
+    ComparedValues,
+    Distillable,
+    Export,
+    Thresholds,
+    check_thresholds,
+    one_row,
+)
 from finetune.tasks.class_losses import (
     class_frequencies,
     class_losses,
@@ -57,6 +67,11 @@ from finetune.types import (
 
 NUM_CODES = 16
 """Codes of a poly-encoder by default."""
+OWN_HEAD = (
+    "the model reads the texts of a pair apart, or compares marked words, which a graph of one "
+    "sequence does not: use `finetune predict`, or train without --pair-encoder and --marked-words"
+)
+"""Why a model whose head is not one of transformers is not exported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +122,6 @@ class TextClassificationTask(Task):
     record: TextRecord
     pairs_only: ClassVar[bool | None] = None
     _gold = attrgetter("label")
-    _predicted = attrgetter("label")
 
     @classmethod
     def read(cls, config: TextConfig, source: Any) -> Dataset:
@@ -178,6 +192,17 @@ class TextClassificationTask(Task):
         names = sorted(labels)
         numeric = all(name.lstrip("-").isdecimal() for name in names)
         return sorted(names, key=int) if numeric else names
+
+    def _capabilities(self) -> Iterator[object]:
+        record = self.record
+        yield ComparedValues(self._gold, attrgetter("label"))
+        yield BlankPredictions(self._decoder.of_blank)
+        yield Distillable(self._soft_loss, one_row, self._targets_without_gold)
+        yield Export(self._decoder, OWN_HEAD if record.config.own_head else "")
+        if record.with_threshold:
+            yield Thresholds(self, record.with_threshold)
+        if record.config.calibrate != "none":
+            yield Calibration(self, self._fit, self._calibrated)
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         record = self.record
@@ -281,7 +306,7 @@ class TextClassificationTask(Task):
             weight = weight * of_class
         return (losses * weight).sum(), weight.sum()
 
-    def soft_loss(
+    def _soft_loss(
         self, logits: torch.Tensor, teacher: torch.Tensor, batch: Batch, temperature: float
     ) -> torch.Tensor:
         """Return the summed divergence from the teacher's classes or labels, or squared error."""
@@ -291,7 +316,7 @@ class TextClassificationTask(Task):
             return label_divergence(logits, teacher, temperature).mean(1).sum()
         return class_divergence(logits, teacher, temperature).sum()
 
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+    def _targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
         """Return targets whose weight is 0."""
         size = len(self.record.labels) if self.record.problem == "multi" else 1
         number, ones = len(sequences), np.ones(len(sequences), np.int64)
@@ -301,7 +326,7 @@ class TextClassificationTask(Task):
         }
 
     @cached_property
-    def decoder(self) -> TextDecoder:
+    def _decoder(self) -> TextDecoder:
         """The fields of the record that decide predictions."""
         record = self.record
         return TextDecoder(
@@ -315,24 +340,14 @@ class TextClassificationTask(Task):
 
     def decode(self, logits: Any, batch: Batch) -> list[Partial]:
         """Return the probabilities [C] of each sequence (regression: the number)."""
-        rows = self.decoder.windows(logits.cpu().numpy())
+        rows = self._decoder.windows(logits.cpu().numpy())
         return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
 
     def finish(
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> TextPrediction:
         """Average the windows; take the best label, those over the threshold, or the number."""
-        return self.decoder.finish(example, partials)
-
-    def prediction_of_blank(self, example: TextExample) -> TextPrediction | None:
-        """Return a prediction without a label if no text of the example has a character to read."""
-        return self.decoder.of_blank(example)
-
-    def with_thresholds(self, thresholds: str | float | Mapping[str, float]) -> Self:
-        """Return the task with other thresholds of labels, or of the positive one of two."""
-        if not self.record.with_threshold:
-            return super().with_thresholds(thresholds)
-        return self._with_thresholds(thresholds, self.record.with_threshold)
+        return self._decoder.finish(example, partials)
 
     def _fit(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
@@ -346,7 +361,7 @@ class TextClassificationTask(Task):
         return {"temperature": temperature}, note
 
     def _calibrated(self, example: TextExample, prediction: TextPrediction) -> TextPrediction:
-        return self.decoder.decide(example.id, self._probabilities([prediction])[0])
+        return self._decoder.decide(example.id, self._probabilities([prediction])[0])
 
     def _probabilities(self, predicted: Sequence[TextPrediction]) -> np.ndarray:
         """Return the predicted probabilities [N, C]."""

@@ -8,7 +8,7 @@ one prediction. With ``--crf`` see ``finetune.tasks.crf``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
@@ -38,6 +38,7 @@ from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenClassifier
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.preprocessing.text_labels import class_weights
+from finetune.tasks.capabilities import Calibration, ComparedValues, Distillable
 from finetune.tasks.class_losses import class_frequencies, class_losses, loss_targets
 from finetune.tasks.crf import chain_divergence, chain_loss, chain_targets
 from finetune.tasks.decoding import TagDecoder
@@ -89,7 +90,6 @@ class TokenClassificationTask(WordTask):
     record_class = TagRecord
     record: TagRecord
     _gold = attrgetter("tags")
-    _predicted = attrgetter("tags")
     no_gold = "tags."
 
     @classmethod
@@ -152,8 +152,20 @@ class TokenClassificationTask(WordTask):
             )
         return notes
 
+    def _capabilities(self) -> Iterator[object]:
+        yield ComparedValues(self._gold, attrgetter("tags"))
+        yield Distillable(
+            self._soft_loss,
+            self._num_logits,
+            self._targets_without_gold,
+            self.record.scores_all_subwords,
+        )
+        yield self._export(self._decoder)
+        if self.record.config.calibrate != "none":
+            yield Calibration(self, self._fit, self._calibrated)
+
     @cached_property
-    def decoder(self) -> TagDecoder:
+    def _decoder(self) -> TagDecoder:
         """The fields of the record that decide predictions."""
         record, config = self.record, self.record.config
         return TagDecoder(
@@ -187,7 +199,7 @@ class TokenClassificationTask(WordTask):
         for (first, last), target in zip(pairwise(window.word_starts), core, strict=True):
             follow = IGNORED
             if self.record.config.label_subwords == "all" and target != IGNORED:
-                follow = self.decoder.continuations[target]
+                follow = self._decoder.continuations[target]
             spread += [target] + [follow] * (last - first - 1)
         return {"tag": spread}
 
@@ -246,7 +258,7 @@ class TokenClassificationTask(WordTask):
         total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, (target != IGNORED).sum()
 
-    def soft_loss(
+    def _soft_loss(
         self,
         logits: torch.Tensor | CrfScores,
         teacher: torch.Tensor,
@@ -260,7 +272,7 @@ class TokenClassificationTask(WordTask):
             return chain_divergence(logits, CrfScores(teacher, *edges), batch, temperature)
         return class_divergence(logits, teacher, temperature).sum()
 
-    def num_logits(self, sequences: Encodings) -> Array:
+    def _num_logits(self, sequences: Encodings) -> Array:
         """Return the number of core words of each sequence, or of their subwords."""
         if not self.record.scores_all_subwords:
             return sequences.num_words
@@ -268,9 +280,9 @@ class TokenClassificationTask(WordTask):
         counts: Array = starts[offsets[1:] - 1].astype(np.int64) - starts[offsets[:-1]]
         return counts
 
-    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+    def _targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
         """Return unknown tags, which have no loss."""
-        counts = self.num_logits(sequences)
+        counts = self._num_logits(sequences)
         found = {"tag": Ragged.of_counts(np.full(counts.sum(), IGNORED, np.int32), counts)}
         if self.record.config.crf:
             last = np.diff(sequences.example, append=-1) != 0  # window of its sentence
@@ -287,14 +299,14 @@ class TokenClassificationTask(WordTask):
             logits, transitions = logits.emissions, (start, end, pairs)
         logits = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
         lengths = batch.word_lengths.cpu().numpy()
-        rows = self.decoder.windows(logits.cpu().numpy(), batch.num_words, lengths, transitions)
+        rows = self._decoder.windows(logits.cpu().numpy(), batch.num_words, lengths, transitions)
         return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
 
     def finish(
         self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> TokenPrediction:
         """Predict one tag for each word."""
-        return self.decoder.finish(example, partials, log_probabilities=log_probabilities)
+        return self._decoder.finish(example, partials, log_probabilities=log_probabilities)
 
     def _fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
@@ -309,7 +321,7 @@ class TokenClassificationTask(WordTask):
         logs = prediction.log_probabilities
         classes = [self.record.labels.id(tag) for tag in prediction.tags]
         probabilities = probabilities_of(classes, logs, self.record.temperature or 1.0)
-        return self.decoder.decide(example, classes, probabilities, logs)
+        return self._decoder.decide(example, classes, probabilities, logs)
 
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]

@@ -11,6 +11,7 @@ from finetune.data import Dataset, read_tokens
 from finetune.preprocessing.context import fill, in_documents
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
 from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.capabilities import Export
 from finetune.types import Encoding, TokenExample, UserError
 
 
@@ -52,6 +53,15 @@ class WordTask(Task):
         if example.spans is not None:
             return {span.label for span in example.spans}
         return set(example.tags or ())
+
+    def _export(self, decoder: Any) -> Export:
+        refusal = ""
+        if self.record.config.context != "none":
+            refusal = (
+                "the model reads sentences in their document (--context), which a graph does not: "
+                "use `finetune predict`, or train without --context and export that"
+            )
+        return Export(decoder, refusal)
 
     def _windows(
         self, examples: Sequence[TokenExample], *, core_only: bool

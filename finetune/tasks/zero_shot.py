@@ -135,9 +135,9 @@ class ZeroShotTask(TextClassificationTask):
         logits /= counts
         if self.record.problem == "multi":
             odds = np.exp(logits - logits.max(1, keepdims=True))
-            return self.decoder.decide(example.id, odds[:, 0] / odds.sum(1))
+            return self._decoder.decide(example.id, odds[:, 0] / odds.sum(1))
         odds = np.exp(logits[:, 0] - logits[:, 0].max())
-        return self.decoder.decide(example.id, odds / odds.sum())
+        return self._decoder.decide(example.id, odds / odds.sum())
 
 
 def _words(labels: str | Iterable[str] | Mapping[str, str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.preprocessing.prefetch import ahead
 from finetune.runtime.processes import uses_fsdp
 from finetune.tasks.base import Task
+from finetune.tasks.capabilities import sequences_of_epoch
 from finetune.training import cache
 from finetune.training.optimizer import Schedule
 from finetune.types import Batch, Example, TokenExample, quantity
@@ -100,8 +101,12 @@ class TrainingData:
         seed = step_seed(self.seed, step)
         epoch = step // self.schedule.steps_per_epoch
         sequences = {
-            each: self.task.for_epoch(
-                self.train.sequences, self.seed, epoch, self.train.rows(shard or examples[:1])
+            each: sequences_of_epoch(
+                self.task,
+                self.train.sequences,
+                self.seed,
+                epoch,
+                self.train.rows(shard or examples[:1]),
             )
             for each, shard in shards.items()
         }

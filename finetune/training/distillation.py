@@ -47,6 +47,7 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task, load_tokenizer, starting_config
+from finetune.tasks.capabilities import Distillable
 from finetune.training.checkpoint import checksum
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import (
@@ -69,8 +70,6 @@ from finetune.types import (
 
 LR_FACTOR = 6.0
 """The default learning rate of a student, relative to that of ordinary training."""
-TASKS = ("classify", "nli", "tag", "ner")
-"""The tasks whose runs can be distilled."""
 OUTPUTS = "teacher"
 """Folder in the run folder with the outputs of the teacher, until training ends."""
 OF_TEACHER = (
@@ -131,6 +130,16 @@ class Distillation:
                 raise UserError(f"{flag} must be a finite number {wanted}, not {value}.")
 
 
+def distillable(task: Task, folder: str | Path) -> Distillable:
+    """Return how models of a task are distilled; UserError for the run of ``folder`` if not."""
+    if (found := task.capability(Distillable)) is None:
+        raise UserError(
+            f"{folder}: a model of `finetune {task.name}` that cannot be distilled: distill one of "
+            "classify, nli, tag or ner, trained without --few-shot."
+        )
+    return found
+
+
 class Teacher:
     """A trained model, loaded."""
 
@@ -138,13 +147,7 @@ class Teacher:
         """Load the model of a run folder; UserError if its task cannot be distilled."""
         self.name, self.folder = str(folder), model_folder(folder)
         self.task = saved_task(self.folder)
-        if self.task.name not in TASKS:
-            raise UserError(
-                f"{folder} is a run of `finetune {self.task.name}`: distill one of "
-                f"{', '.join(TASKS)}."
-            )
-        if self.task.couples_sequences:
-            raise UserError(f"{folder} was trained with --few-shot, which cannot be distilled.")
+        distillable(self.task, folder)
         self.head: Any = self.task.head(self.folder)
         self.num_layers, self.width = self.head.encoder.num_layers, self.head.encoder.width
 
@@ -274,6 +277,7 @@ class _Step(Step):
     """A step on the three losses."""
 
     distillation: Distillation
+    distillable: Distillable
     hidden_weight = 0.0
     layers: Sequence[int] = ()
     projections: nn.ModuleList | None = None
@@ -284,7 +288,7 @@ class _Step(Step):
             states = stack.enter_context(self.head.encoder.recording(self.layers))
             logits = self._forward(batch)
         teacher = batch.targets["teacher_logits"]
-        soft = self.task.soft_loss(logits, teacher, batch, weights.temperature)
+        soft = self.distillable.soft_loss(logits, teacher, batch, weights.temperature)
         hard, _ = self.task.loss(logits, batch)
         hidden = torch.zeros_like(soft)
         if self.layers:
@@ -367,6 +371,7 @@ class DistillationRun(TrainingRun):
         )
 
     def _make_data(self) -> TrainingData:
+        self.distillable = distillable(self.task, self.folder.path)
         data = _Data(self.task, self.dataset, self.config, self.accelerator, self._report)
         examples = data.splits["train"]
         own, others = [], []
@@ -375,7 +380,7 @@ class DistillationRun(TrainingRun):
         if self.distillation.unlabeled is not None:
             for chunk in self._unlabeled(len(examples)):
                 encoded = self.task.encode(chunk)
-                without = self.task.targets_without_gold(encoded.sequences)
+                without = self.distillable.targets_without_gold(encoded.sequences)
                 sequences = replace(encoded.sequences, targets=without)
                 own.append(replace(encoded, sequences=sequences))
                 if not self.same_tokenizer:
@@ -403,8 +408,7 @@ class DistillationRun(TrainingRun):
 
     def _require_same_windows(self, own: Encodings, other: Encodings) -> None:
         """Raise UserError if another tokenizer divides examples in another way."""
-        record = self.task.record
-        subwords = getattr(record, "scores_all_subwords", False)
+        subwords = self.distillable.per_subword
         same = len(own) == len(other) and all(
             (getattr(own, name) == getattr(other, name)).all()
             for name in ("example", "first_word", "num_words")
@@ -475,7 +479,8 @@ class DistillationRun(TrainingRun):
             self.precision,
             self.interrupt,
         )
-        step.distillation, step.hidden_weight = self.distillation, self.hidden_weight
+        step.distillation, step.distillable = self.distillation, self.distillable
+        step.hidden_weight = self.hidden_weight
         step.layers, step.projections = self.layers, self.projections
         return step
 

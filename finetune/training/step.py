@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from finetune.runtime.precision import autocast, loss_scaler
 from finetune.runtime.signals import InterruptHandler
 from finetune.runtime.transfer import batch_to_device, batches_to_device, to_device
 from finetune.tasks.base import Task
+from finetune.tasks.capabilities import CoupledLoss, SeveralLosses
 from finetune.training.optimizer import set_learning_rates
 from finetune.types import Batch, Sequences
 
@@ -50,6 +51,8 @@ class Step:
         self.task, self.head, self.optimizer, self.config = task, head, optimizer, config
         self.accelerator, self.device, self.precision = accelerator, accelerator.device, precision
         self.interrupt = interrupt
+        self.coupled = task.capability(CoupledLoss)
+        self.several = task.capability(SeveralLosses)
         self.scaler = loss_scaler(precision, self.device)
         self.copies = WeightCopies(head, precision, copies)
         # MPS has no float64
@@ -73,8 +76,8 @@ class Step:
         if not self.head.training:  # `train()` visits all modules, which takes time
             self.head.train()
         with self.copies:
-            if self.task.couples_sequences:
-                totals = self._backward_coupled(batches, weight)
+            if self.coupled is not None:
+                totals = self._backward_coupled(batches, weight, self.coupled.loss)
             else:
                 totals = self._backward_each(batches, weight, idle_passes)
         gradients, (loss, count, *square) = self._sum_over_processes(totals)
@@ -120,8 +123,8 @@ class Step:
         return self.task.loss(self._forward(batch), batch)
 
     def _loss_counts(self, batch: Batch) -> torch.Tensor | None:
-        """Return ``Task.loss_counts``."""
-        return self.task.loss_counts(batch)
+        """Return the counts of several losses; None of a single one."""
+        return None if self.several is None else self.several.counts(batch)
 
     def _loss_weights(self, batches: Sequence[Batch], weight: float) -> torch.Tensor | None:
         """Return the weights of several losses [K], None of a single one.
@@ -145,7 +148,12 @@ class Step:
         sums = (loss.detach().to(self.sum_dtype), count.to(self.sum_dtype))
         return torch.stack(sums) * weight
 
-    def _backward_coupled(self, batches: Sequence[Batch], weight: float) -> torch.Tensor:
+    def _backward_coupled(
+        self,
+        batches: Sequence[Batch],
+        weight: float,
+        loss: Callable[..., tuple[torch.Tensor, torch.Tensor]],
+    ) -> torch.Tensor:
         """Add the gradients of a loss that couples all sequences of the optimizer batch.
 
         Micro-batches run twice (GradCache; Gao et al., 2021): without a graph for the vectors of
@@ -162,9 +170,9 @@ class Step:
                 parts.append(self._forward(batch).vectors)
         vectors, places, sequences = _collected(batches, parts, weight > 0, several)
         if vectors.requires_grad:
-            return self._backward(*self.task.coupled_loss(self.head, vectors, sequences), 1.0)
+            return self._backward(*loss(self.head, vectors, sequences), 1.0)
         vectors.requires_grad_()
-        totals = self._backward(*self.task.coupled_loss(self.head, vectors, sequences), 1.0)
+        totals = self._backward(*loss(self.head, vectors, sequences), 1.0)
         assert vectors.grad is not None
         if not self.accelerator.is_main_process:  # which has the whole loss, as all others
             totals = torch.zeros_like(totals)

@@ -39,7 +39,14 @@ from finetune.runtime.precision import resolve_precision
 from finetune.runtime.processes import uses_fsdp
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted, InterruptHandler
-from finetune.tasks.base import Task
+from finetune.tasks.base import Task, starting_commit
+from finetune.tasks.capabilities import (
+    Calibration,
+    ComparedValues,
+    CoupledLoss,
+    EpochSequences,
+    FittedHead,
+)
 from finetune.training.callbacks import (
     Callback,
     Callbacks,
@@ -171,6 +178,7 @@ class TrainingRun:
     def _prepare(self, head: Any, resuming: bool, restore: contextlib.ExitStack) -> None:
         """Create the model, the optimizer and the state, or load them from the last checkpoint."""
         last, sharded = self.folder.last, uses_fsdp()
+        of_epoch = self.task.capability(EpochSequences)
         self._load_head(head, resuming, restore)
         if not resuming:
             for split in list(self.dataset.splits)[1:]:
@@ -181,7 +189,7 @@ class TrainingRun:
                 # a skipped step has no weight decay, which the other rows would get
                 "off" if sharded or self.precision == "fp16" else self.config.sparse_embeddings,
                 self.data.encoded.values(),
-                self.task.added_ids,
+                () if of_epoch is None else of_epoch.added_ids(),
             )
         )
         if sparse.note:
@@ -303,7 +311,7 @@ class TrainingRun:
             self.accelerator,
             encoded=encoded[:1],
             precision=self.precision,
-            keep_log_probabilities=self.task.record.calibrates,
+            keep_log_probabilities=self.task.capability(Calibration) is not None,
         )
         self.task.score(examples[:1], predicted)
 
@@ -330,7 +338,10 @@ class TrainingRun:
         metrics = self.task.score(examples, predicted)
         if not self.custom_metrics or not metrics:
             return metrics
-        return metrics | custom_scores(self.custom_metrics, *self.task.values(examples, predicted))
+        compared = self.task.capability(ComparedValues)
+        if compared is None:
+            raise UserError(f"`finetune {self.task.name}` takes no custom metrics: leave them out.")
+        return metrics | custom_scores(self.custom_metrics, *compared.values(examples, predicted))
 
     def _selection_score(self, metrics: dict[str, float], name: str | None = None) -> float:
         """Return the score that selects the model, negative if lower is better."""
@@ -387,17 +398,17 @@ class TrainingRun:
     def evaluate(self, log: RunLog) -> None:
         """Score the validation split, and save the model if it is the best so far."""
         state = self.state
-        if (reader := self.task.vector_task) is not None:
+        if (fitted := self.task.capability(FittedHead)) is not None:
             train, encoded = self.data.split("train")
             vectors = predict(
-                reader,
+                fitted.reader,
                 self.head,
                 train,
                 self.accelerator,
                 encoded=encoded,
                 precision=self.precision,
             )
-            self.task.fit_head(self.head, train, vectors)
+            fitted.fit(self.head, train, vectors)
         if self.validation is None:
             state.best_step = state.step
             self.folder.save_best(self.task, self.head)
@@ -479,9 +490,9 @@ class TrainingRun:
                 f"{self.folder.best}: the saved model scores {score:.4f} on {self.validation}, but "
                 f"scored {before} when it was saved"
             )
-        calibrated = self.task.calibrate(examples, predicted)
-        if calibrated is None:
+        if (calibration := self.task.capability(Calibration)) is None:
             return predicted
+        calibrated = calibration.calibrate(examples, predicted)
         self.task = calibrated.task
         self.notes.append(calibrated.note)
         self.folder.save_best(self.task, self.task.head(self.folder.best))
@@ -499,7 +510,7 @@ class TrainingRun:
             precision=self.precision,
             reporter=self.reporter,
             title=title,
-            keep_log_probabilities=self.task.record.calibrates,
+            keep_log_probabilities=self.task.capability(Calibration) is not None,
         )
 
     def _write_start(self) -> None:
@@ -509,7 +520,7 @@ class TrainingRun:
             fingerprint=self.dataset.fingerprint,
             training_fingerprint=self.dataset.training_fingerprint,
             precision_used=self.precision,
-            revision_used=self.task.starting_commit,
+            revision_used=starting_commit(self.config),
             data_used=self.dataset.pinned,
         )
         self.folder.require_shared()
@@ -528,7 +539,7 @@ def require_support_of_fsdp(task: Task, config: TrainConfig, precision: str) -> 
     wrong = {
         "--precision fp16": precision == "fp16",
         "--sparse-embeddings on": config.sparse_embeddings == "on",
-        f"the loss of this `finetune {task.name}`": task.couples_sequences,
+        f"the loss of this `finetune {task.name}`": task.capability(CoupledLoss) is not None,
         f"--tuning {config.tuning}": config.tuning != "full",
         "--gradient-checkpointing": config.gradient_checkpointing,
         "--layer-mix": config.layer_mix,

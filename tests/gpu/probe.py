@@ -202,9 +202,7 @@ def task_of(config: TrainConfig) -> Any:
         losses = F.cross_entropy(logits, batch.targets["label"], reduction="none")
         return (losses * share).sum(), share.sum()
 
-    return SimpleNamespace(
-        loss=loss, config=config, couples_sequences=False, loss_counts=lambda batch: None
-    )
+    return SimpleNamespace(loss=loss, config=config, capability=lambda kind: None)
 
 
 def own_steps(size: Size) -> Iterator[Row]:

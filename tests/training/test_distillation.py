@@ -24,6 +24,7 @@ from finetune.preprocessing.batching import pack
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
+from finetune.tasks.capabilities import Distillable
 from finetune.training.distillation import (
     Distillation,
     DistillationRun,
@@ -278,7 +279,7 @@ def test_sequences_without_gold_have_no_loss(kind: str, place: Path) -> None:
     loaded = Teacher(teacher_of(kind, place))
     _, data = load_student(loaded, loaded.task.record.config)
     encoded = loaded.task.encode(data.splits["train"][:7]).sequences
-    targets = loaded.task.targets_without_gold(encoded)
+    targets = loaded.task.capability(Distillable).targets_without_gold(encoded)
     assert set(targets) == set(encoded.targets or {})
     batch = pack(encoded, loaded.task.collate(replace(encoded, targets=targets)))
     logits = loaded.head(batch)

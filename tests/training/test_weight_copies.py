@@ -263,9 +263,7 @@ def test_the_number_of_operators_of_a_step() -> None:
 class _Classify:
     """The loss of one label."""
 
-    couples_sequences = False
-
-    def loss_counts(self, batch: Any) -> None:
+    def capability(self, kind: type) -> None:
         return None
 
     def loss(self, logits: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
