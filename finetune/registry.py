@@ -46,6 +46,8 @@ class TaskPaths(NamedTuple):
     """Its settings."""
     task: str
     """Its class."""
+    metrics: str
+    """The names of the metrics that recipes can expect of it."""
     few_shot: str | None = None
     """Its class with ``--few-shot``."""
 
@@ -54,26 +56,39 @@ TASKS = {
     "classify": TaskPaths(
         "finetune.config.tasks:ClassifyConfig",
         "finetune.tasks.text_classification:TextClassificationTask",
+        "finetune.config.expected_scores:CLASSIFY",
         "finetune.tasks.few_shot:FewShotTask",
     ),
     "nli": TaskPaths(
         "finetune.config.tasks:NliConfig",
         "finetune.tasks.text_classification:NliTask",
+        "finetune.config.expected_scores:NLI",
         "finetune.tasks.few_shot:FewShotNliTask",
     ),
     "tag": TaskPaths(
         "finetune.config.tasks:TagConfig",
         "finetune.tasks.token_classification:TokenClassificationTask",
+        "finetune.config.expected_scores:TAG",
     ),
-    "ner": TaskPaths("finetune.config.tasks:NerConfig", "finetune.tasks.span_ner:SpanNerTask"),
+    "ner": TaskPaths(
+        "finetune.config.tasks:NerConfig",
+        "finetune.tasks.span_ner:SpanNerTask",
+        "finetune.config.expected_scores:NER",
+    ),
     "relations": TaskPaths(
-        "finetune.config.tasks:RelationsConfig", "finetune.tasks.relations:RelationTask"
+        "finetune.config.tasks:RelationsConfig",
+        "finetune.tasks.relations:RelationTask",
+        "finetune.config.expected_scores:RELATIONS",
     ),
     "sentence": TaskPaths(
-        "finetune.config.tasks:SentenceConfig", "finetune.tasks.sentence_encoder:SentenceTask"
+        "finetune.config.tasks:SentenceConfig",
+        "finetune.tasks.sentence_encoder:SentenceTask",
+        "finetune.config.expected_scores:SENTENCE",
     ),
     "pretrain": TaskPaths(
-        "finetune.pretraining.settings:PretrainConfig", "finetune.pretraining.task:PretrainingTask"
+        "finetune.pretraining.settings:PretrainConfig",
+        "finetune.pretraining.task:PretrainingTask",
+        "finetune.pretraining.settings:METRICS",
     ),
 }
 """The tasks. Each is also a command, which trains it."""

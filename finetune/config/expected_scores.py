@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from finetune.registry import TASKS, Registry
 from finetune.types import UserError, abbreviated, did_you_mean
 
 _CALIBRATION = ("ece", "ece_uncalibrated")
@@ -27,48 +28,48 @@ PROBLEMS: Mapping[str, tuple[str, ...]] = {
     "regression": ("pearson", "spearman", "mse"),
 }
 """The metrics of each `problem` of the task classify."""
-METRICS: Mapping[str, tuple[str, ...]] = {
-    "classify": tuple(dict.fromkeys(name for names in PROBLEMS.values() for name in names)),
-    "nli": PROBLEMS["single"],
-    "tag": (
-        "span_precision_conll",
-        "span_recall_conll",
-        "span_f1_conll",
-        "span_f1_strict",
-        "tag_accuracy",
-        "accuracy",
-        "macro_f1",
-        "weighted_f1",
-        "matthews",
-        *_CALIBRATION,
-    ),
-    "ner": (
-        "span_precision_strict",
-        "span_recall_strict",
-        "span_f1_strict",
-        "span_f1_outermost",
-        "span_f1_inner",
-        "inner_gold",
-        "inner_predicted",
-        "inner_found",
-        "span_f1_uncalibrated",
-    ),
-    "relations": (
-        "relation_precision_strict",
-        "relation_recall_strict",
-        "relation_f1_strict",
-        "relation_f1",
-        "relation_f1_macro",
-    ),
-    "sentence": (
-        "spearman_all",
-        "pearson_all",
-        "ranking_accuracy",
-        "ranking_mrr",
-        *PROBLEMS["single"][:5],
-    ),
-    "pretrain": ("mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy"),
-}
+CLASSIFY = tuple(dict.fromkeys(name for names in PROBLEMS.values() for name in names))
+NLI = PROBLEMS["single"]
+TAG = (
+    "span_precision_conll",
+    "span_recall_conll",
+    "span_f1_conll",
+    "span_f1_strict",
+    "tag_accuracy",
+    "accuracy",
+    "macro_f1",
+    "weighted_f1",
+    "matthews",
+    *_CALIBRATION,
+)
+NER = (
+    "span_precision_strict",
+    "span_recall_strict",
+    "span_f1_strict",
+    "span_f1_outermost",
+    "span_f1_inner",
+    "inner_gold",
+    "inner_predicted",
+    "inner_found",
+    "span_f1_uncalibrated",
+)
+RELATIONS = (
+    "relation_precision_strict",
+    "relation_recall_strict",
+    "relation_f1_strict",
+    "relation_f1",
+    "relation_f1_macro",
+)
+SENTENCE = (
+    "spearman_all",
+    "pearson_all",
+    "ranking_accuracy",
+    "ranking_mrr",
+    *PROBLEMS["single"][:5],
+)
+METRICS: Mapping[str, tuple[str, ...]] = Registry(
+    {name: paths.metrics for name, paths in TASKS.items()}
+)
 """The metrics of each task; `ner` also has ``span_f1_strict:TYPE``."""
 UNBOUNDED = (
     "mse",

@@ -28,6 +28,9 @@ MAX_TOKENS, MAX_TOKENS_ON_CUDA = 4096, 32_768
 """Default tokens per forward pass. On a GPU, most optimizer batches then fit into one pass: the
 launches of a second one cost more than its rows."""
 
+Ranges = Mapping[tuple[str, ...], tuple[Callable[[Any], bool], str]]
+"""The legal values of settings, and their description."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -175,6 +178,11 @@ class TrainConfig:
         """Default learning rate in multiples of the one of fine-tuning."""
         return 1.0
 
+    @property
+    def ranges(self) -> Ranges:
+        """The legal values of settings that only this task has."""
+        return {}
+
     def __post_init__(self) -> None:
         if self.model is None and self.init_from is None:
             object.__setattr__(self, "model", DEFAULT_MODEL)
@@ -193,7 +201,7 @@ class TrainConfig:
                     f"{flag(field.name)} must be a finite number, not {value!r:.60}, and whole "
                     f"numbers at most {LARGEST}."
                 )
-        for names, (legal, wanted) in RANGES.items():
+        for names, (legal, wanted) in {**RANGES, **self.ranges}.items():
             for name in names:
                 value = getattr(self, name, None)  # a setting of some tasks, or unset
                 if value is not None and not legal(value):
@@ -566,7 +574,7 @@ REMOVED = frozenset({"cuda_graphs"})
 NUMBER = r"[0-9]{1,3}(\.[0-9]{1,6})?"
 """A number in a setting such as `focal:2`."""
 
-RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
+RANGES: Ranges = {
     (
         "batch_size",
         "epochs",
@@ -593,11 +601,10 @@ RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("warmup", "weight_decay", "clip", "overlap"): (lambda value: value >= 0, "0 or more"),
     ("layer_decay", "negatives"): (lambda value: 0 < value <= 1, "above 0 and at most 1"),
     ("adam_beta2", "classifier_dropout"): (lambda value: 0 <= value < 1, "0 or more and below 1"),
-    ("threshold", "validation_share", "test_share", "mask_probability"): (
+    ("threshold", "validation_share", "test_share"): (
         lambda value: 0 < value < 1,
         "between 0 and 1",
     ),
-    ("alpha",): (lambda value: 0 <= value <= 1, "from 0 to 1"),
     ("seed",): (lambda value: 0 <= value < 2**32, "from 0 to 4294967295"),
     ("freeze",): (
         lambda value: bool(re.fullmatch("none|embeddings|all|[0-9]{1,4}", value)),
@@ -620,7 +627,7 @@ RANGES: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
         "none, balanced, or balanced:S with S from 0 to 1",
     ),
 }
-"""The legal values of settings, and their description."""
+"""The legal values of settings of several tasks of the core."""
 
 
 def named_strength(value: str) -> tuple[str, float | None]:

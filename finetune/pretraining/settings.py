@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from finetune.config.tasks import DEFAULT_MODEL, TrainConfig, flag
+from finetune.config.tasks import DEFAULT_MODEL, Ranges, TrainConfig, flag
 from finetune.types import UserError
+
+METRICS = ("mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy")
+"""The metrics that a recipe can expect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,14 @@ class PretrainConfig(TrainConfig):
         from finetune.models.heads.masked_lm import MaskedLanguageModel
 
         return MaskedLanguageModel.lr_factor
+
+    @property
+    def ranges(self) -> Ranges:
+        """The legal values of settings that only this task has."""
+        return {
+            ("alpha",): (lambda value: 0 <= value <= 1, "from 0 to 1"),
+            ("mask_probability",): (lambda value: 0 < value < 1, "between 0 and 1"),
+        }
 
     def __post_init__(self) -> None:
         if self.config is not None:

@@ -20,7 +20,8 @@ from torch.nn.functional import cross_entropy
 
 from finetune.config.tasks import column_map
 from finetune.data import Dataset, read_text, with_held_out_splits
-from finetune.data.running_text import read_running_text, sampling_probabilities
+from finetune.data.running_text import read_running_text
+from finetune.data.sampling import sampling_probabilities
 from finetune.data.sources import WithoutTest
 from finetune.evaluation.metrics import masked_scores
 from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores

@@ -27,7 +27,8 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from finetune.data.running_text import TextSource, sampling_probabilities
+from finetune.data.running_text import TextSource
+from finetune.data.sampling import sampling_probabilities
 from finetune.data.word_splitting import split_words
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.progress import Reporter

@@ -20,7 +20,7 @@ from accelerate.utils import gather_object
 
 from finetune.config.tasks import TrainConfig, flag, settings
 from finetune.data import Dataset
-from finetune.data.running_text import sampling_probabilities
+from finetune.data.sampling import sampling_probabilities
 from finetune.models.half_precision import WeightCopies
 from finetune.models.heads.base import Head
 from finetune.runtime.files import recover, replace_folder

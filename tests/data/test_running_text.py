@@ -10,9 +10,9 @@ import pytest
 from finetune.data.running_text import (
     read_running_text,
     sample_lines,
-    sampling_probabilities,
     text_sources,
 )
+from finetune.data.sampling import sampling_probabilities
 from finetune.types import UserError
 
 

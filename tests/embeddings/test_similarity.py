@@ -1,4 +1,4 @@
-"""Similarity: cosines, correlations by subset and by frequency, the expected random cosine."""
+"""Similarity: cosines, correlations by subset and by frequency, the expected cosine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scipy.spatial.distance import cdist
 from scipy.stats import pearsonr, spearmanr
 
 from finetune.embeddings.evaluation.similarity import (
-    RandomCosine,
+    ExpectedCosine,
     correlations,
     cosine,
     scores_by_frequency,
@@ -34,10 +34,10 @@ def test_cosine() -> None:
     assert cosine([0.0, 0.0], [1.0, 0.0]) == 0
 
 
-def test_random_cosine_is_the_mean_over_all_pairs() -> None:
+def test_expected_cosine_is_the_mean_over_all_pairs() -> None:
     vectors = RANDOM.normal(size=(40, 6))
     vectors[:, 0] += 3
-    found = RandomCosine()
+    found = ExpectedCosine()
     for group in np.split(vectors, [1, 1, 25]):
         found.add(group)
     cosines = 1 - cdist(vectors, vectors, "cosine")

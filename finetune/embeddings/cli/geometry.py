@@ -116,8 +116,8 @@ class Geometry(FormatOption, Command):
         )
         columns = (
             "layer",
-            "random cosine",
-            "z random cosine",
+            "expected cosine",
+            "z expected cosine",
             "top dimension",
             "top 3",
             "top 10",

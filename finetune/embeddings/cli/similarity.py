@@ -260,7 +260,7 @@ class Similarity(FormatOption, Command):
             view: dict[str, Any] = {
                 "layer": each.layer,
                 "standardized": each.standardized,
-                "random_cosine": each.random,
+                "expected_cosine": each.expected,
             }
             if gold is None or len(gold) < similarity.LEAST_PAIRS:
                 view["cosines"] = predicted
@@ -312,10 +312,10 @@ class Similarity(FormatOption, Command):
             intervals = () if self.format == "table" else (f"{metric} low", f"{metric} high")
             columns += [metric, *intervals]
         scores = [
-            (_name(view), *self._cells(view["scores"].values()), view["random_cosine"])
+            (_name(view), *self._cells(view["scores"].values()), view["expected_cosine"])
             for view in views
         ]
-        tables: list[Any] = [("", (*columns, "random cosine"), scores)]
+        tables: list[Any] = [("", (*columns, "expected cosine"), scores)]
         for view in views:
             for key, title in (
                 ("subsets", "by subset"),

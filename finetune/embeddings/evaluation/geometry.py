@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from finetune.embeddings.evaluation.similarity import RandomCosine, unit_vectors
+from finetune.embeddings.evaluation.similarity import ExpectedCosine, unit_vectors
 
 Array = npt.NDArray[Any]
 
@@ -76,8 +76,8 @@ class GeometryMeasure:
     layers: Sequence[int]
     words: Collection[str]
     seed: int = 0
-    _random: RandomCosine = field(default_factory=RandomCosine)
-    _by_word: dict[str, RandomCosine] = field(default_factory=dict)
+    _expected: ExpectedCosine = field(default_factory=ExpectedCosine)
+    _by_word: dict[str, ExpectedCosine] = field(default_factory=dict)
     _intra: Any = 0.0
     _num_texts: int = 0
     _norms: Any = 0.0
@@ -92,15 +92,15 @@ class GeometryMeasure:
         if not words:
             return
         units = unit_vectors(vectors)
-        self._random.add_units(units)
+        self._expected.add_units(units)
         self._norms = self._norms + np.linalg.norm(vectors, axis=-1).sum(axis=0)
         center = unit_vectors(vectors.mean(axis=0))
         self._intra = self._intra + (units * center).sum(axis=-1).mean(axis=0)
         self._num_texts += 1
-        start = self._random.count - len(words)
+        start = self._expected.count - len(words)
         for place, word in enumerate(words):
             if word in self.words:
-                self._by_word.setdefault(word, RandomCosine()).add_units(units[place][None])
+                self._by_word.setdefault(word, ExpectedCosine()).add_units(units[place][None])
         for number, vector in enumerate(vectors, start):
             if number < NUM_POINTS:  # reservoir sampling, as in data.running_text
                 self._points.append(vector.astype(np.float32))
@@ -110,7 +110,7 @@ class GeometryMeasure:
     @property
     def num_words(self) -> int:
         """The number of words so far."""
-        return self._random.count
+        return self._expected.count
 
     def self_similarity(self) -> dict[str, Array]:
         """Return the mean cosine of two uses of each word [L], for words with two uses."""
@@ -125,7 +125,7 @@ class GeometryMeasure:
         """Return the geometry of each layer."""
         by_word = list(self.self_similarity().values())
         mean_of_words = np.mean(by_word, axis=0) if by_word else None
-        contributions, points = self._random.contributions, np.stack(self._points)
+        contributions, points = self._expected.contributions, np.stack(self._points)
         found = []
         for place, layer in enumerate(self.layers):
             each = contributions[place]
@@ -145,7 +145,7 @@ class GeometryMeasure:
                     [(int(index), float(each[index])) for index in largest],
                     None if mean_of_words is None else float(mean_of_words[place]),
                     float(self._intra[place] / self._num_texts),
-                    float(self._norms[place] / self._random.count),
+                    float(self._norms[place] / self._expected.count),
                     intrinsic_dimension(points[:, place]),
                 )
             )

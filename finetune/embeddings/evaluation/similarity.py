@@ -43,7 +43,7 @@ def cosine(first: npt.ArrayLike, second: npt.ArrayLike) -> Array:
 
 
 @dataclass
-class RandomCosine:
+class ExpectedCosine:
     """The expected cosine of two different vectors, over all pairs of a stream.
 
     The mean over all pairs of N unit vectors u is (|sum u|^2 - sum |u|^2) / N (N - 1), in which

@@ -19,7 +19,7 @@ from finetune.data.running_text import sample_lines
 from finetune.data.texts import Characters
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.data.similarity_pairs import SimilarityPair
-from finetune.embeddings.evaluation.similarity import RandomCosine, cosine
+from finetune.embeddings.evaluation.similarity import ExpectedCosine, cosine
 from finetune.embeddings.evaluation.standardization import Array, Standardizer
 from finetune.inference.embed import Embedder
 from finetune.runtime.progress import Reporter
@@ -41,7 +41,7 @@ class Cosines:
     layer: int | None
     standardized: bool
     values: Array
-    random: float
+    expected: float
 
 
 class Use(NamedTuple):
@@ -88,7 +88,7 @@ def compare_pairs(
     else:
         vectors = _vectors(embedder, pairs, window)
     kinds = [False] if standardizer is None else [False, True]
-    random = [RandomCosine() for _ in kinds]
+    means = [ExpectedCosine() for _ in kinds]
     values: list[list[Array]] = [[] for _ in kinds]
     with reporter or Reporter(quiet=True) as shown:
         shown.start("similarity", len(pairs), unit="pair")
@@ -97,7 +97,7 @@ def compare_pairs(
                 sides = np.stack(both)
                 if is_standardized and standardizer is not None:
                     sides = standardizer(sides)
-                random[kind].add(sides)
+                means[kind].add(sides)
                 values[kind].append(cosine(sides[0], sides[1]))
             shown.update(number)
     layers = embedder.layers if embedder.combine == "none" else [None]
@@ -107,7 +107,7 @@ def compare_pairs(
         for layer, by_layer, expected in zip(
             layers,
             np.array(values[kind]).reshape(-1, len(layers)).T,
-            np.atleast_1d(random[kind].value),
+            np.atleast_1d(means[kind].value),
             strict=True,
         )
     ]
