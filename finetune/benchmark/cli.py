@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench(BenchSettings, Command):
-    """Measure speed and memory against transformers' Trainer and pipelines."""
+    """Measure speed and memory against transformers' Trainer and pipelines.
+
+    Examples:
+        finetune bench
+        finetune bench --shape roberta-base --phases train,predict --size large
+    """
 
     @property
     def single_process(self) -> str:

@@ -24,7 +24,12 @@ MOST_COLUMNS, MOST_ROWS = 20, 15
 
 @dataclass(frozen=True, kw_only=True)
 class Analyze(EvaluationOptions, Command):
-    """Analyze the predictions of one system: subgroup scores, calibration, and errors to read."""
+    """Analyze the predictions of one system: subgroup scores, calibration, and errors to read.
+
+    Examples:
+        finetune analyze runs/ner
+        finetune analyze predictions.jsonl gold.conll --table confusion --format csv
+    """
 
     predictions: Annotated[Positional[str], arg(metavar="PREDICTIONS")]
     """Run folder, or file of predictions."""

@@ -20,7 +20,12 @@ from finetune.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Command):
-    """Check data, or a recipe and its data: counts, labels, tag schemes, duplicates, lengths."""
+    """Check data, or a recipe and its data: counts, labels, tag schemes, duplicates, lengths.
+
+    Examples:
+        finetune check my-data --task nli
+        finetune check my-data --model minilm --label-errors --out suspects.jsonl
+    """
 
     source: Annotated[Positional[str | None], arg(metavar="[DATA or RECIPE]")] = None
     """Data as in training, or a recipe file (.yaml)."""

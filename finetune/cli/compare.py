@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(EvaluationOptions, Command):
-    """Test whether systems differ on the same examples by more than chance; tables for papers."""
+    """Test whether systems differ on the same examples by more than chance; tables for papers.
+
+    Examples:
+        finetune compare runs/a runs/b
+        finetune compare base=runs/a-seeds large=runs/b-seeds runs/c --format latex
+    """
 
     first: Annotated[Positional[str], arg(metavar="A")]
     """The first system: a file of predictions (JSON Lines, or columns of words with the prediction

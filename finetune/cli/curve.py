@@ -37,7 +37,12 @@ class CurveOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve(CurveOptions, Command):
-    """Train on growing parts of the data: scores by amount, and what more data would bring."""
+    """Train on growing parts of the data: scores by amount, and what more data would bring.
+
+    Examples:
+        finetune curve classify --model minilm --data my-data
+        finetune curve tag --data conll2003 --sizes 500 1000 2000 --runs 5
+    """
 
     task: Annotated[Positional[str], arg(metavar="TASK")]
     """The task. Its other options are those of the command that trains it: `finetune TASK --help`.

@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 from finetune.cli.command import Command
 from finetune.cli.output import TableFormat, print_tables, quiet_libraries, show
 from finetune.cli.train import report_run, score_lines
+from finetune.config.options import COMMON
 from finetune.types import UserError
 
 if TYPE_CHECKING:
@@ -19,22 +20,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Distill(Command):
-    """Train a small student on the predictions of a trained model, its teacher."""
+    """Train a small student on the predictions of a trained model, its teacher.
+
+    Examples:
+        finetune distill runs/nli --model minilm
+        finetune distill runs/nli --layers 4 --unlabeled more.jsonl --baseline
+    """
 
     teacher: Annotated[Positional[str], arg(metavar="TEACHER")]
     """Folder of a run of `classify`, `nli`, `tag` or `ner`, or hub id of such a model. The student
     has its task, labels and data, and its settings except those of training."""
-    model: str | None = None
+    model: Annotated[str | None, COMMON] = None
     """Encoder of the student: a hub id, short name or folder."""
-    layers: int | None = None
+    layers: Annotated[int | None, COMMON] = None
     """In place of --model: start with the embeddings, the head and N layers of the teacher, evenly
     spread (2 of 6: layers 3 and 6)."""
-    unlabeled: str | None = None
+    unlabeled: Annotated[str | None, COMMON] = None
     """File of texts or words without labels, as for `finetune predict --file`. The teacher labels
     them."""
     unlabeled_columns: tuple[str, ...] = ()
     """Columns of that file if their names are not recognized, as `role=column`."""
-    temperature: float = 2.0
+    temperature: Annotated[float, COMMON] = 2.0
     """Divides the logits of both models in the divergence between their predictions."""
     hard_weight: float = 0.2
     """Weight of the gold labels, from 0 to 1; that of the predictions of the teacher is the rest.
@@ -42,25 +48,25 @@ class Distill(Command):
     hidden_weight: float | None = None
     """Weight of the difference between hidden states. Unset is 1, or 0 where they cannot be
     compared: with different tokenizers, and where texts of a pair are read apart."""
-    baseline: bool = False
+    baseline: Annotated[bool, COMMON] = False
     """Also train the student without its teacher, for as many steps from the pretrained model, in
     the folder OUT-without-teacher."""
-    data: str | None = None
+    data: Annotated[str | None, COMMON] = None
     """Labeled data; unset are those of the teacher."""
-    out: str | None = None
+    out: Annotated[str | None, COMMON] = None
     """Run folder of the student; unset makes a new one under `runs/`."""
-    limit: int | None = None
+    limit: Annotated[int | None, COMMON] = None
     """Train on the first N labeled examples only; unset as the teacher."""
-    epochs: float | None = None
+    epochs: Annotated[float | None, COMMON] = None
     """Passes over labeled and unlabeled examples; unset is 3, or up to 10 if 3 passes make fewer
     than 500 steps."""
     steps: int | None = None
     """Optimizer steps, in place of --epochs."""
-    batch_size: int | None = None
+    batch_size: Annotated[int | None, COMMON] = None
     """Examples per optimizer step; unset as the teacher."""
-    lr: float | None = None
+    lr: Annotated[float | None, COMMON] = None
     """Peak learning rate; unset is 1.2e-4, and 6e-4 for small encoders (narrower than 512)."""
-    seed: int = 1
+    seed: Annotated[int, COMMON] = 1
     """Seed of initial weights, data order and dropout."""
     eval_every: int | None = None
     """Steps between evaluations on the validation split; unset is once an epoch."""
@@ -68,7 +74,7 @@ class Distill(Command):
     """Steps between checkpoints; unset saves at each evaluation."""
     max_tokens: int | None = None
     """Tokens per forward pass: changes memory and speed only."""
-    resume: bool = False
+    resume: Annotated[bool, COMMON] = False
     """Continue the run in --out from its last checkpoint."""
     format: TableFormat = "table"
     """Print the comparison as text, CSV or JSON with all digits, LaTeX (booktabs) or Markdown."""

@@ -8,10 +8,9 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Union
+from typing import Any
 
 import tyro
-from tyro.conf import subcommand
 
 import finetune
 from finetune import registry
@@ -30,6 +29,9 @@ from finetune.runtime.processes import (
 )
 from finetune.runtime.progress import output_may_be_lost
 from finetune.types import UserError, did_you_mean
+
+HELP = ("-h", "--help", "--help-all")
+"""The options for the help of a command; the last lists all options with their whole texts."""
 
 OPTIONS_OF_ALL = ("--quiet", "--verbose")
 """The options of every command: results and errors only; all messages of libraries, tracebacks."""
@@ -170,7 +172,14 @@ def parse(arguments: Sequence[str]) -> Any:
         UserError: If a value is out of range.
         SystemExit: After help, or with 2 after tyro's message about wrong arguments.
     """
+    if arguments and (words := arguments[0].partition("="))[0] == "--print-completion":
+        show(_completion(words[2] or "".join(arguments[1:])))
+        sys.exit(0)
     name, *rest = [_current_name(argument) for argument in arguments] or ["help"]
+    if wanted := [argument for argument in rest if argument in HELP]:
+        rest = [argument for argument in rest if argument not in HELP]
+        show(_help(name, rest, everything="--help-all" in wanted))
+        sys.exit(0)
     if name in ("curve", "search") and rest and rest[0] in CONFIGS:
         return _parse_repeated(name, rest)
     if name in (*CONFIGS, "run", "check"):
@@ -178,16 +187,7 @@ def parse(arguments: Sequence[str]) -> Any:
     if name in ("--version", "help", "-h", "--help"):
         show(finetune.__version__ if name == "--version" else overview())
         sys.exit(0)
-    if name.startswith("--tyro-"):  # shell completion
-        commands: Any = Union[
-            *(Annotated[command_class(each), subcommand(each)] for each in COMMANDS)
-        ]
-        tyro.cli(commands, prog="finetune", args=[name, *rest], config=MARKERS)
-    if name not in COMMANDS:
-        raise UserError(
-            f"unknown command {name!r}.{did_you_mean(name, COMMANDS)} Commands are "
-            f"{', '.join(COMMANDS)}."
-        )
+    _require_command(name)
     if name in ("analyze", "compare", "check"):
         rest = ["--format=json" if argument == "--json" else argument for argument in rest]
     default: Any = tyro.MISSING_NONPROP
@@ -215,6 +215,35 @@ def parse(arguments: Sequence[str]) -> Any:
         if text := messages.getvalue():
             show(text.rstrip("\n"), error=True)
         raise
+
+
+def _completion(shell: str) -> str:
+    """Return the script that completes commands and options in a shell."""
+    from finetune.cli.completion import completed_options, completion
+
+    return completion(shell, {n: completed_options(command_class(n), n) for n in COMMANDS})
+
+
+def _require_command(name: str) -> None:
+    if name not in COMMANDS:
+        raise UserError(
+            f"unknown command {name!r}.{did_you_mean(name, COMMANDS)} Commands are "
+            f"{', '.join(COMMANDS)}."
+        )
+
+
+def _help(name: str, rest: list[str], *, everything: bool) -> str:
+    """Return the help of a command; with a recipe, the help of its task with its values."""
+    from finetune.cli.help import command_help
+
+    _require_command(name)
+    given = None
+    if name in CONFIGS or (name == "run" and rest):
+        from finetune.cli.train import expand_recipe
+
+        name, _, given = expand_recipe(name, rest)
+    kind = command_class(name)
+    return command_help(name, kind, given, everything=everything)
 
 
 def _parse_repeated(name: str, arguments: list[str]) -> Command:

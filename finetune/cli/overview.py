@@ -9,10 +9,12 @@ Fine-tune pretrained text encoders.
 """
 FOOT = """\
 options
-  -h, --help  show this help, or the options of a command
+  -h, --help  show this help, or the options of a command (--help-all: every option)
   --version   show the version
   --quiet     print results and errors only (every command)
   --verbose   also print messages of libraries, and the traceback of an error (every command)
+  --print-completion {bash,zsh,fish}
+              print the script that completes commands and options in a shell
 
 A first run that needs no download:
   finetune nli --model minilm --data examples/data/nli"""

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(Command):
-    """Predict with a trained model: one line for each input, in input order."""
+    """Predict with a trained model: one line for each input, in input order.
+
+    Examples:
+        finetune predict runs/nli --text "A man eats." --pair "Somebody eats."
+        finetune predict runs/tag --file new.txt --output predictions.csv
+    """
 
     folder: Annotated[Positional[str], arg(metavar="RUN")]
     """Folder of a run, folder of a model in it, or hub id (OWNER/NAME, OWNER/NAME@REVISION). Also a

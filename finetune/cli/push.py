@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Push(Command):
-    """Upload the best model of a run, with its model card, to the Hugging Face hub."""
+    """Upload the best model of a run, with its model card, to the Hugging Face hub.
+
+    Examples:
+        finetune push runs/nli me/nli-model
+        finetune push runs/nli me/nli-model --private --license apache-2.0
+    """
 
     folder: Annotated[Positional[str], arg(metavar="RUN")]
     """Folder of the run."""

@@ -13,7 +13,12 @@ from finetune.types import UserError, abbreviated, quantity
 
 @dataclass(frozen=True, kw_only=True)
 class Recipes(Command):
-    """List the recipes, the scores they expect, and the scores of your runs of them."""
+    """List the recipes, the scores they expect, and the scores of your runs of them.
+
+    Examples:
+        finetune recipes
+        finetune recipes --folder my-recipes --format csv
+    """
 
     folder: str = "recipes"
     """Folder of recipes, with its subfolders; if there is no `recipes` here, the packaged ones."""

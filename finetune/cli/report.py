@@ -15,7 +15,12 @@ from finetune.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Command):
-    """Write an HTML page on a run or several: scores, curves, classes, calibration, errors."""
+    """Write an HTML page on a run or several: scores, curves, classes, calibration, errors.
+
+    Examples:
+        finetune report runs/nli
+        finetune report runs/a runs/b --out report.html
+    """
 
     folders: Annotated[Positional[tuple[str, ...]], arg(metavar="RUN [RUN ...]")] = ()
     """Folders of runs, or of several seeds of a run."""

@@ -20,7 +20,12 @@ from finetune.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Score(Command):
-    """Score predictions against gold labels, a model on a file, or print the scores of a run."""
+    """Score predictions against gold labels, a model on a file, or print the scores of a run.
+
+    Examples:
+        finetune score predictions.jsonl gold.jsonl
+        finetune score runs/nli --data new-test.jsonl --format table
+    """
 
     predictions: Annotated[Positional[str], arg(metavar="PREDICTIONS")]
     """File of predictions (JSON Lines), aligned with gold by `id` where both have ids, else by

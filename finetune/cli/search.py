@@ -45,7 +45,12 @@ class SearchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Search(SearchOptions, Command):
-    """Search for the settings with the best validation score; the test split decides nothing."""
+    """Search for the settings with the best validation score; the test split decides nothing.
+
+    Examples:
+        finetune search classify --model minilm --data my-data
+        finetune search tag --data conll2003 --space lr=1e-5:5e-4:log crf=true,false
+    """
 
     task: Annotated[Positional[str], arg(metavar="TASK")]
     """The task. Its other options are those of the command that trains it: `finetune TASK --help`.

@@ -24,6 +24,10 @@ class Thresholds(FormatOption, Command):
 
     For models of several labels for a text, one for each label; for models of two labels, one for
     the positive label. The choice is saved with the model, for `finetune predict`.
+
+    Examples:
+        finetune thresholds runs/topics --metric macro_f1
+        finetune thresholds runs/spam --precision 0.95 --dry-run
     """
 
     folder: Annotated[Positional[str], arg(metavar="RUN")]

@@ -18,6 +18,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 from finetune.cli.command import Command
 from finetune.cli.output import error_line, print_table, quiet_libraries, show
 from finetune.cli.push import show_push
+from finetune.config.options import COMMON, Help
 from finetune.config.recipes import RecipeRun, load_multitask, load_recipe
 from finetune.config.tasks import CONFIGS, TrainConfig, flag, settings
 from finetune.types import UserError, quantity
@@ -31,16 +32,18 @@ if TYPE_CHECKING:
 class RunOptions:
     """Options of the commands that train, besides the settings of the run."""
 
-    dry_run: bool = False
+    group: ClassVar[str] = "run"
+
+    dry_run: Annotated[bool, COMMON] = False
     """Show the plan (data, labels, lengths, steps, memory) and train nothing."""
     smoke: bool = False
     """Run a quick check with the `smoke` settings of the recipe."""
-    seeds: int | None = None
-    """Train N runs with seeds from --seed on, each in a folder seed-N of the run folder, and
-    summarize them: mean, deviation, median, degenerate runs, verdicts. Finished seeds are kept, so
-    the same command continues or adds seeds."""
-    folds: int | None = None
-    """Cross-validate with N folds of the training data, and print the mean scores with their 95 %
+    seeds: Annotated[int | None, COMMON] = None
+    """Train N runs with seeds from --seed on, and summarize them. Each run has a folder seed-N in
+    the run folder; the summary has mean, deviation, median, degenerate runs, verdicts. Finished
+    seeds are kept, so the same command continues or adds seeds."""
+    folds: Annotated[int | None, COMMON] = None
+    """Cross-validate with N folds of the training data. Print the mean scores with their 95 %
     interval (corrected resampled t). A fold keeps equal texts and documents together. Finished
     folds are kept, so the same command continues or adds repeats."""
     repeats: int = 1
@@ -54,7 +57,9 @@ class RunOptions:
 class TaskOptions(RunOptions):
     """Options of the commands that train a task."""
 
-    recipe: str | None = None
+    group: ClassVar[str] = "run"
+
+    recipe: Annotated[str | None, Help("FILE", common=True)] = None
     """Take the settings of this recipe file; options override them."""
 
 
@@ -130,7 +135,12 @@ class TaskCommand(TaskOptions, Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Run(RunOptions):
-    """Train with the settings of a recipe or of a run, which options of its task override."""
+    """Train with the settings of a recipe or of a run, which options of its task override.
+
+    Examples:
+        finetune run mnli-roberta-base --seeds 5
+        finetune run runs/my-run --lr 1e-5
+    """
 
     recipe: Annotated[Positional[str], arg(metavar="RECIPE")]
     """File, name of a packaged recipe, or folder of a run, whose settings it takes. `finetune
@@ -140,7 +150,12 @@ class Run(RunOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Multitask(Command):
-    """Train several tasks on one encoder, with the settings of a recipe."""
+    """Train several tasks on one encoder, with the settings of a recipe.
+
+    Examples:
+        finetune multitask recipe.yaml
+        finetune multitask recipe.yaml --alpha 0 --out runs/joint
+    """
 
     recipe: Annotated[Positional[str], arg(metavar="RECIPE")]
     """File with `task: multitask` and the settings of each task below `tasks`."""
@@ -245,7 +260,7 @@ def expand_recipe(name: str, rest: list[str]) -> tuple[str, list[str], TaskComma
     Returns the command, with the task of the recipe in place of `run`; its arguments; and the
     recipe's settings as their defaults.
     """
-    if name == "run" and rest not in (["-h"], ["--help"]):  # with a recipe: help of its task
+    if name == "run":
         path = _known_options(Run, name, rest).recipe
         rest.remove(path)
         name, rest = load_recipe(path).task, [f"--recipe={path}", *rest]

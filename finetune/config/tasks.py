@@ -12,8 +12,9 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
+from finetune.config.options import COMMON, Help
 from finetune.config.values import conforms, description, text_encoding
 from finetune.registry import TASKS, Registry
 from finetune.types import UserError
@@ -33,27 +34,59 @@ Ranges = Mapping[tuple[str, ...], tuple[Callable[[Any], bool], str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """Settings of every task."""
+class ModelSettings:
+    """The encoder, and which of its weights are trained."""
 
-    model: str | None = None
-    """Pretrained encoder: a hub id, a short name such as `roberta-base`, a local folder, or
-    `minilm` (the small encoder of the extra `offline`). Unset is `roberta-base`, or the encoder of
+    group: ClassVar[str] = "model"
+
+    model: Annotated[str | None, COMMON] = None
+    """Pretrained encoder: a hub id, a short name such as `roberta-base`, or a folder. `minilm` is
+    the small encoder of the extra `offline`. Unset is `roberta-base`, or the encoder of
     --init-from."""
     revision: str | None = None
     """Commit or tag of the hub model; unset takes the newest and records its commit."""
-    init_from: str | None = None
+    init_from: Annotated[str | None, Help("RUN")] = None
     """Start from the encoder of this run folder, saved model or hub id. Its head is reused if it
     is of the same kind and has all the new labels by name; otherwise, and always with `ner`, the
     head is new. A --model given as well must have the same architecture."""
-    data: str = ""
-    """A folder with train/validation/test files, one file, `train=FILE,test=FILE` (`FILE+FILE`
-    reads several), a folder written by datasets' save_to_disk, or a hub data set (`mnli`,
-    `nyu-mll/glue:mrpc`)."""
-    columns: tuple[str, ...] = ()
-    """Columns to read if their names are not recognized, as `role=column`: roles are text, pair,
-    label and negative, or words, tags, spans, relations and document. Numbers, from 0, name columns
-    without a header."""
+    trust_remote_code: bool = False
+    """Allow a model's own Python code from the hub to run."""
+    tuning: Annotated[Literal["full", "lora", "bitfit", "head", "mask"], COMMON] = "full"
+    """Weights to train besides the head. `full`: the whole encoder; `lora` (needs the extra
+    `peft`): matrices of low rank that are added to its linear layers; `bitfit`: its biases; `head`:
+    none; `mask`: which weights of its linear layers to set to 0. The saved model is an ordinary
+    one; `lora` and `mask` also write `adapter/`, which is small."""
+    lora_rank: int = 8
+    """Rank of the matrices of `--tuning lora`."""
+    lora_alpha: float | None = None
+    """Their scale is --lora-alpha / --lora-rank; unset is the rank."""
+    lora_targets: Annotated[tuple[str, ...], Help("NAME …")] = ()
+    """Names of the linear layers to adapt, such as `query value`; unset are all of the encoder."""
+    freeze: Annotated[str, Help("WHAT")] = "none"
+    """Weights to keep fixed: `none`, `embeddings`, `all` (the whole encoder), or N (the embeddings
+    and the N lowest layers)."""
+    layer_mix: bool = False
+    """Give the head a learned mix of the outputs of all layers (Peters et al., 2018) in place of
+    the last. Plain transformers cannot load the saved model."""
+    bilstm: bool = False
+    """Put a bidirectional LSTM between encoder and head (Rahman et al., 2024). Plain transformers
+    cannot load the saved model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """The data, and their splits."""
+
+    group: ClassVar[str] = "data"
+
+    data: Annotated[str, COMMON] = ""
+    """A folder, one file, `train=FILE,test=FILE`, or a hub data set such as `mnli`. A folder has
+    train/validation/test files, or is written by datasets' save_to_disk. `FILE+FILE` reads several
+    files as one. A hub data set may name its configuration: `nyu-mll/glue:mrpc`."""
+    columns: Annotated[tuple[str, ...], Help("ROLE=COLUMN …", common=True)] = ()
+    """Columns if their names are not recognized, such as `text=review label=stars`. Roles are text,
+    pair, label and negative, or words, tags, spans, relations and document. Numbers, from 0, name
+    columns without a header."""
     encoding: str = "utf-8"
     """Text encoding of the data files, such as `cp1252`, `utf-16` or `gb18030`."""
     validation: Literal["auto", "none"] = "auto"
@@ -66,33 +99,39 @@ class TrainConfig:
     test_share: float | None = None
     """Fraction of train to hold out as a test split if the data have none, in the same way. Unset
     holds none out."""
-    limit: int | None = None
+    limit: Annotated[int | None, COMMON] = None
     """Train on the first N training examples only."""
     limit_eval: int | None = None
     """Score the first N examples of each other split only; unset is all, and 200 with --smoke."""
     predict_unlabeled: bool = False
     """Also predict the test splits without labels, such as the test splits of GLUE."""
-    out: str | None = None
-    """Run folder; unset makes a new one under `runs/`."""
-    epochs: float | None = None
-    """Passes over the training data; unset is 3, or up to 10 if 3 passes make fewer than 500 steps
-    (runs of few steps are unstable)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """The optimizer, its schedule, and the arithmetic."""
+
+    group: ClassVar[str] = "training"
+
+    epochs: Annotated[float | None, COMMON] = None
+    """Passes over the training data; unset is 3, and more for small data. Unset is up to 10 if 3
+    passes make fewer than 500 steps (runs of few steps are unstable)."""
     steps: int | None = None
     """Optimizer steps, in place of --epochs."""
-    batch_size: int = 32
+    batch_size: Annotated[int, COMMON] = 32
     """Examples per optimizer step, over all devices together."""
-    max_tokens: int | None = None
-    """Tokens per forward pass on each device: memory and speed only, never results. Unset is 4096,
+    max_tokens: Annotated[int | None, COMMON] = None
+    """Tokens per forward pass: changes memory and speed only, never results. Unset is 4096,
     and 32768 on a CUDA device. Steps of more tokens take several passes."""
-    max_length: int | None = None
+    max_length: Annotated[int | None, COMMON] = None
     """Longest sequence in tokens; unset takes the model's limit, at most 512."""
     overlap: int | None = None
     """Tokens that neighboring windows of an input over --max-length share; unset is 64, at most
     half of --max-length."""
-    lr: float | None = None
-    """Peak learning rate of the encoder; unset is 2e-5, and 1e-4 for small encoders (narrower
-    than 512). Other ways of --tuning than full multiply it: lora by 20, bitfit by 50, head by
-    100, mask by 5."""
+    lr: Annotated[float | None, COMMON] = None
+    """Peak learning rate of the encoder; unset is 2e-5, for small encoders 1e-4. Small encoders are
+    narrower than 512. Other ways of --tuning than full multiply it: lora by 20, bitfit by 50, head
+    by 100, mask by 5."""
     head_lr: float | None = None
     """Peak learning rate of the newly added head; unset is the same as --lr."""
     layer_decay: float = 1.0
@@ -108,8 +147,17 @@ class TrainConfig:
     """Constant that Adam adds to the root of that mean; some papers use 1e-6."""
     clip: float = 1.0
     """Largest gradient norm; 0 turns clipping off."""
-    seed: int = 1
-    """Seed of the head's initial weights, the data order and dropout."""
+    seed: Annotated[int, COMMON] = 1
+    """Seed of the new head, the data order and dropout."""
+    metric: str | None = None
+    """Validation metric that selects the best model; unset takes the task's default."""
+    custom_metrics: Annotated[tuple[str, ...], Help("FILE.py:FUNCTION …")] = ()
+    """Custom metrics, as FILE.py:FUNCTION: functions of gold and predictions, which --metric can
+    name. The files are executed."""
+    eval_every: int | None = None
+    """Steps between evaluations on the validation split; unset is once an epoch."""
+    patience: int | None = None
+    """Stop after this many evaluations without a better score; unset never stops early."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Arithmetic of the forward pass; weights stay float32. `auto` is bf16 if the hardware
     supports it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
@@ -119,49 +167,34 @@ class TrainConfig:
     sparse_embeddings: Literal["auto", "on", "off"] = "auto"
     """Train only the embeddings of subwords that occur in the data, and apply weight decay to the
     others at once when they are saved; `auto` is on if under 60 % occur. Never changes results."""
-    freeze: str = "none"
-    """Weights to keep fixed: `none`, `embeddings`, `all` (the whole encoder), or N (the embeddings
-    and the N lowest layers)."""
-    tuning: Literal["full", "lora", "bitfit", "head", "mask"] = "full"
-    """Weights to train besides the head: those of the whole encoder (`full`), matrices of low rank
-    that are added to its linear layers (`lora`, needs the extra `peft`), its biases (`bitfit`),
-    none (`head`), or which weights of its linear layers to set to 0 (`mask`). The saved model is an
-    ordinary one; `lora` and `mask` also write `adapter/`, which is small."""
-    lora_rank: int = 8
-    """Rank of the matrices of `--tuning lora`."""
-    lora_alpha: float | None = None
-    """Their scale is --lora-alpha / --lora-rank; unset is the rank."""
-    lora_targets: tuple[str, ...] = ()
-    """Names of the linear layers to adapt, such as `query value`; unset are all of the encoder."""
-    layer_mix: bool = False
-    """Give the head a learned mix of the outputs of all layers (Peters et al., 2018) in place of
-    the last. Plain transformers cannot load the saved model."""
-    bilstm: bool = False
-    """Put a bidirectional LSTM between encoder and head (Rahman et al., 2024). Plain transformers
-    cannot load the saved model."""
     gradient_checkpointing: bool = False
     """Compute the activations inside each layer again for the backward pass: less memory, a third
     more time. Never changes results."""
-    metric: str | None = None
-    """Validation metric that selects the best model; unset takes the task's default."""
-    custom_metrics: tuple[str, ...] = ()
-    """Custom metrics, as FILE.py:FUNCTION: functions of gold and predictions, which --metric can
-    name. The files are executed."""
-    eval_every: int | None = None
-    """Steps between evaluations on the validation split; unset is once an epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputSettings:
+    """The run folder, and where else results go."""
+
+    group: ClassVar[str] = "output"
+
+    out: Annotated[str | None, Help("FOLDER", common=True)] = None
+    """Run folder; unset makes a new one under `runs/`."""
+    resume: Annotated[bool, COMMON] = False
+    """Continue the run in --out from its last checkpoint. Without --out, continue the newest run of
+    the same name."""
     save_every: int | None = None
     """Steps between checkpoints of `last/`; unset saves at each evaluation."""
-    patience: int | None = None
-    """Stop after this many evaluations without a better score; unset never stops early."""
-    resume: bool = False
-    """Continue the run in --out from its last checkpoint (unset: the newest of the same name)."""
     track: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
     """Also send losses and scores to this tracker."""
-    push_to_hub: str | None = None
+    push_to_hub: Annotated[str | None, Help("OWNER/NAME")] = None
     """Upload the best model with its model card to this id on the Hugging Face hub after training.
     The repository is created before training. `finetune push` uploads later."""
-    trust_remote_code: bool = False
-    """Allow a model's own Python code from the hub to run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings):
+    """Settings of every task."""
 
     @property
     def new_encoder(self) -> str | None:
@@ -246,7 +279,9 @@ class TrainConfig:
 class LabelConfig(TrainConfig):
     """Settings of the tasks that predict labels."""
 
-    class_weights: str = "none"
+    group: ClassVar[str] = "task"
+
+    class_weights: Annotated[str, COMMON] = "none"
     """Weight of each class in the loss: `none`, `auto` (inverse frequency), or `a=1,b=2.5`."""
     loss: str = "ce"
     """Cross entropy (`ce`); `focal:GAMMA` (2 if left out), in which examples that the model gets
@@ -255,7 +290,7 @@ class LabelConfig(TrainConfig):
     labels_case: Literal["keep", "fold"] = "keep"
     """`fold` reads labels that differ only in case, blanks or invisible characters as one, in the
     most frequent spelling."""
-    label_map: str | None = None
+    label_map: Annotated[str | None, Help("FILE")] = None
     """File with new names for labels: a JSON object `{"label": "new name"}`, or a CSV or TSV table
     with the columns `label` and `name`. Labels with the same new name become one."""
     sampling: str = "none"
@@ -278,6 +313,8 @@ class LabelConfig(TrainConfig):
 class TextConfig(LabelConfig):
     """Settings of the tasks that label texts or pairs of texts."""
 
+    group: ClassVar[str] = "task"
+
     long_text: Literal["truncate", "window", "error"] = "truncate"
     """Treatment of texts over --max-length: cut their end and count them, read them in overlapping
     windows and average the scores, or stop with an error."""
@@ -297,12 +334,12 @@ class TextConfig(LabelConfig):
     per_class: int | None = None
     """Train on N examples of each label only, drawn by --seed; those of a smaller N are among
     them."""
-    few_shot: bool = False
-    """Train in two phases, for a few examples of each label (SetFit; Tunstall et al., 2022): the
-    encoder, so that the vectors of texts have a cosine of 1 if their labels are equal and of 0 if
-    not; then a logistic regression on the vectors, which alone remains with `--tuning head`. Unset
-    --epochs is 20, or fewer if 20 make more than 500 steps; unset --eval-every is once, at the end.
-    Plain transformers load the encoder of the saved model, without the classifier."""
+    few_shot: Annotated[bool, COMMON] = False
+    """Train in two phases, for a few examples of each label (SetFit). Tunstall et al., 2022: first
+    the encoder, so that the vectors of texts have a cosine of 1 if their labels are equal and of 0
+    if not; then a logistic regression on the vectors, which alone remains with `--tuning head`.
+    Unset --epochs is 20, or fewer if 20 make more than 500 steps; unset --eval-every is once, at
+    the end. Plain transformers load the encoder of the saved model, without the classifier."""
     positive: str | None = None
     """Label whose F1 is `f1`, of two labels. Unset: of X and not X it is X, of labels such as yes
     and no it is yes; of others the rarer in training."""
@@ -338,10 +375,17 @@ class TextConfig(LabelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifyConfig(TextConfig):
-    """Text classification: one label, several labels, or a number for each text (or pair)."""
+    """Text classification: one label, several labels, or a number for each text (or pair).
+
+    Examples:
+        finetune classify --model roberta-base --data sst2
+        finetune classify --model minilm --data train=train.csv,test=test.csv --columns text=review
+    """
+
+    group: ClassVar[str] = "task"
 
     data: str = "sst2"
-    problem: Literal["auto", "single", "multi", "regression"] = "auto"
+    problem: Annotated[Literal["auto", "single", "multi", "regression"], COMMON] = "auto"
     """Predict one of several labels, any number of labels, or a number; `auto` decides by the
     training labels."""
     threshold: float = 0.5
@@ -350,7 +394,14 @@ class ClassifyConfig(TextConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class NliConfig(TextConfig):
-    """Natural language inference and other classification of text pairs."""
+    """Natural language inference and other classification of text pairs.
+
+    Examples:
+        finetune nli --model roberta-base
+        finetune nli --model minilm --data examples/data/nli --epochs 2
+    """
+
+    group: ClassVar[str] = "task"
 
     data: str = "mnli"
 
@@ -359,7 +410,9 @@ class NliConfig(TextConfig):
 class WordConfig(LabelConfig):
     """Settings of the tasks that read sentences as words."""
 
-    context: str = "none"
+    group: ClassVar[str] = "task"
+
+    context: Annotated[str, COMMON] = "none"
     """Words of neighboring sentences of the same document to read with each sentence, on both
     sides and without separators. They get no prediction and no loss. `none`; N, whole words of at
     most N subwords on each side; or `doc`, which fills both sides evenly up to --max-length.
@@ -372,7 +425,14 @@ class WordConfig(LabelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TagConfig(WordConfig):
-    """Word tagging: named entities, parts of speech, chunks."""
+    """Word tagging: named entities, parts of speech, chunks.
+
+    Examples:
+        finetune tag --model roberta-base --data conll2003
+        finetune tag --model minilm --data train=train.conll,test=test.conll --crf
+    """
+
+    group: ClassVar[str] = "task"
 
     data: str = "conll2003"
     scheme: Literal["auto", "IO", "BIO", "BIOES"] = "auto"
@@ -389,7 +449,7 @@ class TagConfig(WordConfig):
     """Fit on the validation split a temperature that divides all logits, so that probabilities
     match the accuracy; predicted tags do not change. It is saved with the task: `finetune predict`
     applies it, pipelines of transformers and ONNX graphs do not."""
-    crf: bool = False
+    crf: Annotated[bool, COMMON] = False
     """Score tag sequences with a linear-chain CRF over words, and predict the best legal one."""
     crf_lr: float | None = None
     """Peak learning rate of the CRF's transitions; unset is 0.05 (they are few weights and start
@@ -408,7 +468,14 @@ class TagConfig(WordConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class NerConfig(WordConfig):
-    """Named entities as labeled spans of words, also nested ones."""
+    """Named entities as labeled spans of words, also nested ones.
+
+    Examples:
+        finetune ner --model roberta-base --data conll2003
+        finetune ner --model minilm --data examples/data/nested --decoding nested
+    """
+
+    group: ClassVar[str] = "task"
 
     data: str = "conll2003"
     head_lr: float | None = None
@@ -431,7 +498,7 @@ class NerConfig(WordConfig):
     calibrate: Literal["none", "one", "types"] = "none"
     """Choose on the validation split the lowest probability of a predicted span: one for all types
     (`one`) or one for each (`types`); `none` is 0.5 (more likely than no span)."""
-    decoding: Literal["auto", "flat", "nested", "overlapping"] = "auto"
+    decoding: Annotated[Literal["auto", "flat", "nested", "overlapping"], COMMON] = "auto"
     """Overlaps to allow: no two spans share a word (`flat`), none cross (`nested`), or any. The
     most probable such set is predicted. `auto` is nested if training spans overlap, else flat."""
 
@@ -451,9 +518,16 @@ class NerConfig(WordConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class RelationsConfig(WordConfig):
-    """Relations between given spans, such as the entities that a `ner` run predicts."""
+    """Relations between given spans, such as the entities that a `ner` run predicts.
 
-    pairs: Literal["seen", "all"] = "seen"
+    Examples:
+        finetune relations --model roberta-base --data train=train.jsonl,test=test.jsonl
+        finetune relations --model minilm --data my-data --pairs all
+    """
+
+    group: ClassVar[str] = "task"
+
+    pairs: Annotated[Literal["seen", "all"], COMMON] = "seen"
     """Pairs of spans to classify: those whose types have a relation in training, in this order
     (`seen`), or all. Types that do not occur in training are paired with all."""
     decoding: Literal["auto", "one", "both"] = "auto"
@@ -470,24 +544,32 @@ class RelationsConfig(WordConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceConfig(TrainConfig):
-    """Sentence encoders: one vector for each text, for similarity and search."""
+    """Sentence encoders: one vector for each text, for similarity and search.
+
+    Examples:
+        finetune sentence --model minilm --data stsb
+        finetune sentence --model minilm --data pairs.jsonl --objective ranking --batch-size 64
+    """
+
+    group: ClassVar[str] = "task"
 
     data: str = "stsb"
-    objective: Literal[
-        "mirror", "simcse", "prompt", "cmlm", "ranking", "softmax", "cosine", "cosent"
+    objective: Annotated[
+        Literal["mirror", "simcse", "prompt", "cmlm", "ranking", "softmax", "cosine", "cosent"],
+        COMMON,
     ] = "cosine"
     """What to learn. From texts alone: `mirror` (Mirror-BERT: a copy with a masked span), `simcse`
     (a copy with other dropout) or `prompt` (PromptBERT: two templates). From running text: `cmlm`
     (masked subwords of a sentence, given the vector of the one before). From pairs that belong
     together, perhaps with hard negatives: `ranking`. From labeled pairs: `softmax` (Sentence-BERT's
     siamese classifier). From pairs with a number: `cosine` (regression) or `cosent` (order)."""
-    pooling: Literal["auto", "mean", "cls", "max"] = "auto"
+    pooling: Annotated[Literal["auto", "mean", "cls", "max"], COMMON] = "auto"
     """Vector of a text: the mean or the maximum over its tokens, or its first token. `auto` is that
     of the starting model if its folder names one, else the mean. With `--objective prompt` it is
     the mask token of the template."""
     normalize: bool = False
     """Scale vectors to length 1."""
-    temperature: float | None = None
+    temperature: Annotated[float | None, COMMON] = None
     """Divides the cosines in the loss of mirror, simcse, prompt, ranking and cosent; unset is 0.04
     for mirror and 0.05 (a scale of 20) for others."""
     mask_span: int = 2

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
+from finetune.config.options import COMMON
 from finetune.config.tasks import DEFAULT_MODEL, Ranges, TrainConfig, flag
 from finetune.types import UserError
 
@@ -14,17 +15,24 @@ METRICS = ("mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy")
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig(TrainConfig):
-    """Masked language modeling on running text: adapt an encoder, or train one from scratch."""
+    """Masked language modeling on running text: adapt an encoder, or train one from scratch.
+
+    Examples:
+        finetune pretrain --model roberta-base --data texts/
+        finetune pretrain --config small --tokenizer vocabulary/ --data en=en.txt,de=de.txt
+    """
+
+    group: ClassVar[str] = "task"
 
     data: str = ""
     """Running text: a file, a folder of files, `train=PATH,validation=PATH`, a hub data set such as
     `owner/name:config`, or sources such as `en=PATH,de=PATH`. Each line is a sentence, with blank
     lines between documents; in a file without blank lines, and in JSON Lines, each line is a
     document."""
-    config: str | None = None
+    config: Annotated[str | None, COMMON] = None
     """Train a new encoder with random weights: `small` (BERT of 4 layers, 256 wide), or the model
     or folder whose configuration to take. Needs --tokenizer, unless that model has one."""
-    tokenizer: str | None = None
+    tokenizer: Annotated[str | None, COMMON] = None
     """Folder or model with the tokenizer, for --config."""
     alpha: float = 0.3
     """Exponent of the shares of several sources: 1 keeps their proportions, 0 makes them equal.
@@ -32,7 +40,7 @@ class PretrainConfig(TrainConfig):
     packing: Literal["doc-sentences", "full-sentences"] = "doc-sentences"
     """Fill sequences with whole lines of one document, or also of the next ones, after a
     separator."""
-    mask: Literal["subwords", "words", "spans"] = "subwords"
+    mask: Annotated[Literal["subwords", "words", "spans"], COMMON] = "subwords"
     """Choose single subwords, whole words, or spans of words of geometric length."""
     mask_probability: float = 0.15
     """Fraction of the subwords to predict. Of these, 80 % are masked, 10 % are random subwords and

@@ -5,15 +5,13 @@ The output is kept in ``command_line.txt``, so that the diff of a commit shows w
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
+from finetune.cli.help import options_of
 from finetune.cli.main import COMMANDS, command_class
-from finetune.config.tasks import flag
-from tests.cli.reference import positional
 
 FILE = Path(__file__).with_suffix(".txt")
 
@@ -28,14 +26,9 @@ def command_line() -> str:
 
 
 def _options(kind: type[Any]) -> Iterator[str]:
-    types = get_type_hints(kind)
-    for field in dataclasses.fields(kind):
-        if dataclasses.is_dataclass(types[field.name]):
-            yield from _options(types[field.name])
-            continue
-        default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
-        name = positional(field) or flag(field.name)
-        yield f"{name}: {_type_name(types[field.name])}{default}"
+    for option in options_of(kind):
+        default = "" if option.required else f" = {option.default!r}"
+        yield f"{option.name}: {_type_name(option.kind)}{default}"
 
 
 def _type_name(kind: Any) -> str:

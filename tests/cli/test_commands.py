@@ -15,12 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from finetune.cli.main import COMMANDS
 from finetune.cli.train import score_lines
-from finetune.config.tasks import CONFIGS, flag
 from finetune.data import read_text_file
 from tests import small_data as data
-from tests.cli.reference import field_docs
 from tests.command import Outcome, run
 from tests.tiny import save_tiny_checkpoint
 
@@ -495,20 +492,6 @@ def test_tensorboard(place: Path, tmp_path: Path):
         pytest.skip("needs the extra track")
     assert train(place, "classify", tmp_path / "run", "--track", "tensorboard").code == 0
     assert list((tmp_path / "run").rglob("events.out.tfevents*"))
-
-
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_is_complete(command: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("COLUMNS", "400")
-    outcome = run(*([command] if command else []), "--help")
-    assert outcome.code == 0 and outcome.err == ""
-    shown = " ".join(outcome.out.replace("│", " ").split())
-    if command in CONFIGS:
-        assert "--recipe" in shown and "--dry-run" in shown
-        for name, text in field_docs(CONFIGS[command]).items():
-            assert flag(name) in shown and text in shown, name
-    elif not command:
-        assert all(name in shown for name in COMMANDS)
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["tag", "--help"]])

@@ -21,15 +21,15 @@ from finetune.config.tasks import (
     from_settings,
     settings,
 )
-from tests.cli.reference import field_docs
+from tests.cli.reference import option_texts
 
 every_task = pytest.mark.parametrize("task", CONFIGS)
 
 
 @every_task
 def test_every_field_is_documented(task: str):
-    docs = field_docs(CONFIGS[task])
-    names = [field.name for field in dataclasses.fields(CONFIGS[task])]
+    docs = option_texts(CONFIGS[task])
+    names = [flag(field.name) for field in dataclasses.fields(CONFIGS[task])]
     assert list(docs) == names
     assert all(len(text) > 15 and text[-1] in ".)" for text in docs.values())
 

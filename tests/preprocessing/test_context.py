@@ -15,7 +15,7 @@ from finetune.data import check_data, document_notes, read_token_file, read_toke
 from finetune.data.dataset import DataError, Dataset
 from finetune.preprocessing.context import fill, surrounded
 from finetune.types import TokenExample
-from tests.cli.reference import field_docs
+from tests.cli.reference import option_texts
 
 # The setting
 
@@ -28,7 +28,7 @@ def test_legal_settings(config: type):
     for wrong in ("0", "-1", "1.5", "document", "", "all", 0, -1):
         with pytest.raises(ValueError, match="--context must be none, doc, or a number"):
             config(context=wrong)
-    assert "subwords" in field_docs(config)["context"]
+    assert "subwords" in option_texts(config)["--context"]
     with pytest.raises(ValueError, match="--lr must be above 0"):
         config(lr=-1.0)  # what else there is to be checked still is
 

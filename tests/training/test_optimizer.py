@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from transformers import get_linear_schedule_with_warmup
@@ -24,7 +26,7 @@ from finetune.training.optimizer import (
     set_learning_rates,
 )
 from tests import tiny
-from tests.cli.reference import field_docs
+from tests.cli.reference import option_texts
 
 
 def config(**settings) -> TrainConfig:
@@ -253,7 +255,7 @@ def test_result_settings_leave_out_what_changes_no_result() -> None:
 
 
 def result_settings_fields() -> set[str]:
-    return set(TrainConfig.__dataclass_fields__)
+    return {field.name for field in dataclasses.fields(TrainConfig)}
 
 
 def test_heads_say_their_own_rates(tmp_path):
@@ -261,7 +263,7 @@ def test_heads_say_their_own_rates(tmp_path):
     spans = SpanClassifier.from_encoder(str(tmp_path), labels=["PER"], max_width=3)
     rates = {group["lr"] for group in parameter_groups(spans, NerConfig(lr=1e-4))}
     assert rates == {1e-4, 1e-3}
-    assert "10 times" in field_docs(NerConfig)["head_lr"]
+    assert "10 times" in option_texts(NerConfig)["--head-lr"]
     rates = {group["lr"] for group in parameter_groups(spans, NerConfig(lr=1e-4, head_lr=5e-4))}
     assert rates == {1e-4, 5e-4}
 
@@ -270,4 +272,4 @@ def test_heads_say_their_own_rates(tmp_path):
     (own,) = [group for group in groups if group["lr"] == 0.05]
     assert sum(weight.numel() for weight in own["params"]) == 3 + 3 + 9
     assert own["weight_decay"] == 0.0
-    assert "0.05" in field_docs(TagConfig)["crf_lr"]
+    assert "0.05" in option_texts(TagConfig)["--crf-lr"]

@@ -16,7 +16,12 @@ from finetune.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement(Command):
-    """Measure how far annotators agree: kappa of labels, F1 of spans, and what they confuse."""
+    """Measure how far annotators agree: kappa of labels, F1 of spans, and what they confuse.
+
+    Examples:
+        finetune agreement anna.jsonl ben.jsonl
+        finetune agreement export.json --format markdown
+    """
 
     files: Annotated[Positional[tuple[str, ...]], arg(metavar="FILE")]
     """One file for each annotator, or one export that names the annotator of each row; any format

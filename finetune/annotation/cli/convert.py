@@ -28,7 +28,12 @@ SUFFIXES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Convert(Command):
-    """Convert annotated data, or predictions, to the format of an annotation tool or another."""
+    """Convert annotated data, or predictions, to the format of an annotation tool or another.
+
+    Examples:
+        finetune convert data.conll --to doccano --output data.jsonl
+        finetune convert export.json --to conll --output data.conll
+    """
 
     source: Annotated[Positional[str], arg(metavar="SOURCE")]
     """File of any format, export of an annotation tool, folder of brat, or predictions of a run."""

@@ -16,7 +16,12 @@ from finetune.types import UserError, quantity
 
 @dataclass(frozen=True, kw_only=True)
 class Review(Command):
-    """Write a page to click through suspected or suggested labels, tags and spans."""
+    """Write a page to click through suspected or suggested labels, tags and spans.
+
+    Examples:
+        finetune review suspects.jsonl --output review.html
+        finetune review next.jsonl --output review.html --labels sports politics
+    """
 
     file: Annotated[Positional[str], arg(metavar="FILE")]
     """Suspects of `check --label-errors --out`, output of `suggest`, or predictions of a run."""

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Suggest(Command):
-    """Choose the unlabeled examples that are worth labeling next (active learning)."""
+    """Choose the unlabeled examples that are worth labeling next (active learning).
+
+    Examples:
+        finetune suggest runs/topics --file unlabeled.txt --output next.jsonl
+        finetune suggest runs/ner --file unlabeled.txt --number 100 --by uncertainty
+    """
 
     folder: Annotated[Positional[str], arg(metavar="RUN")]
     """Folder of a run or of a model in it."""

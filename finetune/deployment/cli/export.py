@@ -18,6 +18,10 @@ class Export(Command):
     """Write a trained model (classify, nli, tag, ner) as an ONNX graph, checked against torch.
 
     The folder predicts without torch: `python -m predictor`, or `import predictor`.
+
+    Examples:
+        finetune export runs/nli --output exported
+        finetune export runs/nli --output exported --int8 --max-loss 1
     """
 
     folder: Annotated[Positional[str], arg(metavar="RUN")]

@@ -25,7 +25,12 @@ STOP_SECONDS = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Serve(Limits, Command):
-    """Serve trained models over HTTP; concurrent requests are predicted in batches."""
+    """Serve trained models over HTTP; concurrent requests are predicted in batches.
+
+    Examples:
+        finetune serve runs/nli
+        finetune serve nli=runs/nli topics=exported --port 8080
+    """
 
     runs: Annotated[Positional[tuple[str, ...]], arg(metavar="RUN")]
     """Folders of runs, of models or of exports (which need no torch), or hub ids (OWNER/NAME,

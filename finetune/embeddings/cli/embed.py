@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Embed(Command):
-    """Write vectors of texts, words or subwords from the layers of an encoder."""
+    """Write vectors of texts, words or subwords from the layers of an encoder.
+
+    Examples:
+        finetune embed minilm --file texts.txt --output vectors.npy
+        finetune embed runs/tag --text "A bank." --unit word --layers last4
+    """
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
     """Model name, folder, or folder of a run."""

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry(FormatOption, Command):
-    """Measure the geometry of an encoder's word vectors, and its attention, layer by layer."""
+    """Measure the geometry of an encoder's word vectors, and its attention, layer by layer.
+
+    Examples:
+        finetune geometry roberta-base --data texts/
+        finetune geometry minilm --data texts.txt --output geometry.html
+    """
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
     """Model name, folder, or folder of a run."""

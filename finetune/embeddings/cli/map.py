@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Map(Command):
-    """Draw the occurrences of a word in many contexts as a map of their vectors, layer by layer."""
+    """Draw the occurrences of a word in many contexts as a map of their vectors, layer by layer.
+
+    Examples:
+        finetune map minilm --word bank/banks --file texts.txt --output bank.html
+        finetune map runs/tag --word light,die/dies --file senses.jsonl --output map.svg
+    """
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
     """Model name, folder, or folder of a run."""

@@ -20,6 +20,7 @@ from finetune.cli.output import (
     quiet_libraries,
     show,
 )
+from finetune.config.options import COMMON
 from finetune.config.tasks import column_map
 from finetune.embeddings.cli.embed import layer_numbers
 from finetune.runtime.records import RECORD_SUFFIXES
@@ -37,36 +38,41 @@ NUM_CONTEXTS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Similarity(FormatOption, Command):
-    """Compare texts, words, or words in context, and correlate their similarity with gold."""
+    """Compare texts, words, or words in context, and correlate their similarity with gold.
+
+    Examples:
+        finetune similarity minilm --data stsb
+        finetune similarity minilm --text "A cat." --pair "A dog."
+    """
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
     """Model name, folder, or folder of a run."""
-    data: str | None = None
+    data: Annotated[str | None, COMMON] = None
     """Pairs as for training (file, folder, hub data set), with or without gold. Columns `start`,
     `end`, `start_pair`, `end_pair` (characters) or `index`, `index_pair` (words between white
     space) name the compared word in each text; `source` or `subset` names subsets."""
-    text: str | None = None
+    text: Annotated[str | None, COMMON] = None
     """A text to compare with --pair, in place of --data."""
-    pair: str | None = None
+    pair: Annotated[str | None, COMMON] = None
     """The second text."""
-    split: str | None = None
+    split: Annotated[str | None, COMMON] = None
     """Split of --data. Unset is the only one, else test."""
-    columns: tuple[str, ...] = ()
+    columns: Annotated[tuple[str, ...], COMMON] = ()
     """Columns if their names are not recognized, as `role=column`."""
     encoding: str = "utf-8"
     """Text encoding of the files, such as `cp1252`, `utf-16` or `gb18030`."""
-    unit: Literal["auto", "text", "word"] = "auto"
+    unit: Annotated[Literal["auto", "text", "word"], COMMON] = "auto"
     """Compare texts, or words: those that the data name, else all words of a text, without special
     tokens. auto compares words where the data name them."""
-    layers: str = "last"
+    layers: Annotated[str, COMMON] = "last"
     """`last`, `last4`, or numbers separated by commas: 0 is the output of the embeddings, 1 the
     first layer, -1 the last."""
-    combine: Literal["mean", "sum", "none"] = "mean"
+    combine: Annotated[Literal["mean", "sum", "none"], COMMON] = "mean"
     """Mean or sum of the layers; none scores each of them."""
-    pooling: Literal["mean", "first", "max"] | None = None
+    pooling: Annotated[Literal["mean", "first", "max"] | None, COMMON] = None
     """Pooling of a word over its subwords, or of a text over its tokens; first is the CLS token of
     a text. Unset is the mean; texts and a run of `sentence` have the vector that was trained."""
-    standardize: str | None = None
+    standardize: Annotated[str | None, COMMON] = None
     """Standardize vectors over a corpus: its file or folder, or a standardizer (.safetensors)."""
     standardize_texts: int = 1000
     """Lines of the corpus to sample for --standardize."""
@@ -74,12 +80,12 @@ class Similarity(FormatOption, Command):
     """File (.safetensors) to save the fitted standardizer."""
     window: int | None = None
     """Words to read on each side of a word in context. Unset reads all of them."""
-    contexts: str | None = None
+    contexts: Annotated[str | None, COMMON] = None
     """Corpus (file or folder): single words get the mean of their vectors in it, and correlations
     are reported by the frequency of words in it."""
     num_contexts: int | None = None
     """Contexts of each single word, the first in the corpus; 0 reads words alone. Unset is 5."""
-    output: str | None = None
+    output: Annotated[str | None, COMMON] = None
     """File of predictions (.jsonl) for `finetune compare`. Its label is the cosine, standardized
     with --standardize."""
     resamples: int = 1000

@@ -31,7 +31,12 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class Wic(Command):
-    """Tell whether a word has the same sense in two texts, by a threshold on the cosine."""
+    """Tell whether a word has the same sense in two texts, by a threshold on the cosine.
+
+    Examples:
+        finetune wic --data wic/ --model minilm --out runs/wic
+        finetune wic --data new.jsonl --run-folder runs/wic
+    """
 
     data: str
     """Pairs of texts with `index` and `index_pair` (words between blanks, from 0), or `start`,

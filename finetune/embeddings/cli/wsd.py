@@ -35,7 +35,12 @@ BASELINES = {"first_sense": False, "most_frequent": True}
 
 @dataclass(frozen=True, kw_only=True)
 class Wsd(Command):
-    """Find the senses of words: nearest neighbor among the sense vectors of an annotated corpus."""
+    """Find the senses of words: nearest neighbor among the sense vectors of an annotated corpus.
+
+    Examples:
+        finetune wsd --model minilm --data senses/ --out runs/senses
+        finetune wsd --senses runs/senses --text "He sat on the *bank*."
+    """
 
     model: str = "minilm"
     """Model name, folder, or folder of a run."""

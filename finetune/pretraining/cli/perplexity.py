@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Perplexity(FormatOption, Command):
-    """Score texts, or minimal pairs of texts, with a masked language model."""
+    """Score texts, or minimal pairs of texts, with a masked language model.
+
+    Examples:
+        finetune perplexity roberta-base --file texts.txt
+        finetune perplexity roberta-base --file pairs.jsonl --pairs --output scores.jsonl
+    """
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
     """Model name, folder, or folder of a run of `pretrain`."""

@@ -27,7 +27,12 @@ LARGEST = 10_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary(Command):
-    """Train a subword vocabulary on text, alone or for the embeddings of a trained encoder."""
+    """Train a subword vocabulary on text, alone or for the embeddings of a trained encoder.
+
+    Examples:
+        finetune vocabulary texts/ --output vocabulary --kind wordpiece --size 30000
+        finetune vocabulary de.txt --for roberta-base --output roberta-de
+    """
 
     texts: Annotated[Positional[str], arg(metavar="TEXTS")]
     """A file or folder of text, or several languages or sources: `en=FILE,de=FILE`. Plain text,

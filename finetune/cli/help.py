@@ -1,0 +1,235 @@
+"""The help of a command, from its dataclass: fields, types, marks, and the texts under fields."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from tyro.conf import arg
+
+from finetune.config.options import Help
+from finetune.config.tasks import flag
+
+GROUPS = (
+    "arguments",
+    "options",
+    "input",
+    "data",
+    "model",
+    "task",
+    "training",
+    "output",
+    "run",
+    "encoder",
+)
+"""The groups of options, in the order of the help."""
+MOST_OPTIONS = 20
+"""Most options that `--help` lists; of more, it lists those with the mark `COMMON`."""
+WIDTH, COLUMN = 100, 26
+"""Most characters of a line, and the column of the texts."""
+
+_ARG: Any = type(arg())
+
+
+class Option(NamedTuple):
+    """An option or a positional argument of a command."""
+
+    name: str
+    """The option, such as ``--batch-size``, or the name of the positional argument."""
+    metavar: str
+    """The name of the value; empty for a switch."""
+    kind: Any
+    """The type of the value."""
+    default: Any
+    """The default; ``dataclasses.MISSING`` if the option is required."""
+    text: str
+    """The text under the field."""
+    group: str
+    """The heading in the help."""
+    common: bool
+    """Whether `--help` lists the option where the command has many."""
+
+    @property
+    def positional(self) -> bool:
+        """Whether the argument has no name on the command line."""
+        return not self.name.startswith("--")
+
+    @property
+    def required(self) -> bool:
+        """Whether the command needs the option."""
+        return self.default is dataclasses.MISSING
+
+    @property
+    def spelling(self) -> str:
+        """The option and its value, as a user writes them."""
+        if self.positional:
+            return self.name
+        name = f"--no-{self.name[2:]}" if self.default is True else self.name
+        return f"{name} {self.metavar}".rstrip()
+
+    @property
+    def shown_default(self) -> str:
+        """The default in parentheses; empty for what is unset, and for switches."""
+        default = self.default
+        if self.required or isinstance(default, bool) or default in (None, "", ()):
+            return ""
+        value = " ".join(map(str, default)) if isinstance(default, tuple) else default
+        return f" (default:\xa0{value})"
+
+
+def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
+    """Return the options of a command in the order of its fields.
+
+    Args:
+        kind: The dataclass of the command, or of settings.
+        given: An instance whose values are the defaults, as those of a recipe.
+    """
+    kinds, marks = get_type_hints(kind), dict[str, Help]()
+    names, groups, texts = dict[str, str](), dict[str, str](), dict[str, str]()
+    for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
+        hints = get_type_hints(base, include_extras=True)
+        texts |= _field_texts(base.__module__).get(base.__qualname__, {})
+        for name in inspect.get_annotations(base):
+            groups.setdefault(name, vars(base).get("group", "options"))
+            for mark in getattr(hints[name], "__metadata__", ()):
+                if isinstance(mark, Help):
+                    marks[name] = mark
+                elif isinstance(mark, _ARG) and mark.metavar is not None:
+                    names[name], groups[name] = mark.metavar, "arguments"
+                elif isinstance(mark, _ARG) and mark.name is not None:
+                    names[name] = flag(mark.name)
+    found = []
+    for field in dataclasses.fields(kind):
+        value = field.default if given is None else vars(given)[field.name]
+        if dataclasses.is_dataclass(kinds[field.name]):
+            found += options_of(kinds[field.name], None if given is None else value)
+            continue
+        mark = marks.get(field.name, Help())
+        metavar = mark.metavar or _metavar(kinds[field.name], field.name)
+        found.append(
+            Option(
+                names.get(field.name, flag(field.name)),
+                metavar,
+                kinds[field.name],
+                value,
+                texts[field.name],
+                groups[field.name],
+                mark.common,
+            )
+        )
+    return found
+
+
+@cache
+def _field_texts(module: str) -> dict[str, dict[str, str]]:
+    """Return by class of a module the text under each of its fields, in one line each."""
+    texts: dict[str, dict[str, str]] = {}
+    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        fields = texts[node.name] = {}
+        for line, following in zip(node.body, node.body[1:], strict=False):
+            if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
+                continue
+            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                fields[line.target.id] = " ".join(str(following.value.value).split())
+    return texts
+
+
+def values_of(kind: Any) -> tuple[str, ...]:
+    """Return the legal values of a type, if they can be listed."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return tuple(value for each in get_args(kind) for value in values_of(each))
+    return ()
+
+
+def _metavar(kind: Any, name: str) -> str:
+    if values := values_of(kind):
+        return f"{{{','.join(values)}}}"
+    if get_origin(kind) in (Union, UnionType):
+        kinds = [each for each in get_args(kind) if each is not NoneType]
+        return "{true,false}" if kinds == [bool] else _metavar(kinds[0], name)
+    if get_origin(kind) is tuple:
+        return f"{_metavar(get_args(kind)[0], name.removesuffix('s'))} …"
+    last = name.strip("_").split("_")[-1]
+    return {bool: "", int: "N", float: "X"}.get(kind, last.upper())
+
+
+def summary_of(kind: type[Any]) -> str:
+    """Return the first sentence of the documentation of a command."""
+    return inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+
+
+def examples_of(kind: type[Any]) -> list[str]:
+    """Return the examples in the documentation of a command."""
+    text = inspect.cleandoc(kind.__doc__ or "").partition("Examples:\n")[2]
+    return [line.strip() for line in text.splitlines() if line.strip().startswith("finetune ")]
+
+
+def command_help(name: str, kind: type[Any], given: object | None, *, everything: bool) -> str:
+    """Return the help of a command: what people use, or ``everything``.
+
+    Args:
+        name: The command.
+        kind: Its dataclass.
+        given: An instance whose values are the defaults.
+        everything: List all options with their whole texts.
+    """
+    options = options_of(kind, given)
+    rest = [option for option in options if not option.positional]
+    all_fit = everything or len(rest) <= MOST_OPTIONS
+    shown = [each for each in options if all_fit or each.common or each.required or each.positional]
+    needed = [each.spelling for each in options if each.required or each.positional]
+    width = min(WIDTH, max(60, shutil.get_terminal_size((WIDTH, 24)).columns))
+    usage = textwrap.fill(
+        " ".join(["usage: finetune", name, *needed, "[--option value …]"]),
+        width,
+        subsequent_indent=" " * 7,
+    )
+    lines = [usage, "", textwrap.fill(summary_of(kind), width), ""]
+    lines += ["examples", *(f"  {example}" for example in examples_of(kind)), ""]
+    for group in GROUPS:
+        if of_group := [option for option in shown if option.group == group]:
+            lines.append(group)
+            for option in of_group:
+                lines += _lines(option, width, everything)
+            lines.append("")
+    if not everything:
+        number = len(options) - len(shown)
+        others = "1 option" if number == 1 else f"{number} options"
+        what = f"the other {others}" if number else "the whole text of each option"
+        lines.append(f"--help-all shows {what}. --quiet and --verbose work with every command.")
+    return "\n".join(lines).rstrip("\n")
+
+
+def _lines(option: Option, width: int, whole: bool) -> Iterator[str]:
+    """Yield the lines on an option: its first sentence, or the ``whole`` text."""
+    text = option.text if whole else first_sentence(option.text)
+    head = f"  {option.spelling}"
+    body = textwrap.wrap(
+        f"{text}{option.shown_default}",
+        width - COLUMN,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    if len(head) > COLUMN - 2:
+        yield head
+        head = ""
+    yield f"{head:<{COLUMN}}{body[0]}".replace("\xa0", " ")
+    yield from (" " * COLUMN + line.replace("\xa0", " ") for line in body[1:])
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text."""
+    return re.split(r"(?<=[.])\s+(?=[A-Z`-])", text, maxsplit=1)[0]

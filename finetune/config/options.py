@@ -1,0 +1,23 @@
+"""Marks of settings and options for the help of the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """What the help says of an option besides the text under its field.
+
+    An option is marked in its annotation: ``epochs: Annotated[float | None, COMMON]``. The class
+    that declares options names their group in the help: ``group: ClassVar[str] = "training"``.
+    """
+
+    metavar: str | None = None
+    """Name of the value; unset follows from the type and the name of the option."""
+    common: bool = False
+    """Whether `--help` lists the option where the command has too many for one screen."""
+
+
+COMMON = Help(common=True)
+"""The mark of an option that many people use."""
