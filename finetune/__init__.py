@@ -11,7 +11,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from finetune.api import FinishedSearch, TrainedRun, distill, search, train
+    from finetune.api import DistilledRun, FinishedSearch, TrainedRun, distill, search, train
     from finetune.config.tasks import (
         ClassifyConfig,
         NerConfig,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from finetune.embeddings.evaluation.standardization import Standardizer
     from finetune.evaluation.custom_metrics import CustomMetric
     from finetune.evaluation.hf_trainer import compute_metrics
-    from finetune.inference.embed import Embedder
+    from finetune.inference.embed import Embedder, Embedding
     from finetune.inference.loop import predict
     from finetune.inference.predictor import Predictor, load
     from finetune.models.encoder import Encoder
@@ -41,37 +41,43 @@ if TYPE_CHECKING:
     from finetune.pretraining.settings import PretrainConfig
     from finetune.runtime.launch import make_accelerator
     from finetune.tasks import load_task, saved_task
-    from finetune.training.callbacks import Callback
+    from finetune.training.callbacks import Callback, EvaluationEvent, SaveEvent, StepEvent
     from finetune.training.distillation import Distillation
-    from finetune.training.trainer import fit
+    from finetune.training.trainer import FitResult, fit
     from finetune.types import (
         Batch,
         Encoding,
         LabelSet,
+        MaskedPrediction,
         Relation,
+        RelationPrediction,
+        SentencePrediction,
         Span,
+        SpanPrediction,
         TextExample,
+        TextPrediction,
         TokenExample,
+        TokenPrediction,
         UserError,
     )
 
 _HOMES = {
-    "api": "FinishedSearch TrainedRun distill search train",
+    "api": "DistilledRun FinishedSearch TrainedRun distill search train",
     "config.tasks": "ClassifyConfig NerConfig NliConfig RelationsConfig SentenceConfig TagConfig "
     "TrainConfig",
     "data": "Dataset read_text read_tokens",
-    "evaluation.hf_trainer": "compute_metrics",
     "evaluation.custom_metrics": "CustomMetric",
     "embeddings.evaluation.standardization": "Standardizer",
-    "inference.embed": "Embedder",
+    "evaluation.hf_trainer": "compute_metrics",
+    "inference.embed": "Embedder Embedding",
     "inference.loop": "predict",
     "inference.predictor": "Predictor load",
     "models.encoder": "Encoder",
     "models.heads.crf_tagger": "CrfTagger",
     "models.heads.masked_lm": "MaskedLanguageModel",
     "models.heads.relation_classifier": "RelationClassifier",
-    "models.heads.sequence_classification": "SequenceClassifier",
     "models.heads.sentence_encoder": "SentenceEncoder",
+    "models.heads.sequence_classification": "SequenceClassifier",
     "models.heads.span_classifier": "SpanClassifier",
     "models.heads.token_classification": "TokenClassifier",
     "preprocessing.batching": "pack",
@@ -79,10 +85,12 @@ _HOMES = {
     "pretraining.settings": "PretrainConfig",
     "runtime.launch": "make_accelerator",
     "tasks": "load_task saved_task",
-    "training.callbacks": "Callback",
+    "training.callbacks": "Callback EvaluationEvent SaveEvent StepEvent",
     "training.distillation": "Distillation",
-    "training.trainer": "fit",
-    "types": "Batch Encoding LabelSet Relation Span TextExample TokenExample UserError",
+    "training.trainer": "FitResult fit",
+    "types": "Batch Encoding LabelSet MaskedPrediction Relation RelationPrediction "
+    "SentencePrediction Span SpanPrediction TextExample TextPrediction TokenExample "
+    "TokenPrediction UserError",
 }
 """The public names of each module."""
 _MODULES = {name: f"finetune.{home}" for home, names in _HOMES.items() for name in names.split()}
@@ -95,30 +103,42 @@ __all__ = [
     "CustomMetric",
     "Dataset",
     "Distillation",
+    "DistilledRun",
     "Embedder",
+    "Embedding",
     "Encoder",
     "Encoding",
+    "EvaluationEvent",
     "FinishedSearch",
+    "FitResult",
     "LabelSet",
     "MaskedLanguageModel",
+    "MaskedPrediction",
     "NerConfig",
     "NliConfig",
     "Predictor",
     "PretrainConfig",
     "Relation",
     "RelationClassifier",
+    "RelationPrediction",
     "RelationsConfig",
+    "SaveEvent",
     "SentenceConfig",
     "SentenceEncoder",
+    "SentencePrediction",
     "SequenceClassifier",
     "Span",
     "SpanClassifier",
+    "SpanPrediction",
     "Standardizer",
+    "StepEvent",
     "SubwordTokenizer",
     "TagConfig",
     "TextExample",
+    "TextPrediction",
     "TokenClassifier",
     "TokenExample",
+    "TokenPrediction",
     "TrainConfig",
     "TrainedRun",
     "UserError",

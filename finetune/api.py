@@ -10,15 +10,17 @@ from __future__ import annotations
 import dataclasses
 import html
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from finetune.config.recipes import MultitaskRecipe, RecipeRun, recipe_text
-from finetune.config.tasks import CONFIGS, IN_MEMORY, TrainConfig
+from finetune.config.tasks import CONFIGS, IN_MEMORY, RENAMED, TrainConfig
 from finetune.evaluation.metrics import DEFAULT_METRICS
+from finetune.registry import TASKS
 from finetune.reporting import write_report, write_run_readme, write_run_report
 from finetune.runtime.files import write_text
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
@@ -74,8 +76,32 @@ class ReportPage:
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0"></iframe>'
 
 
+@overload
+def train(
+    task: TrainConfig,
+    data: Any = None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    quiet: bool = False,
+) -> TrainedRun: ...
+
+
+@overload
 def train(
     task: str,
+    data: Any = None,
+    model: str | None = None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> TrainedRun: ...
+
+
+def train(
+    task: str | TrainConfig,
     data: Any = None,
     model: str | None = None,
     *,
@@ -87,33 +113,44 @@ def train(
     """Train a model, keep the best one, score it, and write a report.
 
     Args:
-        task: A task of the command line, such as ``"classify"``, ``"nli"``, ``"tag"`` or ``"ner"``.
-        data: What ``--data`` names: a folder, a file, or a data set of the hub. Or data in memory:
-            a ``datasets.DatasetDict`` or ``Dataset``, a data frame of pandas or polars, a list of
+        task: The settings of a task, such as ``TagConfig(model="roberta-base", epochs=3)``. Or its
+            name (``"classify"``, ``"nli"``, ``"tag"``, ``"ner"``, …), with ``settings``.
+        data: A folder, a file, or the id of a data set on the hub. Or data in memory: a
+            ``datasets.DatasetDict`` or ``Dataset``, a data frame of pandas or polars, a list of
             dicts, a dict of these by split, or a ``finetune.Dataset``. Without a validation split,
-            a part of train is held out.
+            a part of train is held out. None takes the data that the settings name.
         model: Hub id, short name or folder of the encoder.
         callbacks: Called after steps, evaluations and saves (``finetune.Callback``).
         metrics: Custom metrics by name: functions of gold and predictions, or
             ``finetune.CustomMetric``. ``metric="name"`` selects the model by one.
         quiet: Show no progress.
-        settings: Options of the command with underscores, such as ``batch_size=16``; ``out`` names
-            the folder, which is otherwise a new one in ``runs``.
+        settings: Fields of the settings of the task, such as ``batch_size=16``; ``out`` names the
+            folder, which is otherwise a new one in ``runs``.
+
+    Returns:
+        The run, with its folder, scores and predictor.
 
     Raises:
         UserError: A setting is unknown or illegal, or data, settings and model do not fit.
         Interrupted: After Ctrl-C; the call with ``out`` and ``resume=True`` continues.
+
+    Examples:
+        >>> config = finetune.TagConfig(model="roberta-base", epochs=3)  # doctest: +SKIP
+        >>> run = finetune.train(config, "conll2003")  # doctest: +SKIP
+        >>> run.metrics["test"]["span_f1_conll"]  # doctest: +SKIP
+        0.91
+        >>> run = finetune.train("tag", "conll2003", "roberta-base", epochs=3)  # doctest: +SKIP
     """
     from finetune.runtime.progress import Reporter
     from finetune.training.run_folder import with_run_folder
 
-    config, given, data = _config(task, data, {"model": model, **settings})
-    config = with_run_folder(config, task)
+    name, config, given, data = _config(task, data, {"model": model, **settings})
+    config = with_run_folder(config, name)
     run = train_once(
-        task,
+        name,
         config,
         data,
-        command=_call("train", task, given),
+        command=_call("train", name, given),
         reporter=Reporter(quiet=quiet),
         callbacks=callbacks,
         metrics=metrics,
@@ -124,25 +161,65 @@ def train(
 
 
 def _config(
-    task: str, data: Any, settings: Mapping[str, Any]
-) -> tuple[TrainConfig, dict[str, Any], Any]:
-    """Return the configuration of a call, its settings, and data in memory if it has any."""
+    task: str | TrainConfig, data: Any, settings: Mapping[str, Any]
+) -> tuple[str, TrainConfig, dict[str, Any], Any]:
+    """Return the task of a call, its configuration, its settings, and data in memory if any."""
+    in_memory = data is not None and not isinstance(data, str | Path)
+    given = {"data": IN_MEMORY if in_memory else data and str(data), **settings}
+    given = {name: value for name, value in given.items() if value is not None}
+    if isinstance(task, TrainConfig):
+        name, kind = _name_of(task), type(task)
+        if more := given.keys() - {"data"}:
+            raise UserError(
+                f"{min(more)} is a setting: give it to {kind.__name__}({min(more)}=…), and leave "
+                "it out of the call."
+            )
+        default = kind()
+        changed = {f.name: getattr(task, f.name) for f in dataclasses.fields(kind)}
+        given |= {k: v for k, v in changed.items() if v != getattr(default, k)} | given
+    else:
+        name, kind = task, _kind(task)
+        given = _renamed(given)
+        legal = [field.name for field in dataclasses.fields(kind)]
+        if unknown := given.keys() - set(legal):
+            setting = min(unknown)
+            raise UserError(
+                f"{task} has no setting {setting!r}.{did_you_mean(setting, legal)} Settings are "
+                f"{abbreviated(legal, 100)}."
+            )
+    return name, kind(**given), given, data if in_memory else None
+
+
+def _kind(task: Any) -> type[TrainConfig]:
+    """Return the class of the settings of a task."""
+    if not isinstance(task, str):
+        raise UserError(
+            f"the task must be settings such as finetune.TagConfig(), or one of "
+            f"{', '.join(CONFIGS)}, not {task!r:.60}."
+        )
     if task not in CONFIGS:
         raise UserError(
             f"unknown task {task!r}.{did_you_mean(task, CONFIGS)} Tasks are {', '.join(CONFIGS)}."
         )
-    kind = CONFIGS[task]
-    legal = [field.name for field in dataclasses.fields(kind)]
-    if unknown := settings.keys() - set(legal):
-        name = min(unknown)
-        raise UserError(
-            f"{task} has no setting {name!r}.{did_you_mean(name, legal)} Settings are "
-            f"{abbreviated(legal, 100)}."
-        )
-    in_memory = data is not None and not isinstance(data, str | Path)
-    given = {"data": IN_MEMORY if in_memory else data and str(data), **settings}
-    given = {name: value for name, value in given.items() if value is not None}
-    return kind(**given), given, data if in_memory else None
+    return CONFIGS[task]
+
+
+def _name_of(config: TrainConfig) -> str:
+    """Return the task of settings."""
+    kind = type(config)
+    for name, paths in TASKS.items():
+        if paths.config == f"{kind.__module__}:{kind.__name__}":
+            return name
+    classes = (f"finetune.{each.config.partition(':')[2]}" for each in TASKS.values())
+    raise UserError(f"{kind.__name__} has no task: use {', '.join(classes)}.")
+
+
+def _renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by their new names, and warn of old ones."""
+    for old in settings.keys() & RENAMED.keys():
+        text = f"the setting {old} is deprecated: use {RENAMED[old]}."
+        warnings.warn(text, DeprecationWarning, stacklevel=4)
+    return {RENAMED.get(name, name): value for name, value in settings.items()}
 
 
 def _call(function: str, task: str, given: Mapping[str, Any]) -> str:
@@ -233,8 +310,40 @@ class FinishedSearch:
         return ReportPage(self.page)._repr_html_()
 
 
+@overload
+def search(
+    task: TrainConfig,
+    data: Any = None,
+    *,
+    space: Sequence[str] | Mapping[str, Any] = (),
+    trials: int = 20,
+    minutes: float | None = None,
+    pruner: Pruner = "median",
+    keep_models: bool = False,
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    quiet: bool = False,
+) -> FinishedSearch: ...
+
+
+@overload
 def search(
     task: str,
+    data: Any = None,
+    model: str | None = None,
+    *,
+    space: Sequence[str] | Mapping[str, Any] = (),
+    trials: int = 20,
+    minutes: float | None = None,
+    pruner: Pruner = "median",
+    keep_models: bool = False,
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> FinishedSearch: ...
+
+
+def search(
+    task: str | TrainConfig,
     data: Any = None,
     model: str | None = None,
     *,
@@ -250,32 +359,37 @@ def search(
     """Search for the settings with the best validation score, then score them on test.
 
     Args:
-        task: As in ``train``, like ``data``, ``model``, ``metrics``, ``quiet`` and ``settings``.
-        data: The test split is not read before all trials have ended.
-        model: The encoder.
+        task: The settings of a task, or its name with ``settings``, as in ``train``.
+        data: As in ``train``. The test split is not read before all trials have ended.
+        model: Hub id, short name or folder of the encoder.
         space: The values to try by setting: a list of values, or text such as
             ``"1e-5:1e-3:log"``; by default learning rate, batch size, warm-up and weight decay.
         trials: The number of trials. The first has the settings of the call.
         minutes: Start no trial after they have trained for so long together.
         pruner: How to stop bad trials early.
         keep_models: Keep the weights of all finished trials, not only those of the best.
-        metrics: Custom metrics by name.
+        metrics: Custom metrics by name, as in ``train``.
         quiet: Show no progress.
         settings: The other settings, the same for all trials. The call with the same ``out``
             continues a search.
+
+    Returns:
+        The trials, and the best of them as a run that is scored on test.
 
     Raises:
         UserError: A setting or a value is illegal, or no trial has a score.
         Interrupted: After Ctrl-C; the call with the same ``out`` continues.
 
-    >>> found = finetune.search("classify", data="reviews/", trials=20)  # doctest: +SKIP
-    >>> found.settings, found.run.metrics["test"]["accuracy"]  # doctest: +SKIP
+    Examples:
+        >>> found = finetune.search("classify", data="reviews/", trials=20)  # doctest: +SKIP
+        >>> found.settings, found.run.metrics["test"]["accuracy"]  # doctest: +SKIP
+        ({'lr': 4e-05, 'batch_size': 16, 'warmup': 0.1, 'weight_decay': 0.01}, 0.93)
     """
     from finetune.runtime.progress import Reporter
 
-    config, given, data = _config(task, data, {"model": model, **settings})
+    name, config, given, data = _config(task, data, {"model": model, **settings})
     return search_once(
-        task,
+        name,
         config,
         data,
         space=space,
@@ -285,7 +399,7 @@ def search(
         keep_models=keep_models,
         metrics=metrics,
         reporter=Reporter(quiet=quiet),
-        command=_call("search", task, given),
+        command=_call("search", name, given),
     )
 
 

@@ -121,8 +121,9 @@ Example = TextExample | TokenExample
 class LabelSet:
     """The label names of a model, in the order of its classes.
 
-    >>> LabelSet(["neg", "pos"]).id("pos")
-    1
+    Examples:
+        >>> LabelSet(["neg", "pos"]).id("pos")
+        1
     """
 
     names: tuple[str, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,41 @@ def test_refuses_unknown_tasks_and_settings() -> None:
         finetune.train("clasify")
     with pytest.raises(finetune.UserError, match=r"no setting 'epoch'\. Perhaps you meant 'epochs"):
         finetune.train("ner", epoch=3)
+    with pytest.raises(finetune.UserError, match=r"must be settings such as .* not None"):
+        finetune.train(None)  # type: ignore[call-overload]
+    with pytest.raises(finetune.UserError, match=r"TrainConfig has no task: use finetune\.C"):
+        finetune.train(finetune.TrainConfig())
+    with pytest.raises(finetune.UserError, match=r"--epochs must be .* not 'three'"):
+        finetune.TagConfig(epochs="three")  # type: ignore[arg-type]
+    with pytest.raises(finetune.UserError, match=r"give it to TagConfig\(epochs=…\)"):
+        finetune.train(finetune.TagConfig(), epochs=3)  # type: ignore[call-overload]
+    with (
+        pytest.warns(DeprecationWarning, match="own_metrics is deprecated: use custom_metrics"),
+        pytest.raises(finetune.UserError, match="must be a list of texts"),
+    ):
+        finetune.train("classify", own_metrics="x", out="runs/never")
+
+
+def test_settings_as_one_value_or_as_keywords(model: str, tmp_path: Path) -> None:
+    rows = rows_of(small_data.sentiment(tmp_path / "data"))
+    one = finetune.ClassifyConfig(model=model, steps=3, lr=1e-3, out=str(tmp_path / "value"))
+    value = finetune.train(one, rows, quiet=True)
+    out = str(tmp_path / "keywords")
+    keywords = finetune.train("classify", rows, model, steps=3, lr=1e-3, out=out, quiet=True)
+    assert value.metrics == keywords.metrics
+    for name in ("best/model.safetensors", "metrics.json"):
+        assert (value.folder / name).read_bytes() == (keywords.folder / name).read_bytes()
+    calls = [(each.folder / "README.md").read_text("utf-8") for each in (value, keywords)]
+    assert all("finetune.train('classify', data=…" in each for each in calls)
+
+
+def test_public_names_are_listed_once_in_each_place() -> None:
+    page = (Path(__file__).parents[1] / "docs/python.md").read_text("utf-8")
+    tables = page.partition("## Names")[2].partition("\n## ")[0]
+    rows = [line.split(" | ")[0] for line in tables.splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`(\w+)", row)]
+    assert sorted(named) == sorted(set(finetune.__all__) - {"__version__"})
+    assert sorted(finetune._MODULES) == sorted(named)
 
 
 @pytest.mark.parametrize(("old", "new"), finetune._RENAMED.items())

@@ -108,8 +108,10 @@ def read_text(
     Raises:
         DataError: If the data cannot be read; the message names file and line.
 
-    >>> data = read_text("examples/data/sentiment")
-    >>> example = data.splits["train"][0]  # TextExample(id=0, text=..., label="positive")
+    Examples:
+        >>> data = read_text("examples/data/sentiment")
+        >>> data.splits["train"][0].label
+        'positive'
     """
     columns = check_columns(columns, (*ROLES, *TARGET_ROLES) if targets else ROLES)
     source = open_splits(

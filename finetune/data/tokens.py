@@ -57,8 +57,10 @@ def read_tokens(
     Raises:
         DataError: If the data cannot be read; the message names file and line.
 
-    >>> data = read_tokens("examples/data/ner")
-    >>> example = data.splits["train"][0]  # TokenExample with words, tags and spans
+    Examples:
+        >>> data = read_tokens("examples/data/ner")
+        >>> data.splits["train"][0].words[:3]
+        ('Nora', 'Nguyen', 'was')
     """
     columns = check_columns(columns, ROLES)
     source = open_splits(

@@ -41,7 +41,7 @@ DECODERS = {"classify": TextDecoder, "nli": TextDecoder, "tag": TagDecoder, "ner
 class OnnxModel:
     """An exported model on the CPU.
 
-    Example:
+    Examples:
         >>> OnnxModel("runs/x-onnx").predict(["What a film."])[0].label  # doctest: +SKIP
         'positive'
     """

@@ -20,7 +20,7 @@ class CustomMetric:
     Both lists hold labels, tuples of labels, numbers, tags of words, or tuples of ``Span``, by the
     task. With ``probabilities``, ``predicted`` holds the probability of each label by its name.
 
-    Example:
+    Examples:
         >>> cost = CustomMetric(lambda gold, predicted: 1.0, lower_is_better=True)
     """
 

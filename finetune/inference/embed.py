@@ -103,7 +103,7 @@ class Embedder:
     Raises:
         UserError: The model cannot be loaded, or has no such layer.
 
-    Example:
+    Examples:
         >>> embedder = Embedder("roberta-base", unit="word", layers="last4")  # doctest: +SKIP
         >>> (bank,) = embedder.encode(["the bank of the river"])  # doctest: +SKIP
         >>> bank.vectors.shape  # doctest: +SKIP

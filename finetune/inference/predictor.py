@@ -46,7 +46,7 @@ Given = Input | Example | SpanPrediction | TokenPrediction
 class Predictor:
     """A trained model on its device, with its tokenizer and labels.
 
-    Example:
+    Examples:
         >>> model = Predictor("runs/x")  # doctest: +SKIP
         >>> model.predict(["What a film."])[0].label  # doctest: +SKIP
         'positive'

@@ -74,7 +74,7 @@ class Encoder(nn.Module):
     Raises:
         UserError: If ``batching`` is ``"packed"`` and the model cannot be packed.
 
-    Example:
+    Examples:
         >>> from finetune import Encoder, Encoding, pack
         >>> encoder = Encoder.from_pretrained("roberta-base")  # doctest: +SKIP
         >>> batch = pack([Encoding(0, [0, 713, 2]), Encoding(1, [0, 2])])

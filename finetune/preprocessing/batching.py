@@ -123,7 +123,7 @@ def pack(
         targets: The targets of the batch (``Task.collate``).
         seed: The seed of the random numbers of training (``step_seed``).
 
-    Example:
+    Examples:
         >>> pack([Encoding(0, [101, 7592, 102])]).lengths
         (3,)
     """

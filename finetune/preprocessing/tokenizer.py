@@ -98,7 +98,7 @@ class SubwordTokenizer(Subwords):
     ) -> SubwordTokenizer:
         """Load the tokenizer of an encoder by hub id, short name or folder.
 
-        Example:
+        Examples:
             >>> tokenizer = SubwordTokenizer.from_pretrained("roberta-base")  # doctest: +SKIP
             >>> tokenizer.build(*tokenizer.text_subwords(["A film."]))  # doctest: +SKIP
             ([0, 250, 822, 4, 2], None)

@@ -141,7 +141,7 @@ class TextScorer:
     Raises:
         UserError: There is no such model, or its masked-LM head is not trained.
 
-    Example:
+    Examples:
         >>> scorer = TextScorer("roberta-base", method="word")  # doctest: +SKIP
         >>> (good, bad) = scorer.score(["The cats sleep.", "The cats sleeps."])  # doctest: +SKIP
         >>> good.log_likelihood > bad.log_likelihood  # doctest: +SKIP

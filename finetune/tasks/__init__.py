@@ -53,8 +53,9 @@ def load_task(config: TrainConfig, name: str, data: Any = None) -> tuple[Task, D
     Returns the task and the prepared data: labels mapped, a validation split held out if there was
     none, and notes on all changes. Raises UserError if data, settings and model do not fit.
 
-    >>> config = ClassifyConfig(model="minilm", data="reviews/")  # doctest: +SKIP
-    >>> task, data = load_task(config, "classify")  # doctest: +SKIP
+    Examples:
+        >>> config = ClassifyConfig(model="minilm", data="reviews/")  # doctest: +SKIP
+        >>> task, data = load_task(config, "classify")  # doctest: +SKIP
     """
     from finetune.tasks.base import starting_config
 

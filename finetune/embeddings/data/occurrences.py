@@ -89,8 +89,9 @@ def parse_words(value: str) -> list[Word]:
     Raises:
         UserError: A word is empty or named twice.
 
-    >>> parse_words("bank/banks,die")
-    [Word(name='bank', forms=('bank', 'banks')), Word(name='die', forms=('die',))]
+    Examples:
+        >>> parse_words("bank/banks,die")
+        [Word(name='bank', forms=('bank', 'banks')), Word(name='die', forms=('die',))]
     """
     words = []
     for item in value.split(","):

@@ -32,7 +32,7 @@ class Standardizer:
 
     ``settings`` describe the vectors that it was fitted on, such as the model and its layers.
 
-    Example:
+    Examples:
         >>> standardizer = Standardizer.fit([np.array([[0.0, 5.0], [2.0, 5.0]])])
         >>> standardizer(np.array([3.0, 6.0])).tolist()  # the second dimension is constant
         [2.0, 0.0]

@@ -51,7 +51,7 @@ class Ranker:
     Raises:
         UserError: The model does not compare pairs, or has no such label.
 
-    Example:
+    Examples:
         >>> ranker = Ranker("runs/bi", ["A dog runs.", "It rains."])  # doctest: +SKIP
         >>> ranker.rank("A puppy is running.")[0].text  # doctest: +SKIP
         'A dog runs.'

@@ -68,7 +68,7 @@ def make_word_map(
         seed: Seed of the projection.
         reporter: Shows the progress.
 
-    Example:
+    Examples:
         >>> embedder = Embedder("minilm", unit="word", layers="all", combine="none")
         ... # doctest: +SKIP
     """

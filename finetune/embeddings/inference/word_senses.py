@@ -71,7 +71,7 @@ class WordSenses:
 
     Use ``fit`` or ``load``.
 
-    Example:
+    Examples:
         >>> data = read_senses("examples/data/senses")  # doctest: +SKIP
         >>> settings = SenseSettings(model="minilm", inventory="examples/data/senses/wordnet")
         >>> senses = WordSenses.fit(settings, data.splits["train"])  # doctest: +SKIP

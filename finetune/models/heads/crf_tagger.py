@@ -23,7 +23,7 @@ class CrfTagger(CustomModel):
     ``TokenClassifier`` in ``tagger`` computes emissions; the functions of
     ``finetune.models.heads.crf`` compute the loss, those of ``finetune.tasks.viterbi`` decode.
 
-    Example:
+    Examples:
         >>> from finetune import CrfTagger, Encoding, pack
         >>> tags, load = ["O", "B-PER", "I-PER"], CrfTagger.from_encoder
         >>> model = load("roberta-base", labels=tags, scheme="BIO")  # doctest: +SKIP

@@ -48,7 +48,7 @@ class MaskedLanguageModel(PretrainedHead):
     The targets of a batch are ``position`` [M], rows of the T tokens, and ``token`` [M], the
     subwords to predict there. Arguments and attributes are those of ``PretrainedHead``.
 
-    Example:
+    Examples:
         >>> from finetune import Encoding, MaskedLanguageModel, pack
         >>> import torch
         >>> model = MaskedLanguageModel.from_pretrained("roberta-base")  # doctest: +SKIP

@@ -42,7 +42,7 @@ class PairClassifier(CustomModel):
     them are the "words": before, word, after, before, word, after; or for ``cross`` before, word,
     between, word, after.
 
-    Example:
+    Examples:
         >>> from finetune import Encoding, pack
         >>> load = PairClassifier.from_encoder
         >>> model = load("roberta-base", labels=["no", "yes"], kind="bi")  # doctest: +SKIP

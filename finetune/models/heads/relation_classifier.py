@@ -29,7 +29,7 @@ class RelationClassifier(CustomModel):
     of a batch marks one pair; its two "words" (``Encoding.word_starts``) begin at the start markers
     of the two spans, of which that of the subject is the token ``config.subject_id``.
 
-    Example:
+    Examples:
         >>> from finetune import Encoding, pack
         >>> load = RelationClassifier.from_encoder
         >>> model = load("bert-base-cased", labels=["in"], subject_id=137)  # doctest: +SKIP

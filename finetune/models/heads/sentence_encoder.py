@@ -68,7 +68,7 @@ class SentenceEncoder(Head):
             tokenizer.
         batching: That of ``Encoder``.
 
-    Example:
+    Examples:
         >>> from finetune import Encoding, pack
         >>> encoder = SentenceEncoder.from_pretrained("roberta-base")  # doctest: +SKIP
         >>> batch = pack([Encoding(0, [0, 713, 2]), Encoding(1, [0, 2])])

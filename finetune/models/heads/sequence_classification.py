@@ -29,7 +29,7 @@ class SequenceClassifier(PretrainedHead):
 
     Arguments and attributes are those of ``PretrainedHead``.
 
-    Example:
+    Examples:
         >>> from finetune import Encoding, SequenceClassifier, pack
         >>> labels, load = ["bad", "good"], SequenceClassifier.from_pretrained
         >>> model = load("roberta-base", labels=labels)  # doctest: +SKIP

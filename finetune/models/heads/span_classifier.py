@@ -39,7 +39,7 @@ class SpanClassifier(CustomModel):
     Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one.
     ``encoder`` is a view of ``model``, the Hugging Face encoder; ``scorer`` is on top of it.
 
-    Example:
+    Examples:
         >>> from finetune import Encoding, SpanClassifier, pack
         >>> labels, load = ["PER", "LOC"], SpanClassifier.from_encoder
         >>> model = load("roberta-base", labels=labels, max_width=8)  # doctest: +SKIP

@@ -29,7 +29,7 @@ class TokenClassifier(PretrainedHead):
     ``subwords`` names those that get logits, ``"first"`` or ``"all"``. The other arguments and the
     attributes are those of ``PretrainedHead``.
 
-    Example:
+    Examples:
         >>> from finetune import Encoding, TokenClassifier, pack
         >>> tags = ["O", "B-PER", "I-PER"]
         >>> model = TokenClassifier.from_pretrained("roberta-base", labels=tags)  # doctest: +SKIP
