@@ -16,8 +16,8 @@ def chars_to_words(
     """Map spans of characters to spans of words; white space at their ends does not count.
 
     ``offsets`` are the characters ``(start, end)`` of each word, ``where`` the ``file:line`` of
-    each span. Spans that begin or end inside a word are returned apart, in characters. Raises
-    DataError for a span that touches no word.
+    each span. Spans that begin or end inside a word are returned in a second list, in characters.
+    Raises DataError for a span that touches no word.
     """
     starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
     found, unreachable = [], []
@@ -40,7 +40,7 @@ def chars_to_words(
 def split_offsets(
     offsets: Iterable[tuple[int, int]], spans: Iterable[Span]
 ) -> tuple[tuple[int, int], ...]:
-    """Return the offsets of words that are also split where spans of characters begin or end."""
+    """Return the offsets of the words after splitting them where spans begin or end."""
     edges = sorted({position for start, end, _ in spans for position in (start, end)})
     return tuple(
         piece

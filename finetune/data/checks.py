@@ -279,7 +279,7 @@ def _subword_counts(
 
 
 def _duplicates(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
-    """Report examples of a split with equal texts, and those with different labels."""
+    """Report equal texts within a split, and equal texts with different labels."""
     groups: dict[tuple[str, ...], list[Example]] = defaultdict(list)
     for row in rows:
         groups[normalized_texts(row)].append(row)
@@ -367,7 +367,7 @@ def _spans(dataset: Dataset) -> Iterator[Finding]:
 def _unreachable(split: str, rows: LocatedSpans, total: int, related: bool) -> Iterator[Finding]:
     """Report spans with several labels and crossing spans, which need an option to be predicted."""
     if related:
-        return  # the spans are given, and none is predicted
+        return  # the spans of relations are given, not predicted
     several = [(where, same) for where, spans in rows for same in multi_label_spans(spans)]
     names = [", ".join(span.label for span in same) for _, same in several]
     locations = [

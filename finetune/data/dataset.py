@@ -31,8 +31,8 @@ class Dataset:
     Attributes:
         splits: Examples by split (``train``, ``validation``, ``test``, …). The ``id`` of an example
             is its index.
-        fingerprint: SHA-256 of the content of the examples: the same on every machine, in whatever
-            format the data were stored.
+        fingerprint: SHA-256 of the content of the examples. Machine and file format do not change
+            it.
         notes: Sentences for people: what was converted, left out or chosen while reading.
         format: Formats of the files, ``hub`` or ``save_to_disk``.
         label_order: Names of the classes in the order of their numbers, if the data number them
@@ -55,7 +55,7 @@ class Dataset:
 
     @property
     def training_fingerprint(self) -> str:
-        """The fingerprint of the splits that influence a training: all but test splits."""
+        """The fingerprint of all splits but test splits, which do not influence training."""
         return fingerprint({n: rows for n, rows in self.splits.items() if not n.startswith("test")})
 
     def with_splits(self, splits: dict[str, list[Any]]) -> Dataset:

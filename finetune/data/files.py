@@ -121,7 +121,7 @@ def name_without_gz(path: Path) -> str:
 
 
 def _unzipped(stream: IO[bytes]) -> Iterable[bytes]:
-    """Return the stream, decompressed if its first bytes are those of gzip."""
+    """Return the stream, decompressed if it begins with the magic bytes of gzip."""
     peek = getattr(stream, "peek", None)
     if peek is not None and peek(2)[:2] == b"\x1f\x8b":
         return gzip.GzipFile(fileobj=stream)
@@ -159,7 +159,7 @@ def _text_lines(name: str, stream: Iterable[bytes], encoding: str) -> Iterator[s
             ) from error
         except UnicodeError as error:
             raise DataError(
-                f"{name}: not {encoding} ({error}): utf-16-le and utf-16-be need no such mark."
+                f"{name}: not {encoding} ({error}): utf-16-le and utf-16-be need none."
             ) from error
         offset += len(raw)
         *lines, text = text.split("\n")

@@ -96,7 +96,7 @@ def open_data(
         raise DataError(f"{path} {problem}: give the path of a data file.")
     if format is not None and not FORMATS[format].by_lines:
         if encoding != UTF_8:
-            raise DataError(f"{path}: --encoding {encoding}: {format} has an encoding of its own.")
+            raise DataError(f"{path}: --encoding {encoding}: {format} has a fixed encoding.")
         return DataFile(str(path), format)
     return _detected(str(path), path, format or "unknown", encoding)
 

@@ -106,10 +106,11 @@ def hub_dataset(spec: str) -> HubDataset | None:
 def hub_tables(chosen: HubDataset) -> tuple[dict[str, Table], HubDataset]:
     """Return the tables by the hub's split names, and the data set with the commit that was read.
 
-    Of several processes on one machine, the main process alone asks the hub.
+    Of several processes on one machine, only the main process asks the hub.
 
     Raises:
-        UserError: The hub or the cache has no such data set, or refuses it, or does not answer.
+        UserError: The data set is not on the hub or in the cache, or the hub refuses it or does
+            not answer.
     """
     if num_processes() > 1 and os.environ.get("LOCAL_WORLD_SIZE") == str(num_processes()):
         from finetune.runtime.launch import on_main_process
@@ -284,7 +285,7 @@ def _first_line(error: Exception) -> str:
 _EXAMPLES = {ALIASES["mnli"]: "nli", ALIASES["conll2003"]: "ner"}
 """Packaged example data for the default data of a task."""
 _ADVICE = (
-    " Or run the same command with --data FOLDER, or as a trial with --model minilm --data "
+    " Or run the command with --data FOLDER, or as a trial with --model minilm --data "
     "examples/data/{}, which every installation has."
 )
 

@@ -52,10 +52,10 @@ def joined_splits(
     data: str,
     splits: Mapping[str, Sequence[tuple[str, Table]]],
 ) -> tuple[dict[str, Table], list[str]]:
-    """Return one table for each split, and notes on those that several named tables make.
+    """Return one table for each split, and notes on splits that are joined from several tables.
 
-    Raises DataError for tables that mostly hold the same rows: to join them would train on these
-    rows twice, and to choose one needs to know what they are for.
+    Raises DataError for tables that mostly hold the same rows: training on both would count these
+    rows twice, and only the user knows which table to choose.
     """
     found: dict[str, Table] = {}
     notes = []

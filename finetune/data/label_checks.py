@@ -1,4 +1,4 @@
-"""Checks of labels: which of them are probably not meant, or do not fit those of train."""
+"""Checks of labels: labels that are probably mistakes, and labels that train does not have."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from finetune.data.label_names import variants
 from finetune.types import Example, TextExample, TokenExample, abbreviated, did_you_mean, quantity
 
 NO_LABEL = {"n/a", "#n/a", "na", "<na>", "null", "nil", "nan", "?"}
-"""Names, in lower case, that probably mean that there is no label."""
+"""Names, in lower case, that probably mean *no label*."""
 MIN_ROWS = 20
-"""Number of rows from which as many labels as rows are an error."""
+"""With at least this many rows, a different label in each row is an error."""
 
 
 def label_problems(splits: Mapping[str, Sequence[Example]]) -> Iterator[Finding]:
-    """Report labels that leave nothing to learn, or that are probably not meant as labels."""
+    """Report labels that leave nothing to learn, or that are probably mistakes."""
     counts = {
         split: Counter(name for row in rows for name in gold_labels(row) or ())
         for split, rows in splits.items()
@@ -49,7 +49,7 @@ def _nothing_to_learn(train: Sequence[Example], counts: Counter[str]) -> Iterato
             f"the only label of {quantity(len(train), 'example')} is {next(iter(counts), None)!r}"
         )
     elif len(set(texts)) == len(texts) >= MIN_ROWS and isinstance(texts[0], str):
-        problem = f"each of the {len(train):,} examples has a label of its own"
+        problem = f"each of the {len(train):,} examples has a different label"
     if problem:
         role = "label" if texts else "tags"
         message = f"train: {problem}, so there is nothing to learn: name the column of the labels: "

@@ -32,7 +32,7 @@ class TextSource:
     def lines(self) -> Iterator[str]:
         """Yield all lines of text that are not blank; words of tagged data are joined by spaces.
 
-        Of a hub data set the training split is read.
+        A hub data set gives its training split.
         """
         if self.hub is not None:
             for example in read_text(self.hub, pair=False, splits=["train"]).splits["train"]:
@@ -43,7 +43,7 @@ class TextSource:
 
 
 def text_sources(spec: str, encoding: str = UTF_8) -> list[TextSource]:
-    """Return the source of a file, a folder or a hub data set, or those of ``en=FILE,de=FOLDER``.
+    """Return the source of a file, folder or hub data set, or the sources of ``en=FILE,de=FOLDER``.
 
     Files are plain text, JSON Lines, CSV, TSV or Parquet with a column of texts, or tagged words.
 
@@ -108,15 +108,15 @@ def read_running_text(
 ) -> Dataset:
     """Read the documents of running text, one TextExample for each; its ``key`` is the source.
 
-    A plain text file has one sentence, or any other unit that is not cut, in each line, and blank
+    A plain text file has one sentence, or another unit that is not cut, in each line, and blank
     lines between documents; without blank lines each line is a document. In other files each row
-    is a document, whose line ends divide it in the same way. Rows of a hub data set with blank rows
-    between documents are read as lines.
+    is a document, with one unit in each of its lines. If a hub data set has blank rows between
+    documents, its rows are read as lines.
 
     Args:
         spec: A file, a folder, ``train=PATH,validation=PATH``, a hub data set, or sources such as
-            ``en=PATH,de=PATH``. Of a folder with files that are named after splits (train.txt,
-            test.txt) these are read, of another all files are training text.
+            ``en=PATH,de=PATH``. If files of a folder are named after splits (train.txt, test.txt),
+            only these are read; else all files of the folder are training text.
         columns: The column of the text if it has no usual name, as ``text=column``.
         encoding: Text encoding of the files.
         without_test: Whether to leave test splits unread.

@@ -87,7 +87,7 @@ class OpenSource(Generic[Opened]):
     format: str
     notes: list[str] = field(default_factory=list)
     pinned: str | None = None
-    """The ``--data`` value that reads the same commit of a hub data set again."""
+    """The ``--data`` value that pins the commit of a hub data set."""
 
 
 def resolve(spec: Any) -> Source:
@@ -376,7 +376,7 @@ def _split_files(split: str, name: str) -> list[Path]:
 
 
 def _nearest(path: Path) -> str:
-    """Return a hint: the most similar path next to a missing one, or what its folder holds."""
+    """Return a hint: the path most similar to a missing one, or the entries of its folder."""
     parent = path.parent
     while not parent.is_dir() and parent != parent.parent:
         path, parent = parent, parent.parent

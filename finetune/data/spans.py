@@ -18,7 +18,7 @@ def overlapping(spans: Iterable[Span]) -> bool:
 
 
 def inner_spans(spans: Iterable[Span]) -> set[Span]:
-    """Return the spans inside a wider one; spans of the same words are not inside each other."""
+    """Return the spans inside a wider span; spans of the same words are not inside each other."""
     labels = defaultdict(list)
     for span in spans:
         labels[span.start, -span.end].append(span)

@@ -1,9 +1,9 @@
 """Held-out validation data, folds, and leaks between splits, by groups of related examples.
 
-Examples of one document, and those of equal texts (``normalized_texts``; for pairs both texts),
-form a group, which is never divided. Groups are dealt label by label, the rarest label first, as in
-iterative stratification (Sechidis, Tsoumakas & Vlahavas, 2011, "On the Stratification of
-Multi-Label Data"), which serves one label, several labels, tags and spans alike.
+Examples of one document, and examples with equal texts (``normalized_texts``; for pairs both
+texts), form a group, which is never divided. Groups are assigned label by label, the rarest label
+first, as in iterative stratification (Sechidis, Tsoumakas & Vlahavas, 2011, "On the Stratification
+of Multi-Label Data"), which serves one label, several labels, tags and spans alike.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ DEFAULT_SHARE = 0.1
 MOST_HELD_OUT = 10_000
 """Most training examples to hold out by default: more make each evaluation slow."""
 MOST_RARE = 0.2
-"""Most examples, as a fraction, that are held out only so that rare labels are on both sides."""
+"""Largest fraction of the examples to hold out only to have rare labels on both sides."""
 MIN_DOCUMENTS = 20
-"""From this many documents on, whole documents are held out."""
+"""With at least this many documents, whole documents are held out."""
 MIN_SHARED_WORDS = 10
 """Number of words from which a sentence that two documents share joins them. Shorter ones
 ("Results :") would join most documents of a corpus."""
 NUM_BINS, MIN_BIN = 10, 20
-"""Numbers are stratified by as many quantiles, of at least so many examples."""
+"""Number of quantiles by which numbers are stratified, and least number of examples in each."""
 
 
 def with_held_out_splits(
@@ -57,10 +57,10 @@ def hold_out(
 ) -> Dataset:
     """Return the data set with a validation (or test) split, held out of train if there is none.
 
-    Without a ``share``, ``default`` is the fraction, of at most ``MOST_HELD_OUT`` examples. The
-    rule is fixed and uses no seed, so that runs with different seeds are scored on the same
-    examples. It keeps groups together (documents from ``MIN_DOCUMENTS`` on) and the fraction of
-    each label; a label of two groups or more is on both sides (up to ``MOST_RARE``).
+    Without a ``share``, ``default`` is the fraction, up to ``MOST_HELD_OUT`` examples. The choice
+    uses no seed, so that runs with different seeds are scored on the same examples. It keeps groups
+    together (documents if there are ``MIN_DOCUMENTS``) and the fraction of each label; a label of
+    two groups or more is on both sides (up to ``MOST_RARE``).
     """
     if any(name.split("_")[0] == split for name in dataset.splits):
         if share is not None:

@@ -63,7 +63,7 @@ def _legal(before: tuple[str, str], tag: tuple[str, str], scheme: str) -> bool:
 
 
 def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
-    """Return the tag scheme of a data set, None if its tags encode no spans (POS, no tags).
+    """Return the tag scheme of a data set; None if its tags encode no spans (POS, no tags).
 
     The prefixes decide. B and I are BIO or IOB1, whichever has fewer illegal transitions. I alone
     is IO, which then gives the same spans as IOB1. If several schemes fit, the first of IO, BIO,
@@ -176,10 +176,10 @@ def legal_transitions(
 
 
 def continuation_tag(tag: str, scheme: str | None) -> str:
-    """Return the label of a word's second and later subwords, if those are labeled at all.
+    """Return the label of the second and later subwords of a word, if they are labeled at all.
 
-    It is the inside tag of the type, because repeating B, S, E, U or L would begin or end the span
-    again. ``O``, and any tag under scheme None, is unchanged.
+    The label is the inside tag of the type, because repeating B, S, E, U or L would begin or end
+    the span again. ``O``, and any tag under scheme None, is unchanged.
     """
     span_type = "" if scheme is None else _role(tag, scheme)[1]
     return f"{'M' if scheme == 'BMES' else 'I'}-{span_type}" if span_type else tag

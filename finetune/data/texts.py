@@ -103,7 +103,7 @@ def read_text(
         splits: The splits to read; None reads all.
         encoding: Text encoding of the files.
         mixed_labels: Whether splits may have labels of different kinds, such as names and numbers.
-        targets: Whether to read the words that are compared in pairs (``TextExample.targets``).
+        targets: Whether to read the compared words of each pair (``TextExample.targets``).
 
     Raises:
         DataError: If the data cannot be read; the message names file and line.
@@ -203,7 +203,7 @@ def read_text_file(
 def _chosen_columns(
     table: Table, columns: Mapping[str, str], pair: bool | None, targets: bool
 ) -> TextColumns:
-    """Return the columns of texts, and those of targets if these are needed."""
+    """Return the columns of texts and, if needed, the columns of targets."""
     of_texts = {role: name for role, name in columns.items() if role in ROLES}
     chosen = guess_columns(table, of_texts, pair)
     if not targets:
@@ -218,7 +218,7 @@ def _chosen_columns(
 
 
 def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -> TextColumns:
-    """Return the columns that the user names, else those with usual names."""
+    """Return the columns that the user names, else columns with usual names."""
     by_name = {name.lower(): name for name in reversed(table.header)}
     columns = table.columns(columns, ROLES)
     given = {role: find_column(table, role, name) for role, name in columns.items()}

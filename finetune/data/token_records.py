@@ -75,7 +75,7 @@ class TokenColumns(NamedTuple):
 
 
 def guess_columns(table: Table, columns: Mapping[str, str], rows: Sequence[Record]) -> TokenColumns:
-    """Return the columns that the user names, else those with usual names and fitting values."""
+    """Return the columns that the user names, else columns with usual names and fitting values."""
     by_name = {name.lower(): name for name in reversed(table.header)}
     columns = table.columns(columns, TokenColumns._fields)
     given = {role: find_column(table, role, name) for role, name in columns.items()}
@@ -185,7 +185,7 @@ def token_record(
 
 
 def _split_at(record: TokenRecord, found: ParsedSpans) -> TokenRecord:
-    """Return the record of a text with words that are split at the ends of all spans."""
+    """Return the record of a text with its words split where spans begin or end."""
     offsets, text = record.offsets or (), record.text or ""
     spans = [*words_to_chars(offsets, found.spans), *found.unreachable]
     pieces = split_offsets(offsets, spans)
@@ -208,7 +208,7 @@ def _from_words(row: Record, column: str) -> TokenRecord:
         )
         for (_, end), (start, _) in pairwise(offsets):
             if start < end:
-                problem = f"the token at character {start} overlaps the one before it"
+                problem = f"the token at character {start} overlaps its predecessor"
                 raise DataError(f"{row.where}: {problem}: sort tokens by their characters.")
         return TokenRecord(words, row.where, text=text, offsets=offsets)
     for item in value:
@@ -269,9 +269,9 @@ def read_spans(
     A span is ``[start, end, label]`` or an object with a label (``label``, ``type`` or ``labels``;
     a list gives several spans) and a position: ``start`` and ``end``; ``start_char``/``end_char``;
     ``start_offset``/``end_offset``; or ``offsets``, a list of pairs, read from the first start to
-    the last end. Positions count words, or the characters of ``text`` if that is given, with
-    ``offsets`` [W] as the characters ``(start, end)`` of each word. Raises DataError for anything
-    else, and for a span whose own ``text`` differs from its characters.
+    the last end. Positions count words, or the characters of ``text`` if it is given; ``offsets``
+    [W] then has the characters ``(start, end)`` of each word. Raises DataError for anything else,
+    and for a span whose own ``text`` differs from its characters.
     """
     if not isinstance(value, list | tuple):
         raise DataError(f"{where}: {value!r:.60} must be a list of spans: write [{_SPAN}, …].")

@@ -138,8 +138,8 @@ def read_gold(
 ) -> list[TokenExample]:
     """Return all rows of one file, or documents of one folder, with tags and spans in BIO.
 
-    ``relations`` are read on request. Other than in ``read_tokens``, rows without words or gold are
-    kept, to align with predictions.
+    ``relations`` are read on request. Unlike ``read_tokens``, this function keeps rows without
+    words or gold, to align with predictions.
     """
     columns = check_columns(columns, ROLES)
     file = open_data(source, encoding=encoding)
@@ -249,9 +249,9 @@ def split_at_gold(example: TokenExample) -> TokenExample:
 def _usable_records(
     split: str, name: str, found: Sequence[TokenRecord]
 ) -> tuple[list[TokenRecord], list[str]]:
-    """Return the records with words that no annotator excluded, and notes on the others.
+    """Return the records with words that no annotator excluded, and notes on the other records.
 
-    Raises DataError if none is left, or if no record of train has gold.
+    Raises DataError if no record is left, or no record of train has gold.
     """
     kept = [record for record in found if record.words and not record.skipped]
     answers = Counter(record.skipped for record in found if record.skipped)

@@ -48,8 +48,8 @@ def split_words(text: str) -> tuple[list[str], list[tuple[int, int]]]:
     Letters and digits of any script run together. Every punctuation mark and symbol is a word, so
     that spans of characters can begin and end there (``German-Swiss``, ``London's``, ``U.S.``), and
     so is the clitic ``n't``. In scripts written without spaces each letter is a word. Combining
-    marks stay with what they follow. White space, control and invisible format characters separate
-    words and belong to none.
+    marks stay with their base character. White space, control and invisible format characters
+    separate words and belong to no word.
     """
     offsets = [match.span() for match in _WORD.finditer(text.translate(_CLASSES))]
     return [text[start:end] for start, end in offsets], offsets

@@ -1,8 +1,8 @@
 """Light tuning: train few weights of an encoder, besides its head.
 
-LoRA (Hu et al., 2021, arXiv:2106.09685) adds to a matrix W one of low rank, W + (alpha / r) B A,
-where B starts at 0. BitFit (Ben Zaken et al., 2022, arXiv:2106.10199) trains the biases alone.
-Masks (Zhao et al., 2020, arXiv:2004.12406) set weights to 0 and change no other.
+LoRA (Hu et al., 2021, arXiv:2106.09685) adds a matrix of low rank to a matrix W,
+W + (alpha / r) B A, where B starts at 0. BitFit (Ben Zaken et al., 2022, arXiv:2106.10199) trains
+biases only. Masks (Zhao et al., 2020, arXiv:2004.12406) set weights to 0 and change no others.
 
 Adapters are layers around linear layers of the encoder while a run lasts. Within ``plain_layers``,
 where models are saved, they are ordinary linear layers again, under their ordinary names.
@@ -47,7 +47,7 @@ class MaskedLinear(nn.Module):
 
     @property
     def mask(self) -> Tensor:
-        """True for the weights that are kept."""
+        """True for kept weights."""
         return self.scores > THRESHOLD
 
     def forward(self, input: Tensor) -> Tensor:
@@ -91,9 +91,9 @@ def adapters(head: nn.Module) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def plain_layers(head: nn.Module, *, merged: bool) -> Iterator[None]:
-    """Within a ``with`` block a model has its linear layers in place of adapters.
+    """Put the linear layers of a model back in place of adapters within a ``with`` block.
 
-    They are merged with what the adapters have learned, or are as before training.
+    With ``merged`` their weights include the trained adapters, else they are as before training.
     """
     found = adapters(head)
     for path, layer in found.items():
@@ -188,14 +188,14 @@ def trained_share(head: nn.Module) -> str:
 
 
 def weight_numbers(head: nn.Module) -> tuple[int, int]:
-    """Return the number of trained weights of a model, and that of all but its adapters."""
+    """Return the number of trained weights of a model, and of all its weights without adapters."""
     own = {id(weight) for _, weight in _own_weights(head)}
     trained = sum(weight.numel() for weight in head.parameters() if weight.requires_grad)
     return trained, sum(weight.numel() for weight in head.parameters() if id(weight) not in own)
 
 
 def _add_adapters(head: Any, config: TrainConfig) -> None:
-    """Put adapters around the linear layers of the encoder that are not frozen; freeze all else."""
+    """Put adapters around the unfrozen linear layers of the encoder, and freeze other weights."""
     names = _linear_layers(head, config)
     for name, weight in head.named_parameters():
         weight.requires_grad_(weight.requires_grad and head.is_head(name))
@@ -219,7 +219,7 @@ def _add_adapters(head: Any, config: TrainConfig) -> None:
     lora = LoraConfig(r=config.lora_rank, lora_alpha=alpha, target_modules=names)
     inject_adapter_in_model(lora, head.encoder.model)
     del head.encoder.model.peft_config
-    for weight in whole:  # peft freezes all but its own
+    for weight in whole:  # peft freezes all weights but its own
         weight.requires_grad_(True)
 
 
@@ -241,7 +241,7 @@ def _linear_layers(head: Any, config: TrainConfig) -> list[str]:
         legal = abbreviated(list(dict.fromkeys(name.rpartition(".")[2] for name in found)), 20)
         wrong = f"--lora-targets {unknown[0]}" if unknown else f"--tuning {config.tuning}"
         raise UserError(
-            f"{wrong}: the encoder has no such linear layer that is not frozen; its layers are "
+            f"{wrong}: not an unfrozen linear layer of the encoder; its layers are "
             f"{legal or 'none'}."
         )
     return chosen
@@ -252,7 +252,7 @@ def _ends_with(name: str, targets: tuple[str, ...]) -> bool:
 
 
 def _own_weights(head: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the weights of adapters, without those of the layers inside, by name."""
+    """Yield the weights of adapters by name, without the weights of the layers inside."""
     for path, layer in adapters(head).items():
         for name, weight in layer.named_parameters():
             if not name.startswith("base_layer."):

@@ -6,7 +6,7 @@ position-to-content terms (He et al., 2021, arXiv:2006.03654, section 3.1):
     Q_i K_j + Q_i PK[i - j] + K_j PQ[i - j],    divided by sqrt(3 D);
 
 from v2 on, distant positions share buckets. Only relative positions within reach of the longest
-sequence are projected, once for all sequences. All submodules are those of the Hugging Face model.
+sequence are projected, once for all sequences. All submodules belong to the Hugging Face model.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def _attend_group(
     """Compute attention of a group with dropout ``p``: 3 of [A, size * L, D] -> [A * size * L, D].
 
     ``to_keys`` and ``to_queries`` cover at least the distances of the group; the middle is used.
-    ``keys`` are those of the dropout of each row.
+    ``keys`` has the dropout key of each row.
     """
     sequences = (group.size, group.longest)
     query, key, value = (torch.unflatten(t, 1, sequences) for t in dense)  # [A, size, L, D]

@@ -156,7 +156,7 @@ class _PaddedRows(_Rows):
 
 
 FIRST_HEAD_CALL = 2**20
-"""Number of the first dropout call of a head, above those of encoders."""
+"""Number of the first dropout call of a head, above all calls of encoders."""
 _ROWS: ContextVar[_Rows | None] = ContextVar("rows of dropout", default=None)
 
 
@@ -284,7 +284,7 @@ def next_shared_keys(first: int, num_rows: int) -> Tensor:
 
 
 def shifted(keys: Tensor, step: int, times: int) -> Tensor:
-    """Return keys that are ``times`` steps further."""
+    """Return the keys ``times`` steps further."""
     return keys + _signed(step * times)
 
 

@@ -110,8 +110,8 @@ class Encoder(nn.Module):
     def from_pretrained(cls, name: str, *, batching: Batching = "auto", **options: Any) -> Encoder:
         """Load an encoder in float32, without its pooler.
 
-        ``name`` and ``options`` are those of ``load_config``. Raises ``UserError`` if there is no
-        such model, it is not an encoder, or its weights do not match.
+        ``name`` and ``options`` are as in ``load_config``. Raises ``UserError`` if the model does
+        not exist, is not an encoder, or its weights do not match.
         """
         model = load_weights(AutoModel, name, load_config(name, **options), **options)
         remove_pooler(model)
@@ -147,9 +147,9 @@ class Encoder(nn.Module):
 
     @contextlib.contextmanager
     def recording(self, numbers: Sequence[int]) -> Iterator[list[Tensor]]:
-        """Record hidden states of the last forward pass in a ``with`` block, also of a head's.
+        """Record hidden states of the last forward pass in a ``with`` block, by a head or not.
 
-        The list gets those of the ``layers`` with these numbers, [T, H] each.
+        The list gets the states [T, H] of the ``layers`` with these numbers.
         """
         states: list[Tensor] = []
         self._recorded = (numbers, states)
@@ -176,7 +176,7 @@ class Encoder(nn.Module):
     def packed_inputs(self, batch: Batch, vectors: Tensor | None = None) -> dict[str, Any]:
         """Return the keyword arguments of the model's forward pass for one packed row [1, T].
 
-        ``vectors`` are as for ``forward``, perhaps without those of a last, filling sequence.
+        ``vectors`` are as for ``forward``; a last, filling sequence may lack them.
         """
         inputs: dict[str, Any] = {"input_ids": batch.input_ids[None]}
         if vectors is not None:

@@ -15,7 +15,7 @@ class Family:
     """Packed rows go through transformers' attention ``"interface"``, or through the ``"forward"``
     of ``models.deberta``. None: padded rows."""
     positions: Literal["from zero", "after padding", "from two"] | None = "from zero"
-    """The first position id: 0, the one after the padding id, or 2; None leaves it to the model."""
+    """The first position id: 0, the padding id plus 1, or 2; None leaves it to the model."""
     segments: bool = True
     """Whether it takes segment ids."""
     half_precision: bool = True

@@ -16,9 +16,9 @@ from finetune.types import UserError
 
 
 def spread_layers(number: int, total: int) -> list[int]:
-    """Return the layers, from 1, of a deep model that those of a shallow one stand for.
+    """Return ``number`` evenly spread layers of ``total``, from 1; the last is always one of them.
 
-    They are evenly spread and end with the last.
+    Layer k of a shallow model stands for the k-th of these layers of a deep model.
 
     >>> spread_layers(2, 6)
     [3, 6]

@@ -19,7 +19,7 @@ from finetune.runtime.precision import TYPES
 class _CastOnce:
     """The forward pass of a linear layer under autocast, with weights that were cast before.
 
-    Results are those of autocast. The layer keeps its weights; if they change, they are cast again.
+    Results equal those of autocast. If the layer's weights change, they are cast again.
     """
 
     def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
@@ -56,12 +56,12 @@ class WeightCopies:
     """Context of a training step in which linear layers multiply with copies of their weights.
 
     On entry one operator copies all trained weights to half precision. The backward pass leaves
-    gradients at the copies, and ``add_gradients`` adds them to those of the weights. All numbers
-    are those of autocast to the bit. Weights in single precision stay where they are, for the
+    gradients at the copies, and ``add_gradients`` adds them to the gradients of the weights. All
+    numbers equal those of autocast to the bit. Weights in single precision stay in place, for the
     optimizer and for saving.
 
-    Autocast still casts a weight that is read in another way too, such as an output matrix that is
-    the table of embeddings. Nothing is copied in fp32, and of a sharded model.
+    Autocast still casts a weight that other operations read too, such as an output matrix that is
+    the table of embeddings. In fp32, and for a sharded model, nothing is copied.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class WeightCopies:
         self.casts.last = None
 
     def add_gradients(self) -> None:
-        """Add the gradients of the copies to those of the weights; call after each backward pass.
+        """Add the gradients of the copies to the weights' own; call after each backward pass.
 
-        Autocast adds them in single precision after each pass as well.
+        The sum is in single precision, as autocast's.
         """
         new: list[tuple[Tensor, Tensor]] = []
         old: list[tuple[Tensor, Tensor]] = []

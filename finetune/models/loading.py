@@ -46,12 +46,12 @@ ALIASES: dict[str, str] = {
 _SMALL_FILES = re.compile(
     r"[^/]+\.(json|txt|model|py|jinja|tiktoken)|README\.md|[^/]+/config\.json"
 )
-"""Files of a repository besides its weights; others are of other frameworks."""
+"""Files of a repository besides its weights; other files belong to other frameworks."""
 _TOKENIZER_FILES = re.compile(
     r"(tokenizer|tokenization|vocab|merges|special_tokens|added_tokens)[^/]*|[^/]+\.model"
 )
 _BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
-"""Ends of the names of weights of older versions that are no parameters."""
+"""Name endings of buffers that older versions saved with the weights."""
 _VARIANT = re.compile(r"model\.\w+\.safetensors")
 """The weights again, in another precision."""
 
@@ -310,7 +310,7 @@ def refusal(config: Any) -> str:
     if kind in FAMILIES or kind in names or getattr(config, "auto_map", None):
         return ""
     if kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        return "is a decoder: each token reads only those before it"
+        return "is a decoder: each token reads only the tokens before it"
     return "is not known as a bidirectional text encoder"
 
 
@@ -333,7 +333,7 @@ def load_weights(
         new_head: Initialize weights outside of the encoder that are missing or of another size.
         revision: As in ``load_config``.
         trust_remote_code: As in ``load_config``.
-        added: The other arguments of ``load_config``, which ``config`` has already.
+        added: The other arguments of ``load_config``; ``config`` includes them.
 
     Raises:
         UserError: If weights cannot be read, are not finite, are missing, or are in the file but
@@ -401,9 +401,9 @@ def load_whole(
 
 
 def _unused_encoder_weights(model: Any, unexpected: Collection[str]) -> list[str]:
-    """Return the weights of a file that belong to the encoder, but to no module that it has.
+    """Return the weights of a file that belong to the encoder, but to none of its modules.
 
-    Heads of a checkpoint that are not asked for, and buffers of older versions, are no such.
+    Unused heads of a checkpoint, and buffers of older versions, do not belong to the encoder.
     """
     from finetune.models.top_layers import TOP_LAYERS
 
@@ -436,8 +436,8 @@ def require_finite(module: Any, source: Path) -> None:
             if not weight.isfinite().all():
                 file = _weights_file(source, name) if source.is_dir() else source
                 raise UserError(
-                    f"{file}: the weight {name} has numbers that are NaN or infinite: restore the "
-                    "file from its source, or train again."
+                    f"{file}: the weight {name} has NaN or infinite numbers: restore the file from "
+                    "its source, or train again."
                 )
 
 

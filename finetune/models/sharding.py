@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _copy_into_memory(head: Any) -> None:
-    """Copy weights that are mapped to a file: the model changes, or dies, if the file changes."""
+    """Copy memory-mapped weights, which would change, or crash the process, with their file."""
     for tensor in (*head.parameters(), *head.buffers()):
         tensor.data = tensor.data.clone()
 
@@ -32,11 +32,11 @@ def _copy_into_memory(head: Any) -> None:
 def place(head: Any, device: torch.device, precision: str) -> Any:
     """Move a model to the device of this process; under FSDP, shard it over all processes.
 
-    No weight stays in a file.
+    No weight stays memory-mapped.
 
     Args:
         head: The model, on the CPU. With ``fsdp_cpu_ram_efficient_loading`` one process of each
-            machine has its weights, and those of process 0 are distributed.
+            machine has its weights, and process 0 distributes them.
         device: The device.
         precision: The type of matrix products, a key of ``TYPES``.
 

@@ -38,8 +38,8 @@ class LayerMix(nn.Module):
 class BiLstm(nn.Module):
     """A bidirectional LSTM over each sequence (RoBERTa-BiLSTM; Rahman et al., 2024).
 
-    The vector of a token joins the states of both directions. That of the first token, which heads
-    read for the whole sequence, has the forward state after the last token.
+    The vector of a token joins the states of both directions. Heads read the vector of the first
+    token for the whole sequence, so it has the forward state after the last token.
     """
 
     def __init__(self, config: Any) -> None:
@@ -59,12 +59,12 @@ class BiLstm(nn.Module):
 def _by_position(
     lengths: Sequence[int], device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Order the T tokens of sequences by position, those of the longest sequence first.
+    """Order the T tokens of sequences by position, and by length of the sequence, longest first.
 
     Returns:
-        The token at each place [T], and the number of tokens at each position, on the CPU. The
-        place of each token [T], and the same but that of its last token for the first token of a
-        sequence [T].
+        The token at each place [T]. The number of tokens at each position, on the CPU. The place of
+        each token [T]. The place of each token, in which the first token of a sequence has the
+        place of its last token [T].
     """
     counts = torch.tensor(lengths)
     counts, longest_first = counts.sort(descending=True, stable=True)
@@ -95,9 +95,9 @@ def add_top_layers(model: Any) -> list[str]:
 
 
 def load_top_layers(model: Any, folder: Path) -> set[str]:
-    """Add the top layers of a base model, with the weights that its checkpoint has for them.
+    """Add the top layers of a base model, with their weights from its checkpoint.
 
-    Returns the names of the weights that it has not.
+    Returns the names of weights that the checkpoint lacks.
     """
     from safetensors import safe_open
 

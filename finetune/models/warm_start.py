@@ -52,11 +52,11 @@ class WarmStart:
     name: str  # the value of --init-from
     source: str  # folder or hub id of the model
     config: Any  # the Hugging Face configuration of its encoder
-    custom_type: str | None  # its model type if that is in CUSTOM_MODELS
+    custom_type: str | None  # its model type if in CUSTOM_MODELS
     labels: tuple[str, ...]  # of the new task
     rows: tuple[int, ...] | None  # the old class of each new label; None if the head will be new
     head_class: ReusableHead | None
-    options: dict[str, Any]  # those of load_config
+    options: dict[str, Any]  # of load_config
     whole: bool = False
     """Whether the model keeps its masked language model, if it has one."""
 

@@ -1,6 +1,6 @@
 """The order of an epoch, the shard of each process, micro-batches, and packed batches.
 
-All functions are pure, so every process can compute what any other process does.
+All functions are pure, so every process can compute the results of any other.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ def epoch_order(
 ) -> list[int]:
     """Return a random permutation of the examples, the same on every process and machine.
 
-    With ``shares``, the expected number of copies of each example, which sum to the number of
-    examples, each occurs that number of times, rounded up or down at random (systematic sampling;
-    Madow 1949).
+    ``shares`` gives the expected number of copies of each example; their sum is the number of
+    examples. Each number is rounded up or down at random (systematic sampling; Madow 1949).
     """
     digest = hashlib.sha256(f"order/{seed}/{epoch}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
@@ -43,8 +42,8 @@ def balanced_shares(classes: Sequence[Collection[str]], strength: float) -> tupl
     """Return the expected number of copies of each example in an epoch of balanced sampling.
 
     A class c of n_c examples gets a share in proportion to n_c^(1 - strength): 1 makes all equal,
-    0.5 is square-root sampling (Kang et al., 2020). An example of several classes is drawn as one
-    of its rarest (repeat factors; Gupta, Dollár & Girshick, 2019); those without any are a class.
+    0.5 is square-root sampling (Kang et al., 2020). An example of several classes counts for its
+    rarest class (repeat factors; Gupta, Dollár & Girshick, 2019). No class counts as a class.
 
     >>> balanced_shares([["a"], ["a"], ["a"], ["b"]], 1.0)
     (0.6666666666666666, 0.6666666666666666, 0.6666666666666666, 2.0)
@@ -60,9 +59,9 @@ def process_shard(
 ) -> list[int]:
     """Return the examples of an optimizer batch that one process computes, in the batch's order.
 
-    ``lengths[example]`` is an example's number of tokens. The longest examples are assigned first,
-    each to the process with the fewest tokens so far (Graham 1969: the largest shard has at most
-    4/3 of the tokens of the best assignment). A shard may be empty.
+    ``lengths[example]`` is the number of tokens of an example. The longest examples are assigned
+    first, each to the process with the fewest tokens yet (Graham 1969: the largest shard has at
+    most 4/3 of the tokens of the best assignment). A shard may be empty.
     """
     if not 0 <= rank < world_size:
         raise UserError(f"rank {rank} is not in 0..{world_size - 1}")
@@ -81,10 +80,10 @@ def process_shard(
 def micro_batches(
     encodings: Iterable[Encoding], max_tokens: int, rows: np.ndarray | None = None
 ) -> list[Encodings]:
-    """Sort sequences (all, or those at ``rows``) by length and cut them into groups of at most
-    ``max_tokens`` tokens; a longer sequence is a group alone.
+    """Sort all sequences, or the ``rows``, by length, and cut them into groups.
 
-    Sorted sequences share attention calls, and need little padding if a model must be padded.
+    A group has at most ``max_tokens`` tokens, or is one longer sequence. Sequences of similar
+    length share attention calls, and need little padding if a model must be padded.
     """
     encodings = Encodings.of(encodings)
     rows = np.arange(len(encodings)) if rows is None else rows

@@ -22,7 +22,7 @@ from finetune.types import TokenExample
 
 
 def fill(before: Sequence[int], after: Sequence[int], spare: int, most: int) -> tuple[int, int]:
-    """Return how many words to read before and after a sentence with room for ``spare`` subwords.
+    """Return how many words around a sentence fit into ``spare`` subwords: before, and after.
 
     ``before`` and ``after`` are the numbers of subwords of each word, outward from the sentence. A
     side gets at most ``most`` subwords: half of the room, or more if the other side cannot fill its
@@ -48,8 +48,8 @@ def fill(before: Sequence[int], after: Sequence[int], spare: int, most: int) -> 
 def surrounded(examples: Iterable[TokenExample], reach: int) -> Iterator[TokenExample]:
     """Add to each example, in order, the sentences around it in its document.
 
-    A document is a run of examples with the same document name. Each side gets the sentences up to
-    the one with the ``reach``-th word, so a stream is read no further ahead than that.
+    A document is a run of examples with the same document name. Each side gets whole sentences
+    until they have ``reach`` words, so a stream is read no further ahead.
     """
     for document, sentences in groupby(examples, key=lambda example: example.document):
         if document is None:
@@ -76,7 +76,7 @@ def _reached(sentences: Iterable[TokenExample], reach: int) -> bool:
 
 
 def _up_to(reach: int, sentences: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Return the first non-empty sentences up to the one with the ``reach``-th word."""
+    """Return the first non-empty sentences until they have ``reach`` words."""
     found, total = [], 0
     for words in sentences:
         if words and total < reach:

@@ -182,7 +182,7 @@ class Encoded(Sequence[Encodings]):
     num_cut: int = 0
     """Number of texts or words that were cut to fit."""
     notes: tuple[str, ...] = ()
-    """Notes for the log on what the model cannot read or predict of the examples."""
+    """Notes for the log on parts of the examples that the model cannot read or predict."""
 
     @classmethod
     def of(cls, examples: Sequence[Sequence[Encoding]], num_cut: int = 0) -> Encoded:

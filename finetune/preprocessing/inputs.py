@@ -17,7 +17,7 @@ def as_example(
 ) -> Example:
     """Convert an input to an example; raise UserError if that is impossible.
 
-    ``words`` tells that the model reads words, ``pairs`` that of ``TaskRecord``.
+    ``words`` says whether the model reads words. ``pairs`` is the field of ``TaskRecord``.
     """
     where = where or f"input {index}"
     texts = isinstance(item, list | tuple) and all(isinstance(text, str) for text in item)

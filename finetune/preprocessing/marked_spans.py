@@ -67,12 +67,12 @@ def mark_pair(
 ) -> tuple[list[int], list[int], int]:
     """Return the subwords of a sentence with a marked pair, in at most ``room``.
 
-    Of a sentence that is too long, the words nearest to the two spans are read, those of the spans
-    themselves first. Spans may be nested or overlap.
+    A sentence that is too long is cut to the words of the two spans and the words nearest to them.
+    Spans may be nested or overlap.
 
     Returns:
         The subwords; the index of the subword that represents each span, in the order of the text;
-        and the number of words that are not read.
+        and the number of words left out.
     """
     spare = room - markers.size(subject.label, object.label)
     kept: Sequence[Sequence[int]] = words

@@ -1,13 +1,13 @@
-"""Masks of masked language modeling: which subwords a model predicts, and what it reads there.
+"""Masks of masked language modeling: the subwords to predict, and their replacements.
 
-Devlin et al. (2019): 15 % of the subwords are chosen. Of these 80 % are read as the mask token,
-10 % as a random subword and 10 % as they are, and the model predicts all of them. The chosen ones
-are single subwords, whole words, or spans of words (Joshi et al., 2020, SpanBERT).
+Devlin et al. (2019): 15 % of the subwords are chosen, and the model predicts all of them. It reads
+80 % of them as the mask token, 10 % as a random subword and 10 % unchanged. Single subwords, whole
+words, or spans of words (Joshi et al., 2020, SpanBERT) are chosen.
 
-Masks are drawn for each sequence by itself, from a counter-based generator whose key is the seed,
-the epoch and the sequence, so they do not depend on batches, processes or interruptions. Their
-number is exact, round(0.15 n) of n subwords and at least 1, which has less variance than a draw for
-each subword. Special and unknown subwords are never chosen.
+The mask of a sequence comes from a counter-based generator whose key is the seed, the epoch and the
+sequence, so it does not depend on batches, processes or interruptions. The number of chosen
+subwords is exact, round(0.15 n) of n and at least 1, which has less variance than a draw for each
+subword. Special and unknown subwords are never chosen.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from finetune.preprocessing.encodings import Array, Encodings, Ragged
 MaskUnit = Literal["subwords", "words", "spans"]
 
 KINDS = ("masked", "random", "kept")
-"""What the model reads at a chosen position: the mask token, a random subword, or the subword."""
+"""Input at a chosen position: the mask token, a random subword, or the subword itself."""
 MASKED, RANDOM, KEPT = range(3)
 SHARES = 0.8, 0.1
-"""Fractions of the chosen subwords that are masked, and that are random."""
+"""Fractions of the chosen subwords: masked, and random."""
 LONGEST_SPAN = 10
 """Longest span in words."""
 SPAN_PROBABILITY = 0.2
@@ -61,7 +61,7 @@ class Masking:
         explore: Divide the words or subwords into 1 / ``probability`` random parts, rounded, and
             choose each part in turn, one an epoch (Zheng et al., 2020, "fully-explored").
         frequency: Counts of the subwords of the training data [V], by which random subwords are
-            drawn; None draws all alike.
+            drawn; None draws uniformly.
         separator: True for the special tokens around and between texts [V]; if it is given, masks
             have the targets of the span boundary objective.
     """
@@ -81,12 +81,12 @@ class Masking:
         object.__setattr__(self, "_pool", np.cumsum(np.where(self.special, 0, weights)))
 
     def apply(self, sequences: Encodings, seed: int | None = None, epoch: int = 0) -> Encodings:
-        """Return sequences with new masks: those of an epoch, or without a seed those of scoring.
+        """Return sequences with the masks of an epoch; without a seed, with masks for scoring.
 
-        ``word_starts`` of the sequences are the words. The targets ``position``, ``token``,
-        ``kind`` and ``unit`` describe a mask; sequences that have one are restored before. With
-        ``separator`` also ``left`` and ``right``, the positions beside the unit of each target: -1
-        where one is special, so that spans at the ends of a text have none.
+        ``word_starts`` of the sequences begin the words. The targets ``position``, ``token``,
+        ``kind`` and ``unit`` describe a mask; an earlier mask is undone first. With ``separator``
+        there are also ``left`` and ``right``, the positions beside the unit of each target: -1 for
+        a special token, as at the ends of a text.
         """
         ids, offsets, width = sequences.ids
         ids = np.array(_original(sequences))
@@ -191,7 +191,7 @@ def _neighbors(mask: Mask, separator: Array) -> tuple[Array, Array]:
 def keyed_generator(
     seed: int | None, epoch: int, sequence: int, stream: int = 0
 ) -> np.random.Generator:
-    """Return the generator of a sequence; without a seed the same in all epochs and runs."""
+    """Return the generator of a sequence; without a seed, it is the same in all epochs and runs."""
     first = 2**64 - 1 if seed is None else seed << 32 | epoch
     key = np.array([first, sequence], dtype=np.uint64)
     counter = np.array([0, 0, 0, stream], dtype=np.uint64)

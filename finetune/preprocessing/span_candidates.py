@@ -63,7 +63,7 @@ def candidate_index(
         raise UserError(
             f"words {shown} are not a candidate: legal are 1 to {width} of words 0 to {num_words}"
         )
-    rest = num_words - first  # candidates from here on are those of a text of this length
+    rest = num_words - first  # the last candidates equal those of a text of this length
     narrow = np.minimum(rest, width)
     from_here = rest * narrow - narrow * (narrow - 1) // 2
     index = num_candidates(num_words, max_width) - from_here + last - first - 1
@@ -75,11 +75,10 @@ def predicted_candidates(
 ) -> np.ndarray:
     """Return which candidates of window ``index`` this window predicts: bool [S].
 
-    A long text is read in overlapping windows of words ``bounds[k] = (start, end)``. Of several
-    windows that contain a span, the one in which it is furthest from a cut edge predicts it, and
-    the earlier one if they are equal. The distance is ``min(span.start - window.start, window.end -
-    span.end)`` in words; edges of the text are not cut. So every span that some window contains is
-    predicted exactly once.
+    A long text is read in overlapping windows of words ``bounds[k] = (start, end)``. If several
+    windows contain a span, the window with the span furthest from a cut edge predicts it; on a tie,
+    the earlier window. The distance is ``min(span.start - window.start, window.end - span.end)`` in
+    words; edges of the text are not cut. So every span inside a window is predicted exactly once.
     """
     start, end = bounds[index]
     text = min(first for first, _ in bounds), max(last for _, last in bounds)

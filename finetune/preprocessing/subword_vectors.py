@@ -1,4 +1,4 @@
-"""Static vectors of subwords, to compare those of two vocabularies.
+"""Static vectors of subwords, to compare the subwords of two vocabularies.
 
 ``cooccurrence_vectors`` come from a text alone; ``WordVectors`` are read from files and averaged
 over the words that contain a subword.
@@ -23,13 +23,13 @@ from finetune.preprocessing.tokenizer import SubwordTokenizer
 Array = np.ndarray[Any, np.dtype[Any]]
 
 WINDOW = 5
-"""Subwords on each side that co-occur with one; those at distance d have the weight 1/d."""
+"""Subwords on each side that count as context; a subword at distance d has the weight 1/d."""
 SMOOTHING = 0.75
 """Exponent of the probabilities of contexts, which lowers the PMI of rare ones."""
 WIDTH = 300
 """Largest number of dimensions of vectors from co-occurrence."""
 MOST_WORDS = 200_000
-"""Words that are read from a file of word vectors, the most frequent of which come first."""
+"""Most words to read from a file of word vectors, which lists frequent words first."""
 _LINES = 10_000
 
 
@@ -112,8 +112,8 @@ class WordVectors:
                 ) from error
             if not np.isfinite(rows[-1]).all():
                 raise DataError(
-                    f"{file}:{number}: the vector of {word!r} has numbers that are NaN or infinite "
-                    "in float32: remove the line, or restore the file from its source."
+                    f"{file}:{number}: the vector of {word!r} has NaN or infinite numbers in "
+                    "float32: remove the line, or restore the file from its source."
                 )
             width = width or len(row)
             if len(row) != width or not width:

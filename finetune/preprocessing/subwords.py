@@ -53,7 +53,7 @@ class Subwords:
         return made
 
     def fields(self) -> dict[str, Any]:
-        """Return what the backend does not tell, as JSON values."""
+        """Return the properties that the backend does not store, as JSON values."""
         return {
             "single": astuple(self.single),
             "pair": astuple(self.pair),
@@ -68,9 +68,9 @@ class Subwords:
     def marked_subwords(
         self, texts: Sequence[str], targets: Sequence[tuple[int, int]]
     ) -> list[tuple[list[int], int, int]]:
-        """Return the subword ids of each text, and the range of those of its target's characters.
+        """Return the subword ids of each text, and the range of ids that cover its target.
 
-        A target that the tokenizer drops is the placeholder.
+        A target that the tokenizer drops becomes the placeholder.
         """
         result = []
         encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)

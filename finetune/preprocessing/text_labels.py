@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def problem_of(config: TextConfig, data: Dataset) -> Problem:
-    """Return the configured kind of problem, or the one that the type of the labels implies."""
+    """Return the configured kind of problem, else the kind that the type of the labels implies."""
     if isinstance(config, ClassifyConfig) and config.problem != "auto":
         return config.problem
     labels = [example.label for example in data.splits.get("train", ())]

@@ -73,11 +73,11 @@ def encode_marked(
     long_text: str,
     apart: bool,
 ) -> tuple[list[list[Encoding]], int]:
-    """Return a sequence for each pair, whose "words" are its targets and what is around them.
+    """Return a sequence for each pair, whose "words" are its targets and the text around them.
 
-    The texts form one sequence: before, target, between, target, after. Or each has its special
-    tokens (``apart``): before, target, after, before, target, after. Long texts are cut around
-    their targets, and their pairs counted.
+    The texts form one sequence: before, target, between, target, after. With ``apart``, each text
+    has its own special tokens: before, target, after, before, target, after. Long texts are cut
+    around their targets, and their pairs are counted.
     """
     texts = [text for example in examples for text in (example.text, example.pair or "")]
     targets = [target for example in examples for target in example.targets or ()]
@@ -108,7 +108,7 @@ def encode_marked(
 
 
 def _around(ids: list[int], start: int, end: int, room: int) -> tuple[list[int], int, int]:
-    """Cut a text to its part around a target, and return where that is; a long target is cut."""
+    """Cut a text around its target; return it with the range of the target, perhaps cut as well."""
     left = max(0, min((start + end - room) // 2, len(ids) - room, start))
     return ids[left : left + room], start - left, min(end - left, room)
 

@@ -58,8 +58,8 @@ class SubwordTokenizer(Subwords):
         if not self.single.prefix or not self.pair.middle:
             raise UserError(
                 f"{self.name}: its tokenizer adds no special tokens around a text, so there is no "
-                "first token to classify from. The tokenizer files are damaged or not those of "
-                "an encoder: choose another model."
+                "first token to classify from. The tokenizer files are damaged or not from an "
+                "encoder: choose another model."
             )
         if words:
             probe = self.backend.encode(
@@ -140,8 +140,8 @@ class SubwordTokenizer(Subwords):
     def subwords_with_words(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """Return the subword ids of each text, and the index of the first subword of each word.
 
-        Words are those of the tokenizer, whatever the characters of its subwords; in scripts that
-        are written without spaces each letter, or subword of several letters, is a word.
+        The tokenizer decides on the words. In scripts that are written without spaces each letter,
+        or subword of several letters, is a word.
         """
         result = []
         encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
@@ -165,7 +165,7 @@ class SubwordTokenizer(Subwords):
         if size == 0:
             raise UserError(
                 f"{self.name}: its tokenizer has no subwords for the letter a. The tokenizer files "
-                "are damaged or not those of a text encoder: choose another model."
+                "are damaged or not from a text encoder: choose another model."
             )
         encoding = self.backend.encode("a", "a") if pair else self.backend.encode("a")
         ids, types, special = encoding.ids, encoding.type_ids, encoding.special_tokens_mask

@@ -26,7 +26,7 @@ LOCK = ".lock"
 _LOCKS = os.name == "posix"
 """Whether a lock tells that a process still writes a temporary file or folder."""
 _TEMPORARY = re.compile(r"\.(.+)-[0-9a-f]{16}\.(new|old)")
-"""Name of a temporary file or folder: that of its target, and which version it holds."""
+"""Name of a temporary file or folder: the name of its target, and the version it holds."""
 
 
 class SaveError(UserError):
@@ -131,7 +131,7 @@ def recover(parent: Path) -> None:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Complete or undo what killed processes left of a file or folder, and no running one."""
+    """Complete or undo the replacements of a file or folder that killed processes left."""
     if not _LOCKS:
         return
     try:
@@ -143,7 +143,7 @@ def _remove_leftovers(target: Path) -> None:
         if match is None or match[1] != target.name:
             continue
         if match[2] == "old" and path.with_suffix(".new").exists():
-            continue  # the other one tells whether it is in use
+            continue  # the lock is on the new version
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
             try:
@@ -191,7 +191,7 @@ def _remove(path: Path) -> None:
 
 
 def require_replaceable(path: Path, start: str, option: str = "--out") -> None:
-    """Raise UserError if a file exists that was not written by the command that would replace it.
+    """Raise UserError if a file exists that the command did not write.
 
     Args:
         path: The file to write.
@@ -231,9 +231,9 @@ def clear_folder(folder: Path, last: str | None = None) -> None:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Create a folder if needed, and hold it for this process, which may do so repeatedly.
+    """Create a folder if needed, and hold it for this process, which may hold it several times.
 
-    The system releases the lock when the process ends, however it ends.
+    The system releases the lock however the process ends.
 
     Raises:
         FolderInUse: Another process holds the folder.
@@ -294,7 +294,7 @@ def _open_lock(path: Path) -> tuple[IO[bytes], bool]:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file, True
-        file.close()  # its holder removed it meanwhile
+        file.close()  # its holder has removed it
 
 
 def _lock(file: IO[bytes]) -> bool:

@@ -1,7 +1,7 @@
-"""The Hugging Face hub: find a repository, read its files, and say what is wrong with either.
+"""The Hugging Face hub: find repositories, read their files, and explain errors.
 
-A repository is looked up once in a process, with one request: all files of a run are those of one
-commit, and a hub that does not answer costs ``TIMEOUT`` seconds once. Then the cache is read.
+A process looks a repository up once, with one request. All files of a run are thus from one commit,
+and a hub that does not answer costs ``TIMEOUT`` seconds once. Then the cache is read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Repository:
         id: Its id.
         revision: The branch, tag or commit that was asked for; None for ``main``.
         commit: The commit; None if the hub is off (``HF_HUB_OFFLINE``) and the cache has none.
-        files: Names and sizes in bytes of its files; those in the cache if it is not ``online``.
+        files: Names and sizes in bytes of its files; if not ``online``, of the files in the cache.
         online: Whether the hub has answered.
     """
 
@@ -103,8 +103,8 @@ class Repository:
     def access(self, *modules: Any) -> Iterator[None]:
         """Read files of this repository with a library; raise HubError for the errors of the hub.
 
-        If the repository is not ``online``, the library reads the cache at once. ``modules`` are
-        those with a switch ``HF_HUB_OFFLINE`` besides that of the client of the hub.
+        If the repository is not ``online``, the library reads the cache at once. ``modules`` have
+        their own copy of the client's switch ``HF_HUB_OFFLINE``.
         """
         from huggingface_hub import constants
 
@@ -152,7 +152,7 @@ _PINNED: dict[tuple[Kind, str, str | None], str] = {}
 
 
 def pin_repository(kind: Kind, id: str, revision: str | None, commit: str) -> None:
-    """Let ``find_repository`` return a commit for this revision, as for a run that is resumed."""
+    """Let ``find_repository`` return this commit for a revision, for instance in a resumed run."""
     _PINNED[kind, id, revision or None] = commit
     _find.cache_clear()
 
@@ -213,7 +213,7 @@ def _asked(
 
 
 def _cached(kind: Kind, id: str, revision: str | None) -> Repository:
-    """Return what the cache has of a repository."""
+    """Return the part of a repository that is in the cache."""
     snapshots = _snapshots(kind, id)
     reference = snapshots.parent / "refs" / (revision or "main")
     commit = revision if revision and COMMIT.fullmatch(revision) else None

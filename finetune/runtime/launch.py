@@ -108,9 +108,9 @@ def on_main_process(function: Callable[[], Any]) -> Any:
 
 
 def on_all_processes(function: Callable[[], Any]) -> Any:
-    """Call a function on every process; if its UserError ends one of them, it ends all.
+    """Call a function on every process; a UserError on one of them is raised on all.
 
-    An error that is the same on all processes is a ReportedError on all but the main one.
+    If all processes have the same error, it is a ReportedError on all but the main process.
     """
     processes = PartialState(cpu=_on_cpu())
     if processes.num_processes == 1:
@@ -133,7 +133,7 @@ def on_all_processes(function: Callable[[], Any]) -> Any:
 def gather_rows(rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
     """Return the rows [N_p, ...] of all processes p, one after the other: [sum of N_p, ...].
 
-    ``counts`` are the N_p, by process.
+    ``counts`` lists N_p by process.
     """
     padded = rows.new_zeros(max(counts), *rows.shape[1:])
     padded[: len(rows)] = rows
@@ -148,6 +148,6 @@ def is_main_process() -> bool:
 
 
 def destroy_process_group() -> None:
-    """End communication with the other processes, whose threads could end Python with an error."""
+    """Disconnect from the other processes; threads of a connection could crash Python's exit."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

@@ -46,11 +46,11 @@ def autocast(precision: str, device: torch.device) -> Any:
 
 
 def loss_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
-    """Return the scaler of the loss (Micikevicius et al., 2018), which does nothing but for fp16.
+    """Return the scaler of the loss (Micikevicius et al., 2018), which acts with fp16 only.
 
     Gradients below 6e-8 are 0 in float16, so the loss is multiplied by a scale. A step in which
-    gradients overflow is skipped and halves the scale. It starts at 1,024 in place of torch's
-    65,536, as our losses are sums over a batch and not means.
+    gradients overflow is skipped and halves the scale. The scale starts at 1,024 and not at torch's
+    65,536, because our losses are sums over a batch and not means.
     """
     enabled = precision == "fp16"
     return torch.amp.GradScaler(device.type, init_scale=2.0**10, enabled=enabled)

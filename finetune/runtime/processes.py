@@ -26,7 +26,7 @@ UNSUPPORTED = {
         "--batch-size counts examples per optimizer step, and --max-tokens divides it into passes",
     ),
 }
-"""Settings of an accelerate configuration that are not honored, by variable, and the reason."""
+"""Unsupported settings of accelerate, by variable: a name and the reason."""
 FSDP = "ACCELERATE_USE_FSDP"
 UNSUPPORTED_OF_FSDP = {
     "FSDP_OFFLOAD_PARAMS": "weights stay on their devices",
@@ -35,7 +35,7 @@ UNSUPPORTED_OF_FSDP = {
     "FSDP_FORWARD_PREFETCH": "it has no effect",
     "FSDP_IGNORED_MODULES": "all weights are sharded",
 }
-"""Settings of FSDP that are not honored, by variable, and the reason."""
+"""Unsupported settings of FSDP, by variable, with the reason."""
 VALUES_OF_FSDP = {
     "FSDP_VERSION": "2",
     "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",

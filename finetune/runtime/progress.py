@@ -36,7 +36,7 @@ def terminal(**options: Any) -> Console:
 
 
 class _LossyStream:
-    """A stream whose errors of writing are ignored, as when a pipe is closed or the disk full."""
+    """A stream that ignores errors of writing, such as a closed pipe or a full disk."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -109,7 +109,7 @@ class Reporter:
             self.console.print(printable(text), markup=False)
 
     def start(self, title: str, total: int | None, done: int = 0, unit: str = "step") -> None:
-        """Begin a stage of ``total`` units (None: unknown), of which ``done`` are done already."""
+        """Begin a stage of ``total`` units (None: unknown); ``done`` units are done already."""
         stage = _Stage(title, total, unit, done)
         self._stages.append(stage)
         self._last_line = time.monotonic()

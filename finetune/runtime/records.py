@@ -105,7 +105,7 @@ def csv_lines(records: Iterable[Record]) -> Iterator[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a list, an object or a truth value as JSON, and all else as it is."""
+    """Return a list, an object or a boolean as JSON, and any other value unchanged."""
     if isinstance(value, list | tuple | dict | bool):
         return json.dumps(value, ensure_ascii=False, default=str)
     return value
@@ -282,4 +282,4 @@ _FORMATS: Mapping[str, Callable[[Any], contextlib.AbstractContextManager[Write]]
 RECORD_SUFFIXES = tuple(_FORMATS)
 """The suffixes of files of records; a name without a suffix is JSON Lines."""
 TABLE_SUFFIXES = (".csv", ".tsv", ".xlsx", ".parquet")
-"""Those of tables, whose rows have the columns of the first one."""
+"""The suffixes of tables, whose rows have the columns of the first row."""

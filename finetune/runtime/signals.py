@@ -23,7 +23,7 @@ class InterruptHandler:
     """Context in which SIGNALS request a stop; a second Ctrl-C raises at once.
 
     Several processes exchange their requests together with the gradients of each step. All of them
-    stop after the same step: on CPUs the one in which the request was sent, on GPUs the next one.
+    stop after the same step: on CPUs the step of the request, on GPUs the next step.
     """
 
     def __init__(self, accelerator: Any) -> None:

@@ -15,7 +15,7 @@ ALIGNMENT = 16
 
 
 def pinned_buffer(size: int) -> Tensor:
-    """Return new page-locked memory of so many bytes, from which a GPU copies by itself."""
+    """Return ``size`` bytes of new page-locked memory, which a GPU copies without the CPU."""
     return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
 
@@ -25,7 +25,7 @@ def to_device(value: Tensor, device: torch.device) -> Tensor:
 
 
 def all_to_device(values: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Return tensors on a device; those on the CPU go to a GPU in one copy of one buffer."""
+    """Return tensors on a device; tensors on the CPU go to a GPU in one copy of one buffer."""
     if device.type != "cuda":
         return [value.to(device) for value in values]
     own = [index for index, value in enumerate(values) if value.is_cpu]
@@ -65,7 +65,7 @@ def batch_to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def batches_to_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
-    """Yield batches on a device, each of which is copied before the one before it is used."""
+    """Yield batches on a device; the copy of a batch starts before its predecessor is used."""
     before: Batch | None = None
     for batch in batches:
         moved = batch_to_device(batch, device)

@@ -68,7 +68,7 @@ def test_one_label_is_nothing_to_learn():
     empty = Dataset("d", {"train": [tokens(0, "x y", "O O", ())]})
     assert "no example has a span" in found(empty, "labels", "error")[0].message
     own = texts(train=[text(i, f"x{i}", f"id-{i}") for i in range(20)])
-    assert "has a label of its own" in found(own, "labels", "error")[0].message
+    assert "has a different label" in found(own, "labels", "error")[0].message
     spans = Dataset("d", {"train": [tokens(0, "x y", "B-A O", (Span(0, 1, "A"),))]})
     assert not found(spans, "labels", "error")
 

@@ -199,7 +199,7 @@ def test_the_text_of_a_span_may_differ_in_blanks_and_case(read):
                 "tokens": [{"start": 3, "end": 4}, {"start": 0, "end": 2}],
                 "spans": [],
             },
-            ["the token at character 0 overlaps the one before it"],
+            ["the token at character 0 overlaps its predecessor"],
         ),
         (
             {"text": "Zoë Lee ran", "spans": [{"start": 5, "end": 8, "label": "X", "text": "Lee"}]},

@@ -69,5 +69,5 @@ def test_a_saved_model_loads_as_any_other(tmp_path):
     assert (list(again.labels), again.config.subject_id) == (["in", "of"], SUBJECT)
     batch = pack([Encoding(0, SEQUENCES[0][0], None, [1, 3, 7])])
     assert torch.equal(again(batch), head(batch))
-    with pytest.raises(UserError, match="needs that of its encoder"):
+    with pytest.raises(UserError, match="needs its encoder's configuration"):
         RelationClassifier(RelationClassifierConfig())

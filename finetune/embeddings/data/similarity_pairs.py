@@ -123,7 +123,7 @@ def read_similarity(
 def _subset_column(
     table: Table, columns: Mapping[str, str], records: Sequence[Record]
 ) -> tuple[str | None, list[str]]:
-    """Return the column that names subsets; those with a usual name must have large subsets."""
+    """Return the column that names subsets; a column with a usual name must have large subsets."""
     if "subset" in columns:
         return find_column(table, "subset", columns["subset"]), []
     by_name = {name.lower(): name for name in reversed(table.header)}

@@ -70,11 +70,11 @@ def marked_sentence(
 ) -> TokenExample:
     """Return a sentence typed by hand, with the words between asterisks as targets.
 
-    A target has the lemmas and parts of speech that are ``known`` (their function), one
-    ``SenseTarget`` for each. ``*went=go*`` gives the lemma.
+    Each lemma and part of speech that ``known`` accepts gives one ``SenseTarget``. ``*went=go*``
+    gives the lemma.
 
     Raises:
-        UserError: No word is marked, or one has no known sense.
+        UserError: No word is marked, or a marked word has no known sense.
     """
     plain, marked, position = "", [], 0
     for match in _MARKED.finditer(text):

@@ -1,7 +1,7 @@
 """WordNet's own database files as an inventory of senses: ``index.sense`` and ``data.*``.
 
-The formats are those of the manual pages senseidx(5WN) and wndb(5WN) (Fellbaum 1998). A sense key
-is ``lemma%type:lexfile:lexid:head:headid``.
+The manual pages senseidx(5WN) and wndb(5WN) describe the formats (Fellbaum 1998). A sense key is
+``lemma%type:lexfile:lexid:head:headid``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _MARKER = re.compile(r"\((?:a|p|ip)\)")
 
 
 def sense_key(text: str) -> str | None:
-    """Return a sense key without the syntactic markers of adjectives, None if it is none.
+    """Return a sense key without the syntactic markers of adjectives; None for any other text.
 
-    Corpora have markers such as ``asleep(p)`` in heads, WordNet's index has not.
+    Corpora have markers such as ``asleep(p)`` in heads; WordNet's index has no markers.
     """
     key = _MARKER.sub("", text)
     return key if _KEY.fullmatch(key) else None
@@ -39,9 +39,9 @@ def pos_of(key: str) -> str:
 
 
 def base_forms(word: str, pos: str) -> list[str]:
-    """Return what an inflected word may be a form of, the word itself first.
+    """Return the possible base forms of an inflected word, the word itself first.
 
-    The rules are those of morphy(7WN), without its lists of exceptions.
+    The rules come from morphy(7WN), without its lists of exceptions.
 
     >>> base_forms("Banks", "NOUN")
     ['banks', 'bank']
@@ -99,7 +99,7 @@ class Inventory:
         return key in self.offsets
 
     def definitions(self, keys: Collection[str]) -> dict[str, str]:
-        """Return the definition of each sense that is listed; none without the data files."""
+        """Return the definitions of the listed senses; empty without the data files."""
         listed = [
             key for key in keys if key in self and (self.folder / DATA_FILES[pos_of(key)]).is_file()
         ]
@@ -108,10 +108,10 @@ class Inventory:
     def glosses(self, keys: Collection[str]) -> dict[str, str]:
         """Return a text for each sense: its lemma, all lemmas of its synset, and its definition.
 
-        This is the input of LMMS (Loureiro & Jorge 2019), without usage examples.
+        LMMS (Loureiro & Jorge 2019) embeds this text, with usage examples.
 
         Raises:
-            DataError: A data file is missing, or not of the same version as the index.
+            DataError: A data file is missing, or is of another version than the index.
         """
         by_file: defaultdict[str, list[str]] = defaultdict(list)
         for key in keys:
@@ -136,7 +136,7 @@ def read_inventory(folder: str | Path) -> Inventory:
     """Read ``index.sense`` in a folder of WordNet's database files.
 
     Raises:
-        DataError: The folder has no such file, or a line of it is malformed.
+        DataError: The file is missing, or one of its lines is malformed.
     """
     folder = local_path(folder)
     path = folder / INDEX

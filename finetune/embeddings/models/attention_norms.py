@@ -65,8 +65,8 @@ class BlockAnalysis(NamedTuple):
     norms: Tensor
     """Norms of the contributions F[i, j] [T, T]."""
     mixing: Tensor
-    """Mixing ratio [T]: the norm of what comes from other tokens, as a fraction of its sum with the
-    norm of what comes from the token itself."""
+    """Mixing ratio [T]: the norm of the contribution of other tokens, as a fraction of its sum with
+    the norm of the token's own contribution."""
     error: float
     """Largest difference between the block's output and the sum of contributions and constant."""
 

@@ -22,7 +22,7 @@ class Head(nn.Module):
     Attributes:
         encoder: The encoder inside: a view and not a submodule, so that weights have one name.
         encoder_prefix: The prefix of the encoder's weights in ``named_parameters()``.
-        lr_factor: The default learning rate, in multiples of that of fine-tuning.
+        lr_factor: The default learning rate, in multiples of the usual one of fine-tuning.
         head_lr_factor: The default learning rate of the head, in multiples of the encoder's.
         own_learning_rates: Submodules with a separate learning rate and no weight decay: the name
             of the setting, and the learning rate if it is unset.
@@ -63,8 +63,8 @@ class CustomModel(Head, PreTrainedModel):
     """A ``PreTrainedModel`` with a head that Hugging Face does not have.
 
     It is saved with a registered class and configuration, which embeds the whole configuration of
-    the model inside, so that a folder needs nothing else to load. Subclasses take ``batching``,
-    that of ``Encoder``, and a ``model`` of transformers to build on; None makes a fresh one.
+    the model inside, so that a folder needs nothing else to load. Subclasses take ``batching`` as
+    ``Encoder`` does, and a ``model`` of transformers to build on; None makes a new one.
     ``from_encoder`` makes a model to train.
     """
 
@@ -77,12 +77,13 @@ class CustomModel(Head, PreTrainedModel):
         output_loading_info: bool = False,
         **options: Any,
     ) -> Any:
-        """Load a trained model; arguments are those of transformers and the class.
+        """Load a trained model; ``options`` are arguments of transformers and the class.
 
         ``name`` and ``revision`` are as in ``load_config``.
 
         Raises:
-            UserError: If there is no such model, or its weights are not all there, used and finite.
+            UserError: If the model does not exist, or its weights are not all present, used and
+                finite.
         """
         load = functools.partial(super().from_pretrained, *inputs)
         model, report = load_whole(load, name, revision, **options)
@@ -106,7 +107,7 @@ def save_module(module: nn.Module, path: Path) -> None:
 
 
 def load_module(module: nn.Module, path: Path, *, new: bool) -> None:
-    """Load what ``save_module`` has written; with ``new`` keep new weights if it does not fit."""
+    """Load the weights that ``save_module`` wrote; with ``new``, keep new weights on a misfit."""
     weights = load_file(str(path)) if path.is_file() else {}
     own = module.state_dict()
     if {n: v.shape for n, v in weights.items()} == {n: v.shape for n, v in own.items()}:

@@ -119,17 +119,17 @@ class ConditionalMaskedLM(MaskedLanguageModel):
         self.encoder.check(separate_texts(batch) if "token" in batch.targets else batch)
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:  # type: ignore[override]
-        """Write what ``MaskedLanguageModel`` does, the perceptron, and the pooling."""
+        """Write the files of ``MaskedLanguageModel``, the perceptron, and the pooling."""
         super().save_pretrained(folder, **options)
         save_module(self.projection, Path(folder) / PROJECTION_FILE)
         save_modules(self, Path(folder))
 
 
 def with_more_positions(batch: Batch, number: int, fill: int) -> tuple[Batch, Tensor]:
-    """Return a batch with ``number`` more positions behind each sequence, whose id is ``fill``.
+    """Return a batch with ``number`` more tokens of id ``fill`` after each sequence.
 
-    Also return the order [T + N * number] of its tokens among those of the batch, followed by the
-    further ones of all sequences. It has no words and targets.
+    The new batch has no words and targets. Also return the order [T + N * number] of its tokens:
+    indices of the T tokens of the old batch, followed by the added tokens.
     """
     device, size = batch.input_ids.device, len(batch.input_ids)
     order, start = [], 0

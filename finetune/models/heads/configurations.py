@@ -75,7 +75,7 @@ class SpanClassifierConfig(PreTrainedConfig):
     def require_legal(self) -> None:
         """Raise ``UserError`` if the settings are incomplete, or not legal together."""
         if self.encoder is None:
-            raise UserError("a span-ner configuration needs that of its encoder")
+            raise UserError("a span-ner configuration needs its encoder's configuration")
         settings = {
             "representation": REPRESENTATIONS,
             "word_vectors": WORD_VECTORS,
@@ -97,7 +97,7 @@ class SpanClassifierConfig(PreTrainedConfig):
 
 
 class PairClassifierConfig(PreTrainedConfig):
-    """The configuration of a ``PairClassifier``, which embeds that of its ``encoder``.
+    """The configuration of a ``PairClassifier``, with the configuration of its ``encoder`` inside.
 
     Attributes:
         kind: ``"bi"`` or ``"poly"``; with ``marked_words`` also ``"cross"``.
@@ -124,7 +124,9 @@ class PairClassifierConfig(PreTrainedConfig):
     def require_legal(self) -> None:
         """Raise ``UserError`` if the settings are incomplete or not legal."""
         if self.encoder is None:
-            raise UserError("a pair-classifier configuration needs that of its encoder")
+            raise UserError(
+                "a pair-classifier configuration needs the configuration of its encoder"
+            )
         legal = ("cross", "bi") if self.marked_words else ("bi", "poly")
         if self.kind not in legal:
             raise UserError(f"kind {self.kind!r} is not one of {', '.join(legal)}.")
@@ -133,7 +135,7 @@ class PairClassifierConfig(PreTrainedConfig):
 
 
 class RelationClassifierConfig(PreTrainedConfig):
-    """The configuration of a ``RelationClassifier``, which embeds that of its ``encoder``.
+    """The configuration of a ``RelationClassifier``, with that of its ``encoder`` inside.
 
     Attributes:
         subject_id: The token that represents the subject of a relation.
@@ -157,7 +159,7 @@ class RelationClassifierConfig(PreTrainedConfig):
     def require_legal(self) -> None:
         """Raise ``UserError`` if the settings are incomplete."""
         if self.encoder is None:
-            raise UserError("a relation-classifier configuration needs that of its encoder")
+            raise UserError("a relation-classifier configuration needs its encoder's configuration")
 
 
 AutoConfig.register(CrfTaggerConfig.model_type, CrfTaggerConfig, exist_ok=True)

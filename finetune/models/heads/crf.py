@@ -110,7 +110,7 @@ def restrict(scores: CrfScores, allowed: Tensor) -> CrfScores:
 class _WordOrder:
     """The words of N sequences sorted by position, longest sequence first.
 
-    There are ``sizes`` words at each position, and ``sequences`` [num_first] are those with words.
+    There are ``sizes`` words at each position; ``sequences`` [num_first] are sequences with words.
     Sorted words [W] have the given rows ``words`` and are in ``sequences[sequence]``; ``mirror`` is
     the sorted row of the word equally far from the other end. ``previous`` [W - num_first] and
     ``last`` [num_first] are the sorted rows of words before all but first words and of last words.

@@ -68,14 +68,14 @@ class CrfTagger(CustomModel):
     ) -> CrfTagger:
         """Make a tagger to train on a pretrained encoder, in float32.
 
-        ``scheme`` is that of the tags in ``labels``, such as ``"BIO"``; None makes all transitions
-        legal. ``name`` and ``options`` are those of ``load_config``. Raises ``UserError`` if the
-        model cannot be loaded, or comes with Python code.
+        ``scheme`` is the tag scheme of ``labels``, such as ``"BIO"``; None makes all transitions
+        legal. ``name`` and ``options`` are as in ``load_config``. Raises ``UserError`` if the model
+        cannot be loaded, or comes with Python code.
         """
         model = load_task_model(TokenClassifier.auto_class, name, labels=labels, **options)
         require_library_model(name, model)
         inner = model.config.to_dict()
-        for stale in ("_name_or_path", "architectures"):  # those of the checkpoint
+        for stale in ("_name_or_path", "architectures"):  # they describe the checkpoint
             inner.pop(stale, None)
         tags = {key: inner[key] for key in ("id2label", "label2id")}
         return cls(CrfTaggerConfig(inner, scheme, **tags), batching, model)

@@ -25,12 +25,12 @@ from finetune.models.loading import load_config, load_weights
 from finetune.types import Batch
 
 MOST_LOGITS = 2**25
-"""Logits of a forward pass that are kept for the backward pass (128 MB in float32); the logits of
-more positions are computed in chunks, and again in the backward pass."""
+"""Most logits of a forward pass to keep for the backward pass (128 MB in float32). Logits beyond
+are computed in chunks, and again in the backward pass."""
 
 
 BLOCK = 2**18
-"""Logits that are computed at a time, so that they stay in the processor's cache."""
+"""Logits to compute at a time, so that they stay in the processor's cache."""
 
 
 class MaskedScores(NamedTuple):
@@ -46,7 +46,7 @@ class MaskedLanguageModel(PretrainedHead):
     """Logits of a vocabulary of V subwords, or the scores of targets, at M positions of a batch.
 
     The targets of a batch are ``position`` [M], rows of the T tokens, and ``token`` [M], the
-    subwords to predict there. Arguments and attributes are those of ``PretrainedHead``.
+    subwords to predict there. ``PretrainedHead`` explains arguments and attributes.
 
     Examples:
         >>> from finetune import Encoding, MaskedLanguageModel, pack
@@ -77,11 +77,11 @@ class MaskedLanguageModel(PretrainedHead):
     def from_pretrained(  # type: ignore[override]
         cls, name: str, *, batching: Batching = "auto", new_head: bool = True, **options: Any
     ) -> MaskedLanguageModel:
-        """Load a masked language model in float32; ``options`` are those of ``load_config``.
+        """Load a masked language model in float32; ``options`` are as in ``load_config``.
 
-        With ``new_head``, weights of the head that the checkpoint lacks are initialized; the output
-        matrix is that of the embeddings in most families. Raises ``UserError`` if there is no such
-        model, or transformers has no masked language model of its type.
+        With ``new_head``, weights of the head that the checkpoint lacks are initialized; in most
+        families the output matrix is the table of embeddings. Raises ``UserError`` if the model
+        does not exist, or transformers has no masked language model of its type.
         """
         config = load_config(name, **options)
         require_class(cls.auto_class, name, config)
@@ -96,7 +96,7 @@ class MaskedLanguageModel(PretrainedHead):
         return cls(cls.auto_class.from_config(config), batching)
 
     def forward(self, batch: Batch) -> MaskedScores | Tensor:
-        """Return the scores of the targets of a batch, or the logits where they have no token."""
+        """Return the scores of the targets of a batch, or logits if the targets have no tokens."""
         if "token" not in batch.targets:
             return self.logits(batch)
         position, token = batch.targets["position"], batch.targets["token"]
@@ -202,7 +202,7 @@ def _generator(model: Any, states: Tensor) -> Any:
 
 
 def _deberta(model: Any, states: Tensor) -> Any:
-    """Run the head of DeBERTa: that of transformers' first version, or (not legacy) its own."""
+    """Run the head of DeBERTa: transformers' first version, or (not legacy) DeBERTa's own."""
     if model.legacy:
         return model.cls(states)
     return model.lm_predictions(states, model.deberta.embeddings.word_embeddings)

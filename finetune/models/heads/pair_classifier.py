@@ -1,8 +1,8 @@
 """PairClassifier: one prediction for each pair of texts read apart, or of marked words in them.
 
 A bi-encoder (Reimers & Gurevych 2019, "Sentence-BERT") or a poly-encoder (Humeau et al. 2020,
-"Poly-encoders"). The vectors of texts do not depend on each other, so those of candidates can be
-computed once and ranked for any number of queries.
+"Poly-encoders"). The vectors of texts do not depend on each other, so the vectors of candidates can
+be computed once and ranked for any number of queries.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from finetune.types import Batch, LabelSet
 class PairClassifier(CustomModel):
     """Logits of C classes for each of N pairs of texts, softmax(W [u; v; |u - v|]).
 
-    v is the mean of the last hidden states of the second text, and with a bi-encoder u that of the
-    first. With a poly-encoder, M learned codes attend to the hidden states h_j of the first text,
-    u_i = sum_j softmax_j(c_i · h_j) h_j, and the second text attends to the results,
+    v is the mean of the last hidden states of the second text. With a bi-encoder u is the mean of
+    the first. With a poly-encoder, M learned codes attend to the hidden states h_j of the first
+    text, u_i = sum_j softmax_j(c_i · h_j) h_j, and the second text attends to the results,
     u = sum_i softmax_i(v · u_i) u_i.
 
     With ``marked_words``, u and v are the means of the hidden states of one word in each text, and
@@ -38,8 +38,8 @@ class PairClassifier(CustomModel):
 
     Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one. Sequences
     of a batch have the first text and then the second, each with its special tokens, as their
-    "words" (``Encoding.word_starts``). With ``marked_words``, the marked ones and what is around
-    them are the "words": before, word, after, before, word, after; or for ``cross`` before, word,
+    "words" (``Encoding.word_starts``). With ``marked_words``, the "words" are the marked words and
+    the text around them: before, word, after, before, word, after; or for ``cross`` before, word,
     between, word, after.
 
     Examples:
@@ -116,7 +116,7 @@ class PairClassifier(CustomModel):
             label2id={n: i for i, n in enumerate(names)},
         )
         embedded: Any = config.encoder
-        embedded.name_or_path, embedded.architectures = "", None  # those of the checkpoint
+        embedded.name_or_path, embedded.architectures = "", None  # they describe the checkpoint
         model = load_weights(AutoModel, name, inner, **options)
         require_library_model(name, model)
         return cls(config, batching, model)

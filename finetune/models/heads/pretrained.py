@@ -41,8 +41,8 @@ _DROPOUT_SETTINGS = {
 class PretrainedHead(Head, PreTrainedModel):
     """A Hugging Face model with a task head, run on batches without padding.
 
-    It is a ``PreTrainedModel`` for ``transformers.Trainer`` to save it with its configuration. Its
-    folders are those of ``model``: plain transformers loads them.
+    It is a ``PreTrainedModel`` so that ``transformers.Trainer`` saves it with its configuration. It
+    saves folders as ``model`` does: plain transformers loads them.
 
     Args:
         model: A model as ``auto_class`` loads it. It owns all weights: saved folders load anywhere.
@@ -115,7 +115,7 @@ class PretrainedHead(Head, PreTrainedModel):
 
         Args:
             folder: The folder to write.
-            state_dict: The weights to write, by default those of the model.
+            state_dict: The weights to write, by default the model's.
             is_main_process: Whether this process writes.
         """
         if state_dict is not None:

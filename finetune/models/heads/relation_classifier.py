@@ -27,7 +27,7 @@ class RelationClassifier(CustomModel):
 
     Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one. A sequence
     of a batch marks one pair; its two "words" (``Encoding.word_starts``) begin at the start markers
-    of the two spans, of which that of the subject is the token ``config.subject_id``.
+    of the two spans. The start marker of the subject is the token ``config.subject_id``.
 
     Examples:
         >>> from finetune import Encoding, pack
@@ -77,7 +77,7 @@ class RelationClassifier(CustomModel):
             labels: The labels of relations, without one for none.
             subject_id: The id of the start marker of a subject.
             dropout: Dropout of the features before the classifier.
-            batching: That of ``Encoder``.
+            batching: As for ``Encoder``.
             options: As in ``load_config``.
 
         Raises:
@@ -93,7 +93,7 @@ class RelationClassifier(CustomModel):
             label2id={n: i for i, n in enumerate(names)},
         )
         embedded: Any = config.encoder
-        embedded.name_or_path, embedded.architectures = "", None  # those of the checkpoint
+        embedded.name_or_path, embedded.architectures = "", None  # they describe the checkpoint
         model = load_weights(AutoModel, name, inner, **options)
         require_library_model(name, model)
         return cls(config, batching, model)

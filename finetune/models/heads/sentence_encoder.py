@@ -66,7 +66,7 @@ class SentenceEncoder(Head):
         pairs: False for a classifier of texts u, softmax(W u).
         max_length: Tokens that sentence-transformers reads of a text; None leaves the limit of the
             tokenizer.
-        batching: That of ``Encoder``.
+        batching: As for ``Encoder``.
 
     Examples:
         >>> from finetune import Encoding, pack
@@ -119,9 +119,9 @@ class SentenceEncoder(Head):
 
         Args:
             name: As in ``load_config``.
-            pooling: The pooling; None takes that of a folder in the format of
+            pooling: The pooling; None takes the pooling of a folder in the format of
                 sentence-transformers, else the mean.
-            normalize: As for the class; None takes that of the folder, else False.
+            normalize: As for the class; None takes the setting of the folder, else False.
             labels: The labels of a new classifier.
             pairs: As for the class.
             trained: Load the trained classifier of the folder, if it has one, with its labels.
@@ -130,7 +130,7 @@ class SentenceEncoder(Head):
             options: ``revision`` and ``trust_remote_code``, as in ``load_config``.
 
         Raises:
-            UserError: There is no such model, or its files do not fit together.
+            UserError: The model does not exist, or its files do not fit together.
         """
         model = load_weights(AutoModel, name, load_config(name, **options), **options)
         folder = local_model(name, options.get("revision"))

@@ -1,7 +1,7 @@
 """SequenceClassifier: one prediction for each sequence, from its first token.
 
-Jurafsky & Martin, chapter "Masked Language Models", section on fine-tuning for classification. The
-head is that of the family, so that checkpoints with a trained one keep it.
+Jurafsky & Martin, chapter "Masked Language Models", section on fine-tuning for classification. Each
+family has its own head, so that checkpoints with a trained head keep it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HeadLayers = Callable[[Any, Tensor, Batch], Tensor]
 class SequenceClassifier(PretrainedHead):
     """Logits of C classes for each of N sequences.
 
-    Arguments and attributes are those of ``PretrainedHead``.
+    ``PretrainedHead`` explains arguments and attributes.
 
     Examples:
         >>> from finetune import Encoding, SequenceClassifier, pack
@@ -50,7 +50,7 @@ class SequenceClassifier(PretrainedHead):
         batching: Batching = "auto",
         **options: Any,
     ) -> SequenceClassifier:
-        """Load a classifier; arguments and ``options`` are those of ``load_task_model``.
+        """Load a classifier; ``load_task_model`` explains arguments and ``options``.
 
         ``"regression"`` has one label, the name of the number.
         """

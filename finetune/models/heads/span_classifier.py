@@ -30,7 +30,7 @@ from finetune.types import Batch, LabelSet
 
 PRIOR = 0.01
 """The probability that a new scorer gives to all types of a candidate together. Otherwise training
-first has to learn that most candidates are none (Lin et al., 2017)."""
+first has to learn that most candidates have no type (Lin et al., 2017)."""
 
 
 class SpanClassifier(CustomModel):
@@ -120,7 +120,7 @@ class SpanClassifier(CustomModel):
         )
         config.require_legal()
         embedded: Any = config.encoder
-        embedded.name_or_path, embedded.architectures = "", None  # those of the checkpoint
+        embedded.name_or_path, embedded.architectures = "", None  # they describe the checkpoint
         model = load_weights(AutoModel, name, inner, **options)
         require_library_model(name, model)
         ner = cls(config, batching, model)

@@ -23,7 +23,7 @@ from finetune.runtime.transfer import to_device
 from finetune.types import Batch
 
 ACTIVATION_BUDGET = 256 * 2**20
-"""Bytes that a training step may keep of the hidden activations of S candidates. Beyond that they
+"""Most bytes of hidden activations of S candidates to keep in a training step. Larger activations
 are recomputed in the backward pass, one width at a time: the same numbers in less memory."""
 
 BIAFFINE_WIDTH = 150
@@ -68,7 +68,7 @@ class SpanLayout:
 
 
 def word_vectors(hidden: Tensor, batch: Batch, pooling: str) -> Tensor:
-    """Return vectors [W, H] of words: those of the first subwords, or the means over subwords."""
+    """Return vectors [W, H] of words: first subwords, or means over subwords."""
     if pooling == "first" or not len(batch.words):
         return hidden.index_select(0, batch.words)
     edges = torch.stack([batch.words, batch.words + batch.word_lengths], 1).flatten()  # [2W]
@@ -89,8 +89,8 @@ class FactorizedScorer(nn.Module):
     """A two-layer network over first word, last word, content and width of each candidate.
 
     ``boundary``: [z_i; z_j; g_ij] with the mean g_ij of the words' vectors (11.21, 11.22).
-    ``ffn``: [FFN_start(z_i); FFN_end(z_j); g_ij] (11.23 to 11.25). ``attention``: the same with
-    g_ij weighted by a softmax, over the words of the span, of a learned score of each (11.26).
+    ``ffn``: [FFN_start(z_i); FFN_end(z_j); g_ij] (11.23 to 11.25). ``attention``: as ``ffn``, with
+    g_ij weighted by a softmax of learned scores over the words of the span (11.26).
     An embedding of the width is added. The hidden layer has h units with GELU.
 
     Training keeps A, B and log2(widest) + 1 tables of pooled content, [W, h] each, and input and

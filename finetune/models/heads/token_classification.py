@@ -26,8 +26,8 @@ Subwords = Literal["first", "all"]
 class TokenClassifier(PretrainedHead):
     """Logits of C tags for each of W words, or for each of their subwords.
 
-    ``subwords`` names those that get logits, ``"first"`` or ``"all"``. The other arguments and the
-    attributes are those of ``PretrainedHead``.
+    ``subwords`` says which subwords get logits, ``"first"`` or ``"all"``. ``PretrainedHead``
+    explains the other arguments and the attributes.
 
     Examples:
         >>> from finetune import Encoding, TokenClassifier, pack
@@ -101,4 +101,4 @@ _HEADS: defaultdict[str, Callable[[Any, Tensor], Tensor]] = defaultdict(
     modernbert=lambda model, states: model.classifier(model.drop(model.head(states))),
     eurobert=lambda model, states: model.classifier(states),
 )
-"""The layers of the head by model type; those of most types are dropout and a linear layer."""
+"""The layers of the head by model type; most types have dropout and a linear layer."""
