@@ -365,7 +365,7 @@ def search(
         space: The values to try by setting: a list of values, or text such as
             ``"1e-5:1e-3:log"``; by default learning rate, batch size, warm-up and weight decay.
         trials: The number of trials. The first has the settings of the call.
-        minutes: Start no trial after they have trained for so long together.
+        minutes: Start no new trial after this total time.
         pruner: How to stop bad trials early.
         keep_models: Keep the weights of all finished trials, not only those of the best.
         metrics: Custom metrics by name, as in ``train``.
@@ -513,7 +513,7 @@ def _scored(
 
 
 def _expected(task: str, metric: str, run: TrainedRun, source: str) -> list[Expected]:
-    """Return the scores of the best trial as a recipe expects them, where it can.
+    """Return the scores of the best trial that a recipe can expect.
 
     The tolerance is half of the 95 % interval over the examples, at least 0.01.
     """
@@ -630,8 +630,8 @@ def distill(
         layers: In place of ``model``, the number of layers of the teacher to start with.
         data: As in ``train``; by default the data of the teacher.
         distillation: The losses, and unlabeled text.
-        baseline: Also train the student without its teacher, for as many steps, in the folder
-            ``OUT-without-teacher``.
+        baseline: Also train the student without its teacher, for the same number of steps, in the
+            folder ``OUT-without-teacher``.
         command: The command that trains this run, for its README.
         reporter: Shows the progress.
         report: Writes the reports.

@@ -1,4 +1,4 @@
-"""The commands and tasks by name, and where they are defined: the one place that names a wing."""
+"""All commands and tasks, by name and import path: the one place that names a wing."""
 
 from __future__ import annotations
 

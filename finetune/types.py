@@ -1,7 +1,7 @@
 """The values that flow through the toolkit, and the legend of every shape.
 
 Legend: ``T`` tokens, ``N`` sequences, ``W`` words, ``S`` spans, ``H`` width, ``C`` classes,
-``L`` layers. Positions are 0-based and half-open; those in files and messages count words.
+``L`` layers. Positions are 0-based and half-open; positions in files and messages count words.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class TokenExample:
     word in ``text``) are set for raw text. ``before`` and ``after`` are the words of the preceding
     and following sentences of the same ``document`` that may be read as context. ``unreachable``
     are gold spans, in characters, that begin or end inside a word. ``targets`` are the words whose
-    sense is to be found. ``relations`` are those between ``spans``, None without gold. ``id`` and
-    ``key`` are those of ``TextExample``.
+    sense is to be found. ``relations`` connect ``spans``, None without gold. ``id`` and ``key`` are
+    as in ``TextExample``.
     """
 
     id: int
@@ -376,7 +376,7 @@ class RelationPrediction:
 
 @dataclass(frozen=True, slots=True)
 class SentencePrediction:
-    """The vectors of a text, or of both texts of a pair, and what follows from those of a pair.
+    """The vectors of a text, or of both texts of a pair, and the result of comparing the pair.
 
     ``vectors`` is a numpy array float32 [1, H] or [2, H]. ``label`` of a pair is its cosine or,
     with a classifier, its most probable label, with the probabilities of it and of all labels.
@@ -404,13 +404,12 @@ class SentencePrediction:
 class MaskedPrediction:
     """The most probable subwords at the chosen positions of a sequence.
 
-    ``subwords`` has the best one of each position, or with ``scores`` several with their
+    ``subwords`` has the best subword of each position, or with ``scores`` several with their
     probabilities, the best first. In evaluation, ``gold`` are the subwords of the text, ``losses``
-    are -log P of these, ``read_as`` is what the model read there (``masked``, ``random`` or
+    their -log P, ``read_as`` is the kind of input of the model (``masked``, ``random`` or
     ``kept``), and ``counts`` are the occurrences of the gold subwords in the training data.
-    ``boundary_losses`` are those of the span boundary objective, if there is one. ``follows`` is
-    true if the second text of a pair follows the first, ``follows_score`` its predicted
-    probability.
+    ``boundary_losses`` are losses of the span boundary objective, if used. ``follows`` is true if
+    the second text of a pair follows the first, ``follows_score`` its predicted probability.
     """
 
     id: int

@@ -2,8 +2,8 @@
 
 Cohen's kappa (1960) of two annotators, Fleiss' kappa (1971) of more who all labeled a text, and
 Krippendorff's alpha (2011, nominal), which also takes texts that only some of them labeled. For
-spans, F1 of one annotator against another is what kappa tends to, because the number of negatives
-is unbounded (Hripcsak & Rothschild 2005).
+spans, F1 of one annotator against another is the limit of kappa, because the number of negatives is
+unbounded (Hripcsak & Rothschild 2005).
 """
 
 from __future__ import annotations
@@ -285,8 +285,8 @@ def _differences(kind: str, one: Any, other: Any) -> list[tuple[str, str]]:
 def fleiss_kappa(counts: np.ndarray) -> float:
     """Return Fleiss' kappa of n annotators, from the number of each label for each text [N, C].
 
-    The mean over texts of the fraction of equal pairs of labels, (Σ n_ij² - n) / (n(n-1)), against
-    the one by chance, Σ p_j².
+    Kappa compares the mean over texts of the fraction of equal pairs of labels,
+    (Σ n_ij² - n) / (n(n-1)), with the fraction by chance, Σ p_j².
     """
     number = counts[0].sum()
     observed = float(((counts**2).sum(1) - number).mean() / (number * (number - 1)))
@@ -297,7 +297,7 @@ def fleiss_kappa(counts: np.ndarray) -> float:
 def krippendorffs_alpha(counts: np.ndarray) -> float:
     """Return Krippendorff's nominal alpha, from the number of each label for each text [N, C].
 
-    Texts may have any number of labels; those with one do not count.
+    Texts may have any number of labels; texts with a single label do not count.
     """
     counts = counts[counts.sum(1) > 1]
     number = counts.sum(1)

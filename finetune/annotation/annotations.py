@@ -48,8 +48,8 @@ _OF_PREDICTIONS = (
 class AnnotatedRow:
     """A text, or words, as one annotator or model labeled it.
 
-    ``others`` are the values of the columns that the example does not hold. ``predicted`` tells
-    that the labels are those of a model.
+    ``others`` are the values of the columns that the example does not hold. ``predicted`` says that
+    a model gave the labels.
     """
 
     example: Any  # TextExample or TokenExample
@@ -105,8 +105,8 @@ def read_annotations(
 ) -> Annotations:
     """Read a file, or a folder of standoff, with the rows of all annotators.
 
-    Of a prediction file of a run, the labels are the predicted ones. Rows that an annotator
-    rejected or ignored are left out. Texts without gold are read as ``words`` if this is set.
+    A prediction file of a run gives its predicted labels. Rows that an annotator rejected or
+    ignored are left out. Texts without gold are read as ``words`` if this is set.
     """
     file = open_data(source, format, encoding)
     if file.format == "xml":
@@ -241,6 +241,6 @@ def _is_prediction(values: Mapping[str, Any]) -> bool:
 
 
 def counted(names: Sequence[Any], which: str, what: str) -> Iterator[str]:
-    """Yield a line about rows, with their ids or lines, unless there is none."""
+    """Yield a line about rows, with their ids or lines; nothing if there are no rows."""
     if names:
         yield f"{quantity(len(names), 'row')} {which}: {what} ({abbreviated(map(str, names), 6)})"

@@ -78,7 +78,7 @@ class Suspect:
 
 
 class CrossFitted(NamedTuple):
-    """The score of models on data that they were not trained on, and that of a constant rule."""
+    """The score of models on data that they were not trained on, and of a constant rule."""
 
     metric: str
     value: float
@@ -132,8 +132,12 @@ def search_label_errors(
 
 
 def cross_fitted_score(validated: OutOfFold) -> CrossFitted:
-    """Return the accuracy (of labels, of decisions on each of several labels, or of tags) and that
-    of the most frequent label; of spans the F1 and that of words as spans of the commonest type."""
+    """Return the score of out-of-fold predictions, and of a constant rule.
+
+    The score is the accuracy of labels, of decisions on each of several labels, or of tags, and the
+    rule predicts the most frequent label. For spans it is F1, and the rule predicts every word as a
+    span of the most frequent type.
+    """
     task, examples = validated.task, validated.examples
     labels = list(task.record.labels)
     if task.name == "ner":

@@ -1,8 +1,8 @@
 """A page to decide on suspected and suggested labels, tags and spans: one file without network.
 
 Its input are the suspects of `finetune check --label-errors`, the output of `finetune suggest` or
-`predict`, or the predictions of a run, of which those that differ from gold are shown. Decisions
-are lines of JSON, which ``finetune.annotation.decisions`` describes and applies.
+`predict`, or the predictions of a run; of a run, the page shows predictions that differ from gold.
+Decisions are lines of JSON, which ``finetune.annotation.decisions`` describes and applies.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PACKAGE = "finetune.annotation"
 def page(rows: Sequence[Row], title: str, labels: Iterable[str] = ()) -> tuple[str, int]:
     """Return the page on rows of suspects, suggestions or predictions, and the number of its items.
 
-    It offers ``labels`` besides those of the rows.
+    It offers ``labels`` besides the labels of the rows.
 
     Raises:
         UserError: The rows are none of these, or nothing differs from gold.
@@ -161,7 +161,7 @@ def _bare(item: Row) -> Any:
 
 
 def _item(row: Row, where: str) -> dict[str, Any]:
-    """Return the kind of a row, what it shows, and what a decision repeats."""
+    """Return the kind of a row, its fields to show, and the fields that a decision repeats."""
     annotated = isinstance(row.get("spans", row.get("tags")), list) and "relations" not in row
     if annotated and isinstance(row.get("words"), list):
         return _sentence(row, where)
@@ -275,7 +275,7 @@ def _sentence(row: Row, where: str) -> dict[str, Any]:
 
 
 def _blank(words: Sequence[str]) -> str:
-    """Return what is shown between words without a text: nothing in scripts without spaces."""
+    """Return the separator of words without a text: empty for scripts without spaces."""
     return "" if 2 * sum(bool(UNSPACED.match(word)) for word in words) > len(words) else " "
 
 

@@ -1,4 +1,4 @@
-"""Active learning: the unlabeled examples that are worth labeling next.
+"""Active learning: the unlabeled examples most worth labeling next.
 
 Uncertainty of a prediction, between 0 and 1:
 
@@ -8,9 +8,9 @@ Uncertainty of a prediction, between 0 and 1:
   sentences (MNLP, Shen et al. 2018; measures for sequences: Settles & Craven 2008);
 - spans: the entropy in bits of each candidate, span or not, summed and divided by the words.
 
-``both`` is diverse mini-batch active learning (Zhdanov 2019): of the most uncertain examples, ten
-times as many as wanted, k-means with the uncertainty as weight, and of each cluster the example
-nearest to the center. ``diversity`` clusters a random sample of all examples.
+``both`` is diverse mini-batch active learning (Zhdanov 2019). For n suggestions, k-means clusters
+the 10 n most uncertain examples, weighted by uncertainty, and chooses the nearest to each center.
+``diversity`` clusters a random sample of all examples.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Suggestion:
 
 
 def uncertainty(prediction: Prediction) -> float | None:
-    """Return the uncertainty of a prediction, None where it has no probabilities."""
+    """Return the uncertainty of a prediction; None if it has no probabilities."""
     if isinstance(prediction, TextPrediction) and prediction.scores is not None:
         values = sorted(prediction.scores.values(), reverse=True)
         if isinstance(prediction.label, tuple):
@@ -72,7 +72,7 @@ def uncertainty(prediction: Prediction) -> float | None:
 
 
 class Suggester:
-    """A trained model that chooses what to label next.
+    """A trained model that chooses examples to label next.
 
     Args:
         folder: Folder of a run.
@@ -92,10 +92,10 @@ class Suggester:
         seed: int = 1,
         rows: dict[int, Any] | None = None,
     ) -> list[Suggestion]:
-        """Return examples to label, the best first; of equal texts only the first.
+        """Return examples to label, the best first; equal texts count once.
 
-        Examples are read once and in bounded memory: as many as needed are kept. ``rows`` are
-        values by id of an example, which the reader enters; those of other examples are removed.
+        Examples are read once, and only candidates are kept in memory. The reader enters the values
+        of each example in ``rows``, by id; the rows of examples that are not kept are removed.
 
         Raises:
             UserError: The predictions of the model have no measure of uncertainty.
@@ -153,7 +153,7 @@ class Suggester:
             yield example
 
     def _vectors(self, found: Sequence[Suggestion]) -> np.ndarray:
-        """Return the vector of each example, of length 1; of a pair, those of both texts."""
+        """Return the vector of each example, of length 1; a pair joins the vectors of its texts."""
         embedder = Embedder(self.folder, unit="text", normalize=True, pooling="mean")
         sides: list[list[Any]] = [[each.example for each in found]]
         if isinstance(found[0].example, TextExample) and found[0].example.pair is not None:

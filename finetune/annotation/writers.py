@@ -108,7 +108,7 @@ def _labels(rows: Sequence[AnnotatedRow]) -> list[str] | None:
 def _merged(
     row: AnnotatedRow, values: Mapping[str, Any], last: Mapping[str, Any] = {}
 ) -> dict[str, Any]:
-    """Return the id, the values, and the other columns, under names that are free."""
+    """Return the id, the values, and the other columns, under unused names."""
     example = row.example
     known = {} if example.key is None else {"id": example.key}
     merged: dict[str, Any] = {**known, **values}
@@ -335,7 +335,7 @@ def _one_layer(spans: Iterable[Span]) -> list[Span]:
 
 
 def write_brat(annotations: Annotations, folder: Path) -> list[str]:
-    """Write NAME.txt and NAME.ann for each row, and return lines about what they do not hold."""
+    """Write NAME.txt and NAME.ann for each row, and return lines about omissions."""
     omitted: Omissions = defaultdict(list)
     names: set[str] = set()
     width = len(str(len(annotations.rows)))

@@ -28,7 +28,7 @@ from finetune.tasks.base import Task
 
 CPU = torch.device("cpu")
 ONE_BY_ONE = 4
-"""One text in so many is predicted one by one."""
+"""Every N-th text is predicted alone, to measure latency."""
 
 
 def cases_of_run(settings: BenchSettings, size: Size) -> Iterator[Case]:

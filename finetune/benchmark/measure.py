@@ -1,8 +1,8 @@
 """Measure time and memory of arms that take turns, and show the results.
 
-An arm is one way to do the work of a case. Peak memory on a GPU is what torch allocates at its
-highest. On the CPU it is the growth of the resident set, which needs Linux with glibc. While it is
-measured, glibc returns freed tensors at once; this is slow, so that no times are taken then.
+An arm is one way to do the work of a case. Peak memory on a GPU is the most that torch allocates,
+on the CPU the growth of the resident set, which needs Linux with glibc. While it is measured, glibc
+returns freed tensors at once; this is slow, so no times are taken then.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Work:
 class Arm:
     """One way to do the work of a case.
 
-    ``turn`` does it once and returns the seconds it took, without those of its preparation.
-    ``heaviest`` does the part that needs most memory. Turns add the seconds of each text to
-    ``latencies``, if texts are predicted one by one.
+    ``turn`` does the work once and returns its seconds, without preparation. ``heaviest`` does the
+    part that needs most memory. Turns add the seconds of each text to ``latencies``, if texts are
+    predicted one by one.
     """
 
     name: str
@@ -68,13 +68,13 @@ class Row:
     """The measurement of one arm, over all rounds.
 
     ``examples_per_second`` is the median, ``lowest`` and ``highest`` are the spread.
-    ``tokens_per_second`` are real tokens (of the span head: words). ``ratio`` is how many times as
-    many of them as this arm ``finetune`` does in a second: the median over the rounds.
-    ``peak_share`` is the rate of the encoder's operations on real tokens over the measured rate of
-    matrix products in the arm's precision; None where there is no encoder. ``peak_memory_bytes`` is
-    the highest that memory grows to in a turn beyond what is there before (training: the weights):
-    on a GPU what torch allocates, else the resident set; None where that cannot be taken. ``spans``
-    are candidates. ``p50_milliseconds`` and ``p95_milliseconds`` are percentiles of the latencies.
+    ``tokens_per_second`` are real tokens (of the span head: words). ``ratio`` is the speed of
+    ``finetune`` over the speed of this arm: the median over the rounds. ``peak_share`` is the rate
+    of the encoder's operations on real tokens over the measured rate of matrix products in the
+    arm's precision; None without an encoder. ``peak_memory_bytes`` is the largest growth of memory
+    in a turn (in training, beyond the weights): on a GPU torch's allocations, else the resident
+    set; None if it cannot be measured. ``spans`` are candidates. ``p50_milliseconds`` and
+    ``p95_milliseconds`` are percentiles of the latencies.
     """
 
     phase: str
@@ -97,7 +97,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Arms that are compared; ``representation`` and ``spans`` are those of a span head."""
+    """Arms to compare; ``representation`` and ``spans`` describe a span head."""
 
     phase: str
     name: str

@@ -154,7 +154,7 @@ class Markers:
     def _row(self, encoding: Encoding, spans: Tensor) -> tuple[Tensor, ...]:
         """Return one row: the text, then the start markers, then the end markers.
 
-        The ids of markers make no difference to the time: all have that of the first token.
+        All markers have the id of the first token, as ids make no difference to the time.
         """
         text, most = self.size.marked_length, self.size.num_markers
         length, count, whole = len(encoding.input_ids), len(spans), text + 2 * most

@@ -3,8 +3,8 @@
 The example encodes each line with special tokens, joins all of them and cuts the result into rows
 of equal length (``run-mlm``), or pads each line to the longest of its batch (``run-mlm-lines``). It
 masks with its collator, and computes the logits of all positions. This toolkit packs whole lines,
-and computes those of chosen positions (``finetune-all-positions``: of all). Both read the same
-documents, with the same batch size and longest sequence; tokens that count are those of the text.
+and computes logits of chosen positions (``finetune-all-positions``: of all). Both read the same
+documents, with the same batch size and longest sequence; only tokens of the text count.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from finetune.training.step import Step
 from finetune.types import Batch, TextExample
 
 LINE = replace(LIKE["classify"], name="prose", mean=25, deviation=12, vocabulary=0.6)
-"""Lengths of lines in subwords, those of sentences of prose."""
+"""Lengths of lines in subwords, as of sentences of prose."""
 NUM_LINES = 8
 """Lines of a document."""
 

@@ -70,7 +70,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-"""Model type and settings, those of the checkpoint of that name."""
+"""Model type and settings, equal to the checkpoint of this name."""
 
 
 def write_shape(shape: str, folder: Path) -> None:

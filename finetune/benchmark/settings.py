@@ -32,14 +32,14 @@ class BenchSettings:
     compares torch, the exported graph and int8 on the CPU."""
     run_folder: str = ""
     """Trained run for `--phases onnx`, in place of --model and --task. It is measured on texts of
-    its validation split, or that of --data."""
+    the validation split of --data, or of its own."""
     size: Literal["small", "default", "large"] | None = None
     """Amount of work: `default` suits two processor cores, `large` a GPU (with all cases of the
     span head), `small` only checks that everything works; unset depends on the device."""
     batch_size: int | None = None
     """Examples per training step; unset is 32, or 4 with `--size small`."""
     rounds: int | None = None
-    """Turns of each arm, of which the median is reported; unset depends on the size."""
+    """Turns of each arm; the report has their median. Unset depends on the size."""
     threads: int | None = None
     """Threads of one operation; unset is torch's default."""
     json: bool = False

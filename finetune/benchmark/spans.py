@@ -31,7 +31,7 @@ DIRECT, RECOMPUTED = 2**60, 0
 """Budgets in bytes with which nothing, and everything, is recomputed."""
 
 TOLERANCE = 1e-3
-"""Largest difference of two scores; the naive mean is that of prefix sums, which cancel."""
+"""Largest difference of two scores; means by prefix sums lose digits to cancellation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Case:
 class Arm:
     """One way to compute the scores [S, C], with the bytes of activations that it may keep.
 
-    With ``same`` its scores must equal those of the first arm.
+    With ``same`` its scores must equal the scores of the first arm.
     """
 
     name: str
@@ -134,10 +134,10 @@ def naive_biaffine_scores(scorer: BiaffineScorer, words: Tensor, layout: SpanLay
 class GlinerHead(nn.Module):
     """GLiNER's SpanMarkerV0: a two-layer network for each span.
 
-    Start and end vectors [H] of words go through networks H -> 4H -> H, and of each span both
-    together through one 2H -> 4H -> H. The result meets a vector of each type [C, H] (that of its
-    name, in GLiNER). Sequences are padded to the longest, and spans beyond a sequence's end are
-    computed too, as there. Dropout is left out.
+    Start and end vectors [H] of words go through networks H -> 4H -> H; both vectors of a span go
+    through a network 2H -> 4H -> H. The result is multiplied with a vector of each type [C, H] (in
+    GLiNER, of the name of the type). As in GLiNER, sequences are padded to the longest, and spans
+    beyond the end of a sequence are computed too. Dropout is left out.
     """
 
     def __init__(self, width: int, num_classes: int, max_width: int) -> None:
@@ -167,10 +167,10 @@ def _two_layers(width: int, out: int) -> nn.Sequential:
 
 
 def arms_of(case: Case, representation: str, words: Tensor, layout: SpanLayout) -> list[Arm]:
-    """The arms of one representation over the same vectors [W, H]; the naive one comes first.
+    """Return the arms of one representation over the same vectors [W, H], the naive arm first.
 
-    The biaffine scorer has no [S, h] of activations that it could recompute. GLiNER's head, of
-    which there is one kind, goes with the boundaries.
+    The biaffine scorer has no activations [S, h] to recompute. GLiNER's head is compared with
+    ``boundary``.
     """
     device = words.device
     if representation == "biaffine":
@@ -204,14 +204,16 @@ def prepared(case: Case, representation: str, device: torch.device) -> tuple[lis
 
 
 def _batch(lengths: Sequence[int]) -> Batch:
-    """Sequences of so many words, one piece each, between two special tokens."""
+    """Return sequences of these numbers of words, one subword each, between two special tokens."""
     ids_and_starts = [([0] * (length + 2), [*range(1, length + 2)]) for length in lengths]
     return pack([Encoding(n, ids, None, starts) for n, (ids, starts) in enumerate(ids_and_starts)])
 
 
 def compare(arms: Sequence[Arm]) -> None:
-    """Raise AssertionError unless all arms have the scores of the first (those with other weights:
-    as many); also warms them up."""
+    """Raise AssertionError unless all arms have the scores of the first arm; also warms them up.
+
+    Arms with other weights must have the same number of scores.
+    """
     expected = arms[0].run()
     for arm in arms[1:]:
         say = f"{arm.name} differs from {arms[0].name}: ".__add__
@@ -223,7 +225,7 @@ def compare(arms: Sequence[Arm]) -> None:
 
 @contextlib.contextmanager
 def activation_budget(size: int) -> Iterator[None]:
-    """Let the scorers keep ``size`` bytes of activations meanwhile."""
+    """Let the scorers keep ``size`` bytes of activations within a ``with`` block."""
     before = span_scoring.ACTIVATION_BUDGET
     span_scoring.ACTIVATION_BUDGET = size
     try:

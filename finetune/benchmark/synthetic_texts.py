@@ -2,8 +2,8 @@
 
 Each word of a random text is one subword of the model's vocabulary, so that lengths in tokens are
 as drawn. Lengths follow a log-normal distribution with the mean and standard deviation below. Words
-follow Zipf's law (the n-th most frequent word is drawn 1/n as often as the first) over as many
-words as the data set has subwords. Labels are random too.
+follow Zipf's law (the n-th most frequent word is drawn 1/n as often as the first); their number is
+the number of subwords in the data set. Labels are random too.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Words:
         return [self.words[min(place, len(self.words) - 1)] for place in places]
 
     def occurring(self) -> list[Encoding]:
-        """Return a sequence with all words of the whole data, of which the benchmark reads a part.
+        """Return a sequence with all words of the whole data; the benchmark reads a part of them.
 
         They decide which rows of the embeddings are trained.
         """

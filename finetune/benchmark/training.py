@@ -29,8 +29,8 @@ from finetune.training.step import Step
 from finetune.types import Batch
 
 FORWARD_AND_BACKWARD = 3
-"""Operations of a training step over those of its forward pass: the backward pass computes the
-gradients of the inputs and those of the weights."""
+"""Operations of a training step, in multiples of its forward pass: the backward pass computes
+gradients of the inputs and of the weights."""
 
 
 def case_of(subject: Subject) -> Case:

@@ -109,8 +109,8 @@ class TrainerRun:
 class InOrder(Trainer):
     """Trainer that reads examples in a given order.
 
-    Its sampler groups by length within a quarter of a small data set, and so poorly. The given
-    order is that of a large data set.
+    Trainer's sampler groups by length within a quarter of a small data set, and so poorly. The
+    given order is as in a large data set.
     """
 
     def __init__(self, order: Sequence[int], **settings: Any) -> None:

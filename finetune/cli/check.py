@@ -42,8 +42,8 @@ class Check(Command):
     max_length: int | None = None
     """Longest sequence in tokens, for the forecast; unset is the model's limit, at most 512."""
     label_errors: bool = False
-    """Also find training labels that are probably wrong: train --model on all folds of the data but
-    one, predict that one, in turn, and compare (confident learning)."""
+    """Also find training labels that are probably wrong: cross-validate --model, and compare its
+    predictions with the labels (confident learning)."""
     folds: int = 5
     """Number of folds; examples of one document or text share a fold."""
     epochs: float | None = None

@@ -83,7 +83,7 @@ class Compare(EvaluationOptions, Command):
         return Entry(system, data, runs)
 
     def _named(self, entry: Entry) -> Entry:
-        """Return an entry of a table with names for what has none: those of the run."""
+        """Return an entry of a table; missing names come from the run."""
         from finetune.evaluation.runs import data_of_run, name_of_run
 
         data = entry.data or (last_part(self.gold) if self.gold else data_of_run(entry.runs))
@@ -285,7 +285,7 @@ def _score_cell(score: TableScore) -> ScoreCell:
 
 
 def _legend(scores: Sequence[TableScore], baseline: str, resamples: int, seed: int) -> str:
-    """Return what the numbers and marks of a table are, for its caption."""
+    """Explain the numbers and marks of a table, for its caption."""
     from finetune.evaluation.significance import ALPHA
 
     runs = sorted({score.num_runs for score in scores})

@@ -45,8 +45,7 @@ class Curve(CurveOptions, Command):
     """
 
     task: Annotated[Positional[str], arg(metavar="TASK")]
-    """The task. Its other options are those of the command that trains it: `finetune TASK --help`.
-    """
+    """The task. `finetune TASK --help` lists its other options."""
 
     @property
     def trains(self) -> bool:

@@ -43,8 +43,7 @@ class Distill(Command):
     temperature: Annotated[float, COMMON] = 2.0
     """Divides the logits of both models in the divergence between their predictions."""
     hard_weight: float = 0.2
-    """Weight of the gold labels, from 0 to 1; that of the predictions of the teacher is the rest.
-    """
+    """Weight of the gold labels, from 0 to 1; the predictions of the teacher have the rest."""
     hidden_weight: float | None = None
     """Weight of the difference between hidden states. Unset is 1, or 0 where they cannot be
     compared: with different tokenizers, and where texts of a pair are read apart."""

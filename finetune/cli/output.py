@@ -47,7 +47,7 @@ class FormatOption:
     (booktabs) and Markdown as they are shown. Notes go to standard error."""
 
     def note(self, text: str, *, indent: int | None = None) -> None:
-        """Print what belongs to the text for reading; else it is a note."""
+        """Print a line of the text output; for other formats, print it as a note."""
         show(text, error=self.format != "table", indent=indent)
 
 
@@ -70,8 +70,8 @@ class EvaluationOptions(FormatOption):
     """Text encoding of the gold and training files, and of predictions in columns, such as
     `cp1252`, `utf-16` or `gb18030`. Predictions in JSON Lines are UTF-8."""
     positive: str | None = None
-    """Positive class of `f1`, of two labels. Unset: that of the run; else that by name, as in
-    training, or the rarer of gold."""
+    """Positive class of `f1`, if there are two labels. Unset is the class of the run, else a choice
+    by name as in training, else the rarer class of gold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class EncoderOptions:
     """Run Python code that comes with the model."""
 
     def keywords(self) -> dict[str, Any]:
-        """Return the options as arguments of ``Embedder`` and of what is made from one."""
+        """Return the options as arguments of ``Embedder`` and of functions that make one."""
         return dict(vars(self))
 
 

@@ -46,8 +46,8 @@ class Predict(Command):
     """Print JSON Lines, or CSV for spreadsheets: lists in a cell are JSON, and a text that begins
     like a formula gets an apostrophe. The suffix of --output goes before."""
     keep_columns: bool = False
-    """Repeat the columns of the input before the prediction, as tables always do; those with a name
-    of the prediction become input_NAME."""
+    """Repeat the columns of the input before the prediction, as tables always do. A column with the
+    name of a field of the prediction becomes input_NAME."""
     columns: tuple[str, ...] = ()
     """Columns if their names are not recognized, as `role=column`. Unset are those that training
     named, if the file has them."""

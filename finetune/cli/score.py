@@ -38,8 +38,8 @@ class Score(Command):
     format: TableFormat = "json"
     """Print JSON or CSV with all digits, or a table as text, LaTeX (booktabs) or Markdown."""
     positive: str | None = None
-    """Positive class of `f1`, of two labels. Unset: that of the run; else that by name, as in
-    training, or the rarer of gold."""
+    """Positive class of `f1`, if there are two labels. Unset is the class of the run, else a choice
+    by name as in training, else the rarer class of gold."""
     columns: tuple[str, ...] = ()
     """Columns of the gold file if their names are not recognized, as `role=column`."""
     encoding: str = "utf-8"

@@ -30,15 +30,15 @@ class SearchOptions:
     `tuning=full,lora`. Unset are the learning rate (a fifth to five times the default), the batch
     size, the warm-up and the weight decay, as far as their options are not given."""
     trials: int = 20
-    """Number of trials in all, those of an earlier call and of other processes included. The first
-    has the settings of the command."""
+    """Total number of trials, including trials of earlier calls and of other processes. The first
+    trial has the settings of the command."""
     minutes: float | None = None
     """Start no trial after all of them have trained for so long together."""
     pruner: Literal["median", "halving", "none"] = "median"
-    """End a trial that is worse than the median of others after as many epochs (`median`), or not
-    among the best third after 1, 3, 9, … epochs (`halving`)."""
+    """End a trial that is worse than the median of others after the same number of epochs
+    (`median`), or not among the best third after 1, 3, 9, … epochs (`halving`)."""
     keep_models: bool = False
-    """Keep the weights of all finished trials, not only those of the best."""
+    """Keep the weights of all finished trials, not only of the best."""
     format: TableFormat = "table"
     """Print the trials as text, CSV or JSON with all digits, LaTeX (booktabs) or Markdown."""
 
@@ -53,8 +53,7 @@ class Search(SearchOptions, Command):
     """
 
     task: Annotated[Positional[str], arg(metavar="TASK")]
-    """The task. Its other options are those of the command that trains it: `finetune TASK --help`.
-    """
+    """The task. `finetune TASK --help` lists its other options."""
 
     @property
     def trains(self) -> bool:
@@ -73,7 +72,7 @@ class TaskSearch(Search):
     training: TaskCommand
 
     def run(self) -> None:
-        """Run the trials that are missing, print all, and write the page and the recipe."""
+        """Run the missing trials, print all trials, and write the page and the recipe."""
         require_unset("search", self.training)
         quiet_libraries()
         from finetune import api
@@ -104,7 +103,7 @@ class TaskSearch(Search):
 
 
 def _summarize(found: FinishedSearch, *, error: bool) -> None:
-    """Print the best trial, its scores on all splits, and what to do next."""
+    """Print the best trial, its scores on all splits, and the next commands."""
     result = found.result
     for trial in result.trials:
         if trial.error and trial.same_as is None:

@@ -39,15 +39,14 @@ class Thresholds(FormatOption, Command):
     recall: float | None = None
     """In place of a metric: the best precision of each label at this recall."""
     split: str = "validation"
-    """Split to choose on. Of the splits of a run only validation is fair: scores on the split of
-    the choice are too high."""
+    """Split to choose on. Scores on this split become too high, so a run should use validation."""
     dry_run: bool = False
     """Print the tables and save nothing."""
     reset: bool = False
     """Remove the thresholds that were saved by an earlier call."""
 
     def run(self) -> None:
-        """Choose thresholds, save them, and print what they trade."""
+        """Choose thresholds, save them, and print precision and recall by threshold."""
         import numpy as np
 
         from finetune.evaluation.thresholds import FEWEST, choose, cross_fitted, table_of
@@ -101,7 +100,7 @@ class Thresholds(FormatOption, Command):
             self.note(f"saved in {model}: `finetune predict` uses them; --reset removes them.")
 
     def _goal(self) -> Goal:
-        """Return what to maximize; without any setting the usual metric."""
+        """Return the goal to maximize; by default the usual metric."""
         from finetune.evaluation.thresholds import Goal
 
         given = [n for n in ("metric", "precision", "recall") if getattr(self, n) is not None]

@@ -411,7 +411,7 @@ def train_once(
 ) -> TrainedRun | None:
     """Train in the folder ``config.out``, write its README and report, and print the scores.
 
-    ``data`` replaces that of the settings; ``error`` prints on standard error.
+    ``data`` replaces the data of the settings; ``error`` prints on standard error.
     Returns None on all processes but the main one. After Ctrl-C the program prints
     ``resume_command`` and exits with 130.
     """

@@ -88,7 +88,7 @@ SPLITS = tuple(
     for split in ("validation", "test")
     for suffix in ("", "_matched", "_mismatched")
 )
-"""The names of the splits that are scored."""
+"""The names of scored splits."""
 STATISTICS = ("mean", "median")
 """The statistics over seeds that an expected score can be."""
 

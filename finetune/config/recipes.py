@@ -92,7 +92,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class MultitaskRecipe:
-    """Several tasks that are trained together on one encoder."""
+    """Several tasks to train together on one encoder."""
 
     path: Path
     alpha: float
@@ -110,7 +110,7 @@ class RecipeRun:
 
     @classmethod
     def of(cls, recipe: Recipe, config: TrainConfig, recipe_config: TrainConfig) -> RecipeRun:
-        """Compare the configuration of a run with that of its recipe; the seed may differ."""
+        """Compare the configurations of a run and of its recipe; the seed may differ."""
         return cls(recipe, tuple(changed(settings(config), recipe_config, "seed")))
 
     def record(self) -> dict[str, str]:
@@ -130,9 +130,9 @@ class RecipeRun:
 
 
 def changed(saved: Mapping[str, Any], config: TrainConfig, *free: str) -> list[str]:
-    """Return the settings that make scores incomparable and differ from those of a config.json.
+    """Return the settings that differ from a saved config.json and make scores incomparable.
 
-    A missing setting counts as its default; those in ``free`` may differ.
+    A missing setting counts as its default; settings in ``free`` may differ.
     """
     before = settings(type(config)()) | current_settings(saved)
     now = current_settings(settings(config))
@@ -247,7 +247,7 @@ def load_multitask(path: str | Path, **overrides: Any) -> MultitaskRecipe:
     """Read and check a recipe for several tasks on one encoder.
 
     Its key ``tasks`` has the settings of each task by a name of your choice, with the command in
-    ``task``. Settings above ``tasks`` are those of all tasks; ``overrides`` replace them.
+    ``task``. Settings above ``tasks`` apply to all tasks; ``overrides`` replace them.
     """
     path, content, where = _open(path)
     if (task := content.get("task")) != MULTITASK:

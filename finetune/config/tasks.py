@@ -102,7 +102,7 @@ class DataSettings:
     limit: Annotated[int | None, COMMON] = None
     """Train on the first N training examples only."""
     limit_eval: int | None = None
-    """Score the first N examples of each other split only; unset is all, and 200 with --smoke."""
+    """Score only the first N examples of each other split; unset is all, and 200 with --smoke."""
     predict_unlabeled: bool = False
     """Also predict the test splits without labels, such as the test splits of GLUE."""
 
@@ -133,7 +133,7 @@ class TrainingSettings:
     narrower than 512. Other ways of --tuning than full multiply it: lora by 20, bitfit by 50, head
     by 100, mask by 5."""
     head_lr: float | None = None
-    """Peak learning rate of the newly added head; unset is the same as --lr."""
+    """Peak learning rate of the newly added head; unset is --lr."""
     layer_decay: float = 1.0
     """Factor on the learning rate for each layer further down: 1 is no decay, 0.8 to 0.9 is
     usual."""
@@ -144,7 +144,7 @@ class TrainingSettings:
     adam_beta2: float = 0.999
     """Decay of Adam's mean of squared gradients; some papers use 0.98."""
     adam_epsilon: float = 1e-8
-    """Constant that Adam adds to the root of that mean; some papers use 1e-6."""
+    """Constant that Adam adds to the root of the mean squared gradient; some papers use 1e-6."""
     clip: float = 1.0
     """Largest gradient norm; 0 turns clipping off."""
     seed: Annotated[int, COMMON] = 1
@@ -203,12 +203,12 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
 
     @property
     def trains_language_model(self) -> bool:
-        """Whether the masked language model of a checkpoint is trained, and not a new head."""
+        """Whether training keeps the checkpoint's language-model head instead of a new head."""
         return False
 
     @property
     def lr_factor(self) -> float:
-        """Default learning rate in multiples of the one of fine-tuning."""
+        """Default learning rate in multiples of the usual one of fine-tuning."""
         return 1.0
 
     @property
@@ -247,7 +247,7 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         """Raise UserError for settings that exclude each other."""
         if self.precision == "fp16" and self.sparse_embeddings == "on":
             raise UserError(
-                "--sparse-embeddings on needs a precision without skipped steps, not fp16: use "
+                "--sparse-embeddings on does not go with --precision fp16, which skips steps: use "
                 "auto or off."
             )
         if self.validation == "none":
@@ -284,9 +284,9 @@ class LabelConfig(TrainConfig):
     class_weights: Annotated[str, COMMON] = "none"
     """Weight of each class in the loss: `none`, `auto` (inverse frequency), or `a=1,b=2.5`."""
     loss: str = "ce"
-    """Cross entropy (`ce`); `focal:GAMMA` (2 if left out), in which examples that the model gets
-    right count less; or `logit-adjusted:TAU` (1 if left out), cross entropy with the logarithms of
-    the class frequencies added to the logits, for balanced errors."""
+    """Cross entropy (`ce`); `focal:GAMMA` (default 2), in which correctly predicted examples count
+    less; or `logit-adjusted:TAU` (default 1), cross entropy with the logarithms of the class
+    frequencies added to the logits, for balanced errors."""
     labels_case: Literal["keep", "fold"] = "keep"
     """`fold` reads labels that differ only in case, blanks or invisible characters as one, in the
     most frequent spelling."""
@@ -305,7 +305,7 @@ class LabelConfig(TrainConfig):
             if name == "logit-adjusted" and value != default:
                 raise UserError(
                     f"{flag(other)} {value} must be left out with --loss {self.loss}, which "
-                    "corrects for the frequency of the classes by itself."
+                    "itself corrects for the frequency of the classes."
                 )
 
 
@@ -324,9 +324,9 @@ class TextConfig(LabelConfig):
     pair_encoder: Literal["cross", "bi", "poly"] = "cross"
     """Read a pair of texts as one sequence (`cross`), or each text alone, and compare their vectors
     (`bi`, `poly`): less accurate, but the vectors of candidates can be computed once and ranked for
-    any query. `poly` compares several vectors of the first text, those of --poly-codes."""
+    any query. `poly` compares several vectors of the first text (--poly-codes)."""
     poly_codes: int | None = None
-    """Vectors of the first text with `--pair-encoder poly`; unset is 16."""
+    """Number of vectors of the first text with `--pair-encoder poly`; unset is 16."""
     marked_words: bool = False
     """Compare the word that the data mark in each text of a pair, in its context (`cross` or `bi`):
     columns `index` and `index_pair` (words between blanks, from 0), or `start`, `end`, `start_pair`
@@ -341,12 +341,12 @@ class TextConfig(LabelConfig):
     Unset --epochs is 20, or fewer if 20 make more than 500 steps; unset --eval-every is once, at
     the end. Plain transformers load the encoder of the saved model, without the classifier."""
     positive: str | None = None
-    """Label whose F1 is `f1`, of two labels. Unset: of X and not X it is X, of labels such as yes
-    and no it is yes; of others the rarer in training."""
+    """Label whose F1 is `f1`, if there are two labels. Unset is X for X and not X, yes for labels
+    such as yes and no, else the rarer label in training."""
     calibrate: Literal["none", "temperature"] = "none"
     """Fit on the validation split a temperature that divides all logits, so that probabilities
-    match the accuracy; predicted labels do not change. It is saved with the task: `finetune
-    predict` applies it, pipelines of transformers and ONNX graphs do not."""
+    match the accuracy; predicted labels do not change. `finetune predict` applies it; pipelines of
+    transformers and ONNX graphs do not."""
 
     @property
     def own_head(self) -> bool:
@@ -440,8 +440,7 @@ class TagConfig(WordConfig):
     label_subwords: Literal["first", "all"] = "first"
     """Train on each word's first subword, or on all of them (`B-` continues as `I-`)."""
     word_score: Literal["first", "mean"] = "first"
-    """Scores of a word: those of its first subword, or the mean over its subwords of the
-    log-probabilities."""
+    """Score words by their first subword, or by the mean log-probabilities of their subwords."""
     decoding: Literal["constrained", "greedy"] = "constrained"
     """Predict the most probable tag sequence that the scheme allows (Viterbi), or the most probable
     tag of each word. Both agree for tags without a span scheme."""
@@ -479,14 +478,14 @@ class NerConfig(WordConfig):
 
     data: str = "conll2003"
     head_lr: float | None = None
-    """Peak learning rate of the newly added head; unset is 10 times that of the encoder (the span
-    networks are larger than a classifier and start from random weights)."""
+    """Peak learning rate of the newly added head; unset is 10 times --lr (the span networks are
+    larger than a classifier and start from random weights)."""
     representation: Literal["boundary", "ffn", "attention", "biaffine"] = "boundary"
-    """Vector of a span: its first and last word and the mean of its words (`boundary`); the same
-    with separate networks for start and end (`ffn`); with attention over its words in place of the
+    """Vector of a span: its first and last word and the mean of its words (`boundary`), also with
+    separate networks for start and end (`ffn`), or with attention over its words in place of the
     mean (`attention`); or start times end (`biaffine`)."""
     word_vectors: Literal["first", "mean"] = "first"
-    """Vector of a word: that of its first subword, or the mean over its subwords."""
+    """Vector of a word: its first subword, or the mean of its subwords."""
     max_width: int | None = None
     """Widest candidate span in words; unset is the width that covers 99.5 % of the training spans
     (`biaffine`: no limit)."""
@@ -511,8 +510,8 @@ class NerConfig(WordConfig):
             )
         if named_strength(self.loss)[0] == "logit-adjusted":
             raise UserError(
-                f"--loss {self.loss} does not apply to spans, of which nearly all candidates have "
-                "no type: use --loss focal, or --calibrate types."
+                f"--loss {self.loss} does not apply to spans, as nearly all candidates have no "
+                "type: use --loss focal, or --calibrate types."
             )
 
 
@@ -575,8 +574,8 @@ class SentenceConfig(TrainConfig):
     mask_span: int = 2
     """Most subwords that a mask token replaces in the copies of `--objective mirror`."""
     templates: tuple[str, ...] = ()
-    """The two templates of `--objective prompt`, with {text} and {mask}; unset are those of
-    PromptBERT. Vectors of texts are those in the first."""
+    """The two templates of `--objective prompt`, with {text} and {mask}; unset are PromptBERT's
+    templates. After training, vectors come from the first template."""
 
     @property
     def trains_language_model(self) -> bool:
@@ -591,7 +590,7 @@ class SentenceConfig(TrainConfig):
             (
                 objective == "prompt" and self.pooling != "auto",
                 f"--pooling {self.pooling}",
-                "with --objective prompt a vector is that of the mask token",
+                "with --objective prompt the mask token is the vector",
             ),
             (
                 objective in ("softmax", "cosine", "cmlm") and self.temperature is not None,
@@ -641,14 +640,14 @@ RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "trust_remote_c
     "encoding",
     "gradient_checkpointing",
 }
-"""Settings that cannot change the results of a run; all others make runs incomparable. An encoding
-changes the data, whose fingerprints are compared."""
+"""Settings that cannot change the results of a run; runs that differ in others are incomparable. An
+encoding changes the data, and their fingerprints are compared."""
 RENAMED = {
     "active_vocabulary": "sparse_embeddings",
     "label_pieces": "label_subwords",
     "own_metrics": "custom_metrics",
 }
-"""Old names of settings, and their new names; the old ones are accepted for one release."""
+"""New names of settings by old name; old names are accepted for one release."""
 REMOVED = frozenset({"cuda_graphs"})
 """Settings that runs of earlier versions may contain; they never changed results."""
 
@@ -751,7 +750,7 @@ def max_context_subwords(context: str, max_length: int) -> int:
 
 
 def choices(config: type[TrainConfig], name: str) -> tuple[str, ...]:
-    """Return the legal values of a ``Literal`` field; none if there is no such field."""
+    """Return the legal values of a ``Literal`` field; empty if the task has no such field."""
     return get_args(get_type_hints(config).get(name))
 
 
@@ -764,7 +763,7 @@ def settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def from_settings(config: type[TrainConfig], values: Mapping[str, Any]) -> TrainConfig:
-    """Return the configuration of saved ``settings``, also those of older versions."""
+    """Return the configuration of saved ``settings``, also from older versions."""
     current = current_settings(values).items()
     typed: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in current}
     if unknown := typed.keys() - {field.name for field in dataclasses.fields(config)}:
@@ -773,7 +772,7 @@ def from_settings(config: type[TrainConfig], values: Mapping[str, Any]) -> Train
 
 
 def current_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``settings``, also those of older versions, in a form that can be compared.
+    """Return ``settings``, also from older versions, in a form that can be compared.
 
     With --init-from, the model sets no weights: an older version saved the default if it was unset.
     """

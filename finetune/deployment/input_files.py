@@ -1,7 +1,7 @@
 """Inputs for an exported model from files: CSV, TSV, JSON, JSON Lines and plain lines.
 
-An export holds a copy of this file: it imports the standard library only. The usual names of
-columns are those of the readers in ``finetune.data``, which the export writes down.
+An export holds a copy of this file: it imports the standard library only. The export also stores
+the usual names of columns from the readers in ``finetune.data``.
 """
 
 from __future__ import annotations

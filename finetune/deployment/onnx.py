@@ -2,11 +2,11 @@
 
 The graph of a text classifier or tagger takes the inputs of Optimum: padded ``input_ids``,
 ``attention_mask`` and, if model and tokenizer use segments, ``token_type_ids``, all int64 [N, L]
-with any N and L. It returns ``logits``, float32 [N, C], for tags [N, L, C]. That of a span scorer
-also takes the index of the first subword of each ``words`` [N, W] (and, for means of subwords,
-``word_lengths`` [N, W]) and returns logits [N, W, K, C] of candidates of K widths, or [N, W, W, C]
-of first and last words. The logits must equal those of the head on texts of different lengths,
-alone and in batches.
+with any N and L. It returns ``logits``, float32 [N, C], for tags [N, L, C]. The graph of a span
+scorer also takes the index of the first subword of each of the ``words`` [N, W] (and, for means of
+subwords, ``word_lengths`` [N, W]) and returns logits [N, W, K, C] of candidates of K widths, or
+[N, W, W, C] of first and last words. The logits must equal the logits of the head on texts of
+different lengths, alone and in batches.
 """
 
 from __future__ import annotations
@@ -132,14 +132,14 @@ def export_onnx(
 
     The folder gets ``model.onnx``, the tokenizer, ``config.json`` with the labels,
     ``finetune.json``, ``predictor.json`` and the package ``predictor``, which predicts without
-    torch, transformers and this package. After an error the folder is not made.
+    torch, transformers and this package. After an error there is no folder.
 
     Args:
         run: The run.
         output: The new folder.
         int8: Quantize weights to 8 bits, and measure the score before and after on validation.
-        max_loss: Points of the score that this may cost.
-        data: The data whose validation split measures it; None is that of the run.
+        max_loss: Points of the score that quantization may cost.
+        data: The data with the validation split; None takes the data of the run.
 
     Raises:
         UserError: Packages are missing, the output is not empty, the model cannot be exported, the
@@ -249,7 +249,7 @@ def _license_text(source: Path) -> str:
 def package_files() -> dict[str, str]:
     """Return the files of the package ``predictor``: the modules that predict, by file name.
 
-    They are those of the toolkit; imports of each other become relative.
+    They are copies of the toolkit's modules with relative imports.
     """
     files = {"__init__.py": _INIT, "__main__.py": _MAIN}
     todo = [predictor_command.__name__]
@@ -309,7 +309,7 @@ def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
     if data is None and saved.is_file():
         if read_object(saved).get("fingerprint", found.fingerprint) != found.fingerprint:
             raise UserError(
-                f"{found.name}: is not what {source.parent} was trained on any more, and --int8 "
+                f"{found.name}: changed since the training of {source.parent}, and --int8 "
                 "measures the loss of score on its validation data: restore them, or name "
                 "validation data with --data validation=FILE."
             )
@@ -387,7 +387,7 @@ def _export(task: Task, head: Any, fresh: Path, output: Path) -> Exported:
     groups = _batches(task)
     segments = head.encoder.num_segments > 1 and task.tokenizer.uses_segments
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if segments else [])]
-    traced = _inputs(head, names, pack(groups[3]))  # two sequences, of which one is padded
+    traced = _inputs(head, names, pack(groups[3]))  # two sequences, one of them padded
     kind = head.encoder.model.config.model_type
     module: nn.Module
     axes: tuple[str, ...]
@@ -501,7 +501,7 @@ class SpanLogits(nn.Module):
 def trace(
     module: nn.Module, kind: str, inputs: Mapping[str, Tensor], path: Path, axes: Sequence[str]
 ) -> None:
-    """Write the graph of a module whose inputs are [N, L], those of words [N, W].
+    """Write the graph of a module with inputs of tokens [N, L] and of words [N, W].
 
     ``axes`` name the dimensions of its logits that may have any size.
 

@@ -24,7 +24,7 @@ from finetune.deployment.onnx_model import GRAPH, OnnxModel
 QUANTIZED = ("MatMul", "Gemm", "Gather")
 """Operators whose weights become int8: products, and embeddings, which are most of the size."""
 CALIBRATION = 64
-"""Sequences that are run to find large components."""
+"""Number of sequences to run to find large components."""
 OUTLIERS = 0.05
 """Fraction of the components of an input that may be divided."""
 GAIN = 1.3

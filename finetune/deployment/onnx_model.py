@@ -26,13 +26,13 @@ from finetune.tasks.decoding import SpanDecoder, TagDecoder, TextDecoder
 from finetune.types import Encoding, Example, Partial, Prediction, UserError
 
 GRAPH, SETTINGS = "model.onnx", "predictor.json"
-"""Files of an export: the graph, and what else a prediction needs."""
+"""Files of an export: the graph, and the settings for predictions."""
 INPUTS = {"input_ids", "attention_mask", "token_type_ids", "words", "word_lengths"}
 """The inputs that a graph may have."""
 LOGITS = "logits"
 """Its output."""
 CHUNK = 4096
-"""Number of inputs that are read at a time."""
+"""Number of inputs to read at a time."""
 TOKENS = 512
 """Tokens of a batch, padding included: larger batches leave the cache of a CPU."""
 DECODERS = {"classify": TextDecoder, "nli": TextDecoder, "tag": TagDecoder, "ner": SpanDecoder}
@@ -100,7 +100,7 @@ class OnnxModel:
 
     @property
     def reads_words(self) -> bool:
-        """True if inputs are words, or texts that are split into words."""
+        """True if inputs are words, or texts to split into words."""
         return self.task in ("tag", "ner")
 
     def predict(self, inputs: Sequence[Input]) -> list[Prediction]:
@@ -211,8 +211,8 @@ class OnnxModel:
         """Predict lines, and yield JSON.
 
         A line is a text; JSON of a text, a pair of texts or words; or an object such as
-        ``{"text": …}``, with ``text_pair``, or with ``tokens`` or ``words``. The ``id`` of an
-        object is that of its prediction, other keys are left out.
+        ``{"text": …}``, with ``text_pair``, or with ``tokens`` or ``words``. The prediction keeps
+        the ``id`` of an object, and no other key.
         """
         numbered = enumerate(line.rstrip("\r\n") for line in lines)
         return self._json(_parsed(line, number, self.reads_words) for number, line in numbered)
@@ -275,8 +275,8 @@ def _parsed(line: str, number: int, reads_words: bool) -> tuple[Input, Any]:
         found = json.loads(line)
     except ValueError as error:
         raise UserError(
-            f"line {number + 1}: begins like a JSON object and is none ({error}): write a text "
-            "that begins with a brace as a JSON string, in quotation marks."
+            f"line {number + 1}: not a valid JSON object ({error}): write a text that begins with "
+            "a brace as a JSON string, in quotation marks."
         ) from error
     return _of_object(found, number, reads_words)
 

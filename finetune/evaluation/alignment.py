@@ -32,8 +32,8 @@ class AlignedPredictions(NamedTuple):
     list for each sentence), ``spans``, ``relations``, ``subwords`` (a list for each sequence) or
     ``senses`` (names for each target). ``schemes`` are the tag schemes of gold and predictions,
     None where tags do not spell spans. ``rows`` are the lines of the prediction file, which may
-    hold probabilities; they were aligned ``by`` id or position. ``characters`` and ``positive`` are
-    those of ``Pairs``.
+    hold probabilities; they were aligned ``by`` id or position. ``Pairs`` explains ``characters``
+    and ``positive``.
     """
 
     kind: str
@@ -82,7 +82,7 @@ class Gold(NamedTuple):
 
 
 def align(file: PredictionFile, gold: Gold, kind: str | None = None) -> AlignedPredictions:
-    """Align predictions with gold, as a kind, by default that of the file.
+    """Align predictions with gold, as a kind of values; the default is the kind of the file.
 
     ``spans`` reads the spans that tags spell; of kind ``number``, whole numbers are not classes.
     """
@@ -225,9 +225,8 @@ def _pair_rows(
 ) -> tuple[list[tuple[tuple[str, dict[str, Any]], Any]], str]:
     """Return the rows of predictions with their ``file:line``, each with its gold example.
 
-    They are aligned by id where both sides have ids, also where those of predictions are the row
-    numbers of a gold file without ids; else by position. Systems may leave examples without words
-    or gold out.
+    Rows are aligned by id if both sides have ids, or the ids of predictions are the row numbers of
+    a gold file without ids; else by position. Systems may leave out examples without words or gold.
     """
     words = [not isinstance(each, TokenExample) or bool(each.words) for each in gold.examples]
     golds = [gold_of(each) is not None for each in gold.examples]
@@ -270,7 +269,7 @@ def align_ids(
     name: str,
     needed: Sequence[object] = (),
 ) -> list[int | None]:
-    """Return the index of the row of each id, None for those that are missing and not needed.
+    """Return the index of the row of each id; None for missing rows that are not needed.
 
     ``places`` are the ``file:line`` of the ids in the file ``name``.
 
@@ -344,7 +343,7 @@ def _align_spans(file: PredictionFile, gold: Gold) -> AlignedPredictions:
 
 
 def _align_relations(file: PredictionFile, gold: Gold) -> AlignedPredictions:
-    """Align relations, whose spans are predicted or given: they need not be those of gold."""
+    """Align relations; their spans may differ from the gold spans."""
     if all(each.relations is None for each in gold.examples if isinstance(each, TokenExample)):
         raise DataError(f"{gold.name}: no `relations` to score against.")
     pairs, by = _pair_rows(file, gold, lambda example: example.relations)
@@ -364,7 +363,7 @@ def _predicted_relations(
 ) -> tuple[Relation, ...]:
     """Return the predicted relations in words of the gold example.
 
-    Gold may have more words of the same text: those of texts are split where gold spans end.
+    Gold may have more words, because words of a text are split where gold spans begin or end.
     """
     words = row.get("words", row.get("tokens"))
     texts = isinstance(words, list) and all(isinstance(word, str) for word in words)
@@ -425,13 +424,13 @@ def _predicted_spans(where: str, row: Mapping[str, Any], example: TokenExample) 
         )
     if text not in (None, example.text):
         raise DataError(
-            f"{where}: the text is not that of {example.where}: the files do not belong together."
+            f"{where}: the text differs from {example.where}: the files do not belong together."
         )
     return read_spans(spans, where, len(example.words), example.text, example.offsets)
 
 
 def _check_words(where: str, words: Any, example: TokenExample) -> None:
-    """Refuse a prediction for other words than those of the gold example."""
+    """Raise DataError if a prediction has other words than the gold example."""
     if not isinstance(words, list) or len(words) != len(example.words):
         found = quantity(len(words), "word") if isinstance(words, list) else f"{words!r:.60}"
         raise DataError(
@@ -449,7 +448,7 @@ def _check_words(where: str, words: Any, example: TokenExample) -> None:
 def with_probabilities(run: AlignedPredictions) -> list[list[tuple[float, bool]]] | None:
     """Return the probability of each prediction and whether it is correct, for each example.
 
-    For sets of labels, that of every label. None where not all probabilities are known.
+    Sets of labels have a probability for every label. None if a probability is unknown.
     """
     found: list[list[tuple[float, bool]]] = []
     if run.kind == "label" and (values := predicted_label_probabilities(run)):
@@ -517,7 +516,7 @@ def span_probabilities(
 ) -> list[dict[Span, float]]:
     """Return the known probabilities of the spans of each sentence.
 
-    That of a span that tags spell is the mean over its words, also for a missed gold span.
+    A span spelled by tags, also a missed gold span, has the mean probability of its words.
     """
     if run.kind == "tags" and (words := word_probabilities(run)):
         return [

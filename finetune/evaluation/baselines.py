@@ -24,7 +24,7 @@ SELECTING_METRICS = (
 )
 """The metrics of tasks in which no single label is a prediction for every example."""
 CHANCE_LEVELS = {"pearson": 0.05, "spearman": 0.05, "spearman_all": 0.05, "matthews": 0.05}
-"""A correlation up to these values is that of a degenerate run; for other metrics it is 0."""
+"""Largest correlation of a degenerate run; for other metrics it is 0."""
 
 
 class Baseline(NamedTuple):
@@ -83,10 +83,10 @@ def degenerate(
     baselines: Mapping[str, Baseline],
     metric: str | None = None,
 ) -> Iterator[str]:
-    """Yield the reasons why a run is degenerate; none for a run that learned something.
+    """Yield the reasons why a run is degenerate.
 
-    A run is degenerate if a score is not finite, if every prediction is the same, or if its score
-    is not above that of the majority class. ``metric`` is that of the configuration.
+    A run is degenerate if a score is not finite, if all predictions are equal, or if its score is
+    not above the majority-class baseline. ``metric`` comes from the configuration.
     """
     for split, values in metrics.items():
         if bad := [name for name, value in values.items() if not math.isfinite(value)]:
@@ -109,7 +109,7 @@ def _is_known(metric: str | None) -> bool:
 
 
 def _only_prediction(path: Path) -> str | None:
-    """Describe the one prediction that all examples of a file got; None where they differ."""
+    """Describe the prediction that all examples of a file share; None if predictions differ."""
     if not path.is_file():
         return None
     found: set[str] = set()

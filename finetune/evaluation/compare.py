@@ -64,9 +64,9 @@ def compare_systems(
 ) -> SystemComparison:
     """Compare two systems, each given by the predictions of one or several runs (``find_system``).
 
-    Gold, columns, training data and encoding are those of ``align_runs``. The default metric is
-    that of training; `FILE.py:FUNCTION` is an own one. ``unit`` is the resampling unit: ``example``
-    or ``document``.
+    ``align_runs`` explains gold, columns, training data and encoding. ``metric`` may be
+    `FILE.py:FUNCTION`; the default is the metric of training. ``unit`` is the resampling unit:
+    ``example`` or ``document``.
     """
     _check_resamples(resamples)
     systems = find_system(first, split), find_system(second, split)
@@ -147,7 +147,7 @@ def _count(
 
 
 class Entry(NamedTuple):
-    """A system on a data set, as the user named both; ``runs`` are those of ``find_system``."""
+    """A system on a data set, as the user named both; ``find_system`` gives its ``runs``."""
 
     system: str
     data: str
@@ -158,8 +158,8 @@ class TableScore(NamedTuple):
     """The score of a system on a data set, and its tests against the baseline.
 
     ``deviation`` is the standard deviation over runs, None for one run. The p-values are None for
-    the baseline, and where it has no run on the data set. ``p`` is the larger of both p-values,
-    adjusted for all comparisons of the table (Holm).
+    the baseline, and if the baseline has no run on the data set. ``p`` is the larger p-value of
+    both tests, adjusted for all comparisons of the table (Holm).
     """
 
     system: str
@@ -211,7 +211,7 @@ def score_systems(
 ) -> tuple[list[TableScore], list[str]]:
     """Score systems on data sets, and test each of them against the ``baseline``.
 
-    The options are those of ``compare_systems``. The second value are notes for the reader.
+    ``compare_systems`` explains the options. Also returns notes for the reader.
     """
     _check_resamples(resamples)
     table: list[TableScore] = []
@@ -259,7 +259,7 @@ def score_systems(
 
 
 class FoldComparison(NamedTuple):
-    """The mean scores of two systems on the same folds; ``p`` is that of their difference."""
+    """The mean scores of two systems on the same folds, and the p-value of their difference."""
 
     metric: str
     first: Estimate
@@ -272,7 +272,7 @@ class FoldComparison(NamedTuple):
 def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldComparison:
     """Compare two systems that ``--folds`` trained, by the corrected resampled t-test.
 
-    The test (Nadeau & Bengio, 2003) is on the differences of the scores of each fold. Its null
+    The test (Nadeau & Bengio, 2003) takes the difference of the scores on each fold. Its null
     hypothesis is that both ways of training have the same expected score.
     """
     found = [read_object(folder / "folds.json", {"metrics": dict}) for folder in (first, second)]
@@ -331,7 +331,7 @@ def verdict(comparison: SystemComparison) -> str:
 
 
 def seed_note(comparison: SystemComparison) -> str:
-    """Return what the verdict implies for runs with other seeds."""
+    """Return a note on what the verdict implies for runs with other seeds."""
     result = comparison.result
     if result.deviation is None:
         return "With one run of each system, the result may not hold for other seeds."

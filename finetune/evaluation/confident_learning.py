@@ -39,11 +39,11 @@ def probable_label_errors(probabilities: np.ndarray, given: np.ndarray) -> list[
 
 
 def confident_classes(probabilities: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """Return the most likely class [N] of which the model is confident, -1 where there is none.
+    """Return the most likely class [N] of which the model is confident, or -1.
 
-    A model is confident of a class where its probability reaches the mean probability of the class
-    in the examples labeled so. Unlike in the paper, a class that is not more likely than the label
-    does not count: a rare class that a model cannot predict has a threshold near 0.
+    A model is confident of a class if its probability reaches the mean probability of the class
+    over the examples with this label. Unlike in the paper, the class must also be more likely than
+    the label: a rare class that a model cannot predict has a threshold near 0.
     """
     if len(given) == 0:
         return np.zeros(0, dtype=int)

@@ -40,7 +40,7 @@ TITLES = {
     "position": "By position of the word in the sentence",
     "in training": "By occurrence in the training data",
     "text length": "By length of the text in words",
-    "read as": "By what the model read in place of the subword",
+    "read as": "By input in place of the subword",
     "in training text": "By occurrences of the subword in the training text",
     "pos": "By part of speech",
 }
@@ -86,7 +86,7 @@ def analyze(
     positive: str | None = None,
     encoding: str = "utf-8",
 ) -> Analysis:
-    """Analyze a prediction file, or that of a run folder (``align_runs`` names the arguments)."""
+    """Analyze the predictions of a file or run folder (``align_runs`` explains the arguments)."""
     system = find_system(predictions, split)
     if len(system.files) != 1:
         raise UserError(
@@ -109,7 +109,7 @@ def analyze_predictions(
     gold: str = "",
     aligned_by: str = "",
 ) -> Analysis:
-    """Analyze aligned predictions; ``vocabulary`` is that of the system's training data."""
+    """Analyze aligned predictions; ``vocabulary`` has the words of the system's training data."""
     found = Analysis(predictions, gold, aligned_by, run.kind, len(run.gold), score_aligned(run))
     pairs = [pair for each in alignment.with_probabilities(run) or () for pair in each]
     found.confidences = [probability for probability, _ in pairs], [right for _, right in pairs]

@@ -26,9 +26,9 @@ class ErrorCase:
     """One wrong prediction, or one missed gold label or span.
 
     Gold and prediction are JSON values: a label, a number, or a span with its ``start``, ``end``,
-    ``label`` and ``text``; None if one side has nothing that corresponds to the other. The
-    confidence is the probability of the prediction, None where it is not known. The excerpt is the
-    part of the text to show, with the span in brackets.
+    ``label`` and ``text``; one of them is None if nothing corresponds to the other. The confidence
+    is the probability of the prediction, None if unknown. The excerpt is the part of the text to
+    show, with the span in brackets.
     """
 
     category: str
@@ -55,9 +55,9 @@ def span_errors(
     predicted: Sequence[Collection[Span]],
     probabilities: Sequence[Mapping[Span, float]] = (),
 ) -> list[ErrorCase]:
-    """List every gold or predicted span that is wrong, in one error each, in the order of the data.
+    """List every missed gold span and wrong predicted span, in the order of the data.
 
-    The probability of a missed gold span is that of predicting nothing there.
+    The confidence of a missed gold span is the probability of predicting nothing there.
     """
     found = []
     probabilities = probabilities or [{}] * len(examples)
@@ -101,8 +101,8 @@ def label_errors(run: AlignedPredictions) -> list[ErrorCase]:
 def contradictions(run: AlignedPredictions) -> list[ErrorCase]:
     """List the texts whose gold label may be wrong, the most confident prediction first.
 
-    Nothing is found (``probable_label_errors``) if texts have probabilities of different labels, or
-    if those of a gold label are missing.
+    The list is empty (``probable_label_errors``) if texts have probabilities of different labels,
+    or lack the probability of a gold label.
     """
     probabilities = alignment.label_probabilities(run)
     names = sorted(probabilities[0]) if probabilities else []
@@ -160,7 +160,7 @@ def relation_errors(run: AlignedPredictions) -> list[ErrorCase]:
 
 
 def number_errors(run: AlignedPredictions) -> list[ErrorCase]:
-    """List all texts, those with the largest errors first."""
+    """List all texts, the largest error first."""
     rows = zip(run.examples, run.gold, run.predicted, strict=True)
     errors = [_text_error("error", *row, None) for row in rows]
     return sorted(errors, key=lambda error: -abs(error.gold - error.predicted))
@@ -172,13 +172,13 @@ def count_categories(errors: Iterable[ErrorCase]) -> dict[str, int]:
 
 
 def most_confident(errors: Iterable[ErrorCase], number: int) -> list[ErrorCase]:
-    """Return the errors with the highest confidence; none where it is not known."""
+    """Return the errors with the highest confidence; empty if confidences are unknown."""
     known = [error for error in errors if error.confidence is not None]
     return sorted(known, key=_negative_confidence)[:number]
 
 
 def first_by_category(errors: Sequence[ErrorCase], number: int) -> dict[str, list[ErrorCase]]:
-    """Return the first errors of each category, the most confident ones where that is known."""
+    """Return the first errors of each category; the most confident ones if confidence is known."""
     by_category: dict[str, list[ErrorCase]] = {name: [] for name in count_categories(errors)}
     for error in sorted(errors, key=_negative_confidence):
         by_category[error.category].append(error)

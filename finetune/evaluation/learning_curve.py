@@ -28,16 +28,16 @@ class PowerLaw(NamedTuple):
     exponent: float
 
     def at(self, size: float) -> float:
-        """Return the score with so many training examples."""
+        """Return the score with ``size`` training examples."""
         return float(self.limit - self.scale * size**-self.exponent)
 
 
 class LearningCurve(NamedTuple):
-    """Scores by number of training examples, the fitted law, and what it predicts.
+    """Scores by number of training examples, the fitted law, and its predictions.
 
     ``predicted`` has an interval for each number of examples, measured or not. ``checked`` is the
     prediction for the largest measured number by a law fitted without it. Both are empty, and the
-    law is None, where too few sizes are measured.
+    law is None, if too few sizes are measured.
     """
 
     metric: str
@@ -116,7 +116,7 @@ def _predict(best: PowerLaw, laws: np.ndarray, size: int) -> Estimate:
 
 
 def _laws(metric: str, scores: Mapping[int, Sequence[float]]) -> tuple[PowerLaw, np.ndarray]:
-    """Return the law of the scores, and those of resampled scores [R, 3].
+    """Return the law of the scores, and the laws [R, 3] of resampled scores.
 
     A resample draws the runs of a size with replacement and adds the residuals of their mean: with
     one run of each size only the residuals vary.

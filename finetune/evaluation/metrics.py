@@ -43,7 +43,7 @@ NUM_BINS = 15
 def item_counts(pairs: Pairs, strict: bool = False, name: str | None = None) -> np.ndarray:
     """Return the numbers of correct, predicted and gold labels, words or spans [N, 3].
 
-    With ``name``, only those of one label, tag or span type.
+    With ``name``, count one label, tag or span type only.
     """
     sides: Sequence[Any] = items_of(pairs, strict)
     if name is not None:
@@ -531,7 +531,7 @@ def text_scores(
 ) -> dict[str, float]:
     """Return the scores of texts, of kind "label", "labels" or "number" (``pair``).
 
-    Averages are those of scikit-learn: of single labels over those that occur, of label sets over
+    Averages equal scikit-learn's: of single labels over the labels that occur, of label sets over
     all ``labels``. Two labels also have the ``f1`` of the ``positive`` class.
     Ties share their mean rank, as in scipy. The correlation with a constant is 0.0.
 
@@ -569,11 +569,11 @@ def span_scores(
 ) -> dict[str, float]:
     """Return the scores of spans that may nest; a span is correct if start, end and label are.
 
-    ``span_f1_strict`` is a micro average, that of seqeval's strict mode on flat data, and
+    ``span_f1_strict`` is a micro average (on flat data, seqeval's strict mode), and
     ``span_f1_strict:TYPE`` the F1 of a type. Nested gold also has ``span_f1_outermost``,
     ``span_f1_inner`` and counts of inner spans. A repeated span counts once. With ``characters``
-    (``spans_in_characters``) also ``span_f1_characters``: gold that words cannot represent is
-    missed.
+    (``spans_in_characters``) there is also ``span_f1_characters``, in which gold that words cannot
+    represent is missed.
     """
     pairs = pair("spans", gold, predicted, characters=characters)
     found = scores(pairs)
@@ -591,9 +591,9 @@ def relation_scores(
 
     A relation is correct in ``relation_f1_strict`` if its label and both spans are, with their
     types ("Rel+" of Bekoulis et al. 2018), and in ``relation_f1`` if its label and the boundaries
-    of both spans are. ``relation_f1_strict:LABEL`` is that of a label, and ``relation_f1_macro``
-    the mean over the labels that occur: the official score of SemEval-2010 task 8 where each
-    sentence has one pair (Hendrickx et al. 2010).
+    of both spans are. ``relation_f1_strict:LABEL`` is the F1 of a label, and ``relation_f1_macro``
+    the mean over the labels that occur: the official score of SemEval-2010 task 8 if each sentence
+    has one pair (Hendrickx et al. 2010).
     """
     pairs = pair("relations", gold, predicted)
     by_label = zip(pairs.names, f1(total(class_counts, pairs)).tolist(), strict=True)
@@ -608,7 +608,7 @@ def class_scores(
 ) -> dict[str, dict[str, float]]:
     """Return ``precision``, ``recall``, ``f1`` and ``support`` (gold count) of each name in order.
 
-    Names are the labels, plain tags or span types that occur. The arguments are those of ``pair``.
+    Names are the labels, plain tags or span types that occur. ``pair`` explains the arguments.
     """
     pairs = pair(kind, gold, predicted, schemes=schemes)
     return {
@@ -648,7 +648,7 @@ def tagging_scores(
     seqeval's default mode); ``span_f1_strict`` counts only spans that are spelled as the scheme
     demands (seqeval's strict mode): a lone ``I-PER`` is a span in the first only. Tags without a
     scheme, such as parts of speech, get the scores of single labels, by word. ``predicted_scheme``
-    is that of the predictions where it is not that of gold; ``characters`` as in ``span_scores``.
+    is given if predictions have another scheme than gold; ``characters`` as in ``span_scores``.
 
     Raises:
         UserError: The numbers of sentences or words differ, or a tag is not in its scheme.

@@ -24,15 +24,16 @@ class Pairs:
 
     ``kind`` is a key of ``metrics.METRICS``: "label" (a name), "labels" (a collection of names),
     "number", "tags" (a tag for each word, which spell spans), "plain tags" (which do not), "spans"
-    (a collection of ``Span``), "relations" (a collection of ``Relation``), "subwords" (those at
-    masked positions, with ``losses``), or "senses" (a collection of names for a target; one of gold
-    is enough).
+    (a collection of ``Span``), "relations" (a collection of ``Relation``), "subwords" (at masked
+    positions, with ``losses``), or "senses" (a collection of names for a target; predicting one
+    gold sense is enough).
     ``names`` are the sorted labels, plain tags or span types of all compared runs,
-    ``all_predicted`` their numbers. ``labels`` are those of the model, if known. ``confidences``
-    hold for each example the probability and correctness of each prediction. ``characters`` are the
-    gold and predicted spans of each text in characters, for gold in characters. ``positive`` is the
-    positive class of two labels. ``boundary_losses`` are those of the span boundary objective,
-    ``next_sentences`` gold and prediction of next sentence prediction, [0 or 1, 0 or 1] or empty.
+    ``all_predicted`` their numbers. ``labels`` are the labels of the model, if known.
+    ``confidences`` hold for each example the probability and correctness of each prediction.
+    ``characters`` are the gold and predicted spans of each text in characters, for gold in
+    characters. ``positive`` is the positive class of two labels. ``boundary_losses`` are losses of
+    the span boundary objective, ``next_sentences`` gold and prediction of next sentence prediction,
+    [0 or 1, 0 or 1] or empty.
     """
 
     kind: str
@@ -201,8 +202,8 @@ def positive_label(
 ) -> str:
     """Return the positive class of two labels: the given one, else by name, else the rarer.
 
-    ``counts`` are those of gold. Of labels that are equally frequent it is the last in alphabetical
-    order.
+    ``counts`` counts the gold labels. If both labels are equally frequent, the alphabetically last
+    one is positive.
 
     >>> positive_label(["spam", "ham"], {"spam": 20, "ham": 80})
     'spam'

@@ -70,7 +70,7 @@ KINDS: Registry[PredictionKind] = Registry(
 class PredictionFile:
     """The lines of a prediction file: one JSON object for each example with its ``file:line``.
 
-    ``lines`` are those of columns, which may hold gold.
+    ``lines`` are the lines of a file in columns, which may hold gold.
     """
 
     path: Path
@@ -113,7 +113,7 @@ class PredictionFile:
 def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
     """Read a prediction file, whose format is found from its name or its first line.
 
-    JSON Lines, by their suffix, and standard input are UTF-8; ``encoding`` is that of other files.
+    JSON Lines (by suffix) and standard input are UTF-8; ``encoding`` applies to other files.
     """
     always_utf_8 = str(path) == "-" or format_of(path) in ("jsonl", "json")
     opened = open_data(path, encoding=UTF_8 if always_utf_8 else encoding)
@@ -181,7 +181,7 @@ def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
 
 
 def gold_record(example: Example) -> dict[str, Any]:
-    """Return the gold of an example, and what is needed to show it, as JSON values.
+    """Return the gold of an example, and the fields needed to show it, as JSON values.
 
     ``gold`` of words is an object with ``tags`` or ``spans`` or both, and perhaps ``relations``.
     """
@@ -273,7 +273,7 @@ _TYPES = {
     "follows": bool,
     "follows_score": float,
 }
-"""The types of the keys of a line, but for those of the prediction and its gold."""
+"""The types of the keys of a line, except prediction and gold."""
 
 
 def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:

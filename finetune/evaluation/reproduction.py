@@ -72,7 +72,7 @@ def run_verdicts(
 ) -> list[ScoreVerdict]:
     """Compare every expected score with the metrics of a run, by split.
 
-    ``differing`` are the settings other than the recipe's, ``fingerprint`` is that of the data.
+    ``differing`` are the settings that differ from the recipe, ``fingerprint`` identifies the data.
     """
     found = []
     for entry in expected:
@@ -108,8 +108,8 @@ def summarize(
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Return statistics over seeds by split and name, from scores by seed, split and name.
 
-    A score that a seed lacks or that is not finite is left out. With ``ratio``, the scores are
-    those of folds, and the interval of ``fold_interval`` is added for test.
+    A score that a seed lacks or that is not finite is left out. With ``ratio``, the scores are of
+    folds, and the interval of ``fold_interval`` is added for test.
     """
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     first = next(iter(metrics.values()), {})

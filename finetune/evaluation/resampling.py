@@ -1,6 +1,6 @@
 """Counts of a metric for each example of each run, from which any resample can be scored.
 
-Most metrics are functions of sums: those of R resamples are one product of matrices. Ranks change
+Most metrics are functions of sums: one matrix product gives the sums of R resamples. Ranks change
 with the resample. R resamples, U resampling units (examples or documents), N examples.
 """
 
@@ -75,7 +75,7 @@ class Counts:
         return self.value(np.stack([xy, zero, zero, xx, yy, number], axis=-1))
 
     def concatenate(self, other: Counts) -> Counts:
-        """Return these units followed by those of another run."""
+        """Return these units followed by the units of another run."""
         unit = None
         if self.unit is not None and other.unit is not None:
             unit = np.concatenate([self.unit, other.unit + self.num_units])
@@ -112,7 +112,7 @@ def count_metric(
 
     The metric is a name in ``metrics.METRICS``; the precision, recall or F1 of one label, tag or
     type, such as ``f1:NAME`` and ``span_f1_strict:TYPE``; or the score of a subgroup in a table of
-    ``finetune analyze`` (``subgroup_metrics``). A UserError names those that the predictions have.
+    ``finetune analyze`` (``subgroup_metrics``). A UserError names the metrics of the predictions.
     """
     pairs = comparable(runs)
     table = METRICS[pairs[0].kind]

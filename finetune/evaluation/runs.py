@@ -143,12 +143,15 @@ def align_runs(
 ) -> AlignedRuns:
     """Read prediction files for the same examples and align them with the same gold.
 
-    ``gold`` is a file; None for the gold that a prediction file holds, and the vocabulary of its
-    run. ``train`` is a file with training data, to tell seen from unseen words. ``columns`` names
-    columns of these files by role, and ``usual_columns`` those to read where a file has them
-    (default: those of the run of the predictions). ``positive`` is the positive class of two
-    labels, by default that of the runs, else that of ``positive_label``. ``encoding`` is that of
-    all files but JSON Lines with predictions.
+    Args:
+        paths: Prediction files or run folders.
+        gold: A file; None takes the gold in a prediction file, and the vocabulary of its run.
+        train: A file with training data, to tell seen from unseen words.
+        columns: Columns of these files by role.
+        usual_columns: Columns to read if a file has them; the default is the columns of the run.
+        encoding: Encoding of all files except JSON Lines with predictions.
+        positive: The positive class of two labels; the default is the class of the runs, else
+            ``positive_label`` chooses.
     """
     files = _in_one_order([read_predictions(path, encoding) for path in paths])
     kinds = [file.kind for file in files]
@@ -191,9 +194,9 @@ def align_runs(
 
 
 def _positive(runs: Sequence[AlignedPredictions], given: str | None) -> tuple[str | None, str]:
-    """Return the positive class: the given one, that of the models, or ``positive_label``.
+    """Return the positive class: the given class, the class of the models, or ``positive_label``.
 
-    Where it follows from neither of them nor from the names, a note says so.
+    The second value is a note if only frequency decided.
     """
     labels: set[str] = set()
     if runs[0].kind == "label":
@@ -208,12 +211,12 @@ def _positive(runs: Sequence[AlignedPredictions], given: str | None) -> tuple[st
     positive = positive_label(labels, Counter(runs[0].gold), known)
     if known or named_positive(labels):
         return positive, ""
-    note = f"f1 is that of {positive!r}, the rarer label of gold; --positive names another."
+    note = f"f1 scores {positive!r}, the rarer label of gold; --positive names another."
     return positive, note
 
 
 def _in_one_order(files: Sequence[PredictionFile]) -> list[PredictionFile]:
-    """Return the files with their rows in the order of one of them, by id where they have ids.
+    """Return the files with their rows in the order of one of them, by id if they have ids.
 
     Files of senses, which may leave targets out, stay as they are.
     """

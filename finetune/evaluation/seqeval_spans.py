@@ -18,7 +18,7 @@ from finetune.data.tag_schemes import spans_to_tags, strict_spans
 Tags = tuple[str, ...]
 
 _PREFIXES = {"L": "E", "U": "S", "M": "I"}
-"""The prefixes of BILOU and BMES as those of BIOES, the only ones of seqeval's default mode."""
+"""BIOES prefixes for BILOU and BMES, as seqeval's default mode knows no others."""
 
 
 def seqeval_counts(
@@ -26,8 +26,9 @@ def seqeval_counts(
 ) -> np.ndarray:
     """Return the correct, predicted and gold spans by seqeval's default and strict modes [2, 3].
 
-    ``schemes`` are those of gold and of predictions. seqeval's strict mode has no IO, and it reads
-    some illegal IOB1 tags as spans: strictly read spans of these schemes are converted to BIO.
+    ``schemes`` are the tag schemes of gold and of predictions. seqeval's strict mode has no IO, and
+    reads some illegal IOB1 tags as spans: spans of these schemes are read strictly here and
+    converted to BIO.
     """
     from seqeval.metrics.sequence_labeling import get_entities  # loads scikit-learn
     from seqeval.scheme import IOB2, IOBES, Entities

@@ -67,17 +67,17 @@ def compare(
     """Compare two systems, each given by the counts of its runs, on the same units.
 
     The null hypothesis of the *bootstrap* is that both systems, trained and tested again, have the
-    same expected score. Units are drawn for all runs alike. The variance across runs is added as a
+    same expected score. All runs share the drawn units. The variance across runs is added as a
     multivariate Student t: drawing runs with replacement would count the interaction of runs and
     units three times (Owen 2007, "The pigeonhole bootstrap"). For the difference, both systems are
-    assumed to vary alike. With two runs each the test rejects about twice as often as it should. p
-    is the fraction of resamples whose difference is at least as far from the observed one as that
-    is from 0 (Efron & Tibshirani 1993, section 16.4; Berg-Kirkpatrick et al. 2012). Intervals are
-    percentiles, and those of each system are the ones of ``estimate``.
+    assumed to have the same variance. With two runs each the test rejects about twice as often as
+    it should. p is the fraction of resamples whose difference is at least as far from the observed
+    difference as the observed difference is from 0 (Efron & Tibshirani 1993, section 16.4;
+    Berg-Kirkpatrick et al. 2012). Intervals are percentiles; ``estimate`` gives each system's.
 
     The null hypothesis of the *randomization* test is that these runs, as they are trained, are
     equally good. The predictions of all runs of a system on a unit are swapped together. Runs pair
-    up in order; those of the shorter list are used several times.
+    up in order; the shorter list is repeated.
 
     Raises:
         UserError: The numbers of units differ, or there is nothing to compare.

@@ -1,8 +1,8 @@
 """Predicted spans paired with gold spans, and the four criteria of a correct pair.
 
-The criteria are those of SemEval-2013 task 9.1 (Segura-Bedmar, Martínez & Herrero-Zazo 2013):
-``strict`` asks for equal boundaries and type, ``exact`` for equal boundaries, ``type`` for a shared
-word and equal type; ``partial`` is ``exact`` with half credit for a shared word.
+SemEval-2013 task 9.1 defines the criteria (Segura-Bedmar, Martínez & Herrero-Zazo 2013): ``strict``
+asks for equal boundaries and type, ``exact`` for equal boundaries, ``type`` for a shared word and
+equal type; ``partial`` is ``exact`` with half credit for a shared word.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Scores of subgroups of a data set: by length, depth, position, and occurrence in training data.
 
 A grouping assigns every span or word to one subgroup. The subgroups do not overlap, so their counts
-sum to those of the whole data set.
+sum to the counts of the whole data set.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from finetune.evaluation.metrics import subgroup_f1
 from finetune.types import Example, SenseTarget, Span, TextExample, TokenExample
 
 Table = list[dict[str, Any]]
-"""Rows with the same columns, of which the first names the row."""
+"""Rows with the same columns; the first column names the row."""
 Spans = Sequence[Collection[Span]]  # of each sentence
 Words = Sequence[Sequence[str]]  # of each sentence, or their tags, or their subgroups
 SpanGrouping = Callable[[int, Collection[Span]], Mapping[Span, str]]
@@ -74,7 +74,7 @@ class TrainingVocabulary:
 
     @classmethod
     def load(cls, folder: Path) -> TrainingVocabulary | None:
-        """Read the vocabulary of a run from its folder; None where it has none."""
+        """Read the vocabulary of a run from its folder; None if there is no vocabulary."""
         path = folder / VOCABULARY_FILE
         if not path.is_file():
             return None
@@ -94,10 +94,10 @@ class TrainingVocabulary:
 def span_subgroups(
     words: Words, gold: Spans, predicted: Spans, entity_types: Vocabulary | None = None
 ) -> dict[str, Table]:
-    """Score spans in each subgroup of ``span_groupings``; by depth only where spans nest.
+    """Score spans in each subgroup of ``span_groupings``; by depth only if spans nest.
 
     ``found`` counts the gold spans that were predicted, ``correct`` the predicted spans that are in
-    gold: they differ where the subgroup of a span depends on the spans around it (depth).
+    gold. They differ if the subgroup of a span depends on the spans around it (depth).
     """
     tables = {}
     for name, (grouping, order) in span_groupings(words, entity_types).items():

@@ -36,7 +36,7 @@ from finetune.types import UserError, abbreviated, did_you_mean
 FEWEST = 5
 """A label with fewer gold examples keeps its threshold."""
 MOST_CUTS = 50
-"""Cuts to try for a metric that is no function of the counts of labels."""
+"""Thresholds to try for a metric that is not a function of label counts."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,10 @@ def choose(
 ) -> dict[str, float]:
     """Return the threshold of each label that reaches a goal.
 
-    A metric over several labels is raised label by label until no change of one helps. Of equally
-    good cuts the one nearest to ``default`` wins. Labels with fewer than ``FEWEST`` examples keep
-    their value in ``start`` or ``default``. Where no cut reaches the precision, the one with the
-    highest precision is chosen.
+    A metric over several labels is raised label by label until no single change helps. Among
+    equally good thresholds, the nearest to ``default`` wins. Labels with fewer than ``FEWEST``
+    examples keep their value in ``start`` or ``default``. If no threshold reaches the precision,
+    the threshold with the highest precision is chosen.
     """
     start, applies = start or {}, data.applies
     best = np.array([start.get(name, default) for name in data.columns])

@@ -93,15 +93,15 @@ class Embedder:
         combine: Return the mean or the sum of the layers, or ``"none"`` for each of them.
         pooling: Pool a word over its subwords, or a text over its tokens with the special ones, by
             their mean, their maximum, or the first (for a text the CLS token). None is the mean;
-            for texts and a run of ``finetune sentence`` it is the vector that was trained.
+            for texts and a run of ``finetune sentence`` it is the trained vector.
         normalize: Scale each vector to length 1.
-        max_length: Tokens of the longest sequence; by default what the model takes, at most 512.
+        max_length: Tokens of the longest sequence; by default the model's limit, at most 512.
         batching: ``auto``, ``packed`` or ``padded``; changes memory and speed only.
         max_tokens: Tokens of a forward pass; changes memory and speed only.
         options: ``revision`` and ``trust_remote_code`` of the model.
 
     Raises:
-        UserError: The model cannot be loaded, or has no such layer.
+        UserError: The model cannot be loaded, or has fewer layers.
 
     Examples:
         >>> embedder = Embedder("roberta-base", unit="word", layers="last4")  # doctest: +SKIP
@@ -137,9 +137,9 @@ class Embedder:
             CPU_TOKENS if self.device.type == "cpu" else MAX_TOKENS_ON_CUDA
         )
         self.num_windowed = 0
-        """Number of inputs so far that were read in several windows."""
+        """Number of inputs that were read in several windows."""
         self.num_cut = 0
-        """Number of inputs so far that were cut, as a run of ``finetune sentence`` does."""
+        """Number of inputs that were cut, as in a run of ``finetune sentence``."""
         self._trained: tuple[Task, Any] | None = None
         last = self.layers == [self.encoder.num_layers] and combine != "none"
         vectors = None if task is None else task.capability(TextVectors)
@@ -239,7 +239,7 @@ class Embedder:
     def _embed(
         self, inputs: Sequence[_Input], reporter: Reporter, read: int
     ) -> Generator[Embedding, None, int]:
-        """Yield the vectors of inputs, and return the number of sequences that were read so far."""
+        """Yield the vectors of inputs, and return the total number of sequences read."""
         encodings = [self._windows(number, each.subwords) for number, each in enumerate(inputs)]
         self.num_windowed += sum(len(each) > 1 for each in encodings)
         sequences = Encodings.of(encoding for each in encodings for encoding in each)
@@ -266,7 +266,7 @@ class Embedder:
         return scaled
 
     def _windows(self, number: int, subwords: Sequence[list[int]]) -> list[Encoding]:
-        """Return the windows of an input; those of a text do not overlap, as all are pooled."""
+        """Return the windows of an input; windows of a text do not overlap, as all are pooled."""
         room = self.max_length - self.tokenizer.single.num_special
         subwords = [each[:room] for each in subwords]
         overlap = 0 if self.unit == "text" else room // 4

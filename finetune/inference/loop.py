@@ -36,7 +36,7 @@ T = TypeVar("T")
 CPU_TOKENS = 1024
 """Largest number of tokens in a forward pass on a CPU: more do not fit into its caches."""
 CHUNK = 4096
-"""Number of examples of a stream that are sorted by length and searched for duplicates together."""
+"""Number of examples of a stream to sort by length and search for duplicates together."""
 
 
 def predict(
@@ -60,8 +60,8 @@ def predict(
         examples: The examples. Their ids must differ.
         accelerator: The device and the processes that divide the work.
         encoded: The sequences of the examples, to save encoding them.
-        precision: ``bf16``, ``fp16`` or ``fp32``; by default that of the task's configuration (on
-            a CPU fp32 in place of fp16).
+        precision: ``bf16``, ``fp16`` or ``fp32``; by default as in the task's configuration (on a
+            CPU fp32 in place of fp16).
         keep_log_probabilities: Store the log-probabilities of all tags in predictions of words.
         reporter: Shows the progress under ``title``.
         title: See ``reporter``.
@@ -240,7 +240,7 @@ class PredictionStream(Iterator[Prediction]):
     """Predictions for a stream of examples of any length, in order and in bounded memory.
 
     Sentences are read in the context of their document if the model was trained with ``--context``.
-    ``num_cut`` counts the texts or words cut to fit so far, ``num_without_document`` the examples
+    ``num_cut`` counts the texts or words that were cut, ``num_without_document`` the examples
     without a document for a model that reads context, and ``num_blank`` the blank texts, whose
     predictions have no label.
     """

@@ -44,7 +44,7 @@ class SpanPipeline(Pipeline):
     model: SpanClassifier | CrfTagger
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        """Load the task saved with the model; raise UserError if there is none."""
+        """Load the task saved with the model; raise UserError if the model has no task."""
         super().__init__(*arguments, **named)
         self.model.train(False)
         self.task_of_model: Any = saved_task(str(self.model.name_or_path))

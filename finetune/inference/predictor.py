@@ -78,8 +78,8 @@ class Predictor:
             max_tokens: Tokens in a forward pass; changes memory and speed only.
 
         Raises:
-            UserError: The folder holds no saved model, or its task has no such decoding, or no
-                labels named at prediction.
+            UserError: The folder holds no saved model, or its task does not know the decoding or
+                labels given at prediction.
         """
         folder = model_folder(folder)
         task = saved_task(folder)
@@ -141,7 +141,8 @@ class Predictor:
                 offsets. For a model of relations, the predictions of a model of spans. Or examples
                 with ids that differ. Or rows of columns, as for training: a data frame of pandas or
                 polars, a ``datasets.Dataset``, a list of dicts, or a dict of columns.
-            columns: Columns of rows by role, if they are neither those of training nor usual.
+            columns: Columns of rows by role, if they have other names than in training and no usual
+                names.
             documents: For a model trained with ``--context``: any value for the document of each
                 input (None: no document). Consecutive inputs with equal values share context.
         """
@@ -202,7 +203,7 @@ def to_example(task: Task, index: int, item: Input, where: str = "") -> Example:
 
 
 def _check(task: Task, example: TextExample) -> TextExample:
-    """Raise UserError for a pair without what the model compares."""
+    """Raise UserError for a pair without the words that the model compares."""
     check_pair(example, task.record.pairs)
     if marks_words(task.record.config) and example.targets is None:
         raise UserError(

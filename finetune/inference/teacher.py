@@ -1,7 +1,7 @@
 """Outputs of a teacher for distillation: logits and hidden states of sequences, in files.
 
-They are computed once and written as they come, so that memory is that of one forward pass, and
-training maps the files. Shapes: C classes, T tokens, H width.
+They are computed once and written at once, so that memory holds one forward pass, and training maps
+the files. Shapes: C classes, T tokens, H width.
 """
 
 from __future__ import annotations

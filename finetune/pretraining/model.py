@@ -49,7 +49,7 @@ class SpanBoundaryHead(nn.Module):
     """The vector of a subword of a span, from the hidden states beside the span.
 
     s_i = FFN([z_{s-1}; z_{e+1}; p_{i-s+1}]), with twice a linear layer, GELU and LayerNorm. The
-    output matrix is that of the masked language model, with a separate bias.
+    masked language model shares its output matrix, with a separate bias.
     """
 
     def __init__(self, width: int, output_width: int, vocabulary_size: int, config: Any) -> None:
@@ -80,11 +80,11 @@ class SpanBoundaryHead(nn.Module):
 class PretrainingModel(MaskedLanguageModel):
     """A masked language model with span boundary objective and next sentence prediction.
 
-    The targets of a batch are those of ``MaskedLanguageModel``, and for the B boundary losses
-    ``boundary``, indices into the M targets, ``left`` and ``right``, rows of the T tokens, and
-    ``offset``, the place in the span from 0. The model is a masked language model, or with next
-    sentence prediction the family's class for pretraining, such as ``BertForPreTraining``. The head
-    of the boundary objective is saved in a file beside it.
+    A batch has the targets of ``MaskedLanguageModel``. The B boundary losses add ``boundary``,
+    indices into the M targets, ``left`` and ``right``, rows of the T tokens, and ``offset``, the
+    place in the span from 0. The model is a masked language model, or with next sentence prediction
+    the family's class for pretraining, such as ``BertForPreTraining``. The head of the boundary
+    objective is saved in a separate file.
     """
 
     def __init__(self, model: Any, batching: Batching = "auto", *, boundary: bool = False) -> None:
@@ -111,7 +111,7 @@ class PretrainingModel(MaskedLanguageModel):
         nsp: bool = False,
         **options: Any,
     ) -> PretrainingModel:
-        """Load a model as ``MaskedLanguageModel`` does, with the heads that are asked for."""
+        """Load a model as ``MaskedLanguageModel`` does, with the requested heads."""
         config = load_config(name, **options)
         auto_class = _class(name, config, nsp)
         model = load_weights(auto_class, name, config, new_head=new_head, **options)
@@ -130,7 +130,7 @@ class PretrainingModel(MaskedLanguageModel):
         return cls(model, batching, boundary=boundary)
 
     def forward(self, batch: Batch) -> PretrainingScores | Tensor:  # type: ignore[override]
-        """Return the scores of the targets of a batch, or the logits where they have no token."""
+        """Return the scores of the targets of a batch, or logits if the targets have no tokens."""
         targets = batch.targets
         if "token" not in targets:
             return self.logits(batch)
@@ -154,7 +154,7 @@ class PretrainingModel(MaskedLanguageModel):
         return PretrainingScores(*masked, boundary, following)
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:  # type: ignore[override]
-        """Write what ``MaskedLanguageModel`` does, and the weights of the further head."""
+        """Write the files of ``MaskedLanguageModel``, and the weights of the boundary head."""
         super().save_pretrained(folder, **options)
         if self.boundary is not None:
             save_module(self.boundary, Path(folder) / BOUNDARY_FILE)

@@ -35,14 +35,14 @@ from finetune.types import Encoding, TextExample, UserError
 Array = np.ndarray[Any, np.dtype[Any]]
 
 COPIES = 8192
-"""Masked copies that are sorted by length together."""
+"""Number of masked copies to sort by length together."""
 
 
 @dataclass(frozen=True, eq=False)
 class TextScore:
     """The log-probabilities (natural logarithm) of the subwords of a text [n].
 
-    Words are those of raw text (``split_words``).
+    ``split_words`` defines the words.
     """
 
     id: str | int
@@ -133,13 +133,13 @@ class TextScorer:
         model: Hub id, short name or folder of a masked language model, or of a run of ``pretrain``.
         method: ``token``, ``word`` or ``every:K``. The last is an estimate in K copies of a text
             instead of one for each subword: each masks every K-th subword and predicts all of them.
-        max_length: Tokens of the longest sequence; by default what the model takes, at most 512.
+        max_length: Tokens of the longest sequence; by default the model's limit, at most 512.
         batching: ``auto``, ``packed`` or ``padded``; changes memory and speed only.
         max_tokens: Tokens of a forward pass; changes memory and speed only.
         options: ``revision`` and ``trust_remote_code`` of the model.
 
     Raises:
-        UserError: There is no such model, or its masked-LM head is not trained.
+        UserError: The model does not exist, or its masked-LM head is not trained.
 
     Examples:
         >>> scorer = TextScorer("roberta-base", method="word")  # doctest: +SKIP
@@ -180,7 +180,7 @@ class TextScorer:
             CPU_TOKENS if self.device.type == "cpu" else MAX_TOKENS_ON_CUDA
         )
         self.num_windowed = 0
-        """Number of texts so far that were read in several windows."""
+        """Number of texts that were read in several windows."""
 
     def score(self, texts: Iterable[str | TextExample]) -> Iterator[TextScore]:
         """Yield the score of each text, in order."""
@@ -221,7 +221,7 @@ class TextScorer:
         """Yield the masked copies of all windows of a text."""
         room = self.max_length - self.tokenizer.single.num_special
         bounds = [*text.starts, len(text.ids)]
-        edges = [  # of words, and of parts of words that are longer than a window
+        edges = [  # of words, and of parts of words longer than a window
             edge for a, b in zip(bounds[:-1], bounds[1:], strict=True) for edge in range(a, b, room)
         ]
         edges.append(len(text.ids))

@@ -1,8 +1,8 @@
 """Pairs of texts for next sentence prediction (Devlin et al., 2019).
 
-The lines of a block are divided at a random one. In half of the pairs the second part is what
-follows the first; in the others it begins at a random line of another document, drawn in proportion
-to the amount of text, and goes on while whole lines fit: the same rule that fills blocks, so that
+The lines of a block are divided at a random line. In half of the pairs the second part continues
+the first; in the others it begins at a random line of another document, drawn in proportion to the
+amount of text, and goes on while whole lines fit. Blocks are filled by the same rule, so that
 lengths tell nothing. A block of one line always has a random second part.
 """
 
@@ -68,7 +68,7 @@ class _Blocks:
         return _Part(ids, starts - starts[0])
 
     def lines_from(self, block: int, line: int) -> Iterator[_Part]:
-        """Yield the lines of a document from one on, also those of its next blocks."""
+        """Yield the lines of a document from a line on, through its next blocks."""
         document = self.document[block]
         while block < len(self.document) and self.document[block] == document:
             for each in range(line, self.num_lines(block)):
@@ -98,8 +98,8 @@ class SentencePairs:
     ) -> Encodings:
         """Return pairs that begin with the blocks at ``rows``, with segment ids 0 and 1.
 
-        The pairs are those of an epoch, or without a seed those of scoring. The target ``next`` is
-        0 if the second text follows the first, and 1 if it is random, as in transformers.
+        Without a seed, the pairs are for scoring, not for an epoch. The target ``next`` is 0 if the
+        second text follows the first, and 1 if it is random, as in transformers.
         """
         made, own = _Blocks(blocks), blocks.take(rows)
         assert own.targets is not None
@@ -116,7 +116,7 @@ class SentencePairs:
             )
             segments.append(np.arange(len(ids[-1])) >= begin + len(middle))
             starts = [first.starts + len(prefix), second.starts + begin + len(middle)]
-            words.append(np.concatenate(starts))  # what is between the texts is a word
+            words.append(np.concatenate(starts))  # the tokens between the texts are a word
         targets = {name: own.targets[name] for name in BLOCK} | {"next": Ragged.of(labels)}
         return Encodings(
             Ragged.of([each.astype(np.int64) for each in ids]),

@@ -70,7 +70,7 @@ class PretrainConfig(TrainConfig):
 
     @property
     def trains_language_model(self) -> bool:
-        """True: the head is the one of the checkpoint."""
+        """True: training starts from the head of the checkpoint."""
         return True
 
     @property
@@ -130,5 +130,5 @@ class PretrainConfig(TrainConfig):
         for name in ("layer_mix", "bilstm"):
             if getattr(self, name):
                 raise UserError(
-                    f"{flag(name)}: a pretrained encoder has no such layer: leave it out."
+                    f"{flag(name)}: a pretrained encoder cannot have this layer: leave it out."
                 )

@@ -65,7 +65,7 @@ DEFAULT_SHARE = 0.05
 MASKS = re.compile(r"\[MASK\]|<mask>")
 """Masks in texts to predict, whatever the mask of the model."""
 NUM_BEST = 5
-"""Number of subwords that are predicted for a mask."""
+"""Number of subwords to predict for a mask."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,7 +344,7 @@ class PretrainingTask(Task):
         """Return loss, best subword, gold subword and kind of each target [M, 4].
 
         With further objectives, three more columns have the boundary loss, 1 if the second text is
-        random, and the probability that it follows; NaN where there is none. Without gold, return
+        random, and the probability that it follows; NaN if a value is missing. Without gold, return
         the best subwords and their probabilities [M, 2, ``NUM_BEST``].
         """
         if isinstance(scores, MaskedScores | PretrainingScores):
@@ -426,10 +426,10 @@ def _block(
 
 
 def _pair_notes(data: Dataset, seed: int) -> list[str]:
-    """Return notes on the pairs of each split; of train on those of the first epoch.
+    """Return notes on the pairs of each split; for train, on the pairs of the first epoch.
 
-    Raises UserError if there is no other document to draw the second text of a pair from, or if in
-    train no text can follow another.
+    Raises UserError if there is no other document to draw the second text of a pair from, or if no
+    text of train can follow another.
     """
     notes = []
     for split, examples in data.splits.items():
@@ -473,7 +473,7 @@ def _new_tokenizer(config: PretrainConfig) -> SubwordTokenizer:
 
 
 def _resampled(blocks: list[TextExample], alpha: float) -> tuple[list[TextExample], list[str]]:
-    """Repeat the blocks of small sources until the shares of sources are those of equation 11.7.
+    """Repeat the blocks of small sources until the shares of sources follow equation 11.7.
 
     The blocks of one source occur once, and no block is left out.
     """
@@ -491,7 +491,7 @@ def _resampled(blocks: list[TextExample], alpha: float) -> tuple[list[TextExampl
         number = max(len(own), round(share * total))
         found += [own[index % len(own)] for index in range(number)]
         notes.append(
-            f"{name}: {quantity(len(own), 'sequence')}, {share:.1%} of those of an epoch "
+            f"{name}: {quantity(len(own), 'sequence')}, {share:.1%} of an epoch "
             f"({number / len(own):.1f} times each)"
         )
     return found, notes

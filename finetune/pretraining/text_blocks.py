@@ -1,9 +1,8 @@
 """Pack lines of running text into blocks of at most the longest sequence.
 
 Liu et al. (2019), RoBERTa: DOC-SENTENCES, the better variant, ends a block with its document;
-FULL-SENTENCES goes on with the next document after a separator. Lines stay whole; one over the
-limit is cut between words, and begins in the block before it where that has room. Nothing is left
-out.
+FULL-SENTENCES goes on with the next document after a separator. Lines stay whole. A line over the
+limit is cut between words, and begins in the previous block if there is room. Nothing is left out.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from finetune.types import TextExample, quantity
 Packing = Literal["doc-sentences", "full-sentences"]
 
 CHUNK = 4096
-"""Number of documents that are tokenized at a time."""
+"""Number of documents to tokenize at a time."""
 PREFIX = 16
-"""Characters that are tokenized to cut a long line, in multiples of the limit."""
+"""Characters to tokenize at a time to cut a long line, in multiples of the limit."""
 
 
 class _Line(NamedTuple):
@@ -36,7 +35,7 @@ class _Line(NamedTuple):
 
 @dataclass
 class PackingCounts:
-    """Counts of what was packed."""
+    """Counts of packed documents, lines and tokens."""
 
     documents: int = 0
     lines: int = 0
@@ -102,7 +101,7 @@ def pack_blocks(
 
 
 class _OpenBlock:
-    """The block that is being filled, and those before it."""
+    """The block being filled, and the finished blocks."""
 
     def __init__(self, room: int) -> None:
         self.room, self.size = room, 0

@@ -1,8 +1,8 @@
 """Train subword vocabularies: WordPiece, byte-level BPE and Unigram tokenizers on running text.
 
-The algorithms are those of the library ``tokenizers``; this module adds the normalizer,
-pre-tokenizer, special tokens, template and decoder of BERT, RoBERTa and XLM-R, samples languages
-(Jurafsky & Martin, equation 11.7), and measures how a vocabulary covers a text.
+The library ``tokenizers`` trains; this module adds the normalizer, pre-tokenizer, special tokens,
+template and decoder of BERT, RoBERTa and XLM-R, samples languages (Jurafsky & Martin, equation
+11.7), and measures how a vocabulary covers a text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MEASURED_CHARACTERS = 2_000_000
 
 @dataclass(frozen=True)
 class Layout:
-    """The special tokens of a tokenizer in the order of their ids, and where they stand.
+    """The special tokens of a tokenizer in the order of their ids, and their places.
 
     ``prefix``, ``middle`` and ``suffix`` are the tokens around and between texts, ``segments`` the
     segment ids of prefix, first text, middle, second text and suffix (``tokenizer.Template``).
@@ -132,8 +132,8 @@ class Coverage(NamedTuple):
     """How a vocabulary covers the words (``split_words``) of a text.
 
     ``fertility`` is the number of subwords per word, ``continued`` the fraction of words that it
-    splits (Rust et al. 2021), ``unknown`` the fraction of subwords that are unknown, and
-    ``covered`` the fraction of words without unknown subwords.
+    splits (Rust et al. 2021), ``unknown`` the fraction of unknown subwords, and ``covered`` the
+    fraction of words without unknown subwords.
     """
 
     num_words: int
@@ -200,7 +200,7 @@ def train_tokenizer(
         kind: ``wordpiece`` as in BERT, byte-level ``bpe`` as in RoBERTa, ``unigram`` as in XLM-R.
         size: Number of subwords, with the special tokens. A small text may give fewer.
         lowercase: Lower-case the text. Accents are kept.
-        layout: The special tokens; by default those of the model named under ``kind``.
+        layout: The special tokens; by default of the model named under ``kind``.
         reporter: Shows the progress.
 
     Raises:

@@ -1,9 +1,9 @@
-"""A new vocabulary for a trained encoder: initial embeddings from those of the old vocabulary.
+"""A new vocabulary for a trained encoder: initial embeddings from the old embeddings.
 
 ``overlap`` copies the embedding of each subword that both vocabularies have. ``similarity`` also
-computes those of the others as weighted means of old embeddings, by the similarity of static
+computes the other embeddings as weighted means of old embeddings, by the similarity of static
 vectors: FOCUS (Dobler & de Melo 2023) with vectors from the text, or WECHSEL (Minixhofer et al.
-2022) with word vectors of both languages. ``mean`` is the mean of all old embeddings.
+2022) with word vectors of both languages. ``mean`` gives all subwords the mean of old embeddings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 NEIGHBORS, TEMPERATURE = 10, 0.1
 """Old subwords that WECHSEL averages, and the temperature of their weights."""
 PARTIAL = "\ufffd"
-"""The sign of bytes that are no whole character."""
+"""The character that replaces incomplete bytes."""
 _ROWS = 256
 
 
@@ -49,10 +49,10 @@ class Form(NamedTuple):
 class EmbeddingMap:
     """New embeddings as weighted means of old ones.
 
-    ``weights`` is [new vocabulary, old vocabulary]; its rows sum to 1, or are empty where nothing
-    is known of a subword. ``copied`` and ``averaged`` count the rows of one and of several weights.
-    Rows without weights get the mean of the old embeddings, plus their standard deviation times
-    Gaussian ``noise``.
+    ``weights`` is [new vocabulary, old vocabulary]; its rows sum to 1, or are empty for unknown
+    subwords. ``copied`` and ``averaged`` count the rows of one and of several weights. Rows without
+    weights get the mean of the old embeddings, plus their standard deviation times Gaussian
+    ``noise``.
     """
 
     weights: Any
@@ -174,7 +174,7 @@ def embedding_map(
 def focus_weights(vectors: Array, pairs: dict[int, int], num_old: int) -> Any:
     """Return for each new subword the weights of old ones, as FOCUS does: [V, num_old].
 
-    They are the sparsemax of the cosines between its vector and those of all overlapping subwords.
+    They are the sparsemax of the cosines of its vector with the vectors of overlapping subwords.
 
     Args:
         vectors: Static vectors of the new vocabulary [V, width]; zeros where unknown.
@@ -240,10 +240,10 @@ def with_vocabulary(
     """Return the model of a checkpoint with another vocabulary, and its masked-LM head if any.
 
     Embeddings, output matrix and biases of subwords are replaced. ``seed`` determines the noise;
-    ``options`` are those of ``load_config``.
+    ``options`` are as in ``load_config``.
 
     Raises:
-        UserError: There is no such model, or it counts positions from a padding id that the new
+        UserError: The model does not exist, or it counts positions from a padding id that the new
             vocabulary does not have.
     """
     config = load_config(name, **options)
@@ -260,7 +260,7 @@ def with_vocabulary(
     special = set(old.tokenizer.all_special_ids)
     ordinary = np.array([id for id in range(made.weights.shape[1]) if id not in special])
     for weight_name in of_vocabulary:
-        rows = state[weight_name][: made.weights.shape[1]]  # without those of padded vocabularies
+        rows = state[weight_name][: made.weights.shape[1]]  # without rows of padded vocabularies
         state[weight_name] = made.apply(rows, ordinary, seed)
     config = copy.deepcopy(model.config)
     config.vocab_size = made.weights.shape[0]

@@ -175,7 +175,7 @@ def tick(value: float) -> str:
 
 
 def _padded(low: float, high: float) -> tuple[float, float]:
-    """Widen a range on both sides, or down to 0 where that is near."""
+    """Widen a range on both sides; if its low end is near 0, down to 0."""
     room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
     near = 0 <= low < (high - low) * 0.5
     return (0.0 if near else low - room), high + room

@@ -26,10 +26,10 @@ MOST_WORDS = 120
 
 @dataclass(frozen=True)
 class ErrorExample:
-    """One example with its errors; ``views`` are the special lists that it belongs to.
+    """One example with its errors; ``views`` are the special lists that include it.
 
-    Of a text: ``texts`` (both of a pair) and the fields after it. Of a sentence: ``sentences``,
-    which are "gold" and "predicted", each with its spans highlighted.
+    A text has ``texts`` (both of a pair) and the fields after it. A sentence has ``sentences``,
+    "gold" and "predicted", each with its spans highlighted.
     """
 
     run: str
@@ -54,7 +54,7 @@ class ErrorExample:
 def error_examples(name: str, evaluated: Evaluated, most: int) -> tuple[list[ErrorExample], int]:
     """Return at most ``most`` examples with errors, and the number of all of them.
 
-    The most confident errors come first. ``name`` is that of the run in the report.
+    The most confident errors come first. ``name`` is the name of the run in the report.
     """
     analysis, run = evaluated.analysis, evaluated.predictions
     by_id: defaultdict[int, list[ErrorCase]] = defaultdict(list)
@@ -121,9 +121,9 @@ def _sentence_content(
     both: tuple[set[Span], set[Span]] | None,
     errors: Sequence[ErrorCase],
 ) -> dict[str, Any]:
-    """Highlight all spans of gold and prediction, or of plain tags those of the wrong words.
+    """Highlight all spans of gold and prediction; of plain tags, only wrong words.
 
-    Of a long sentence, only the words around the errors are shown.
+    A long sentence is cut to the words around the errors.
     """
     wrong = [
         [Span(side["start"], side["end"], side["label"]) for side in sides if side]

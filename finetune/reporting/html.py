@@ -38,7 +38,7 @@ REPORT_FILE = "report.html"
 MOST_RUNS = 12
 """Most runs that one report shows."""
 MOST_CONFUSED = 15
-"""Pairs of confused labels that are listed."""
+"""Most pairs of confused labels to list."""
 MOST_POINTS = 1500
 """Points of a scatter chart."""
 _BARS = frozenset({"precision", "recall", "f1", "accuracy"})
@@ -68,11 +68,11 @@ def write_report(
     split: str | None = None,
     most_examples: int = MOST_EXAMPLES,
 ) -> tuple[Path, list[str]]:
-    """Write one report on the runs in ``folders``, and the model card of a run that has none.
+    """Write one report on the runs in ``folders``, and the model card of a run without one.
 
-    Each folder is that of a run or of several seeds. ``out`` defaults to `report.html` in the only
-    folder or else in the working directory, ``split`` to a test split or else another with gold.
-    Return the path of the report, and a line for everything that its runs lack.
+    Each folder holds a run or several seeds. ``out`` defaults to `report.html` in the only folder,
+    else in the working directory; ``split`` defaults to a test split, else another with gold.
+    Return the path of the report, and a line for each missing part.
     """
     if most_examples < 0:
         raise UserError(f"--examples must be 0 or more, not {most_examples}.")
@@ -141,8 +141,7 @@ def page(systems: Sequence[System], most_examples: int = MOST_EXAMPLES) -> str:
 def inlined(*more: str, package: str = CORE) -> dict[str, Any]:
     """Return the scripts, with their hashes, and the style sheet that a page contains.
 
-    ``more`` names scripts and style sheets beyond those of every page, in the templates of
-    ``package``.
+    ``more`` names additional scripts and style sheets, in the templates of ``package``.
     """
     homes = {"script.js": CORE, "style.css": CORE, **dict.fromkeys(more, package)}
     texts = {
@@ -159,7 +158,7 @@ def inlined(*more: str, package: str = CORE) -> dict[str, Any]:
 
 
 def _run_name(system: System, run: Run, systems: Sequence[System]) -> str:
-    """Name a run by its folder, and by that of its system where there are several."""
+    """Name a run by its folder; if there are several systems, also by the folder of its system."""
     if len(system.runs) == 1:
         return system.name
     return run.folder.name if len(systems) == 1 else f"{system.name}/{run.folder.name}"

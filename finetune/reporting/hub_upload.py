@@ -66,11 +66,11 @@ def degenerate_reasons(folder: Path) -> list[str]:
 
 
 def push(folder: Path, id: str, *, private: bool = False, license: str | None = None) -> Pushed:
-    """Upload the best model of a run to a repository of the hub, in place of what is there.
+    """Replace the content of a repository of the hub with the best model of a run.
 
-    ``folder`` is that of a run or of a saved model. ``license`` is entered in the card, in place of
-    the license of the base model. Write the card of a model that has none. Raise
-    UserError if the hub refuses the upload; the message has the command to try again.
+    ``folder`` holds a run or a saved model. ``license`` is entered in the card, in place of the
+    license of the base model. A model without a card gets one. Raise UserError if the hub refuses
+    the upload; the message has the command to try again.
     """
     source = model_folder(folder)
     if not (source / "README.md").is_file():

@@ -140,7 +140,7 @@ def _title(run: Run) -> str:
 
 
 def base_model(run: Run) -> str | None:
-    """Return the hub id of the encoder; None where it is a local folder."""
+    """Return the hub id of the encoder; None for a local folder."""
     name = run.config.get("init_from") or run.config.get("model") or ""
     if run.config.get("config") or Path(name).exists():
         return None

@@ -64,7 +64,7 @@ def environment(package: str = CORE) -> Environment:
 
 
 def is_numeric(value: Any) -> bool:
-    """Return whether a value is a number (True and False are none)."""
+    """Return whether a value is a number (and not a boolean)."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -21,8 +21,8 @@ def write_run_readme(
 ) -> None:
     """Write the README.md of a run folder.
 
-    ``command`` is the one that trained it; ``repeatable`` says that its settings alone, with the
-    data that they name, train the model again.
+    ``command`` trained the run; ``repeatable`` says that its settings and their data suffice to
+    train the model again.
     """
     values = settings(replace(config, resume=False))
     defaults = settings(type(config)())

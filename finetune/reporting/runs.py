@@ -27,7 +27,7 @@ from finetune.types import UserError
 TOLERANCE = 1e-4
 """Largest difference of scores that count as equal."""
 MOST_SEEDS = 10
-"""Most runs of one system that are read."""
+"""Most runs to read of one system."""
 _MAY_DIFFER = RESULT_FREE | {"seed", "revision_used", "data", "data_used"}
 """Settings that may differ between runs of one system. Data are compared by their fingerprint."""
 
@@ -46,7 +46,8 @@ class Run:
     """The content of a run folder.
 
     ``config``, ``environment`` and ``metrics`` are JSON files; an unfinished run has no metrics.
-    ``training`` and ``evaluations`` are lines of the log, ``warnings`` what is missing or damaged.
+    ``training`` and ``evaluations`` are lines of the log, ``warnings`` name missing or damaged
+    files.
     """
 
     folder: Path
@@ -86,8 +87,8 @@ class Run:
 class Headline:
     """The main score of a system: the mean over its runs by the metric that selects models.
 
-    ``scores`` and ``folders`` are those of the runs, and ``deviation`` is their standard deviation.
-    ``num_units`` examples were resampled, each a text or sentence (``unit``).
+    ``scores`` and ``folders`` belong to the runs; ``deviation`` is the standard deviation of the
+    scores. ``num_units`` examples were resampled, each a text or sentence (``unit``).
     """
 
     metric: str
@@ -133,7 +134,7 @@ class System:
 
     @property
     def problems(self) -> list[str]:
-        """The warnings of the folder and of its runs, and the runs that are degenerate."""
+        """The warnings of the folder and of its runs, and the degenerate runs."""
         lines = list(self.warnings)
         for run in self.runs:
             prefix = f"{run.folder.name}: " if len(self.runs) > 1 else ""
@@ -196,7 +197,7 @@ def _fold_headline(runs: Sequence[Run], folds: Mapping[str, Any]) -> Headline | 
 
 
 def _is_run(folder: Path) -> bool:
-    """Return whether a folder has the settings of a run, and not only those of a model."""
+    """Return whether a folder has the settings of a run, not only the configuration of a model."""
     path = folder / "config.json"
     try:
         return "task" in read_object(path)
@@ -231,7 +232,7 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
     known = [pair for pair in known if pair[1].split == split]
     if len(known) < len(runs):
         warnings.append(
-            f"the score is that of {len(known)} of {len(runs)} runs: the others are not finished, "
+            f"the score covers {len(known)} of {len(runs)} runs: the others are not finished, "
             f"or have no predictions on {split} that can be analyzed"
         )
     predictions = [each.predictions for _, each in known]
@@ -264,14 +265,14 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
 def _counts(
     wanted: str | None, predictions: Sequence[AlignedPredictions], warnings: list[str]
 ) -> tuple[str, Sequence[Any]]:
-    """Count by the metric of the run, or by the default where that does not fit the predictions."""
+    """Count by the metric of the run, or by the default metric if it does not fit."""
     usual = default_metric(predictions[0])
     try:
         return wanted or usual, count_metric(wanted or usual, predictions)
     except UserError as error:
         if wanted in (None, usual):
             raise
-        warnings.append(f"the interval is that of {usual}, not of {wanted}: {error}")
+        warnings.append(f"the interval is for {usual}, not for {wanted}: {error}")
         return usual, count_metric(usual, predictions)
 
 
@@ -321,7 +322,7 @@ def _read_object(
     consequence: str = "",
     types: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Read a JSON object; warn and return an empty one where there is none."""
+    """Read a JSON object; warn and return an empty one if the file is missing or damaged."""
     try:
         return read_object(path, types)
     except OSError:

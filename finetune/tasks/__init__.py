@@ -1,4 +1,4 @@
-"""Tasks: what each task encodes, its loss, and how logits become predictions and scores."""
+"""Tasks: inputs, losses, and the way from logits to predictions and scores."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def task_class(name: str, *, few_shot: bool = False) -> type[Task]:
 def load_task(config: TrainConfig, name: str, data: Any = None) -> tuple[Task, Dataset]:
     """Read the data, derive the labels and load the tokenizer.
 
-    ``data`` replaces ``config.data``: a ``Dataset`` of examples, or what ``read_text`` takes.
+    ``data`` replaces ``config.data``: a ``Dataset`` of examples, or any data that ``read_text``
+    takes.
 
     Returns the task and the prepared data: labels mapped, a validation split held out if there was
     none, and notes on all changes. Raises UserError if data, settings and model do not fit.
@@ -121,7 +122,7 @@ def saved_task(folder: str | Path) -> Task:
     in_model = [str(names.get(str(index))) for index in range(len(names))]
     if record.labels and names and in_model != list(record.labels):
         raise UserError(
-            f"{path}: its labels ({abbreviated(record.labels)}) are not those of {model.name} "
+            f"{path}: its labels ({abbreviated(record.labels)}) differ from {model.name} "
             f"({abbreviated(in_model)}), so one of the files was changed: restore it."
         )
     return task(record, SubwordTokenizer.saved(path.parent, words=task.reads_words))

@@ -53,7 +53,7 @@ C = TypeVar("C")
 
 OVERLAP = 64
 CHUNK = 8192
-"""Number of examples that are tokenized at a time."""
+"""Number of examples to tokenize at a time."""
 FITTED: Mapping[str, Any] = {"temperature": None, "thresholds": {}}
 """Fields of records that are fitted on the validation split after training; their defaults."""
 
@@ -213,7 +213,7 @@ class Task(ABC):
         """Return the sequences of each example, and how many texts or words were cut to fit."""
 
     def _encoding_notes(self, examples: Sequence[Any], encoded: Encoded) -> list[str]:
-        """Return notes for the log on what the model cannot read or predict of the examples."""
+        """Return notes for the log on parts of examples that the model cannot read or predict."""
         ids = encoded.sequences.ids.values
         return self.tokenizer.unreadable(int((ids == self.tokenizer.unknown).sum()), len(ids))
 
@@ -224,7 +224,7 @@ class Task(ABC):
 
     @abstractmethod
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """Make the targets of a batch from those of its sequences."""
+        """Make the targets of a batch from the targets of its sequences."""
 
     @abstractmethod
     def head(self, folder: str | Path | None = None) -> Any:
@@ -280,7 +280,7 @@ class Task(ABC):
 
 @contextlib.contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Keep Python from searching millions of new lists for reference cycles: there are none."""
+    """Keep Python from searching millions of new lists for reference cycles, as they have none."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -53,7 +53,7 @@ class Calibration:
         """Fit the values on the validation split.
 
         The predictions are cross-fitted: each half of the split has the values that were fitted on
-        the other half, so that their score is not that of the data of the fit.
+        the other half, so that no example is scored with values fitted on it.
         """
         task, note = self._fitted(gold, predicted)
         pairs = list(zip(gold, predicted, strict=True))
@@ -192,7 +192,7 @@ class ComparedValues:
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Return gold, predictions and the probabilities of labels.
 
-        Examples without gold are left out. Probabilities are None where there are none.
+        Examples without gold are left out. Probabilities are None if a task has none.
         """
         pairs = [
             pair for pair in zip(gold, predicted, strict=True) if self.gold(pair[0]) is not None

@@ -38,7 +38,7 @@ def loss_targets(
     frequencies: Sequence[float] | None = None,
     independent: bool = False,
 ) -> dict[str, Tensor]:
-    """Return what the losses read besides gold, to be sent to the device with it.
+    """Return the inputs of the losses besides gold, to send to the device with it.
 
     ``class_weight`` [C], and ``shift`` [C], which logit adjustment adds to the logits: tau log pi
     of class frequencies pi, and tau log(pi / (1 - pi)) of ``independent`` labels. The decision on
@@ -76,7 +76,7 @@ def label_losses(
 ) -> Tensor:
     """Return the weighted losses of independent labels: [N, C], 0 and 1 [N, C] -> [N, C].
 
-    The weight of a class is that of examples that have the label. ``others`` are ``loss_targets``.
+    The weight of a class applies to examples with the label. ``others`` are ``loss_targets``.
     """
     logits, target = _shifted(logits, others), target.to(logits.dtype)
     if (weights := others.get("class_weight")) is not None:

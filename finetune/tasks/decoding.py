@@ -1,7 +1,8 @@
 """From the logits of sequences to predictions, for texts, tags and spans.
 
 Numpy alone, as exported models decode with this file too. ``windows`` makes one value of each
-sequence of a batch, and ``finish`` the prediction of an example from those of its sequences.
+sequence of a batch, and ``finish`` makes the prediction of an example from the values of its
+sequences.
 """
 
 from __future__ import annotations
@@ -105,9 +106,9 @@ class Chain(NamedTuple):
 class TagDecoder:
     """Decodes one tag for each word.
 
-    ``all_subwords`` tells that logits are those of all subwords of words, ``word_score`` how these
-    become scores of words; ``constrained`` rules out illegal tag sequences. ``transitions`` are the
-    scores of a CRF.
+    ``all_subwords`` says that all subwords of a word have logits, ``word_score`` how these become
+    scores of words; ``constrained`` rules out illegal tag sequences. ``transitions`` are the scores
+    of a CRF.
     """
 
     labels: tuple[str, ...]
@@ -172,7 +173,7 @@ class TagDecoder:
         return self.decide(example, classes, probabilities, logs if log_probabilities else None)
 
     def _best_classes(self, logs: np.ndarray) -> np.ndarray:
-        """Return the class of each word [W]; they need no search where they are legal anyway."""
+        """Return the class of each word [W]; only illegal sequences need a search."""
         classes: np.ndarray = logs.argmax(-1)
         start, end, pairs = self._legal
         if self.constrained and len(classes):
@@ -239,8 +240,8 @@ class SpanDecoder:
     def windows(self, logits: np.ndarray, num_words: Sequence[int]) -> list[ScoredCandidates]:
         """Return the candidates of each sequence whose score could reach a threshold.
 
-        ``logits`` [S, C] are those of the candidates of all sequences. The score of a type is its
-        probability against none: for a softmax p / (p + p of none).
+        ``logits`` [S, C] belong to the candidates of all sequences. The score of a type is its
+        probability against no type: for a softmax p / (p + p of none).
         """
         if self.multi_label:
             scores = _sigmoid(logits)  # [S, C]

@@ -64,7 +64,7 @@ class RelationRecord(WordRecord):
     both: bool
     """True if two spans may be related in both directions."""
     class_weights: tuple[float, ...] | None = None
-    """The weight of each label; that of no relation is 1."""
+    """The weight of each label; no relation has the weight 1."""
     class_frequencies: tuple[float, ...] | None = None
     """Fraction of the training pairs without relation, and with each label, for some losses."""
 
@@ -114,7 +114,7 @@ class RelationTask(WordTask):
 
     @classmethod
     def derive(cls, config: RelationsConfig, data: Dataset) -> dict[str, Any]:
-        """Return the labels, the types that are related, and whether in both directions."""
+        """Return the labels, the pairs of related types, and whether in both directions."""
         train = data.splits["train"]
         related = _related(train)
         gold = [_gold_labels(example) for example in train]
@@ -143,7 +143,7 @@ class RelationTask(WordTask):
 
     @classmethod
     def notes(cls, record: RelationRecord, data: Dataset) -> list[str]:
-        """Return a note on the pairs that are classified, and one on each split's unseen types."""
+        """Return a note on the pairs to classify, and notes on the unseen types of each split."""
         found = []
         for split, rows in data.splits.items():
             spans = [example.spans or () for example in rows]

@@ -247,7 +247,7 @@ class SentenceTask(Task):
         return float(example.label) if isinstance(example.label, float) else 0.0
 
     def _around(self, number: int) -> tuple[list[int], list[int]]:
-        """Return the subwords before and after a text, with those of a template."""
+        """Return the subwords before and after a text, including a template's."""
         template = self.tokenizer.single
         prefix, suffix = list(template.prefix), list(template.suffix)
         if self.record.config.objective != "prompt":
@@ -318,7 +318,7 @@ class SentenceTask(Task):
     def _masked(self, view: Encoding, generator: random.Random) -> Encoding:
         """Replace a random span of subwords by one mask token; the text keeps a subword at least.
 
-        Mirror-BERT replaces five characters, about as many as two subwords have in part.
+        Mirror-BERT replaces five characters, which touch about two subwords.
         """
         before, after = self._around(0)
         first, last = len(before), len(view.input_ids) - len(after)
@@ -543,9 +543,9 @@ def _adjacent_texts(rows: Sequence[TextExample]) -> Iterator[TextExample]:
 def _positive_pairs(rows: Sequence[TextExample]) -> Iterator[TextExample]:
     """Yield the pairs that belong together, perhaps with a hard negative, without their label.
 
-    Of pairs with labels those are entailment (or the positive one of two labels), with a negative
-    that contradicts the same first text (or has the other label; Gao et al., 2021). Pairs of the
-    same first text take its negatives in turn.
+    Pairs with labels belong together if they are entailment (or have the positive one of two
+    labels); a negative contradicts the same first text (or has the other label; Gao et al., 2021).
+    Pairs of the same first text take its negatives in turn.
     """
     pairs = [row for row in rows if row.pair is not None]
     names = {str(row.label) for row in pairs if row.label is not None}

@@ -42,17 +42,18 @@ def ranking_loss(
     identity: tuple[Tensor, Tensor, Tensor],
     temperature: float,
 ) -> Loss:
-    """Rank the positive of each anchor above those of other anchors and above all hard negatives.
+    """Rank each anchor's positive above the positives of other anchors and all hard negatives.
 
-    Multiple negatives ranking (Henderson et al., 2017); with two dropout views of one text that of
-    unsupervised SimCSE, with hard negatives of supervised SimCSE (Gao et al., 2021).
+    Multiple negatives ranking (Henderson et al., 2017). With two dropout views of one text it is
+    the loss of unsupervised SimCSE, with hard negatives of supervised SimCSE (Gao et al., 2021).
 
     Args:
         anchors: [N, H].
         positives: [N, H].
         negatives: [M, H], M may be 0.
-        identity: Of anchors, positives and negatives. A candidate is no negative if it equals the
-            anchor or its positive, or if it is the positive of an equal anchor.
+        identity: Equal numbers for equal texts, of anchors, positives and negatives. A candidate
+            does not count as a negative if it equals the anchor or its positive, or is the positive
+            of an equal anchor.
         temperature: τ, which divides the cosines; the inverse of the scale.
     """
     candidates = F.normalize(torch.cat([positives, negatives]), dim=-1)

@@ -2,8 +2,8 @@
 
 Hinton, Vinyals & Dean 2015, "Distilling the Knowledge in a Neural Network".
 
-At temperature T both distributions are those of the logits divided by T, and the divergence is
-multiplied by T^2, so that its gradient keeps its size. Shapes: N rows, C classes.
+At temperature T the logits of both distributions are divided by T, and the divergence is multiplied
+by T^2, so that its gradient keeps its size. Shapes: N rows, C classes.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ def best_spans(
 ) -> list[tuple[Span, float]]:
     """Return the set of spans of largest total weight that a decoding allows, with their scores.
 
-    Among sets of equal weight the one with most spans wins, then position and label decide; the
-    order of the candidates never matters. Spans are sorted by start, the longer first, and label.
+    Among sets of equal weight the largest set wins, then position and label decide; the order of
+    candidates never matters. Spans are sorted by start, the longer first, and label.
     """
     scores = _unique(candidates)
     chosen = _decided(list(scores.items()), decoding, thresholds, default)
@@ -72,8 +72,8 @@ def _decided(
     for span, score in candidates:
         threshold = max(thresholds.get(span.label, default), LOWEST)
         if score >= threshold:
-            # In steps of 2^-24, and behind these 16 bits the number of spans, 1. Whole numbers add
-            # up alike in any order, and sums compare weights first and numbers of spans second.
+            # Weights in steps of 2^-24, followed by 16 bits for the number of spans, 1. Whole
+            # numbers have the same sum in any order; sums compare weights first, then numbers.
             weight = max(0, _log_odds(score) - _log_odds(threshold))
             weights[span] = (weight << 16) + 1
     chosen = []

@@ -56,9 +56,9 @@ class SpanRecord(WordRecord):
     max_width: int | None
     """Number of words of the widest candidate; None for no limit."""
     decoding: str
-    """The configured constraint on predicted spans, or the one that fits the training data."""
+    """The constraint on predicted spans: configured, or chosen by the training data."""
     class_weights: tuple[float, ...] | None = None
-    """The weight of each span type; that of no span is 1."""
+    """The weight of each span type; no span has the weight 1."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """The fitted threshold of each span type; 0.5 for types without one."""
 
@@ -66,7 +66,7 @@ class SpanRecord(WordRecord):
 
     @property
     def constraint(self) -> str:
-        """The constraint on predicted spans: the configured one, else that of training."""
+        """The constraint on predicted spans: the configured one, else the training data's."""
         configured = self.config.decoding
         return self.decoding if configured == "auto" else configured
 

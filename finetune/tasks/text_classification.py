@@ -180,8 +180,7 @@ class TextClassificationTask(Task):
         if record.positive is None or record.config.positive or named_positive(record.labels):
             return []
         return [
-            f"f1 is that of {record.positive!r}, the rarer label in training; --positive names "
-            "another"
+            f"f1 scores {record.positive!r}, the rarer label in training; --positive names another"
         ]
 
     @staticmethod

@@ -143,7 +143,7 @@ class TokenClassificationTask(WordTask):
 
     @classmethod
     def notes(cls, record: TagRecord, data: Dataset) -> list[str]:
-        """Return a note on subwords that are scored without training."""
+        """Return a note on subwords that word scores use without training."""
         config, notes = record.config, []
         if config.word_score != "first" and config.label_subwords == "first":
             notes.append(

@@ -1,4 +1,4 @@
-"""Scores of words from those of their subwords, and the best legal sequences of tags.
+"""Scores of words from scores of their subwords, and the best legal sequences of tags.
 
 W words of N sequences are laid end to end, ``num_words`` each. The recursions go from position to
 position over all sequences that are long enough, so nothing is padded. Transitions are log scores;
@@ -29,7 +29,7 @@ def viterbi(
 ) -> np.ndarray:
     """Return the tags [W] with the largest sum of scores [W, C] and transitions (Viterbi, 1967).
 
-    ``num_words`` are those of each sequence; None makes all words one sequence.
+    ``num_words`` lists the words of each sequence; None makes all words one sequence.
     """
     start, end, pairs = transitions
     positions = _positions([len(scores)] if num_words is None else num_words)
@@ -82,7 +82,7 @@ def _messages(
 
 
 def _positions(num_words: Sequence[int], *, from_end: bool = False) -> list[np.ndarray]:
-    """Return the rows of the words at each position, those of the longest sequences first."""
+    """Return the rows of the words at each position, from the longest to the shortest sequence."""
     lengths = np.asarray(num_words, dtype=int)
     begins = np.cumsum(lengths) - lengths
     order = np.argsort(-lengths, kind="stable")
@@ -97,11 +97,11 @@ def _positions(num_words: Sequence[int], *, from_end: bool = False) -> list[np.n
 def word_scores(
     logs: np.ndarray, word_lengths: np.ndarray, continuations: Sequence[int], how: str
 ) -> np.ndarray:
-    """Combine log-probabilities of subwords [P, C] to those of words [W, C].
+    """Combine log-probabilities of subwords [P, C] to log-probabilities of words [W, C].
 
     ``first`` takes the first subword, ``mean`` the mean log-probability, normalized. A later
-    subword counts for the tags that continue with its tag (``I-`` for ``B-``), so the first one
-    alone decides between tags with the same continuation.
+    subword counts for the tags that continue with its tag (``I-`` for ``B-``), so only the first
+    subword decides between tags with the same continuation.
     """
     starts = np.cumsum(word_lengths) - word_lengths  # [W]
     if how == "first" or not len(starts):

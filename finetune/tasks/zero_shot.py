@@ -56,7 +56,7 @@ class ZeroShotTask(TextClassificationTask):
         *,
         multi_label: bool = False,
     ) -> Self:
-        """Make the task from that of a trained model of natural language inference.
+        """Make the task from the task of a trained model of natural language inference.
 
         Args:
             task: The task of the model.

@@ -12,13 +12,12 @@ from finetune.training.optimizer import Schedule
 from finetune.types import Example, TextExample, quantity
 
 FEW_EXAMPLES, ENOUGH_EXAMPLES, ENOUGH_STEPS = 100, 64, 100
-"""Training examples of a tiny run; examples of each label at which few-shot training no longer
-scores higher than fine-tuning; and steps, of which those fine-tuned runs had 60 to 120
-(docs/results.md)."""
+"""Most training examples of a tiny run; examples of each label from which fine-tuning scores as
+high as few-shot training; and steps (these fine-tuned runs had 60 to 120; docs/results.md)."""
 
 
 def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> str:
-    """Return what to try after a degenerate run, or one with few examples; empty for others.
+    """Return advice after a degenerate run, or a run on few examples; empty for other runs.
 
     Args:
         config: The settings of the run, with its folder.

@@ -29,7 +29,7 @@ from finetune.tasks.base import FITTED, Task
 from finetune.types import Example, TokenExample
 
 MIN_EXAMPLES = 50_000
-"""Smallest number of examples that are cached; fewer are tokenized in a few seconds."""
+"""Smallest number of examples to cache; fewer are tokenized in a few seconds."""
 UNUSED_SECONDS = 30 * 86_400
 """Time without use after which an entry is deleted."""
 

@@ -1,4 +1,4 @@
-"""Callbacks: what training calls after steps, evaluations and saves."""
+"""Callbacks: functions that training calls after steps, evaluations and saves."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class SaveEvent:
     step: int
     folder: Path
     is_best: bool
-    """Whether it is the best model so far (``best/``), not the checkpoint (``last/``)."""
+    """Whether this is the best model yet (``best/``), not the checkpoint (``last/``)."""
 
 
 class Callback:
-    """Base class of callbacks; override what you need.
+    """Base class of callbacks; override the methods you need.
 
     In one step the order is: ``on_step``, ``on_save`` of the best model, ``on_evaluation``,
     ``on_save`` of the checkpoint. Callbacks run on the main process. An error in one ends the run,

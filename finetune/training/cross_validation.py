@@ -42,8 +42,9 @@ from finetune.types import (
 class OutOfFold:
     """Training examples, and for each the prediction of a model that was not trained on it.
 
-    ``predictions`` has JSON values: for a text the probability of each class, for words those of
-    each tag for each word, for spans the predicted spans and the probability of each gold span.
+    ``predictions`` has JSON values: for a text the probability of each class, for words the
+    probability of each tag for each word, for spans the predicted spans and the probability of each
+    gold span.
     """
 
     task: Task
@@ -115,7 +116,7 @@ def cross_validate(
 
 
 def _saved_facts(path: Path) -> tuple[dict[str, Any], str]:
-    """Read what the folds of an interrupted search depend on; return it, or why it is damaged."""
+    """Read the settings and data that saved folds depend on; also return why they are damaged."""
     try:
         return (read_object(path) if path.is_file() else {}), ""
     except UserError as error:
@@ -123,7 +124,7 @@ def _saved_facts(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _saved_fold(file: Path, examples: Sequence[Any], reporter: Reporter) -> dict[int, Any] | None:
-    """Read the predictions of a finished fold; None if there are none, or they are damaged."""
+    """Read the predictions of a finished fold; None if they are missing or damaged."""
     if not file.exists():
         return None
     try:
@@ -170,7 +171,7 @@ def _json_values(task: Task, example: Any, predicted: Prediction) -> Any:
     if isinstance(predicted, TextPrediction):
         return [(predicted.scores or {})[label] for label in task.record.labels]
     if isinstance(predicted, TokenPrediction):
-        # without the temperature, which at the end of its range makes all probabilities alike
+        # without the temperature: at the end of its range it makes all probabilities equal
         logs = np.asarray(predicted.log_probabilities, dtype=float)
         probabilities = np.exp(logs - logs.max(-1, keepdims=True))
         return (probabilities / probabilities.sum(-1, keepdims=True)).round(6).tolist()

@@ -125,7 +125,7 @@ class TrainingData:
     def _encode(self, split: str) -> Encoded:
         """Encode a split, and report windows, cut texts and the notes of the task."""
         examples = self.splits[split]
-        # the other processes then find in the cache what the main process encoded
+        # the other processes then find the encodings of the main process in the cache
         first = self.accelerator.main_process_first if cache.is_cached(examples) else nullcontext
         with first():
             encoded = cache.encode(self.task, examples)

@@ -5,10 +5,10 @@ The loss of a step is
     (1 - w) soft + w hard + v hidden,
 
 each a mean over the optimizer batch: ``soft`` the divergence from the teacher's distribution at a
-temperature (Hinton et al., 2015), over sequences or words; ``hard`` the loss of the task, over what
-has gold; ``hidden`` the squared difference from hidden states of the teacher, over tokens, through
-a learned projection if the widths differ (Mukherjee & Awadallah 2020, "XtremeDistil"). XtremeDistil
-trains them in stages; here they are trained together, with one schedule and one checkpoint.
+temperature (Hinton et al., 2015), over sequences or words; ``hard`` the loss of the task, over
+sequences or words with gold; ``hidden`` the squared difference from hidden states of the teacher,
+over tokens, through a learned projection if the widths differ (Mukherjee & Awadallah 2020,
+"XtremeDistil"). XtremeDistil trains in stages; here one schedule trains all losses together.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from finetune.types import (
 )
 
 LR_FACTOR = 6.0
-"""The default learning rate of a student, relative to that of ordinary training."""
+"""The default learning rate of a student, in multiples of the usual one."""
 OUTPUTS = "teacher"
 """Folder in the run folder with the outputs of the teacher, until training ends."""
 OF_TEACHER = (
@@ -110,9 +110,9 @@ class Distillation:
     temperature: float = 2.0
     """Divides the logits of teacher and student in the soft loss."""
     hard_weight: float = 0.2
-    """Weight of the gold labels against that of the teacher's predictions, from 0 to 1."""
+    """Weight of the gold labels, from 0 to 1; the teacher's predictions have the rest."""
     hidden_weight: float | None = None
-    """Weight of the difference of hidden states; unset is 1 where they can be compared, else 0."""
+    """Weight of the difference of hidden states; unset is 1 if they can be compared, else 0."""
     unlabeled: str | None = None
     """File of texts without labels."""
     unlabeled_columns: tuple[str, ...] = ()
@@ -166,11 +166,11 @@ def student_folder(teacher: str | Path, resume: bool) -> str:
 def student_config(
     teacher: TrainConfig, model: str | None, folder: str, **given: Any
 ) -> TrainConfig:
-    """Return the settings of a student: those of its teacher that describe the task.
+    """Return the settings of a student: the task settings of its teacher, and default training.
 
-    Without a ``model`` it starts from the ``folder`` of the teacher. ``given`` are settings of its
-    own; those of training are otherwise the defaults, but for the learning rate: few layers, which
-    many targets lead, take larger steps.
+    Without a ``model`` it starts from the ``folder`` of the teacher. ``given`` settings replace
+    both. The default learning rate is higher than usual: few layers with many targets take larger
+    steps.
     """
     kind = type(teacher)
     own: dict[str, Any] = {
@@ -205,8 +205,8 @@ def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tup
         )
     if own.kind != record.kind:
         raise UserError(
-            f"{config.data}: the data are of another kind than those of the teacher: its student "
-            "predicts the same."
+            f"{config.data}: the teacher was trained on another kind of data, and its student "
+            "predicts the same kind."
         )
     record = replace(record, config=config, max_length=own.max_length)
     return replace(task, record=record), dataset
@@ -251,7 +251,7 @@ class _Data(TrainingData):
     outputs: TeacherOutputs
 
     def add_unlabeled(self, encoded: Encoded) -> None:
-        """Add sequences, which have targets without loss, to those of train."""
+        """Add unlabeled sequences to train; their targets have no loss."""
         self.train = Encoded.joined([self.train, encoded])
         self.encoded["train"] = self.train
         self.lengths = self.train.lengths.tolist()
@@ -301,7 +301,7 @@ class _Step(Step):
         return torch.stack(sums), soft.new_full((1,), self._num_soft(batch))
 
     def _loss_counts(self, batch: Batch) -> Tensor:
-        """Return the numbers of sequences or words, of those with gold, and of tokens."""
+        """Return the numbers of rows (sequences or words), of rows with gold, and of tokens."""
         logits = batch.targets["teacher_logits"]
         if "teacher_transitions" in batch.targets:
             hard = (batch.targets["tag"] != IGNORED).sum()
@@ -400,7 +400,7 @@ class DistillationRun(TrainingRun):
         return data
 
     def _unlabeled(self, first_id: int) -> Iterator[list[Example]]:
-        """Yield the unlabeled examples in chunks, with ids that continue those of train."""
+        """Yield the unlabeled examples in chunks, with ids that continue the ids of train."""
         found = read_unlabeled(self.task, self.distillation, self.config.encoding)
         numbered = (replace(example, id=number) for number, example in enumerate(found, first_id))
         while chunk := list(islice(numbered, CHUNK)):

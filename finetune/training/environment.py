@@ -142,7 +142,7 @@ def memory_estimate(config: TrainConfig, mean_length: float) -> str:
     activations = tokens * model.hidden_size * (34 * layers + inputs) * 4
     return (
         f"memory: {number / 1e6:,.1f} M weights, about {size * number / 1e9:.2f} GB with gradients "
-        f"and moments of those that are trained, and {activations / 1e9:.2f} GB of activations for "
+        f"and moments of trained weights, and {activations / 1e9:.2f} GB of activations for "
         f"{tokens:,.0f} tokens (--max-tokens bounds them)"
     )
 

@@ -75,8 +75,8 @@ def planned_steps(
 ) -> tuple[list[int], list[float]]:
     """Return the number of steps of each task, and their shares (Jurafsky & Martin, 11.7).
 
-    All tasks together have as many steps as they would have alone; task i has the share n_i^α /
-    Σ n_j^α, where n_i is its number of training examples.
+    The number of steps is the sum over the tasks alone; task i has the share n_i^α / Σ n_j^α, where
+    n_i is its number of training examples.
     """
     alone = [Schedule.from_config(*each).num_steps for each in zip(configs, sizes, strict=True)]
     shares = sampling_probabilities(sizes, alpha)
@@ -112,7 +112,7 @@ def fit_together(
 
 
 def share_encoder(heads: Sequence[Head]) -> None:
-    """Make the first head's encoder weights those of all; poolers belong to the heads."""
+    """Give all heads the encoder weights of the first head; poolers belong to the heads."""
     shared: dict[str, torch.nn.Parameter] = {}
     for head in heads:
         for name, module in head.encoder.model.named_modules():
@@ -148,7 +148,7 @@ def _require_common_settings(configs: Mapping[str, TrainConfig]) -> None:
 
 
 class _Part(TrainingRun):
-    """The run of one of the tasks, whose optimizer and checkpoint are those of all."""
+    """The run of one of the tasks; all tasks share the optimizer and the checkpoint."""
 
     def _prepare(self, head: Any, resuming: bool, restore: contextlib.ExitStack) -> None:
         self._load_head(head, resuming, restore)

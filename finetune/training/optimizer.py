@@ -56,7 +56,7 @@ class Schedule:
     def batch(self, step: int, shares: tuple[float, ...] | None = None) -> list[int]:
         """Return the indices of the training examples of a step (from 0).
 
-        ``shares`` are those of ``epoch_order``.
+        ``shares`` are as in ``epoch_order``.
         """
         epoch, index = divmod(step, self.steps_per_epoch)
         order = _cached_order(self.num_examples, self.seed, epoch, shares)
@@ -94,8 +94,8 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
     The learning rate of depth d (0 = embeddings, L + 1 = head) is lr * layer_decay^(L + 1 - d) in
     the encoder (Clark et al., 2020, ELECTRA, appendix B). In the head it is --head-lr, or lr times
     the head's ``head_lr_factor``, as far as --tuning has not raised lr already. Modules in the
-    head's ``own_learning_rates`` have a setting and a default for their learning rate. Neither they
-    nor biases, norms and other vectors have weight decay.
+    head's ``own_learning_rates`` have a setting and a default for their learning rate. These
+    modules, biases, norms and other vectors have no weight decay.
     """
     groups: dict[tuple[float, float], dict[str, Any]] = {}
     factor = max(head.lr_factor, TUNING_FACTORS[config.tuning])
@@ -130,7 +130,7 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
 LAYER_MIX_LR = 0.01
 """Peak learning rate of the weights of a layer mix: they are few, and begin equal."""
 TUNING_FACTORS = {"full": 1.0, "lora": 20.0, "bitfit": 50.0, "head": 100.0, "mask": 5.0}
-"""Default learning rate of each way of tuning, in multiples of that of full tuning."""
+"""Default learning rate of each way of tuning, relative to full tuning."""
 
 
 def default_learning_rate(width: int) -> float:
@@ -150,7 +150,7 @@ def adamw(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Opti
 
 
 def logged_learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return `lr`, that of the encoder's top layer, and `head_lr` where the head has another."""
+    """Return `lr`, of the encoder's top layer, and `head_lr` if the head's differs."""
     rates = {
         kind: [group["lr"] for group in optimizer.param_groups if group["encoder"] == kind]
         for kind in (True, False)

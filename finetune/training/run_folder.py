@@ -64,9 +64,9 @@ from finetune.training.optimizer import logged_learning_rates
 from finetune.types import Example, Prediction, UserError, abbreviated
 
 OTHERS = "others.safetensors"
-"""Weights of a checkpoint that are not those of the model."""
+"""Weights of a checkpoint that are not part of the model."""
 RUNS = Path("runs")
-"""Parent of the run folders that are chosen without --out."""
+"""Parent of the run folders without --out."""
 
 
 def with_run_folder(config: TrainConfig, task: str, name: str | None = None) -> TrainConfig:
@@ -263,7 +263,7 @@ class RunFolder:
     def open(self, config: TrainConfig, data: Dataset) -> tuple[bool, str]:
         """Prepare the folder for a run; return whether it continues from a checkpoint, and a note.
 
-        Raises UserError if the folder or its files are not those of this run.
+        Raises UserError if the folder or its files belong to another run.
         """
         num_processes = self.accelerator.num_processes
 
@@ -285,7 +285,7 @@ class RunFolder:
                 )
                 require_same_teacher(self.path, self.teacher)
                 if _saved_config(self.path)["fingerprint"] != data.fingerprint:
-                    note = "the test split is not the one that the run was started with"
+                    note = "the test split has changed since the run was started"
             if self.last.is_dir():
                 check_files(self.last)
                 return True, note
@@ -351,7 +351,7 @@ class RunFolder:
     ) -> None:
         """Save the checkpoint to ``last/``, with the random states of all processes.
 
-        ``others`` are weights that are trained besides the model.
+        ``others`` are trained weights outside of the model.
         """
         gathered = gather_object([random_state(self.accelerator.process_index)])
         random_states = {name: value for each in gathered for name, value in each.items()}

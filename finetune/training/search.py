@@ -61,7 +61,7 @@ State = Literal["finished", "pruned", "failed", "running"]
 
 DATABASE, STUDY = "search.db", "search"
 KEPT = ("config.json", "log.jsonl", "metrics.json")
-"""Files of a trial that are kept after it has ended; the best keeps all."""
+"""Files to keep of an ended trial; the best trial keeps all."""
 STARTUP = 8
 """Trials with random settings before the estimator proposes them."""
 PRUNED_AFTER = 4
@@ -151,8 +151,8 @@ class SearchResult:
 def default_space(task: str, config: TrainConfig) -> list[str]:
     """Return the space of a task without --space; settings that the command sets are left out.
 
-    The learning rate goes from a fifth to five times that of the defaults. The number of epochs
-    stays, so that all trials take about as long.
+    The learning rate goes from a fifth to five times the default. The number of epochs stays, so
+    that all trials take about the same time.
     """
     width = starting_config(config).hidden_size
     lr = default_learning_rate(width) * max(config.lr_factor, TUNING_FACTORS[config.tuning])
@@ -280,10 +280,10 @@ class Search:
         minutes: float | None = None,
         on_end: Callable[[], object] = lambda: None,
     ) -> bool:
-        """Run trials until there are so many, or until all together have taken so long.
+        """Run trials until their number or their total time reaches a limit.
 
-        ``on_end`` is called after each trial that this process ends, while it alone may write in
-        the folder. A trial that has begun when the time is over is still finished.
+        ``on_end`` is called after each trial that this process ends, while only this process may
+        write in the folder. A trial that has begun when the time is over is still finished.
 
         Returns:
             False if other processes still run trials.
@@ -509,7 +509,7 @@ class _Watch(Callback):
         self.schedule: Schedule | None = None
 
     def store_time(self) -> None:
-        """Store the time of the trial, that of processes which were interrupted included."""
+        """Store the time of the trial, including its interrupted processes."""
         seconds = self.before + time.monotonic() - self.begin
         self.trial.set_user_attr("seconds", seconds)
 

@@ -93,8 +93,8 @@ class SeedResults:
             )
         if self.metrics and bool(metrics) != any(self.metrics.values()):
             raise UserError(
-                f"{folder / 'metrics.json'}: has {'' if metrics else 'no '}scores, unlike those of "
-                "the other runs here: delete the folder to train it again."
+                f"{folder / 'metrics.json'}: has {'' if metrics else 'no '}scores, unlike the "
+                "other runs here: delete the folder to train it again."
             )
         self.metrics[seed] = metrics
         self.baselines = environment["baselines"]
@@ -141,10 +141,10 @@ def train_seeds(
 ) -> SeedResults:
     """Train ``number`` seeds of a task, from ``config.seed`` on; write ``seeds.json`` after each.
 
-    All have the same data, from which each may draw its own. Seeds that are finished in ``folder``
-    are kept. ``train_one`` writes all files of the run folder ``seed-<n>``, ``README.md`` last; if
-    it raises Diverged, the seed is degenerate. ``on_start`` is called for each seed with its
-    configuration and whether it is finished.
+    All seeds read the same data; each may draw its own examples from it. Finished seeds in
+    ``folder`` are kept. ``train_one`` writes all files of the folder ``seed-<n>``, ``README.md``
+    last; if it raises Diverged, the seed is degenerate. ``on_start`` is called for each seed with
+    its configuration and whether it is finished.
     """
     configs = {
         seed: replace(config, seed=seed, out=str(folder / f"seed-{seed}"))
@@ -237,10 +237,10 @@ def train_folds(
 ) -> SeedResults:
     """Train and test on folds of the training data, and write ``folds.json`` after each.
 
-    Each repeat deals the examples to ``num_folds`` folds anew. Run ``fold-R.K`` is tested on fold K
-    of repeat R (split ``test``) and trained on the others; with ``hold_out`` each repeat has its
-    first fold only. A validation split of the data serves every run; else each holds one out of its
-    training examples. The test split of the data is not used. Each run has a seed of its own, so
+    Each repeat divides the examples into ``num_folds`` new folds. Run ``fold-R.K`` tests on fold K
+    of repeat R (split ``test``) and trains on the others; with ``hold_out`` each repeat has its
+    first fold only. A validation split of the data serves every run; else each run holds one out of
+    its training examples. The test split of the data is not used. Each run has a different seed, so
     that the interval includes the variance of training. Finished runs are kept, as are seeds.
     """
     raw = task_class(name).read(config, config.data)

@@ -2,7 +2,7 @@
 
 Small data sets use a small fraction of a vocabulary. The other rows have no gradient, so AdamW only
 multiplies them by 1 - learning rate * weight decay in each step. This can wait until the table is
-saved, which is then the one that training all rows gives. The factors are applied one after the
+saved; the saved table equals the result of training all rows. The factors are applied one after the
 other, not as one product: each product is rounded as in AdamW, whenever the run is saved.
 """
 
@@ -27,8 +27,8 @@ class CompactEmbedding(nn.Module):
     """Replaces an ``nn.Embedding`` of V rows and trains A of them, ``weight`` [A, H].
 
     Ids keep their meaning. In ``state_dict()`` the weight is the whole table, so that the model is
-    saved as one with a plain embedding. ``pending`` has the factors of weight decay that are still
-    to be applied to ``rest``.
+    saved with a plain embedding. ``pending`` has the factors of weight decay that are not yet
+    applied to ``rest``.
     """
 
     index: Tensor
@@ -140,7 +140,7 @@ class SparseEmbeddings:
     ) -> None:
         """Replace the embeddings.
 
-        ``encoded`` has all sequences that the model reads meanwhile, ``added`` further ids.
+        ``encoded`` has all sequences that the model will read, ``added`` further ids.
         """
         self.encoder, self.note = head.encoder, ""
         self.embedding: CompactEmbedding | None = None
@@ -163,7 +163,7 @@ class SparseEmbeddings:
             self.plain.weight.data = self.plain.weight.new_empty(0)  # the compact one holds copies
 
     def _rows(self, encoded: Iterable[Encoded], added: Sequence[int]) -> Tensor:
-        """Return the ids that occur, with that of the padding [A]; the encoder rejects ids >= V."""
+        """Return the ids that occur, and the padding id [A]; the encoder rejects ids >= V."""
         others = {self.encoder.pad_id, self.plain.padding_idx, *added} - {None}
         seen = [np.unique(examples.sequences.ids.values) for examples in encoded]
         seen.append(np.array(list(others)))

@@ -46,7 +46,7 @@ class Step:
     ) -> None:
         """With ``interrupt``, several processes exchange their requests to stop in each step.
 
-        ``copies`` are those of a step of another task on the same encoder.
+        ``copies`` come from the step of another task on the same encoder.
         """
         self.task, self.head, self.optimizer, self.config = task, head, optimizer, config
         self.accelerator, self.device, self.precision = accelerator, accelerator.device, precision
@@ -156,10 +156,10 @@ class Step:
     ) -> torch.Tensor:
         """Add the gradients of a loss that couples all sequences of the optimizer batch.
 
-        Micro-batches run twice (GradCache; Gao et al., 2021): without a graph for the vectors of
-        all sequences, which give the loss and its gradient by each vector, then with the same
-        dropout to propagate that gradient. So memory is that of one micro-batch, and the gradient
-        that of the whole batch. A single micro-batch runs once.
+        Micro-batches run twice (GradCache; Gao et al., 2021): first without a graph for the vectors
+        of all sequences, which give the loss and its gradient by each vector; then with the same
+        dropout to propagate this gradient. So one micro-batch bounds the memory, and the gradient
+        equals the gradient of the whole batch. A single micro-batch runs once.
         """
         batches = [batch_to_device(batch, self.device) for batch in batches]
         several = self.accelerator.num_processes > 1
@@ -193,9 +193,9 @@ class Step:
     def _sum_over_processes(self, totals: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Return gradients, and loss and count [2], summed over the processes.
 
-        The same message counts the processes that received a request to stop. Of a sharded model,
-        return the shards of the gradients, which are sums already, and [3] with the square of the
-        norm of all gradients.
+        The same message counts the processes that received a request to stop. For a sharded model,
+        return the shards of the gradients, which are already sums, and [3] with the squared norm of
+        all gradients.
         """
         groups = self.optimizer.param_groups
         weights = [w for group in groups for w in group["params"] if w.grad is not None]

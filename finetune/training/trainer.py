@@ -84,7 +84,7 @@ class FitResult:
     """The planned number of steps."""
     notes: list[str] = field(default_factory=list)
     weights: tuple[int, int] = (0, 0)
-    """The number of trained weights, and that of all."""
+    """The number of trained weights, and the number of all weights."""
 
 
 def fit(
@@ -114,8 +114,8 @@ def fit(
         The task with its fitted values, the run folder and the metrics.
 
     Raises:
-        UserError: the loss is not finite, the disk is full, or settings or data differ from those
-            of the run to resume.
+        UserError: the loss is not finite, the disk is full, or settings or data differ from the run
+            to resume.
         Interrupted: after Ctrl-C or SIGTERM, once the checkpoint is written.
     """
     if config.out is None:
@@ -210,7 +210,7 @@ class TrainingRun:
             if (before := self.state.num_threads) not in (None, self.num_threads):
                 self.reporter.say(
                     f"the run was started with {before} CPU threads, and now has "
-                    f"{self.num_threads}: the weights will differ by rounding from those of an "
+                    f"{self.num_threads}: the weights will differ by rounding from an "
                     f"uninterrupted run (OMP_NUM_THREADS={before} avoids that)"
                 )
             self.state.num_threads = self.num_threads
@@ -240,7 +240,7 @@ class TrainingRun:
         )
 
     def _other_weights(self) -> Mapping[str, torch.Tensor]:
-        """Return weights that are trained besides the model, for the checkpoint."""
+        """Return trained weights outside of the model, for the checkpoint."""
         return {}
 
     def _report(self, note: str) -> None:
@@ -396,7 +396,7 @@ class TrainingRun:
                     break
 
     def evaluate(self, log: RunLog) -> None:
-        """Score the validation split, and save the model if it is the best so far."""
+        """Score the validation split, and save the model if it is the best yet."""
         state = self.state
         if (fitted := self.task.capability(FittedHead)) is not None:
             train, encoded = self.data.split("train")

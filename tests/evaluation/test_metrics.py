@@ -576,7 +576,7 @@ def test_the_positive_class_of_score_is_the_rarer_the_given_or_that_of_the_run(
     write_jsonl(tmp_path / "answers.jsonl", answers)
     outcome = run("score", "answers.jsonl", "gold.jsonl")
     assert json.loads(outcome.out)["f1"] == 0.5
-    assert "f1 is that of 'fraud', the rarer label of gold; --positive" in outcome.err
+    assert "f1 scores 'fraud', the rarer label of gold; --positive" in outcome.err
     outcome = run("score", "answers.jsonl", "gold.jsonl", "--positive", "legit")
     assert json.loads(outcome.out)["f1"] == pytest.approx(12 / 14) and "f1" not in outcome.err
     write_jsonl(tmp_path / "run.jsonl", [row | {"positive": "legit"} for row in answers])
@@ -610,7 +610,7 @@ def test_the_positive_class_of_score_is_the_rarer_the_given_or_that_of_the_run(
         "--resamples",
         "9",
     )
-    assert "f1 is that of 'fraud', the rarer label of gold" in outcome.out
+    assert "f1 scores 'fraud', the rarer label of gold" in outcome.out
     outcome = run("score", "answers.jsonl", "gold.jsonl", "--positive", "spam")
     assert outcome.code == 2
     assert outcome.err == "error: --positive spam: the labels are 'fraud' and 'legit'.\n"

@@ -321,7 +321,7 @@ def test_spans_need_gold_spans(tmp_path: Path):
         ValueError, match="no spans to score against: give spans, or tags that spell"
     ):
         scored(tmp_path, [spans()], tagged(["NN", "VB"]))
-    with pytest.raises(ValueError, match=r"the text is not that of .*gold.jsonl:1"):
+    with pytest.raises(ValueError, match=r"the text differs from .*gold.jsonl:1"):
         scored(tmp_path, [{"text": "Bob", "spans": []}], [{"text": "Ann", "spans": []}])
 
 

@@ -271,7 +271,11 @@ def test_families_of_a_newer_transformers_are_named(
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [("tapas", "reads tables"), ("t5", "encoder and a decoder"), ("llama", "only the tokens before")],
+    [
+        ("tapas", "reads tables"),
+        ("t5", "encoder and a decoder"),
+        ("llama", "only the tokens before"),
+    ],
 )
 def test_refusals_name_the_type_and_the_reason(kind: str, reason: str, tmp_path) -> None:
     AutoConfig.for_model(kind).save_pretrained(tmp_path)

@@ -81,7 +81,7 @@ def test_analysis_comparison_and_report(run: Path) -> None:
     (run / "environment.json").write_text("{}")
     write_run_report(run)
     page = (run / "report.html").read_text("utf-8")
-    assert "By what the model read in place of the subword" in page
+    assert "By input in place of the subword" in page
     card = (run / "best" / "README.md").read_text("utf-8")
     assert "pipeline_tag: fill-mask" in card and "[MASK]" in card
 

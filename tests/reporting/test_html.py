@@ -205,7 +205,7 @@ def test_an_unfinished_seed_does_not_count(tmp_path: Path):
     (folder / "seeds.json").write_text(json.dumps(content))
     page = reported(folder)
     assert "Mean of 2 seeds" in page.text and "of the split test" in page.text
-    assert "the score is that of 2 of 3 runs" in page.text
+    assert "the score covers 2 of 3 runs" in page.text
     assert "differ in more" not in page.text
     path = folder / "seed-3" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"lr": 1.0}))
@@ -219,8 +219,7 @@ def test_a_metric_that_cannot_be_counted(tmp_path: Path):
     (folder / "config.json").write_text(json.dumps(config | {"metric": "f1"}))
     page = reported(folder)
     assert (
-        "the interval is that of accuracy, not of f1" in page.text
-        and "1.0000 accuracy" in page.text
+        "the interval is for accuracy, not for f1" in page.text and "1.0000 accuracy" in page.text
     )
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "metrics.json").write_text(json.dumps({"test": {"accuracy": 0.5}}))

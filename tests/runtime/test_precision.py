@@ -16,7 +16,7 @@ def test_settings_are_checked_in_python_too():
     for settings, message in (
         ({"precision": "fp8"}, "--precision must be one of auto, bf16, fp16, fp32, not 'fp8'"),
         ({"batching": "pack"}, "--batching must be one of auto, packed, padded, not 'pack'"),
-        ({"precision": "fp16", "sparse_embeddings": "on"}, "skipped steps, not fp16"),
+        ({"precision": "fp16", "sparse_embeddings": "on"}, "fp16, which skips steps"),
     ):
         with pytest.raises(UserError, match=message):
             ClassifyConfig(**settings)

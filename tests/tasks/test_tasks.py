@@ -445,7 +445,7 @@ def test_labels_in_another_order_than_in_the_model_are_refused(runs: Runs, tmp_p
     shutil.copytree(runs.run("single").folder, folder := tmp_path / "model")
     content = json.loads((folder / TASK_FILE).read_text())
     for change, problem in (
-        ({"labels": content["labels"][::-1]}, "its labels .* are not those of config.json"),
+        ({"labels": content["labels"][::-1]}, "its labels .* differ from config.json"),
         ({"format": 2}, "has format 2, and this version of finetune reads format 1"),
     ):
         (folder / TASK_FILE).write_text(json.dumps({**content, **change}))
@@ -787,7 +787,7 @@ def test_the_positive_class_is_the_rarer_label_of_training(runs: Runs, tmp_path:
     data = splits(tmp_path / "fraud", train=rows, validation=rows)
     task, dataset = runs.task("single", data=data)
     assert task.record.positive == "fraud" and "positive" in task.record.extra_fields()
-    assert any("f1 is that of 'fraud', the rarer label in training" in n for n in dataset.notes)
+    assert any("f1 scores 'fraud', the rarer label in training" in n for n in dataset.notes)
     predicted = [TextPrediction(n, "fraud") for n in range(4)]
     assert task.score(dataset.splits["train"], predicted)["f1"] == pytest.approx(0.4)
     task, dataset = runs.task("single", data=data, positive="legit")

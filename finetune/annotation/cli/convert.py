@@ -23,7 +23,7 @@ SUFFIXES = {
     "doccano": (".jsonl",),
     "label-studio": (".json",),
 }
-"""The suffixes of files of a format, if not only that of its name."""
+"""The suffixes of the files of a format, if its name is not the only suffix."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Convert(Command):
     """Text encoding of the source, such as `cp1252`, `utf-16` or `gb18030`."""
 
     def run(self) -> None:
-        """Write the output, and print what it does not hold."""
+        """Write the output, and print its omissions."""
         from finetune.annotation.annotations import read_annotations
         from finetune.annotation.decisions import apply_decisions, read_decisions
         from finetune.annotation.writers import (

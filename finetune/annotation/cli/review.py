@@ -28,7 +28,7 @@ class Review(Command):
     output: str
     """HTML file to write: one file that needs no network."""
     labels: tuple[str, ...] = ()
-    """Labels to offer besides those of the file."""
+    """Labels to offer besides the labels of the file."""
 
     def run(self) -> None:
         """Write the page."""

@@ -35,7 +35,7 @@ class Export(Command):
     max_loss: float | None = None
     """Most points of that score that int8 may cost; a larger loss is an error. Unset is 0.5."""
     data: str | None = None
-    """Data with the validation split for --int8; unset is that of the run."""
+    """Data with the validation split for --int8; unset is the data of the run."""
 
     def run(self) -> None:
         """Write the graph; print its distance from torch, its size and the loss of int8."""

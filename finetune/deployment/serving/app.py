@@ -76,7 +76,7 @@ def make_app(models: Sequence[ServedModel], *, hosts: frozenset[str] | None = No
 
     @app.get("/models")
     async def list_models() -> Response:
-        """List the version of the toolkit, and the models: what they read, and their labels."""
+        """List the version of the toolkit, and the models with their inputs and labels."""
         return json_response({"finetune": finetune.__version__, "models": descriptions})
 
     @app.get("/health")

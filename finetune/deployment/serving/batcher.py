@@ -1,4 +1,4 @@
-"""Continuous batching: a thread per model predicts what waits, and does not wait for more."""
+"""Continuous batching: a thread per model predicts the waiting items, without waiting for more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class QueueFull(Exception):
 
 @dataclass(eq=False)
 class Request:
-    """The items of a request, the answers that it has so far, and the future of all of them."""
+    """The items of a request, the answers to some of them, and the future of all answers."""
 
     items: Sequence[Any]
     sizes: Sequence[int]
@@ -54,7 +54,7 @@ class Batcher:
         self.predict, self.batch_size, self.batch_total = predict, batch_size, batch_total
         self.max_waiting = max_waiting
         self.batches = self.items = 0
-        """Number of batches and of their items so far."""
+        """Number of predicted batches and of their items."""
         self._waiting: deque[Request] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -86,7 +86,7 @@ class Batcher:
         return request.future
 
     def close(self) -> None:
-        """Answer what waits, and end the thread."""
+        """Answer the waiting requests, and end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()

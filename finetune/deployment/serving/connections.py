@@ -40,7 +40,7 @@ class TimedConnection(H11Protocol):
         self._stop_waiting()
 
     def handle_events(self) -> None:
-        """Read what has arrived."""
+        """Read the received data."""
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
@@ -73,8 +73,8 @@ class Server(uvicorn.Server):
     def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an error of the loop; say at most once a minute that no connection is accepted."""
         error = context.get("exception")
-        # Where no connection can be accepted, Python 3.11 sets one timer for each place of the
-        # backlog to listen again. Timers that are due after the stop find a closed socket.
+        # If no connection can be accepted, Python 3.11 sets a timer for each place of the backlog
+        # to listen again. Timers that fire after the stop find a closed socket.
         if self.should_exit and isinstance(error, ValueError) and "serving" in context["message"]:
             return None
         if not (isinstance(error, OSError) and error.errno in _OUT_OF_HANDLES):

@@ -9,7 +9,7 @@ from finetune.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of a request and of what waits."""
+    """Limits of a request and of the queue."""
 
     max_bytes: int = 1_000_000
     """Largest body of a request, in bytes."""
@@ -20,7 +20,7 @@ class Limits:
     max_waiting: int = 512
     """Largest number of waiting requests of a model; further ones get status 503."""
     batch_size: int = 64
-    """Largest number of examples that are predicted together."""
+    """Largest number of examples to predict together."""
 
     def __post_init__(self) -> None:
         for field in fields(Limits):

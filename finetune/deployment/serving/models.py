@@ -117,7 +117,7 @@ class ServedModel:
         """Read the examples of a request.
 
         Raises:
-            UserError: If the body is not what the model reads.
+            UserError: If the model cannot read the body.
             TooLarge: If a limit is exceeded.
         """
         if not isinstance(body, dict):
@@ -215,7 +215,7 @@ def _engine(source: Path) -> Engine:
 def weights_digest(folder: Path) -> str:
     """Return the SHA-256 of the weights: ``cat FOLDER/*.safetensors | sha256sum``.
 
-    The weights of an export are those of its graph, ``model.onnx``.
+    For an export, it is the digest of the graph, ``model.onnx``.
     """
     digest = hashlib.sha256()
     for path in sorted(folder.glob(GRAPH if is_export(folder) else "*.safetensors")):

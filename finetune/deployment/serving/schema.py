@@ -55,11 +55,11 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"description": meaning, "content": {"application/json": {"schema": _ERROR}}}
     for status, meaning in {
         400: "The body is not JSON, or the Host header names another host.",
-        404: "There is no such model.",
+        404: "The model does not exist.",
         408: "The body did not arrive in time.",
         413: "The body, the number of examples or an example exceeds a limit.",
         415: "The Content-Type is not application/json.",
-        422: "The examples are not what the model reads.",
+        422: "The model cannot read the examples.",
         500: "An internal error; the log of the server has the details under the request id.",
         503: "Too many requests wait: try again after the seconds in Retry-After.",
     }.items()

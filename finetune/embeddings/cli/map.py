@@ -145,7 +145,7 @@ _FORMATS = (".html", ".svg", ".json", ".csv")
 
 
 def _print_scores(word_map: WordMap) -> None:
-    """Print the scores of each layer, and what the most frequent labels would reach."""
+    """Print the scores of each layer, and of the most frequent labels."""
     from finetune.embeddings.evaluation.projection import majority
 
     names = {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PACKAGE = "finetune.embeddings.reporting"
 """The package whose templates make the page."""
 MOST_WORDS = 12
-"""Words with the lowest, and with the highest, self-similarity that are listed."""
+"""Number of words to list with the lowest, and with the highest, self-similarity."""
 
 
 def write_page(file: Any, geometry: Geometry, model: str, data: str) -> None:

@@ -40,7 +40,7 @@ class CrfTaggerConfig(PreTrainedConfig):
 
 
 class SpanClassifierConfig(PreTrainedConfig):
-    """The configuration of a ``SpanClassifier``, which embeds that of its ``encoder``.
+    """The configuration of a ``SpanClassifier``, with that of its ``encoder`` inside.
 
     Attributes:
         representation: The representation of a span, one of ``REPRESENTATIONS``.

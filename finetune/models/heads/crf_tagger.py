@@ -20,8 +20,8 @@ class CrfTagger(CustomModel):
     """A tagger whose tags depend on each other: emissions of words and scores of transitions.
 
     Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one. The
-    ``TokenClassifier`` in ``tagger`` computes emissions; the functions of
-    ``finetune.models.heads.crf`` compute the loss, those of ``finetune.tasks.viterbi`` decode.
+    ``TokenClassifier`` in ``tagger`` computes emissions, ``finetune.models.heads.crf`` computes the
+    loss, and ``finetune.tasks.viterbi`` decodes.
 
     Examples:
         >>> from finetune import CrfTagger, Encoding, pack

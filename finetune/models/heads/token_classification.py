@@ -59,7 +59,7 @@ class TokenClassifier(PretrainedHead):
         batching: Batching = "auto",
         **options: Any,
     ) -> TokenClassifier:
-        """Load a tagger; ``labels`` are its tags, ``options`` those of ``load_task_model``."""
+        """Load a tagger; ``labels`` are its tags, ``options`` as in ``load_task_model``."""
         model = load_task_model(cls.auto_class, name, labels=labels, **options)
         return cls(model, batching, subwords)
 

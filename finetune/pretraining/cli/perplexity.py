@@ -45,11 +45,11 @@ class Perplexity(FormatOption, Command):
     text: UseAppendAction[tuple[str, ...]] = ()
     """A text; may be repeated. Write --text=TEXT if it begins with a dash."""
     file: str | None = None
-    """Texts, as for `predict`; `-` is standard input. Each row, or line of plain text, is scored by
-    itself."""
+    """Texts, as for `predict`; `-` is standard input. Each row, or line of plain text, is scored
+    alone."""
     pairs: bool = False
-    """Compare the two texts of each row: the first should be more likely. Unset does so if the file
-    has usual columns of pairs."""
+    """Compare the two texts of each row: the first should be more likely. Unset compares them if
+    the file has usual columns of pairs."""
     method: str = "token"
     """Mask each subword in a copy of the text (`token`), mask the later ones of its word too
     (`word`), or mask every K-th one in K copies, an estimate (`every:K`)."""
@@ -230,8 +230,8 @@ class Perplexity(FormatOption, Command):
         print_tables(self.format, *tables)
         if record["unknown"]:
             self.note(
-                f"{quantity(record['unknown'], 'subword')} unknown to the model: their "
-                "probabilities are those of the unknown token, and too high"
+                f"{quantity(record['unknown'], 'subword')} unknown to the model: they get the "
+                "probability of the unknown token, which is too high"
             )
         if "accuracy" in record:
             value, low, high = record["accuracy"]

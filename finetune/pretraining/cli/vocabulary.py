@@ -40,8 +40,8 @@ class Vocabulary(Command):
     output: str
     """Folder to write."""
     kind: Literal["wordpiece", "bpe", "unigram"] | None = None
-    """WordPiece as in BERT, byte-level BPE as in RoBERTa, or Unigram as in XLM-R; unset is that of
-    the model of --for, else bpe."""
+    """WordPiece as in BERT, byte-level BPE as in RoBERTa, or Unigram as in XLM-R; unset is the kind
+    of the --for model, else bpe."""
     size: int = 8000
     """Number of subwords, with the special tokens."""
     alpha: float = 0.3
@@ -51,9 +51,10 @@ class Vocabulary(Command):
     for_: Annotated[str | None, arg(name="for")] = None
     """Encoder that gets the vocabulary; the folder then holds that model too."""
     init: Literal["overlap", "similarity", "mean"] = "similarity"
-    """Embeddings of the new vocabulary. `overlap` copies those of subwords that both vocabularies
-    have and draws the others at random; `similarity` computes the others from these by similarity
-    in the text (FOCUS), or in --vectors (WECHSEL); `mean` is the mean of all old ones."""
+    """Embeddings of the new vocabulary. `overlap` copies the embeddings of subwords that both
+    vocabularies have and draws the others at random; `similarity` computes the others by similarity
+    to the copied ones in the text (FOCUS), or in --vectors (WECHSEL); `mean` gives all subwords the
+    mean of the old embeddings."""
     vectors: tuple[str, ...] = ()
     """Two files of word vectors, of the language of the model and of the text, in word2vec's text
     format; in one space, or with --dictionary."""

@@ -17,7 +17,7 @@ F1 of entities. With the configuration `tags` (the default), predictions and ref
 one for each word; with `spans` they are labeled spans {"start", "end", "label"} in words with `end`
 exclusive, which may nest and overlap. `span_f1_conll` reads tags as the script conlleval and
 seqeval's default mode do; `span_f1_strict` counts only entities that are spelled as the scheme
-demands. `scheme` is that of the tags (IO, IOB1, BIO, BIOES, BILOU or BMES), by default that of the
+demands. `scheme` is IO, IOB1, BIO, BIOES, BILOU or BMES; the default is the scheme of the
 references. The result also has `span_f1_conll:TYPE`, or `span_f1_strict:TYPE`, of each type.
 """
 
