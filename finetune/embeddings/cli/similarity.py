@@ -348,7 +348,7 @@ def _named(pair: SimilarityPair) -> Any:
 
 
 def _details(pair: SimilarityPair) -> dict[str, Any]:
-    """Return what a line of predictions adds on a pair."""
+    """Return the additional fields of a pair in its line of predictions."""
     details: dict[str, Any] = {} if pair.subset is None else {"subset": pair.subset}
     if pair.targets is not None:
         details["targets"] = [list(target) for target in pair.targets]

@@ -79,7 +79,7 @@ class Wic(Command):
                 raise UserError(f"--{option} is saved in --run-folder: leave it out.")
 
     def run(self) -> None:
-        """Choose a threshold and score it, or predict with that of a run."""
+        """Choose a threshold and score it, or predict with the threshold of a run."""
         quiet_libraries()
         if self.run_folder is None:
             self._fit()

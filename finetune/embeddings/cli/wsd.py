@@ -63,7 +63,7 @@ class Wsd(Command):
     """Weight of the logarithm of a sense's frequency among the uses of its lemma in training. Unset
     chooses it on the validation split, or is 0 without one."""
     glosses: float = 0.0
-    """Weight of the vector of a sense's gloss next to that of its uses; 0 leaves glosses out."""
+    """Weight of the gloss of a sense in its vector; its uses have weight 1. 0 reads no glosses."""
     vote: float = 0.0
     """Weight of the mean score that a sense has for the other uses of a lemma in the document."""
     out: str | None = None
@@ -116,7 +116,7 @@ class Wsd(Command):
                 raise UserError(f"{flag(name)} {problem}: leave it out.")
 
     def run(self) -> None:
-        """Fit sense vectors and score them, or predict with those of a run."""
+        """Fit sense vectors and score them, or predict with the sense vectors of a run."""
         quiet_libraries()
         if self.senses is None:
             self._fit()
@@ -275,7 +275,7 @@ class Wsd(Command):
             )
         if inventory is None:
             show(
-                "glosses are those of WordNet: name the folder of its files, --inventory FOLDER.",
+                "glosses come from WordNet: name the folder of its files, --inventory FOLDER.",
                 error=True,
             )
 

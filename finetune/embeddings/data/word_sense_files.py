@@ -44,7 +44,7 @@ def parse_keys(line: str) -> tuple[str, list[str]] | None:
 
 
 def _gold_file(name: str) -> Path | None:
-    """Return the file of gold keys that belongs to a data file, None if there is none."""
+    """Return the file of gold keys next to a data file; None if it does not exist."""
     base = name.removesuffix(".gz").removesuffix(".xml").removesuffix(".data")
     for suffix in (".gold.key.txt", ".gold.key.txt.gz"):
         if (path := Path(base + suffix)).is_file():

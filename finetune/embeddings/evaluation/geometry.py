@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 TOP_DIMENSIONS = (1, 3, 5, 10)
 """Numbers of largest dimensions whose share of the expected cosine is reported."""
 DISCARDED = 0.1
-"""Fraction of the points, those with the largest ratio, that TwoNN leaves out of its fit."""
+"""Fraction of the points, with the largest ratios, that TwoNN leaves out of its fit."""
 NUM_POINTS = 2000
 """Words that the intrinsic dimension is estimated from."""
 LEAST_POINTS = 20
@@ -39,8 +39,8 @@ class LayerGeometry:
     expected_cosine: float
     """Mean cosine of two words: the anisotropy."""
     shares: dict[int, float] | None
-    """Share of the largest dimensions in the expected cosine, by their number; None where that is
-    not positive."""
+    """Share of the largest dimensions in the expected cosine, by their number; None if the expected
+    cosine is not positive."""
     dimensions: list[tuple[int, float]]
     """The largest dimensions, each with its contribution to the expected cosine."""
     self_similarity: float | None
@@ -69,8 +69,8 @@ class LayerGeometry:
 class GeometryMeasure:
     """Sums over a stream of texts, from which the geometry of each layer follows.
 
-    Memory does not grow with the text: it holds sums, those of the ``words`` whose self-similarity
-    is measured, and a sample of vectors.
+    Memory does not grow with the text: it holds sums, also for each of the ``words`` whose
+    self-similarity is measured, and a sample of vectors.
     """
 
     layers: Sequence[int]

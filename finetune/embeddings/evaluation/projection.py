@@ -40,8 +40,8 @@ class LayerScores:
     self_similarity: float
     """Mean cosine of two occurrences of a word (Ethayarajh 2019)."""
     trustworthiness: float | None
-    """Agreement of the 5 nearest neighbors on the map with those of the vectors, from 0 to 1
-    (Venna & Kaski 2001); None for fewer than 12 points."""
+    """Agreement of the 5 nearest neighbors on the map with the nearest vectors, from 0 to 1 (Venna
+    & Kaski 2001); None for fewer than 12 points."""
 
 
 def project_layers(
@@ -210,9 +210,9 @@ def layer_scores(
 
 
 def labeled_rows(words: Sequence[str], labels: Sequence[str | None], word: str) -> list[int]:
-    """Return the occurrences of a word whose label is scored.
+    """Return the occurrences of a word with labels to score.
 
-    Their labels occur twice or more; there are none unless the word has two such labels.
+    Each label occurs at least twice. Without two different labels the list is empty.
     """
     counts = Counter(labels[n] for n, each in enumerate(words) if each == word)
     legal = {label for label, count in counts.items() if label is not None and count > 1}

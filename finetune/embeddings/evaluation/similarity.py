@@ -37,7 +37,7 @@ def unit_vectors(vectors: npt.ArrayLike) -> Array:
 
 
 def cosine(first: npt.ArrayLike, second: npt.ArrayLike) -> Array:
-    """Return the cosines of vectors [..., H] -> [...]; that of a zero vector is 0."""
+    """Return the cosines of vectors [..., H] -> [...]; a zero vector has the cosine 0."""
     result: Array = (unit_vectors(first) * unit_vectors(second)).sum(axis=-1)
     return result.clip(-1.0, 1.0)
 
@@ -128,7 +128,7 @@ def scores_by_frequency(
     """Return scores by the frequency of the rarer word of each pair, in three bands.
 
     Cosines underestimate the similarity of frequent words (Zhou et al. 2022): ``bias`` is the mean
-    of the cosine minus what a line through all pairs predicts from gold.
+    difference of the cosine from a line through all pairs (cosine by gold).
     """
     counts = np.asarray(frequencies)
     known, scores = np.array(gold), np.array(predicted)

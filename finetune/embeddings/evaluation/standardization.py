@@ -49,7 +49,7 @@ class Standardizer:
     ) -> Standardizer:
         """Fit to groups of vectors, each [N, *shape], as a stream (equations 11.10 and 11.11).
 
-        The deviation is that of the population, with N in the denominator.
+        This is the population deviation, with N in the denominator.
 
         Raises:
             UserError: There are fewer than two vectors.

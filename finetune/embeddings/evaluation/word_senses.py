@@ -27,15 +27,15 @@ Normalization = Literal["none", "center", "standardize"]
 Lemma = tuple[str, str]
 """A lemma and its part of speech."""
 PRIORS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
-"""The weights of the prior that are tried on the validation split."""
+"""The weights of the prior to try on the validation split."""
 BLOCK = 1024
 
 
 class SensePrediction(NamedTuple):
-    """The sense of a target; None if its lemma has no known one.
+    """The sense of a target; None if its lemma has no known sense.
 
-    ``scores`` are those of all candidates with a vector, the best first. ``backed_off`` tells that
-    ``sense`` is the first one, as there are no scores.
+    ``scores`` has all candidates with a vector, the best first. ``backed_off`` says that ``sense``
+    is the first sense, for lack of scores.
     """
 
     sense: str | None
@@ -106,15 +106,15 @@ class Disambiguator:
     Attributes:
         vectors: The vector [H] of each sense with annotated uses.
         counts: The number of uses of each sense in training, by lemma.
-        inventory: The senses of each lemma; None takes those of the training data.
+        inventory: The senses of each lemma; None takes the senses of the training data.
         standardizer: Fitted on the vectors of all annotated uses.
         normalization: Before the cosine subtract its mean, or also divide by its deviation.
         prior: λ, the weight of the prior: the score of a sense is
             ``cos(t, v_s) + λ log p(s | lemma)``, with p from ``counts``. If a candidate has no use,
-            one is added to each.
+            every candidate gets one more.
         glosses: The vector [H] of the gloss of each sense.
-        gloss_weight: The vector of a sense is the sum of that of its uses and, times this weight,
-            that of its gloss, both at length 1 (Loureiro & Jorge 2019, LMMS).
+        gloss_weight: The vector of a sense is the vector of its uses plus this weight times the
+            vector of its gloss, both at length 1 (Loureiro & Jorge 2019, LMMS).
     """
 
     vectors: Mapping[str, Array]
@@ -129,7 +129,8 @@ class Disambiguator:
     def candidates(self, target: SenseTarget) -> list[str]:
         """Return the senses of a lemma, the first sense first.
 
-        Those of the inventory keep its order; those of the training data follow by frequency.
+        Senses of the inventory keep its order; other senses of the training data follow by
+        frequency.
         """
         lemma = target.lemma, target.pos
         listed = () if self.inventory is None else self.inventory.senses.get(lemma, ())
@@ -139,7 +140,7 @@ class Disambiguator:
     def cosines(self, target: SenseTarget, vector: Array | None) -> dict[str, float]:
         """Return the cosine of a target's vector [H] with each candidate that has a vector.
 
-        Glosses alone do not decide: there are none if no candidate has annotated uses.
+        Glosses alone do not decide: without annotated uses of a candidate, there are no cosines.
         """
         candidates = self.candidates(target)
         if vector is None or not any(sense in self.vectors for sense in candidates):
@@ -230,7 +231,7 @@ def sense_scores(
 ) -> dict[str, float]:
     """Return precision, recall and F1 of the targets with gold; nothing without gold.
 
-    The definitions are those of the scorer of Raganato, Camacho-Collados & Navigli 2017.
+    They are defined as in the scorer of Raganato, Camacho-Collados & Navigli 2017.
     """
     gold = [target.senses for target in targets if target.senses]
     predicted = [

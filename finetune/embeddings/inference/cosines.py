@@ -73,12 +73,12 @@ def compare_pairs(
     Args:
         embedder: Its ``unit`` is ``"text"``, or ``"word"`` to compare the words that the pairs
             name; if they name none, all words of their texts. With ``combine="none"`` each layer
-            has cosines of its own.
+            has separate cosines.
         pairs: The pairs.
         standardizer: Fitted on a corpus with the same embedder settings.
         window: The number of words to read on each side of a word in context; None reads all.
-        contexts: Contexts of words that are compared out of context, from ``find_contexts``.
-            Words without any are read alone.
+        contexts: Contexts from ``find_contexts`` for words that are compared out of context. Words
+            without contexts are read alone.
         reporter: Shows the progress.
     """
     if standardizer is not None:
@@ -143,8 +143,8 @@ def find_contexts(
 ) -> Contexts:
     """Count words in a corpus, in any case, and find their first ``most`` uses.
 
-    Words that are compared may be phrases of several words. ``window`` is the number of words of
-    the corpus on each side.
+    A compared word may be a phrase of several words. ``window`` is the number of words of the
+    corpus on each side.
     """
     by_first: dict[str, set[Words]] = {}
     for phrase in words:

@@ -31,7 +31,7 @@ MOST_TOKENS = 64
 NUM_SENTENCES = 50
 """Sentences that the mixing ratio is averaged over."""
 SHOWN_TOKENS = (8, 24)
-"""Least and most tokens of the sentences that are chosen to be shown."""
+"""Least and most tokens of the sentences to show."""
 NUM_SHOWN = 2
 
 
@@ -60,8 +60,8 @@ class SentenceAttention:
 class Attention:
     """The analysis of attention: the mean mixing ratio of each layer, and chosen sentences.
 
-    ``reason`` says why there is none. ``error`` is the largest difference between the output of a
-    block and the sum of its contributions.
+    ``reason`` says why the analysis is missing. ``error`` is the largest difference between the
+    output of a block and the sum of its contributions.
     """
 
     reason: str
@@ -185,7 +185,7 @@ def _frequent_words(lines: Sequence[str], seed: int) -> set[str]:
 def _attention(
     embedder: Embedder, lines: Sequence[str], sentences: Sequence[str], seed: int
 ) -> Attention:
-    """Analyze the attention over sentences of the sample, and over those to show."""
+    """Analyze the attention over sentences of the sample, and over the sentences to show."""
     if reason := unsupported_reason(embedder.encoder):
         if sentences:
             raise UserError(f"--sentence: no analysis of attention: {reason}.")

@@ -1,7 +1,7 @@
 """Ranking many candidate texts for a query with a trained model of pairs.
 
 A bi-encoder or poly-encoder computes the vectors of the candidates once. A cross-encoder reads each
-candidate anew with every query.
+candidate again with every query.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Ranked:
 class Ranker:
     """A trained model of pairs with the candidates that it ranks.
 
-    Scores are those of ``finetune predict`` without ``--calibrate``, for the query as the first
-    text and the candidate as the second. Vectors are compared in float32, so that few scores tie.
+    Scores equal ``finetune predict`` without ``--calibrate``, with the query as the first text and
+    the candidate as the second. Vectors are compared in float32, so that few scores tie.
 
     Args:
         run: Folder of a run of ``classify`` or ``nli`` on pairs.

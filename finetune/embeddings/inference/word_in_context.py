@@ -102,9 +102,9 @@ class WordInContext:
         reporter: Reporter | None = None,
         **options: Any,
     ) -> WordInContext:
-        """Choose the threshold on labeled pairs, all of them.
+        """Choose the threshold on pairs that all have labels.
 
-        With ``settings.standardize``, mean and deviation are those of the words of their texts.
+        With ``settings.standardize``, all words of their texts give mean and deviation.
         """
         labeled = [pair for pair in train if pair.example.label is not None]
         if not labeled:
@@ -128,7 +128,7 @@ class WordInContext:
         return [(self.threshold.predict(i, cosine), cosine) for i, cosine in enumerate(cosines)]
 
     def save(self, folder: Path) -> None:
-        """Write the threshold and what its cosines depend on into a folder."""
+        """Write the threshold and the settings of its cosines into a folder."""
         weights = self.embedder.settings["weights"]
         content = {
             "threshold": asdict(self.threshold),
@@ -141,7 +141,7 @@ class WordInContext:
 
     @classmethod
     def load(cls, folder: Path, **options: Any) -> WordInContext:
-        """Load what ``save`` has written; ``options`` are more arguments of ``Embedder``."""
+        """Load a folder that ``save`` wrote; ``options`` are more arguments of ``Embedder``."""
         path = folder / THRESHOLD_FILE
         content = read_object(path, {"threshold": dict, "settings": dict, "weights": str})
         try:

@@ -46,9 +46,9 @@ FORMAT = 1
 class SenseSettings(WordSettings):
     """The settings of sense vectors and decisions.
 
-    ``layers`` may also be ``"auto"``: every layer and the mean of the last four are tried on the
-    validation split. ``prior`` None is chosen there. ``vote`` is the weight of
-    ``vote_in_documents``; the others are those of ``Disambiguator``.
+    ``layers`` may also be ``"auto"``, which tries every layer and the mean of the last four on the
+    validation split; so does ``prior`` None for the prior. ``vote`` is the weight of
+    ``vote_in_documents``; ``Disambiguator`` explains the others.
     """
 
     normalization: Normalization = "none"
@@ -85,7 +85,7 @@ class WordSenses:
         self.choices: list[Choice] = []
         """The choices of layers that ``fit`` compared on the validation split, in order."""
         self.num_without_vector = 0
-        """Number of targets so far whose words have no subword."""
+        """Number of targets whose words have no subword."""
 
     @classmethod
     def fit(
@@ -112,7 +112,7 @@ class WordSenses:
         """
         inventory = None if settings.inventory is None else read_inventory(settings.inventory)
         if settings.gloss_weight and inventory is None:
-            raise UserError("glosses are those of an inventory: add --inventory FOLDER.")
+            raise UserError("glosses come from an inventory: add --inventory FOLDER.")
         if settings.layers == "auto" and not validation:
             raise UserError(
                 "--layers auto chooses on a validation split: add validation=FILE to --data, or "
@@ -179,7 +179,7 @@ class WordSenses:
     def load(
         cls, folder: str | Path, *, inventory: str | None = None, **options: Any
     ) -> WordSenses:
-        """Load what ``save`` has written.
+        """Load a folder that ``save`` wrote.
 
         Args:
             folder: The folder.
@@ -187,7 +187,7 @@ class WordSenses:
             options: More arguments of ``Embedder``.
 
         Raises:
-            UserError: The folder has no sense vectors, or those of another model.
+            UserError: The folder has no sense vectors, or its model has changed.
         """
         folder = Path(folder)
         path = folder / SENSES_FILE

@@ -51,7 +51,7 @@ METHODS = {"tsne": "t-SNE", "pca": "PCA", "umap": "UMAP"}
 
 @dataclass(frozen=True)
 class Group:
-    """Occurrences that are drawn alike: those of one word with one label."""
+    """The points of one word with one label, in one color and shape."""
 
     name: str
     count: int
@@ -159,7 +159,7 @@ def _groups(occurrences: Sequence[Occurrence]) -> tuple[list[str], dict[str, Gro
 
 
 def _scaled(points: Any) -> tuple[Any, int]:
-    """Scale the points of all layers to SVG units, alike in both directions; return the height."""
+    """Scale the points of all layers to SVG units, equally in both directions, with the height."""
     low, high = points.min((0, 1)), points.max((0, 1))
     room = np.array([WIDTH, MOST_HEIGHT]) - 2 * MARGIN
     extent = np.maximum(high - low, np.finfo(float).tiny)
