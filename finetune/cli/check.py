@@ -138,7 +138,7 @@ class Check(Command):
             Registry[Any](OPTIONS)["check --label-errors"](self, task, config)
 
     def _check_with_tokenizer(self, data: Any, words: bool) -> list[Any]:
-        """Check the data, and count their subwords and those unknown to the model."""
+        """Check the data, and count all subwords and subwords unknown to the model."""
         from finetune.data import Finding, check_data
         from finetune.models.families import FAMILIES, position_limit
         from finetune.models.loading import load_config

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CurveOptions:
-    """Options of `finetune curve`, besides those of the task."""
+    """Options of `finetune curve`, besides the options of the task."""
 
     sizes: tuple[int, ...] = ()
     """Numbers of training examples. Unset are all, and four times the half of the last."""
@@ -37,7 +37,7 @@ class CurveOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve(CurveOptions, Command):
-    """Train on growing parts of the data: scores by amount, and what more data would bring.
+    """Train on growing parts of the data, and estimate the score with more data.
 
     Examples:
         finetune curve classify --model minilm --data my-data

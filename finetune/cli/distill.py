@@ -45,13 +45,13 @@ class Distill(Command):
     hard_weight: float = 0.2
     """Weight of the gold labels, from 0 to 1; the predictions of the teacher have the rest."""
     hidden_weight: float | None = None
-    """Weight of the difference between hidden states. Unset is 1, or 0 where they cannot be
-    compared: with different tokenizers, and where texts of a pair are read apart."""
+    """Weight of the difference between hidden states. Unset is 1, or 0 if they cannot be compared:
+    with different tokenizers, or if texts of a pair are read apart."""
     baseline: Annotated[bool, COMMON] = False
-    """Also train the student without its teacher, for as many steps from the pretrained model, in
-    the folder OUT-without-teacher."""
+    """Also train the student without its teacher, for the same number of steps from the pretrained
+    model, in the folder OUT-without-teacher."""
     data: Annotated[str | None, COMMON] = None
-    """Labeled data; unset are those of the teacher."""
+    """Labeled data; unset is the data of the teacher."""
     out: Annotated[str | None, COMMON] = None
     """Run folder of the student; unset makes a new one under `runs/`."""
     limit: Annotated[int | None, COMMON] = None

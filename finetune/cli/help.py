@@ -33,7 +33,7 @@ GROUPS = (
 )
 """The groups of options, in the order of the help."""
 MOST_OPTIONS = 20
-"""Most options that `--help` lists; of more, it lists those with the mark `COMMON`."""
+"""Most options that `--help` lists; if there are more, it lists options marked `COMMON`."""
 WIDTH, COLUMN = 100, 26
 """Most characters of a line, and the column of the texts."""
 
@@ -78,7 +78,7 @@ class Option(NamedTuple):
 
     @property
     def shown_default(self) -> str:
-        """The default in parentheses; empty for what is unset, and for switches."""
+        """The default in parentheses; empty for unset options and switches."""
         default = self.default
         if self.required or isinstance(default, bool) or default in (None, "", ()):
             return ""
@@ -91,7 +91,7 @@ def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
 
     Args:
         kind: The dataclass of the command, or of settings.
-        given: An instance whose values are the defaults, as those of a recipe.
+        given: An instance whose values are the defaults, for instance of a recipe.
     """
     kinds, marks = get_type_hints(kind), dict[str, Help]()
     names, groups, texts = dict[str, str](), dict[str, str](), dict[str, str]()
@@ -178,7 +178,7 @@ def examples_of(kind: type[Any]) -> list[str]:
 
 
 def command_help(name: str, kind: type[Any], given: object | None, *, everything: bool) -> str:
-    """Return the help of a command: what people use, or ``everything``.
+    """Return the help of a command: common options, or ``everything``.
 
     Args:
         name: The command.

@@ -47,7 +47,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "check": "find problems in data before training",
         "convert": "convert annotated data to the format of another tool",
         "agreement": "measure how far annotators agree",
-        "suggest": "choose what to label next",
+        "suggest": "choose examples to label next",
         "review": "write a page to review labels, tags and spans",
     },
     "inspect encoders": {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """Options of `finetune search`, besides those of the task."""
+    """Options of `finetune search`, besides the options of the task."""
 
     space: UseAppendAction[tuple[tuple[str, ...], ...]] = ()
     """The values to try, such as `lr=1e-5:5e-4:log`, `warmup=0:0.3`, `batch_size=8,16,32` or

@@ -59,15 +59,15 @@ class ModelSettings:
     lora_rank: int = 8
     """Rank of the matrices of `--tuning lora`."""
     lora_alpha: float | None = None
-    """Their scale is --lora-alpha / --lora-rank; unset is the rank."""
+    """Scales the matrices of `--tuning lora` by --lora-alpha / --lora-rank; unset is the rank."""
     lora_targets: Annotated[tuple[str, ...], Help("NAME …")] = ()
     """Names of the linear layers to adapt, such as `query value`; unset are all of the encoder."""
     freeze: Annotated[str, Help("WHAT")] = "none"
     """Weights to keep fixed: `none`, `embeddings`, `all` (the whole encoder), or N (the embeddings
     and the N lowest layers)."""
     layer_mix: bool = False
-    """Give the head a learned mix of the outputs of all layers (Peters et al., 2018) in place of
-    the last. Plain transformers cannot load the saved model."""
+    """Give the head a learned mix of the outputs of all layers (Peters et al., 2018), not the last
+    layer. Plain transformers cannot load the saved model."""
     bilstm: bool = False
     """Put a bidirectional LSTM between encoder and head (Rahman et al., 2024). Plain transformers
     cannot load the saved model."""
@@ -97,10 +97,10 @@ class DataSettings:
     most 10,000 examples. Equal texts, and with 20 documents or more whole documents, stay
     together; labels are stratified."""
     test_share: float | None = None
-    """Fraction of train to hold out as a test split if the data have none, in the same way. Unset
-    holds none out."""
+    """Fraction of train to hold out as a test split, in the same way, if the data have none; unset
+    is 0."""
     limit: Annotated[int | None, COMMON] = None
-    """Train on the first N training examples only."""
+    """Train on the first N training examples."""
     limit_eval: int | None = None
     """Score only the first N examples of each other split; unset is all, and 200 with --smoke."""
     predict_unlabeled: bool = False
@@ -165,11 +165,11 @@ class TrainingSettings:
     """Pack sequences into one row without padding, or pad them; `auto` packs if the model family
     allows it. Never changes results."""
     sparse_embeddings: Literal["auto", "on", "off"] = "auto"
-    """Train only the embeddings of subwords that occur in the data, and apply weight decay to the
-    others at once when they are saved; `auto` is on if under 60 % occur. Never changes results."""
+    """Train only the embeddings of subwords that occur in the data, and apply the weight decay of
+    all others when saving; `auto` is on if under 60 % occur. Never changes results."""
     gradient_checkpointing: bool = False
-    """Compute the activations inside each layer again for the backward pass: less memory, a third
-    more time. Never changes results."""
+    """Recompute the activations of each layer in the backward pass: less memory, a third more time.
+    Never changes results."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,14 +332,14 @@ class TextConfig(LabelConfig):
     columns `index` and `index_pair` (words between blanks, from 0), or `start`, `end`, `start_pair`
     and `end_pair` (characters)."""
     per_class: int | None = None
-    """Train on N examples of each label only, drawn by --seed; those of a smaller N are among
-    them."""
+    """Train on N examples of each label, drawn by --seed. A larger N adds to the examples of a
+    smaller N."""
     few_shot: Annotated[bool, COMMON] = False
-    """Train in two phases, for a few examples of each label (SetFit). Tunstall et al., 2022: first
-    the encoder, so that the vectors of texts have a cosine of 1 if their labels are equal and of 0
-    if not; then a logistic regression on the vectors, which alone remains with `--tuning head`.
-    Unset --epochs is 20, or fewer if 20 make more than 500 steps; unset --eval-every is once, at
-    the end. Plain transformers load the encoder of the saved model, without the classifier."""
+    """Train in two phases, for a few examples of each label (SetFit). First the encoder: two texts
+    get vectors with a cosine of 1 if their labels are equal, else of 0 (Tunstall et al., 2022).
+    Then a logistic regression on the vectors (with `--tuning head` the only phase). Unset --epochs
+    is 20, or fewer if 20 make more than 500 steps; unset --eval-every evaluates once, at the end.
+    Plain transformers load the encoder of the saved model, without the classifier."""
     positive: str | None = None
     """Label whose F1 is `f1`, if there are two labels. Unset is X for X and not X, yes for labels
     such as yes and no, else the rarer label in training."""
@@ -413,9 +413,9 @@ class WordConfig(LabelConfig):
     group: ClassVar[str] = "task"
 
     context: Annotated[str, COMMON] = "none"
-    """Words of neighboring sentences of the same document to read with each sentence, on both
-    sides and without separators. They get no prediction and no loss. `none`; N, whole words of at
-    most N subwords on each side; or `doc`, which fills both sides evenly up to --max-length.
+    """Read words of neighboring sentences of the same document with each sentence, on both sides
+    and without separators: `none`; N, whole words of at most N subwords on each side; or `doc`,
+    which fills both sides evenly up to --max-length. These words get no prediction and no loss.
     Sentences over --max-length are read in windows without context."""
 
     def __post_init__(self) -> None:
@@ -446,8 +446,8 @@ class TagConfig(WordConfig):
     tag of each word. Both agree for tags without a span scheme."""
     calibrate: Literal["none", "temperature"] = "none"
     """Fit on the validation split a temperature that divides all logits, so that probabilities
-    match the accuracy; predicted tags do not change. It is saved with the task: `finetune predict`
-    applies it, pipelines of transformers and ONNX graphs do not."""
+    match the accuracy; predicted tags do not change. `finetune predict` applies it; pipelines of
+    transformers and ONNX graphs do not."""
     crf: Annotated[bool, COMMON] = False
     """Score tag sequences with a linear-chain CRF over words, and predict the best legal one."""
     crf_lr: float | None = None
@@ -498,8 +498,8 @@ class NerConfig(WordConfig):
     """Choose on the validation split the lowest probability of a predicted span: one for all types
     (`one`) or one for each (`types`); `none` is 0.5 (more likely than no span)."""
     decoding: Annotated[Literal["auto", "flat", "nested", "overlapping"], COMMON] = "auto"
-    """Overlaps to allow: no two spans share a word (`flat`), none cross (`nested`), or any. The
-    most probable such set is predicted. `auto` is nested if training spans overlap, else flat."""
+    """Predict the most probable set of spans in which no two share a word (`flat`), no two cross
+    (`nested`), or any may overlap. `auto` is nested if training spans overlap, else flat."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -527,8 +527,8 @@ class RelationsConfig(WordConfig):
     group: ClassVar[str] = "task"
 
     pairs: Annotated[Literal["seen", "all"], COMMON] = "seen"
-    """Pairs of spans to classify: those whose types have a relation in training, in this order
-    (`seen`), or all. Types that do not occur in training are paired with all."""
+    """Pairs of spans to classify: all, or only pairs of types that have a relation in training, in
+    this order (`seen`). Types that do not occur in training are paired with all types."""
     decoding: Literal["auto", "one", "both"] = "auto"
     """Predict a relation between two spans in the more probable direction only (`one`), or in each
     direction (`both`). `auto` is one unless over 1 % of the related training pairs have both."""
@@ -557,15 +557,16 @@ class SentenceConfig(TrainConfig):
         Literal["mirror", "simcse", "prompt", "cmlm", "ranking", "softmax", "cosine", "cosent"],
         COMMON,
     ] = "cosine"
-    """What to learn. From texts alone: `mirror` (Mirror-BERT: a copy with a masked span), `simcse`
-    (a copy with other dropout) or `prompt` (PromptBERT: two templates). From running text: `cmlm`
-    (masked subwords of a sentence, given the vector of the one before). From pairs that belong
-    together, perhaps with hard negatives: `ranking`. From labeled pairs: `softmax` (Sentence-BERT's
-    siamese classifier). From pairs with a number: `cosine` (regression) or `cosent` (order)."""
+    """Training objective. From texts alone: `mirror` (Mirror-BERT: a copy with a masked span),
+    `simcse` (a copy with other dropout) or `prompt` (PromptBERT: two templates). From running text:
+    `cmlm` (masked subwords of a sentence, given the vector of the sentence before it). From pairs
+    that belong together, perhaps with hard negatives: `ranking`. From labeled pairs: `softmax`
+    (Sentence-BERT's siamese classifier). From pairs with a number: `cosine` (regression) or
+    `cosent` (order)."""
     pooling: Annotated[Literal["auto", "mean", "cls", "max"], COMMON] = "auto"
-    """Vector of a text: the mean or the maximum over its tokens, or its first token. `auto` is that
-    of the starting model if its folder names one, else the mean. With `--objective prompt` it is
-    the mask token of the template."""
+    """Vector of a text: the mean or the maximum over its tokens, or its first token. `auto` is the
+    pooling of the starting model if its folder names one, else the mean. With `--objective prompt`
+    the vector is the mask token of the template."""
     normalize: bool = False
     """Scale vectors to length 1."""
     temperature: Annotated[float | None, COMMON] = None

@@ -16,7 +16,7 @@ from finetune.types import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement(Command):
-    """Measure how far annotators agree: kappa of labels, F1 of spans, and what they confuse.
+    """Measure how far annotators agree: kappa of labels, F1 of spans, and confused labels.
 
     Examples:
         finetune agreement anna.jsonl ben.jsonl

@@ -109,7 +109,7 @@ class GeometryMeasure:
 
     @property
     def num_words(self) -> int:
-        """The number of words so far."""
+        """The number of words read."""
         return self._expected.count
 
     def self_similarity(self) -> dict[str, Array]:
