@@ -517,14 +517,14 @@ def _expected(task: str, metric: str, run: TrainedRun, source: str) -> list[Expe
 
     The tolerance is half of the 95 % interval over the examples, at least 0.01.
     """
-    from finetune.config.expected_scores import METRICS, SPLITS, Expected
+    from finetune.config.expected_scores import SPLITS, Expected, metrics_of
     from finetune.data.json_files import read_object
     from finetune.reporting.runs import gather
 
     fingerprint = read_object(run.folder / "config.json")["fingerprint"]
     expected = []
     for split, values in run.metrics.items():
-        if metric not in METRICS[task] or split not in SPLITS:
+        if metric not in metrics_of(task) or split not in SPLITS:
             continue
         found = gather(run.folder, split).headline
         wide = (found.estimate.high - found.estimate.low) / 2 if found else 0.0

@@ -44,51 +44,32 @@ class TaskPaths(NamedTuple):
 
     config: str
     """Its settings."""
-    task: str
-    """Its class."""
-    metrics: str
-    """The names of the metrics that recipes can expect of it."""
-    few_shot: str | None = None
-    """Its class with ``--few-shot``."""
+    definition: str
+    """How settings and data make it: a ``finetune.tasks.definition.TaskDefinition``."""
 
 
 TASKS = {
     "classify": TaskPaths(
         "finetune.config.tasks:ClassifyConfig",
-        "finetune.tasks.text_classification:TextClassificationTask",
-        "finetune.config.expected_scores:CLASSIFY",
-        "finetune.tasks.few_shot:FewShotTask",
+        "finetune.tasks.text_classification:CLASSIFY",
     ),
     "nli": TaskPaths(
         "finetune.config.tasks:NliConfig",
-        "finetune.tasks.text_classification:NliTask",
-        "finetune.config.expected_scores:NLI",
-        "finetune.tasks.few_shot:FewShotNliTask",
+        "finetune.tasks.text_classification:NLI",
     ),
     "tag": TaskPaths(
         "finetune.config.tasks:TagConfig",
-        "finetune.tasks.token_classification:TokenClassificationTask",
-        "finetune.config.expected_scores:TAG",
+        "finetune.tasks.token_classification:TAG",
     ),
-    "ner": TaskPaths(
-        "finetune.config.tasks:NerConfig",
-        "finetune.tasks.span_ner:SpanNerTask",
-        "finetune.config.expected_scores:NER",
-    ),
+    "ner": TaskPaths("finetune.config.tasks:NerConfig", "finetune.tasks.span_ner:NER"),
     "relations": TaskPaths(
-        "finetune.config.tasks:RelationsConfig",
-        "finetune.tasks.relations:RelationTask",
-        "finetune.config.expected_scores:RELATIONS",
+        "finetune.config.tasks:RelationsConfig", "finetune.tasks.relations:RELATIONS"
     ),
     "sentence": TaskPaths(
-        "finetune.config.tasks:SentenceConfig",
-        "finetune.tasks.sentence_encoder:SentenceTask",
-        "finetune.config.expected_scores:SENTENCE",
+        "finetune.config.tasks:SentenceConfig", "finetune.tasks.sentence_encoder:SENTENCE"
     ),
     "pretrain": TaskPaths(
-        "finetune.pretraining.settings:PretrainConfig",
-        "finetune.pretraining.task:PretrainingTask",
-        "finetune.pretraining.settings:METRICS",
+        "finetune.pretraining.settings:PretrainConfig", "finetune.pretraining.task:PRETRAIN"
     ),
 }
 """The tasks. Each is also a command, which trains it."""

@@ -101,6 +101,8 @@ class Suspects:
     taken: list[tuple[str, str, float]] = field(default_factory=list)
     """Given label, true label and estimated number of such errors, most frequent first."""
     score: CrossFitted | None = None
+    unit: str = "label"
+    """What has a label."""
 
 
 def search_label_errors(
@@ -140,9 +142,9 @@ def cross_fitted_score(validated: OutOfFold) -> CrossFitted:
     """
     task, examples = validated.task, validated.examples
     labels = list(task.record.labels)
-    if task.name == "ner":
+    if task.record.kind == "spans":
         return _score_of_spans(examples, validated.predictions)
-    if task.reads_words:
+    if task.description.words:
         given = np.concatenate([_classes(task.record, example, labels) for example in examples])
         best = np.concatenate([np.array(rows).argmax(-1) for rows in validated.predictions if rows])
     else:
@@ -182,9 +184,9 @@ def _classes(record: Any, example: TokenExample, labels: Sequence[str]) -> np.nd
 def find_suspects(validated: OutOfFold) -> Suspects:
     """Rank the labels of cross-validated data."""
     task, data = validated.task, (validated.examples, validated.predictions)
-    if task.name == "ner":
+    if task.record.kind == "spans":
         return _of_spans(*data)
-    if task.reads_words:
+    if task.description.words:
         return _of_words(task.record, *data, list(task.record.labels))
     return _of_texts(*data, list(task.record.labels))
 
@@ -250,7 +252,7 @@ def _of_words(
                 spans = [span._asdict() for span in tags_to_spans(tags, record.scheme)]
             suspect = _with_sentence(suspect, examples[index], {"tags": tags, "spans": spans})
         found.append(suspect)
-    return Suspects(found, len(given), *_noise(probabilities, given, labels))
+    return Suspects(found, len(given), *_noise(probabilities, given, labels), unit="word")
 
 
 def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> Suspects:
@@ -316,7 +318,7 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
             suspect = _with_sentence(suspect, examples[index], {"spans": spans})
         found.append(replace(suspect, worst=index not in seen))
         seen.add(index)
-    return Suspects(found, sum(map(len, gold)))
+    return Suspects(found, sum(map(len, gold)), unit="span")
 
 
 def _with_sentence(

@@ -34,13 +34,13 @@ def case_of(subject: Subject) -> Case:
 
     def ours(precision: str) -> list[Predicted]:
         found: list[Any] = predict(task, head, texts, subject.accelerator, precision=precision)
-        if task.reads_words:
+        if task.description.words:
             return [pair for p in found for pair in zip(p.tags, p.scores, strict=True)]
         return [(p.label, p.score) for p in found]
 
     expected = pipe(1)
     for precision in {"fp32", best}:
-        compare(expected, ours(precision), TOLERANCE[precision], 0.1 * task.reads_words)
+        compare(expected, ours(precision), TOLERANCE[precision], 0.1 * task.description.words)
 
     runs: list[tuple[str, str, Callable[[], object]]] = [
         ("finetune", best, lambda: ours(best)),
@@ -62,20 +62,20 @@ def _pipeline(
     subject: Subject, texts: Sequence[Any], kind_of_weights: torch.dtype
 ) -> Callable[[int], list[Predicted]]:
     """Return a function that runs a pipeline over all texts with a batch size."""
-    kind: Any = "token-classification" if subject.task.reads_words else "text-classification"
+    kind: Any = "token-classification" if subject.task.description.words else "text-classification"
     with quiet():
         pipe = pipeline(
             kind, model=str(subject.folder), device=subject.device, dtype=kind_of_weights
         )
     inputs = [_input(example) for example in texts]
-    settings: dict[str, Any] = {"ignore_labels": []} if subject.task.reads_words else {}
-    if not subject.task.reads_words:
+    settings: dict[str, Any] = {"ignore_labels": []} if subject.task.description.words else {}
+    if not subject.task.description.words:
         settings = {"truncation": True, "max_length": subject.task.record.max_length}
 
     def run(batch_size: int) -> list[Predicted]:
         with quiet():
             found = pipe(inputs, batch_size=batch_size, **settings)
-        if not subject.task.reads_words:
+        if not subject.task.description.words:
             return [(each["label"], each["score"]) for each in found]
         pairs = zip(texts, found, strict=True)
         return [label for example, labels in pairs for label in _at_words(example, labels)]

@@ -17,13 +17,13 @@ from finetune.benchmark.measure import Work
 from finetune.benchmark.random_models import write_shape
 from finetune.benchmark.settings import BenchSettings
 from finetune.benchmark.synthetic_texts import LIKE, Words, drawn, sample, strata
-from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.config.tasks import CONFIGS, TrainConfig, choices
 from finetune.data import Dataset
 from finetune.models.loading import load_config, resolve_model
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.precision import resolve_precision
-from finetune.tasks import load_task, save_task, task_class
+from finetune.tasks import load_task, save_task
 from finetune.tasks.base import Task
 from finetune.types import Encoding, Example, UserError, install_command
 
@@ -246,7 +246,7 @@ def _task(
     """Return the task, its data, sequences with the other subwords of the whole data, and a
     description of the texts."""
     settings: dict[str, Any] = {"model": model, "max_length": longest(model)}
-    if command.task == "tag":
+    if "greedy" in choices(CONFIGS[command.task], "decoding"):
         settings["decoding"] = "greedy"  # as pipelines do
     if command.data:
         settings |= {"data": command.data, "columns": command.columns}
@@ -267,9 +267,7 @@ def task_on_drawn(
     config: TrainConfig, name: str, number: int
 ) -> tuple[Task, Dataset, list[list[list[Encoding]]]]:
     """Return a task, synthetic data, and sequences with all subwords of the imitated data."""
-    tokenizer = SubwordTokenizer.from_pretrained(
-        config.model or "", words=task_class(name).reads_words
-    )
+    tokenizer = SubwordTokenizer.from_pretrained(config.model or "", words=config.description.words)
     vocabulary = Words(tokenizer, LIKE[name].vocabulary, random.Random(0))
     examples = drawn(name, vocabulary, number, config.max_length or LONGEST)
     data = Dataset("drawn", {"train": examples, "validation": examples[:1]}, fingerprint="drawn")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -30,6 +30,8 @@ class Lengths:
     shortest: int
     longest: int
     vocabulary: float
+    example: Callable[[int, int, Words], Example]
+    """Draw the example of a number and of a length in tokens."""
 
     def draw(self, random_: random.Random) -> int:
         """Draw a length in tokens."""
@@ -37,16 +39,6 @@ class Lengths:
         drawn = random_.lognormvariate(math.log(self.mean) - variance / 2, math.sqrt(variance))
         return min(max(round(drawn), self.shortest), self.longest)
 
-
-LIKE = {
-    "classify": Lengths("SST-2", 20, 12, 4, 128, 0.38),
-    "nli": Lengths("MNLI", 39, 19.5, 8, 128, 0.8),
-    "tag": Lengths("CoNLL-2003", 20, 13, 4, 128, 0.46),
-    "ner": Lengths("GENIA", 30, 14, 4, 128, 0.25),
-}
-"""Lengths by task, measured with the vocabulary of bert-base-uncased, with three exceptions: SST-2
-has a mean of 13 in its training phrases and 25 in whole sentences; MNLI's vocabulary was counted in
-a part of the data; GENIA's lengths are words, which have 1.3 subwords on average."""
 
 NUM_TAGS = 9
 TYPES = ("DNA", "RNA", "protein", "cell", "organ")
@@ -94,41 +86,49 @@ class Words:
 
 def drawn(task: str, words: Words, number: int, longest: int) -> list[Example]:
     """Draw examples for a task, of at most ``longest`` tokens."""
-    lengths, random_ = LIKE[task], words.random
-    sizes = [min(lengths.draw(random_), longest) for _ in range(number)]
-    if task == "classify":
-        return [
-            TextExample(index, " ".join(words.draw(size - 2)), None, str(index % 2))
-            for index, size in enumerate(sizes)
-        ]
-    if task == "nli":
-        return [_pair(index, words.draw(size - 3)) for index, size in enumerate(sizes)]
-    if task == "tag":
-        return [_tagged(index, words.draw(size - 2), random_) for index, size in enumerate(sizes)]
-    return [_nested(index, words.draw(size - 2), random_) for index, size in enumerate(sizes)]
+    lengths = LIKE[task]
+    sizes = [min(lengths.draw(words.random), longest) for _ in range(number)]
+    return [lengths.example(index, size, words) for index, size in enumerate(sizes)]
 
 
-def _pair(index: int, words: Sequence[str]) -> TextExample:
+def _labeled(index: int, size: int, words: Words) -> TextExample:
+    return TextExample(index, " ".join(words.draw(size - 2)), None, str(index % 2))
+
+
+def _pair(index: int, size: int, source: Words) -> TextExample:
     """Return a pair whose premise has two thirds of the words, as in MNLI."""
+    words = source.draw(size - 3)
     cut = max(1, len(words) * 2 // 3)
     label = ("contradiction", "entailment", "neutral")[index % 3]
     return TextExample(index, " ".join(words[:cut]), " ".join(words[cut:]), label)
 
 
-def _tagged(index: int, words: Sequence[str], random_: random.Random) -> TokenExample:
-    tags = tuple(f"T{random_.randrange(NUM_TAGS)}" for _ in words)
+def _tagged(index: int, size: int, source: Words) -> TokenExample:
+    words = source.draw(size - 2)
+    tags = tuple(f"T{source.random.randrange(NUM_TAGS)}" for _ in words)
     return TokenExample(index, tuple(words), tags=tags)
 
 
-def _nested(index: int, words: Sequence[str], random_: random.Random) -> TokenExample:
+def _nested(index: int, size: int, source: Words) -> TokenExample:
     """Return a sentence in which every fourth word starts an entity that contains another."""
-    spans = []
+    words, random_, spans = source.draw(size - 2), source.random, []
     for start in range(0, len(words), 4):
         end = min(len(words), start + random_.randint(2, 4))
         spans.append(Span(start, end, random_.choice(TYPES)))
         if end - start > 1:
             spans.append(Span(start, start + 1, random_.choice(TYPES)))
     return TokenExample(index, tuple(words), spans=tuple(spans))
+
+
+LIKE = {
+    "classify": Lengths("SST-2", 20, 12, 4, 128, 0.38, _labeled),
+    "nli": Lengths("MNLI", 39, 19.5, 8, 128, 0.8, _pair),
+    "tag": Lengths("CoNLL-2003", 20, 13, 4, 128, 0.46, _tagged),
+    "ner": Lengths("GENIA", 30, 14, 4, 128, 0.25, _nested),
+}
+"""Lengths by task, measured with the vocabulary of bert-base-uncased, with three exceptions: SST-2
+has a mean of 13 in its training phrases and 25 in whole sentences; MNLI's vocabulary was counted in
+a part of the data; GENIA's lengths are words, which have 1.3 subwords on average."""
 
 
 def strata(lengths: Sequence[int], num_batches: int, batch_size: int) -> list[list[int]]:

@@ -55,7 +55,11 @@ class TransformersTrainer:
     def _collator(self, padded: bool) -> Any:
         """Return the data collator of the examples."""
         task = self.subject.task
-        kind = DataCollatorForTokenClassification if task.reads_words else DataCollatorWithPadding
+        kind = (
+            DataCollatorForTokenClassification
+            if task.description.words
+            else DataCollatorWithPadding
+        )
         length = min(LONGEST, task.record.max_length)
         settings: dict[str, Any] = {}
         if padded:

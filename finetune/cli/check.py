@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
 from finetune.cli.output import quiet_libraries, show
-from finetune.config.tasks import TrainConfig, column_map
+from finetune.config.tasks import CONFIGS, TrainConfig, column_map
 from finetune.registry import OPTIONS, Registry
 from finetune.types import UserError
 
@@ -111,13 +111,14 @@ class Check(Command):
 
         options: Any = {"columns": column_map(self.columns), "encoding": self.encoding}
         data: Any
-        if words := self.task in ("tag", "ner", "relations") or (
-            self.task is None and data_kind(self.data, self.encoding) == "tokens"
-        ):
-            data = read_tokens(self.data, **options, relations=self.task == "relations")
+        about = CONFIGS[self.task].description if self.task else None
+        words = about.words if about else data_kind(self.data, self.encoding) == "tokens"
+        spans, pairs = (about.given_spans, about.pairs) if about else (False, None)
+        if words:
+            data = read_tokens(self.data, **options, relations=spans)
         else:
-            data = read_text(self.data, **options, pair=self.task == "nli" or None)
-            data = with_standard_names(data) if self.task == "nli" else data
+            data = read_text(self.data, **options, pair=pairs)
+            data = with_standard_names(data) if pairs else data
         if self.model is None:
             findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
         else:
@@ -129,7 +130,7 @@ class Check(Command):
         stopping = ("error", "warning") if self.strict else ("error",)
         if any(finding.level in stopping for finding in findings):
             sys.exit(1)
-        if self.label_errors and self.task == "relations":
+        if self.label_errors and spans:
             raise UserError("--label-errors does not apply to relations: leave it out.")
         if self.label_errors:
             train: Sequence[Any] = data.splits.get("train", ())

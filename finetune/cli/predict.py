@@ -105,7 +105,7 @@ class Predict(Command):
             max_tokens=self.max_tokens,
         )
         task = model.task
-        if self.pair is not None and task.reads_words:
+        if self.pair is not None and task.description.words:
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
         keys: dict[int, str | int] = {}
         tables = TABLE_SUFFIXES if output else (".csv",)
@@ -137,7 +137,7 @@ class Predict(Command):
             (predictions.num_blank, "blank text", "not predicted (label null)"),
             (
                 predictions.num_cut,
-                "word" if task.reads_words else "text",
+                "word" if task.description.words else "text",
                 f"cut to {task.record.max_length} tokens",
             ),
         ):
@@ -147,7 +147,6 @@ class Predict(Command):
     def _examples(self, task: Any, rows: dict[int, Mapping[str, Any]] | None) -> Iterator[Example]:
         """Yield the inputs; enter the values of their rows in ``rows``."""
         from finetune.inference.inputs import read_inputs
-        from finetune.inference.predictor import to_example
 
         if self.text:
             second = {} if self.pair is None else {"text_pair": self.pair}
@@ -155,7 +154,7 @@ class Predict(Command):
                 if rows is not None:
                     rows[index] = {"text": text, **second}
                 given = text if self.pair is None else (text, self.pair)
-                yield to_example(task, index, given, "--text")
+                yield task.record.inputs.example(index, given, "--text")
         else:
             yield from read_inputs(
                 task,

@@ -51,6 +51,7 @@ class Thresholds(FormatOption, Command):
 
         from finetune.evaluation.thresholds import FEWEST, choose, cross_fitted, table_of
         from finetune.tasks import model_folder, replace_record, saved_task
+        from finetune.tasks.capabilities import Thresholds as LabelThresholds
 
         goal = self._goal()
         folder, model = Path(self.folder), model_folder(self.folder)
@@ -61,7 +62,7 @@ class Thresholds(FormatOption, Command):
             )
         task = saved_task(model)
         record: Any = task.record
-        if task.name not in ("classify", "nli") or not record.with_threshold:
+        if task.capability(LabelThresholds) is None or record.kind == "spans":
             raise UserError(
                 f"{folder}: thresholds are for `classify` and `nli` models of two labels or of "
                 "several labels for a text; `ner` chooses them in training (--calibrate types), "

@@ -6,71 +6,12 @@ import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from finetune.registry import TASKS, Registry
+from finetune.config.description import PROBLEMS
 from finetune.types import UserError, abbreviated, did_you_mean
 
-_CALIBRATION = ("ece", "ece_uncalibrated")
-
-PROBLEMS: Mapping[str, tuple[str, ...]] = {
-    "single": ("accuracy", "macro_f1", "weighted_f1", "matthews", "f1", *_CALIBRATION),
-    "multi": (
-        "micro_f1",
-        "macro_f1",
-        "weighted_f1",
-        "subset_accuracy",
-        "hamming_loss",
-        *_CALIBRATION,
-    ),
-    "regression": ("pearson", "spearman", "mse"),
-}
-"""The metrics of each `problem` of the task classify."""
-CLASSIFY = tuple(dict.fromkeys(name for names in PROBLEMS.values() for name in names))
-NLI = PROBLEMS["single"]
-TAG = (
-    "span_precision_conll",
-    "span_recall_conll",
-    "span_f1_conll",
-    "span_f1_strict",
-    "tag_accuracy",
-    "accuracy",
-    "macro_f1",
-    "weighted_f1",
-    "matthews",
-    *_CALIBRATION,
-)
-NER = (
-    "span_precision_strict",
-    "span_recall_strict",
-    "span_f1_strict",
-    "span_f1_outermost",
-    "span_f1_inner",
-    "inner_gold",
-    "inner_predicted",
-    "inner_found",
-    "span_f1_uncalibrated",
-)
-RELATIONS = (
-    "relation_precision_strict",
-    "relation_recall_strict",
-    "relation_f1_strict",
-    "relation_f1",
-    "relation_f1_macro",
-)
-SENTENCE = (
-    "spearman_all",
-    "pearson_all",
-    "ranking_accuracy",
-    "ranking_mrr",
-    *PROBLEMS["single"][:5],
-)
-METRICS: Mapping[str, tuple[str, ...]] = Registry(
-    {name: paths.metrics for name, paths in TASKS.items()}
-)
-"""The metrics of each task; `ner` also has ``span_f1_strict:TYPE``."""
 UNBOUNDED = (
     "mse",
     "mlm_loss",
@@ -121,6 +62,13 @@ class Expected:
         return f"{named}{self.value:g} ± {self.tolerance:g}"
 
 
+def metrics_of(task: str) -> tuple[str, ...]:
+    """Return the metrics of a task; `ner` also has ``span_f1_strict:TYPE``."""
+    from finetune.config.tasks import CONFIGS  # which need no scores
+
+    return CONFIGS[task].description.metrics
+
+
 def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
     """Check an entry under `expected` of a recipe, for a task and its setting `problem`.
 
@@ -144,7 +92,7 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
     of_problem = PROBLEMS.get(problem) if isinstance(problem, str) else None
     for name, names in (
         ("split", SPLITS),
-        ("metric", of_problem or METRICS[task]),
+        ("metric", of_problem or metrics_of(task)),
         ("statistic", STATISTICS),
     ):
         value = values[name]

@@ -49,8 +49,6 @@ SMOKE_EVALUATION = 200
 """Examples of each split besides train that a quick check scores."""
 MULTITASK = "multitask"
 """The ``task`` of a recipe for several tasks on one encoder."""
-JOINT_TASKS = ("classify", "nli", "tag", "ner")
-"""The tasks that can share an encoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +262,10 @@ def load_multitask(path: str | Path, **overrides: Any) -> MultitaskRecipe:
     tasks = {}
     for name, values in own.items():
         kind = values.get("task") if isinstance(values, dict) else None
-        if kind not in JOINT_TASKS:
+        if not isinstance(kind, str) or kind not in CONFIGS or not CONFIGS[kind].description.joint:
             raise UserError(
                 f"{where('tasks', name)}: the task of {name} is {kind!r}, legal are "
-                f"{', '.join(JOINT_TASKS)}."
+                f"classify, nli, tag, ner."
             )
         if not re.fullmatch(r"\w[\w.-]*", name) or name == "last":
             raise UserError(

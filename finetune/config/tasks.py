@@ -12,8 +12,19 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Self,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from finetune.config.description import CALIBRATION, PROBLEMS, TaskDescription
 from finetune.config.options import COMMON, Help
 from finetune.config.values import conforms, description, text_encoding
 from finetune.registry import TASKS, Registry
@@ -31,6 +42,18 @@ launches of a second one cost more than its rows."""
 
 Ranges = Mapping[tuple[str, ...], tuple[Callable[[Any], bool], str]]
 """The legal values of settings, and their description."""
+
+
+class ScheduleDefaults(NamedTuple):
+    """Defaults of the schedule of a run."""
+
+    least_epochs: int = 3
+    most_epochs: int = 10
+    """Epochs of small data: as many as make 500 steps, from ``least_epochs`` to these."""
+    num_steps: int | None = None
+    """The number of steps, whatever the settings; None is the number that they give."""
+    once: bool = False
+    """Whether the model is evaluated once, at the end, and is for few examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,10 +219,31 @@ class OutputSettings:
 class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings):
     """Settings of every task."""
 
+    description: ClassVar[TaskDescription]
+
     @property
     def new_encoder(self) -> str | None:
         """Name of the configuration of an encoder with random weights, in place of ``model``."""
         return None
+
+    @property
+    def own_head(self) -> bool:
+        """True if the head is not one of transformers because of settings of texts."""
+        return False
+
+    @property
+    def schedule(self) -> ScheduleDefaults:
+        """The defaults of --epochs, --steps and --eval-every."""
+        return ScheduleDefaults()
+
+    @property
+    def few_label_option(self) -> str | None:
+        """The option that trains better on few examples of each label; None if there is none."""
+        return None
+
+    def with_class_probabilities(self) -> Self:
+        """Return settings with which the model gives the probability of each class."""
+        return self
 
     @property
     def trains_language_model(self) -> bool:
@@ -349,6 +393,19 @@ class TextConfig(LabelConfig):
     transformers and ONNX graphs do not."""
 
     @property
+    def schedule(self) -> ScheduleDefaults:
+        """The defaults of --epochs, --steps and --eval-every."""
+        if not self.few_shot:
+            return ScheduleDefaults()
+        steps = 1 if self.tuning == "head" else None  # which changes no weight
+        return ScheduleDefaults(1, 20, steps, once=True)
+
+    @property
+    def few_label_option(self) -> str | None:
+        """The option that trains better on few examples of each label; None if there is none."""
+        return "--few-shot" if not self.few_shot and self.pair_encoder == "cross" else None
+
+    @property
     def own_head(self) -> bool:
         """True if the head is not one of transformers."""
         return self.pair_encoder != "cross" or self.marked_words or self.few_shot
@@ -373,6 +430,12 @@ class TextConfig(LabelConfig):
                 )
 
 
+def _custom_text_head(settings: Mapping[str, Any]) -> bool:
+    """Return whether the head of a classifier of texts is not one of transformers."""
+    apart = settings.get("pair_encoder", "cross") != "cross"
+    return bool(apart or settings.get("marked_words") or settings.get("few_shot"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClassifyConfig(TextConfig):
     """Text classification: one label, several labels, or a number for each text (or pair).
@@ -384,6 +447,13 @@ class ClassifyConfig(TextConfig):
 
     group: ClassVar[str] = "task"
 
+    description: ClassVar = TaskDescription(
+        name="classify",
+        title="text classification",
+        joint=True,
+        metrics=tuple(dict.fromkeys(name for names in PROBLEMS.values() for name in names)),
+        custom_head=_custom_text_head,
+    )
     data: str = "sst2"
     problem: Annotated[Literal["auto", "single", "multi", "regression"], COMMON] = "auto"
     """Predict one of several labels, any number of labels, or a number; `auto` decides by the
@@ -403,6 +473,14 @@ class NliConfig(TextConfig):
 
     group: ClassVar[str] = "task"
 
+    description: ClassVar = TaskDescription(
+        name="nli",
+        title="classification of text pairs",
+        pairs=True,
+        joint=True,
+        metrics=PROBLEMS["single"],
+        custom_head=_custom_text_head,
+    )
     data: str = "mnli"
 
 
@@ -434,6 +512,29 @@ class TagConfig(WordConfig):
 
     group: ClassVar[str] = "task"
 
+    description: ClassVar = TaskDescription(
+        name="tag",
+        title="word tagging",
+        words=True,
+        joint=True,
+        metrics=(
+            "span_precision_conll",
+            "span_recall_conll",
+            "span_f1_conll",
+            "span_f1_strict",
+            "tag_accuracy",
+            "accuracy",
+            "macro_f1",
+            "weighted_f1",
+            "matthews",
+            *CALIBRATION,
+        ),
+        pipeline="token-classification",
+        own_pipeline="crf-tagger",
+        custom_head=lambda settings: bool(settings.get("crf")),
+        decoding="legal sequences of tags",
+        example="Maria Keller flew from Lisbon to Oslo.",
+    )
     data: str = "conll2003"
     scheme: Literal["auto", "IO", "BIO", "BIOES"] = "auto"
     """Tag scheme for training; `auto` is BIO for spans, and leaves other tags as they are."""
@@ -453,6 +554,10 @@ class TagConfig(WordConfig):
     crf_lr: float | None = None
     """Peak learning rate of the CRF's transitions; unset is 0.05 (they are few weights and start
     at 0)."""
+
+    def with_class_probabilities(self) -> Self:
+        """Return settings without a CRF, which has no probabilities of all tags."""
+        return dataclasses.replace(self, crf=False, crf_lr=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -476,6 +581,28 @@ class NerConfig(WordConfig):
 
     group: ClassVar[str] = "task"
 
+    description: ClassVar = TaskDescription(
+        name="ner",
+        title="named entity recognition over spans",
+        words=True,
+        joint=True,
+        metrics=(
+            "span_precision_strict",
+            "span_recall_strict",
+            "span_f1_strict",
+            "span_f1_outermost",
+            "span_f1_inner",
+            "inner_gold",
+            "inner_predicted",
+            "inner_found",
+            "span_f1_uncalibrated",
+        ),
+        searched={"head_lr": (1, 50)},
+        pipeline="token-classification",
+        own_pipeline="span-ner",
+        custom_head=lambda settings: True,
+        example="The University of Lisbon is in Portugal.",
+    )
     data: str = "conll2003"
     head_lr: float | None = None
     """Peak learning rate of the newly added head; unset is 10 times --lr (the span networks are
@@ -526,6 +653,22 @@ class RelationsConfig(WordConfig):
 
     group: ClassVar[str] = "task"
 
+    description: ClassVar = TaskDescription(
+        name="relations",
+        title="relations between spans",
+        words=True,
+        given_spans=True,
+        windows=False,
+        metrics=(
+            "relation_precision_strict",
+            "relation_recall_strict",
+            "relation_f1_strict",
+            "relation_f1",
+            "relation_f1_macro",
+        ),
+        pipeline="token-classification",
+        custom_head=lambda settings: True,
+    )
     pairs: Annotated[Literal["seen", "all"], COMMON] = "seen"
     """Pairs of spans to classify: all, or only pairs of types that have a relation in training, in
     this order (`seen`). Types that do not occur in training are paired with all types."""
@@ -552,6 +695,22 @@ class SentenceConfig(TrainConfig):
 
     group: ClassVar[str] = "task"
 
+    description: ClassVar = TaskDescription(
+        name="sentence",
+        title="sentence vectors",
+        windows=False,
+        labels=False,
+        metrics=(
+            "spearman_all",
+            "pearson_all",
+            "ranking_accuracy",
+            "ranking_mrr",
+            *PROBLEMS["single"][:5],
+        ),
+        pipeline="sentence-similarity",
+        library="sentence-transformers",
+        custom_head=lambda settings: settings.get("objective") == "prompt",
+    )
     data: str = "stsb"
     objective: Annotated[
         Literal["mirror", "simcse", "prompt", "cmlm", "ranking", "softmax", "cosine", "cosent"],
@@ -721,11 +880,6 @@ def named_strength(value: str) -> tuple[str, float | None]:
 def flag(name: str) -> str:
     """Return the option of a field: ``batch_size`` is ``--batch-size``."""
     return "--" + name.replace("_", "-")
-
-
-def marks_words(config: TrainConfig) -> bool:
-    """Return whether a model compares marked words of texts."""
-    return isinstance(config, TextConfig) and config.marked_words
 
 
 def _as_items(value: Any) -> Any:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 import finetune
 from finetune.config.recipes import packaged_folder
-from finetune.config.tasks import IN_MEMORY, TextConfig, column_map
+from finetune.config.tasks import IN_MEMORY, column_map
 from finetune.data import with_held_out_splits
 from finetune.data.dataset import gold_labels
 from finetune.data.json_files import read_object
@@ -38,7 +38,6 @@ from finetune.deployment import predictor_command
 from finetune.deployment.onnx_int8 import quantize
 from finetune.deployment.onnx_model import GRAPH, SETTINGS, OnnxModel, folded
 from finetune.inference.loop import forward
-from finetune.inference.predictor import to_example
 from finetune.models.attention import packed_attention
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.span_classifier import SpanClassifier
@@ -46,7 +45,7 @@ from finetune.models.loading import model_license
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.inputs import Input
 from finetune.runtime.files import replace_folder
-from finetune.tasks import model_folder, save_task, saved_task
+from finetune.tasks import model_folder, save_task, saved_task, task_definition
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import Export
 from finetune.types import Encoding, UserError, abbreviated, install_command, quantity
@@ -210,13 +209,13 @@ def _settings(task: Any, head: Any, export: Export) -> str:
         "pairs": record.pairs,
         "max_length": record.max_length,
         "overlap": record.overlap,
-        "long_text": config.long_text if isinstance(config, TextConfig) else None,
+        "long_text": export.long_text,
         "pad_id": head.encoder.pad_id,
         "tokenizer": task.tokenizer.fields(),
         "decoder": dataclasses.asdict(export.decoder),
         "transitions": transitions,
         "columns": {
-            "pair": not task.reads_words and record.pairs is not False,
+            "pair": not task.description.words and record.pairs is not False,
             "pairs": [list(named.values()), *PAIR_COLUMNS] if len(named) == 2 else PAIR_COLUMNS,
             "texts": [named["text"], *TEXT_COLUMNS] if "text" in named else TEXT_COLUMNS,
         },
@@ -304,7 +303,9 @@ def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
             f"{source}: was trained on data in memory, and --int8 measures the loss of score on "
             "validation data: name them with --data."
         )
-    found = task.prepare(config, task.read(config, config.data if data is None else data))
+    definition = task_definition(task.name)
+    source_data = config.data if data is None else data
+    found = definition.prepare(config, definition.read(config, source_data))
     saved = source.parent / "config.json"  # of the run; absent if the folder is a model alone
     if data is None and saved.is_file():
         if read_object(saved).get("fingerprint", found.fingerprint) != found.fingerprint:
@@ -337,7 +338,7 @@ def _require_known_labels(task: Task, examples: list[Any]) -> None:
     if task.record.kind == "number":
         wrong = any(not isinstance(example.label, float | None) for example in examples)
     else:
-        wrong = bool(unknown) if not task.reads_words else not found - unknown - {"O"}
+        wrong = bool(unknown) if not task.description.words else not found - unknown - {"O"}
     if wrong:
         raise UserError(
             f"{examples[0].where}: the validation data have labels that the model lacks "
@@ -400,7 +401,7 @@ def _export(task: Task, head: Any, fresh: Path, output: Path) -> Exported:
     else:
         model = head.tagger.model if isinstance(head, CrfTagger) else head.model
         module = Logits(model, tuple(traced))
-        axes = ("batch", "sequence") if task.reads_words else ("batch",)
+        axes = ("batch", "sequence") if task.description.words else ("batch",)
     with packed_attention(head.encoder.model.config, "eager"):  # others guard against empty rows
         trace(module, kind, traced, fresh / GRAPH, axes)
     with export_errors(kind):
@@ -419,7 +420,7 @@ def _export(task: Task, head: Any, fresh: Path, output: Path) -> Exported:
 
 def _batches(task: Task) -> list[list[Encoding]]:
     """Make batches to compare on: one sequence, another, the longest, two, and all together."""
-    record, words = task.record, task.reads_words
+    record, words = task.record, task.description.words
     length = min(record.max_length, LONGEST_CHECK)
     settings: dict[str, Any] = {"overlap": None, **({} if words else {"long_text": "truncate"})}
     checked = replace(record, max_length=length, config=replace(record.config, **settings))
@@ -427,7 +428,7 @@ def _batches(task: Task) -> list[list[Encoding]]:
     inputs: list[Input] = [*zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True), (TEXTS[1], longest)]
     if not record.pairs:
         inputs = [*([] if words or record.pairs is False else inputs), *TEXTS, longest]
-    examples = [to_example(task, index, item) for index, item in enumerate(inputs)]
+    examples = [record.inputs.example(index, item) for index, item in enumerate(inputs)]
     sequences = [windows[0] for windows in replace(task, record=checked).encode(examples)]
     return [sequences[:1], sequences[1:2], sequences[-1:], sequences[:2], sequences]
 

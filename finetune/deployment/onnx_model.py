@@ -7,9 +7,10 @@ modules it imports, that needs numpy, onnxruntime and tokenizers only.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ CHUNK = 4096
 """Number of inputs to read at a time."""
 TOKENS = 512
 """Tokens of a batch, padding included: larger batches leave the cache of a CPU."""
-DECODERS = {"classify": TextDecoder, "nli": TextDecoder, "tag": TagDecoder, "ner": SpanDecoder}
+DECODERS = (TextDecoder, TagDecoder, SpanDecoder)
 
 
 class OnnxModel:
@@ -73,7 +74,9 @@ class OnnxModel:
         with _damage_named(folder / SETTINGS):
             self.tokenizer = Subwords.restored(backend, self.settings["tokenizer"])
             fields = self.settings["decoder"]
-            self.decoder: Any = DECODERS[self.task](**fields | {"labels": tuple(fields["labels"])})
+            self.decoder: Any = _decoder(fields)
+            self.spans = isinstance(self.decoder, SpanDecoder)
+            self.tags = isinstance(self.decoder, TagDecoder)
             given = self.settings["transitions"]
             self.transitions = None if given is None else tuple(map(_unfolded, given))
         options = onnxruntime.SessionOptions()
@@ -90,7 +93,7 @@ class OnnxModel:
         classes = [entry.shape[-1:] for entry in self.session.get_outputs() if entry.name == LOGITS]
         number = len(fields["labels"])
         # a graph may leave the number of classes open; spans have one more, for none
-        legal: tuple[list[int], ...] = ([], [number or 1], [number + (self.task == "ner")])
+        legal: tuple[list[int], ...] = ([], [number or 1], [number + self.spans])
         known = all(isinstance(size, str) or [size] in legal for own in classes for size in own)
         if not (classes and known and {*self.inputs} <= INPUTS):
             raise UserError(
@@ -101,7 +104,7 @@ class OnnxModel:
     @property
     def reads_words(self) -> bool:
         """True if inputs are words, or texts to split into words."""
-        return self.task in ("tag", "ner")
+        return self.tags or self.spans
 
     def predict(self, inputs: Sequence[Input]) -> list[Prediction]:
         """Predict each input, in order. The ``id`` of a prediction is the index of its input.
@@ -149,8 +152,7 @@ class OnnxModel:
         """Return the sequences of each example: one, or several windows."""
         length, overlap = self.settings["max_length"], self.settings["overlap"]
         if self.reads_words:
-            core_only = self.task == "tag"
-            return encode_words(examples, self.tokenizer, length, overlap, core_only=core_only)[0]
+            return encode_words(examples, self.tokenizer, length, overlap, core_only=self.tags)[0]
         return encode_texts(examples, self.tokenizer, length, self.settings["long_text"], overlap)[
             0
         ]
@@ -189,7 +191,7 @@ class OnnxModel:
     def _rows(self, sequence: Encoding) -> Any:
         """Return the index of the logits of a sequence that count: of words, or of candidates."""
         starts = sequence.word_starts
-        if self.task == "ner":
+        if self.spans:
             spans = candidates(sequence.num_words, self.decoder.max_width)
             first, end = spans[:, 0], spans[:, 1]
             return first, (end - first if self.settings["by_width"] else end) - 1
@@ -200,9 +202,9 @@ class OnnxModel:
     def _decoded(self, sequences: Sequence[Encoding], logits: np.ndarray) -> list[Any]:
         """Return one value of each sequence from the logits of a batch."""
         num_words = [sequence.num_words for sequence in sequences]
-        if self.task == "ner":
+        if self.spans:
             return list(self.decoder.windows(logits, num_words))
-        if self.task == "tag":
+        if self.tags:
             lengths = np.concatenate([np.diff(sequence.word_starts) for sequence in sequences])
             return list(self.decoder.windows(logits, num_words, lengths, self.transitions))
         return list(self.decoder.windows(logits))
@@ -239,6 +241,13 @@ class OnnxModel:
 
 
 load = OnnxModel
+
+
+def _decoder(fields: Mapping[str, Any]) -> TextDecoder | TagDecoder | SpanDecoder:
+    """Return the decoder that has these fields."""
+    known = ((kind, {field.name for field in dataclasses.fields(kind)}) for kind in DECODERS)
+    kind = next(kind for kind, names in known if fields.keys() <= names)
+    return kind(**{**fields, "labels": tuple(fields["labels"])})
 
 
 def folded(values: np.ndarray) -> list[Any]:

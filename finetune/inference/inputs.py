@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from finetune.config.tasks import column_map, marks_words
-from finetune.data import read_text_file, read_token_file
 from finetune.data.files import UTF_8
 from finetune.data.tables import Table
 from finetune.tasks.base import Task
@@ -35,24 +33,4 @@ def read_inputs(
     Raises:
         DataError: If a row cannot be read; the message names file and line.
     """
-    config = task.record.config
-    usual = column_map(config.columns)
-    if task.reads_words:
-        return read_token_file(
-            source,
-            columns=columns,
-            usual_columns=usual,
-            encoding=encoding,
-            rows=rows,
-            relations=task.name == "relations",
-        )
-    return read_text_file(
-        source,
-        columns=columns,
-        usual_columns=usual,
-        pair=task.record.pairs,
-        labels=False,
-        encoding=encoding,
-        targets=marks_words(config),
-        rows=rows,
-    )
+    return task.record.inputs.read(source, columns, encoding, rows)

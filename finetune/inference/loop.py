@@ -17,10 +17,8 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from finetune.config.tasks import WordConfig
 from finetune.models.sharding import is_sharded
 from finetune.preprocessing.batching import grouped, pack
-from finetune.preprocessing.context import read_in_context
 from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.preprocessing.prefetch import ahead
 from finetune.runtime.launch import make_accelerator
@@ -115,7 +113,7 @@ def _partials(
 ) -> Generator[Partial]:
     """Yield the prediction of each sequence; equal sequences are computed once."""
     first, copies = np.arange(len(sequences)), [[row] for row in range(len(sequences))]
-    if not task.reads_targets:
+    if not task.description.reads_targets:
         first, copies = distinct(sequences)
     budget = task.record.config.tokens_on(device.type)
     if device.type == "cpu":
@@ -149,7 +147,9 @@ def _partials(
 def _packed(task: Task, sequences: Encodings, groups: Sequence[np.ndarray]) -> Generator[Batch]:
     """Yield a batch for each group of rows, in advance if there are several."""
     parts = (sequences.take(group) for group in groups)
-    batches = (pack(part, task.collate(part) if task.reads_targets else None) for part in parts)
+    batches = (
+        pack(part, task.collate(part) if task.description.reads_targets else None) for part in parts
+    )
     return ahead(batches) if len(groups) > 1 else batches
 
 
@@ -256,11 +256,8 @@ class PredictionStream(Iterator[Prediction]):
     ) -> None:
         """See ``predict``. ``chunk`` examples of each process are read and predicted at a time."""
         self.num_cut = self.num_without_document = self.num_blank = 0
-        record = task.record
-        config = record.config
-        if isinstance(config, WordConfig) and config.context != "none":
-            counted = self._count_documents(examples)
-            examples = read_in_context(counted, config, record.max_length)
+        if (context := task.record.inputs.context) is not None:
+            examples = context.add(self._count_documents(examples))
         self._predictions = self._predict(task, head, iter(examples), accelerator, chunk)
 
     def __next__(self) -> Prediction:

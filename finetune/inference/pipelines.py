@@ -19,7 +19,6 @@ from transformers import Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from finetune.inference.loop import predict
-from finetune.inference.predictor import to_example
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.tasks import saved_task
@@ -58,7 +57,7 @@ class SpanPipeline(Pipeline):
             if not isinstance(text, str):
                 raise UserError(f"the {self.task} pipeline takes texts, not {text!r:.60}.")
         task = self.task_of_model
-        examples = [to_example(task, index, text) for index, text in enumerate(input_)]
+        examples = [task.record.inputs.example(index, text) for index, text in enumerate(input_)]
         return {"examples": examples, "encoded": task.encode(examples)}
 
     def _forward(self, input_tensors: Any, **parameters: Any) -> Any:

@@ -11,21 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from finetune.config.tasks import WordConfig, choices, marks_words
+from finetune.config.tasks import choices
 from finetune.data.in_memory import input_table
 from finetune.inference.inputs import read_inputs
 from finetune.inference.loop import PredictionStream, predict, without_blank
 from finetune.models.half_precision import keep_cast_weights
 from finetune.models.sharding import is_sharded, place
-from finetune.preprocessing.context import read_in_context
-from finetune.preprocessing.inputs import Input, as_example, check_pair
+from finetune.preprocessing.inputs import Input
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.precision import resolve_precision
 from finetune.runtime.processes import require_precision
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import Thresholds
-from finetune.tasks.zero_shot import TEMPLATE, ZeroShotTask
+from finetune.tasks.inputs import TextInputs
+from finetune.tasks.zero_shot import TEMPLATE, zero_shot
 from finetune.types import (
     Example,
     LabelSet,
@@ -71,7 +71,7 @@ class Predictor:
             decoding: Replaces the decoding that the model was trained with.
             threshold: Replaces the thresholds of labels or span types: one for all, or by name.
             labels: The labels of zero-shot classification by a model of natural language inference,
-                or the words for each label in its hypothesis (``ZeroShotTask.of``).
+                or the words for each label in its hypothesis (``zero_shot``).
             template: The hypothesis of a label, with ``{}`` for its words.
             multi_label: Predict any number of the ``labels``.
             batching: ``auto``, ``packed`` or ``padded``; changes memory and speed only.
@@ -93,9 +93,7 @@ class Predictor:
             changed["decoding"] = decoding
         self.task = replace(task, record=replace(task.record, config=replace(config, **changed)))
         if labels is not None:
-            self.task = ZeroShotTask.of(
-                self.task, labels, template or TEMPLATE, multi_label=multi_label
-            )
+            self.task = zero_shot(self.task, labels, template or TEMPLATE, multi_label=multi_label)
         elif template is not None or multi_label:
             option = "--multi-label" if template is None else "--template"
             raise UserError(f"{option} applies to --labels: name the labels.")
@@ -159,9 +157,7 @@ class Predictor:
             )
         examples = list(self._examples(inputs))
         if documents is not None:
-            record = self.task.record
-            named = _with_documents(self.task, examples, documents)
-            examples = list(read_in_context(named, record.config, record.max_length))
+            examples = list(_in_documents(self.task, examples, documents))
         filled, blank = without_blank(self.task, examples)
         found = predict(self.task, self.model, filled, self.accelerator) if filled else []
         by_id = {each.id: each for each in found} | blank
@@ -176,49 +172,31 @@ class Predictor:
         """
         return PredictionStream(self.task, self.model, self._examples(inputs), self.accelerator)
 
-    def _examples(self, inputs: Iterable[Given]) -> Iterator[Example]:
-        for index, item in enumerate(inputs):
+    def _examples(self, given: Iterable[Given]) -> Iterator[Example]:
+        inputs = self.task.record.inputs
+        for index, item in enumerate(given):
             if isinstance(item, TextExample):
-                yield _check(self.task, item)
+                yield inputs.checked(item) if isinstance(inputs, TextInputs) else item
             elif isinstance(item, TokenExample):
                 yield item
             elif isinstance(item, SpanPrediction | TokenPrediction):
-                if not self.task.reads_words:
+                if not self.task.description.words:
                     raise UserError(f"input {index}: predicted spans are for models of relations.")
-                given = item.spans, None, None, item.text, item.offsets
-                yield TokenExample(index, item.words, *given, where=f"input {index}")
+                parts = item.spans, None, None, item.text, item.offsets
+                yield TokenExample(index, item.words, *parts, where=f"input {index}")
             else:
-                yield to_example(self.task, index, item)
+                yield inputs.example(index, item)
 
 
 load = Predictor
 """Load the best model of a run folder, or the model of a model folder, for prediction."""
 
 
-def to_example(task: Task, index: int, item: Input, where: str = "") -> Example:
-    """Convert an input to an example of the task; raise UserError if that is impossible."""
-    words, pairs = task.reads_words, task.record.pairs
-    example = as_example(index, item, words=words, pairs=pairs, where=where)
-    return _check(task, example) if isinstance(example, TextExample) else example
-
-
-def _check(task: Task, example: TextExample) -> TextExample:
-    """Raise UserError for a pair without the words that the model compares."""
-    check_pair(example, task.record.pairs)
-    if marks_words(task.record.config) and example.targets is None:
-        raise UserError(
-            f"{example.where}: this model compares a marked word in each text: give --file with "
-            "the columns index and index_pair (in Python TextExamples with targets)."
-        )
-    return example
-
-
-def _with_documents(
+def _in_documents(
     task: Task, examples: Sequence[Any], documents: Sequence[Any]
-) -> list[TokenExample]:
-    """Add the names of their documents to examples."""
-    config = task.record.config
-    if not isinstance(config, WordConfig) or config.context == "none":
+) -> Iterator[TokenExample]:
+    """Add the sentences around them in their documents to examples."""
+    if (context := task.record.inputs.context) is None:
         raise UserError(
             "documents apply to a model that was trained with --context: leave them out."
         )
@@ -228,4 +206,4 @@ def _with_documents(
             f"there), not {len(documents)}."
         )
     named = zip(examples, documents, strict=True)
-    return [replace(e, document=None if d is None else str(d)) for e, d in named]
+    return context.add(replace(e, document=None if d is None else str(d)) for e, d in named)

@@ -15,7 +15,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModel
 
-from finetune.config.tasks import TextConfig, TrainConfig, flag
+from finetune.config.tasks import TrainConfig, flag
 from finetune.data.json_files import read_object
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.pair_classifier import PairClassifier
@@ -100,9 +100,14 @@ class WarmStart:
 
 
 def find_warm_start(
-    config: TrainConfig, task: str, labels: Sequence[str], problem: Problem | None
+    config: TrainConfig,
+    reusable: ReusableHead | None,
+    labels: Sequence[str],
+    problem: Problem | None,
 ) -> WarmStart:
     """Find the model of ``config.init_from`` and the parts to reuse, from configurations alone.
+
+    ``reusable`` is the class of heads that the task can take over.
 
     Raises:
         UserError: If there is no such model, or ``--model`` has another architecture.
@@ -133,13 +138,7 @@ def find_warm_start(
         if getattr(inner, setting, False) and not getattr(config, setting):
             added = flag(setting)
             raise UserError(f"--init-from {name} was trained with {added}: add {added}.")
-    heads: dict[str, ReusableHead] = {
-        "classify": SequenceClassifier,
-        "nli": SequenceClassifier,
-        "tag": TokenClassifier,
-    }
-    own_head = isinstance(config, TextConfig) and config.own_head
-    head_class = None if own_head else heads.get(task)
+    head_class = None if config.own_head else reusable
     rows = _matching_rows(_reusable_labels(inner, custom_type, head_class, problem), labels)
     return WarmStart(
         name,

@@ -12,10 +12,10 @@ import json
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby, islice
 
-from finetune.config.tasks import TrainConfig, WordConfig, max_context_subwords
+from finetune.config.tasks import WordConfig, max_context_subwords
 from finetune.data import DataError, Dataset, document_notes
 from finetune.preprocessing.tokenizer import LONGEST
 from finetune.types import TokenExample
@@ -85,13 +85,25 @@ def _up_to(reach: int, sentences: Iterable[tuple[str, ...]]) -> tuple[tuple[str,
     return tuple(found)
 
 
-def read_in_context(
-    examples: Iterable[TokenExample], config: TrainConfig, max_length: int
-) -> Iterator[TokenExample]:
-    """Add to the examples the sentences around them if ``--context`` is set."""
-    if not isinstance(config, WordConfig) or config.context == "none":
-        return iter(examples)
-    return surrounded(examples, max_context_subwords(config.context, max_length))
+@dataclass(frozen=True)
+class DocumentContext:
+    """The sentences around each sentence of a document that a model reads too."""
+
+    reach: int
+    """Most words on each side."""
+
+    def add(self, examples: Iterable[TokenExample]) -> Iterator[TokenExample]:
+        """Add to each example the sentences around it (``surrounded``)."""
+        return surrounded(examples, self.reach)
+
+    def facts(self, examples: Sequence[TokenExample]) -> str:
+        """Return the context of all examples as text for a hash, each sentence once."""
+        numbers: dict[tuple[str, ...], int] = {}
+        around = [
+            [[numbers.setdefault(words, len(numbers)) for words in s] for s in (e.before, e.after)]
+            for e in examples
+        ]
+        return json.dumps([list(numbers), around])
 
 
 def in_documents(config: WordConfig, data: Dataset) -> Dataset:
@@ -120,13 +132,3 @@ def in_documents(config: WordConfig, data: Dataset) -> Dataset:
             f"so there is no context: leave --context out."
         )
     return replace(data, splits=splits, notes=notes)
-
-
-def context_facts(examples: Sequence[TokenExample]) -> str:
-    """Return the context of all examples as text for a hash, each sentence once."""
-    numbers: dict[tuple[str, ...], int] = {}
-    around = [
-        [[numbers.setdefault(words, len(numbers)) for words in s] for s in (e.before, e.after)]
-        for e in examples
-    ]
-    return json.dumps([list(numbers), around])

@@ -1,4 +1,4 @@
-"""Labels of whole texts: the kind of problem, one form for all rows, class weights."""
+"""Labels of whole texts: one form for all rows, class weights."""
 
 from __future__ import annotations
 
@@ -6,25 +6,9 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset
 from finetune.types import TextExample, UserError, did_you_mean, quantity
-
-if TYPE_CHECKING:
-    from finetune.models.heads.pretrained import Problem
-
-
-def problem_of(config: TextConfig, data: Dataset) -> Problem:
-    """Return the configured kind of problem, else the kind that the type of the labels implies."""
-    if isinstance(config, ClassifyConfig) and config.problem != "auto":
-        return config.problem
-    labels = [example.label for example in data.splits.get("train", ())]
-    labels = [label for label in labels if label is not None]
-    if any(isinstance(label, tuple) for label in labels):
-        return "multi"
-    return "regression" if labels and all(isinstance(x, float) for x in labels) else "single"
 
 
 def in_one_form(data: Dataset, problem: str) -> Dataset:

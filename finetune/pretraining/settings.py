@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from finetune.config.description import TaskDescription
 from finetune.config.options import COMMON
 from finetune.config.tasks import DEFAULT_MODEL, Ranges, TrainConfig, flag
 from finetune.types import UserError
-
-METRICS = ("mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy")
-"""The metrics that a recipe can expect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +22,16 @@ class PretrainConfig(TrainConfig):
 
     group: ClassVar[str] = "task"
 
+    description: ClassVar = TaskDescription(
+        name="pretrain",
+        title="masked language modeling",
+        reads_targets=True,
+        labels=False,
+        fills_masks=True,
+        metrics=("mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy"),
+        pipeline="fill-mask",
+        example="The city lies on a {mask}.",
+    )
     data: str = ""
     """Running text: a file, a folder of files, `train=PATH,validation=PATH`, a hub data set such as
     `owner/name:config`, or sources such as `en=PATH,de=PATH`. Each line is a sentence, with blank

@@ -40,15 +40,16 @@ from finetune.pretraining.model import (
 from finetune.pretraining.sentence_pairs import SentencePairs, follows
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import pack_blocks
-from finetune.tasks.base import (
-    Task,
-    TaskRecord,
+from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.capabilities import EpochSequences, Export, SeveralLosses
+from finetune.tasks.definition import (
+    TaskDefinition,
     limited,
     load_tokenizer,
     sequence_limit,
     starting_config,
 )
-from finetune.tasks.capabilities import EpochSequences, Export, SeveralLosses
+from finetune.tasks.inputs import TextInputs
 from finetune.types import (
     Batch,
     Encoding,
@@ -75,9 +76,17 @@ class PretrainingRecord(TaskRecord):
     config: PretrainConfig
 
     @property
+    def inputs(self) -> TextInputs:
+        """What the model reads."""
+        return TextInputs(column_map(self.config.columns), pairs=self.pairs)
+
+    @property
     def kind(self) -> str:
         """The kind of predictions."""
         return "subwords"
+
+
+GOLD = attrgetter("text")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,12 +103,8 @@ class PretrainingTask(Task):
     _pairs: SentencePairs | None = field(init=False, repr=False)
     """How texts are paired for next sentence prediction; None without it."""
 
-    name = "pretrain"
-    reads_words = False
-    reads_targets = True
-    record_class = PretrainingRecord
     record: PretrainingRecord
-    _gold = attrgetter("text")
+    _gold = GOLD
 
     def __post_init__(self) -> None:
         """Prepare the masks."""
@@ -127,74 +132,6 @@ class PretrainingTask(Task):
         found = np.zeros(size, dtype=bool)
         found[[*single.prefix, *single.suffix, self.tokenizer.tokenizer.sep_token_id]] = True
         return found
-
-    @classmethod
-    def load(cls, config: Any, data: Any = None) -> tuple[Task, Dataset]:
-        """Read the documents, load the tokenizer, and pack blocks of lines."""
-        starting_config(config)
-        if not isinstance(data, Dataset):
-            data = cls.read(config, config.data if data is None else data)
-        if "train" not in data.splits:
-            raise UserError(f"{config.data}: there is no train split: name it with --data train=.")
-        data = with_held_out_splits(data, config, DEFAULT_SHARE)
-        if config.config is not None:
-            warm_start, tokenizer = None, _new_tokenizer(config)
-        else:
-            warm_start, tokenizer = load_tokenizer(config, cls, ())
-        encoder = starting_config(config, warm_start)
-        if config.nsp:
-            require_next_sentence(str(config.config or config.model or config.init_from), encoder)
-        limit = sequence_limit(config, tokenizer, warm_start)
-        special = tokenizer.single.num_special
-        longest = limit  # of a block alone
-        if config.nsp:
-            longest -= tokenizer.pair.num_special - special
-        record = cls.record_class(config=config, max_length=limit, **cls.derive(config, data))
-        notes = [*data.notes, *([warm_start.note] if warm_start else _head_notes(encoder))]
-        frequency = np.zeros(len(tokenizer.tokenizer), dtype=np.int64)
-        splits = {}
-        for split, documents in data.splits.items():
-            blocks, counts = pack_blocks(documents, tokenizer, longest, config.packing)
-            if not blocks:
-                raise UserError(f"{data.name}: {split} has no subword: is there text in it?")
-            notes.append(f"{split}: {counts.note(longest - special)}")
-            if split == "train":
-                frequency += counts.frequency
-                blocks, sampled = _resampled(blocks, config.alpha)
-                notes += sampled
-            splits[split] = [
-                replace(block, id=index, key=None) for index, block in enumerate(blocks)
-            ]
-        packed = limited(replace(data, splits=splits, notes=notes), config)
-        if config.nsp:
-            packed = replace(packed, notes=[*packed.notes, *_pair_notes(packed, config.seed)])
-        return cls(record, tokenizer, warm_start, frequency), packed
-
-    @classmethod
-    def read(cls, config: Any, source: Any) -> Dataset:
-        """Read documents of running text; of data in memory each text is one."""
-        without_test = isinstance(source, WithoutTest)
-        spec = source.spec if isinstance(source, WithoutTest) else source
-        if isinstance(spec, str | Path):
-            if not str(spec).strip():
-                raise UserError("--data must name running text: a file, a folder, or en=A,de=B.")
-            return read_running_text(
-                str(spec),
-                columns=config.columns,
-                encoding=config.encoding,
-                without_test=without_test,
-            )
-        data = read_text(source, columns=column_map(config.columns), pair=False)
-        splits = {
-            split: [replace(row, text=text, label=None) for row in rows if (text := _lines(row))]
-            for split, rows in data.splits.items()
-        }
-        return replace(data.with_splits(splits), notes=[], label_order=())
-
-    @classmethod
-    def derive(cls, config: PretrainConfig, data: Dataset) -> dict[str, Any]:
-        """Return fields of the record: there are no labels."""
-        return {"labels": LabelSet(()), "pairs": False}
 
     def encode(self, examples: Sequence[Any]) -> Encoded:
         """Encode texts, and mask them as for scores; without training data, find their masks."""
@@ -495,3 +432,78 @@ def _resampled(blocks: list[TextExample], alpha: float) -> tuple[list[TextExampl
             f"({number / len(own):.1f} times each)"
         )
     return found, notes
+
+
+def load_blocks(definition: TaskDefinition, config: Any, data: Any = None) -> tuple[Task, Dataset]:
+    """Read the documents, load the tokenizer, and pack blocks of lines."""
+    if not isinstance(data, Dataset):
+        data = read_documents(config, config.data if data is None else data)
+    if "train" not in data.splits:
+        raise UserError(f"{config.data}: there is no train split: name it with --data train=.")
+    data = with_held_out_splits(data, config, DEFAULT_SHARE)
+    if config.config is not None:
+        warm_start, tokenizer = None, _new_tokenizer(config)
+    else:
+        warm_start, tokenizer = load_tokenizer(config, definition, ())
+    encoder = starting_config(config, warm_start)
+    if config.nsp:
+        require_next_sentence(str(config.config or config.model or config.init_from), encoder)
+    limit = sequence_limit(config, tokenizer, warm_start)
+    special = tokenizer.single.num_special
+    longest = limit  # of a block alone
+    if config.nsp:
+        longest -= tokenizer.pair.num_special - special
+    record = PretrainingRecord(config=config, max_length=limit, **no_labels(config, data))
+    notes = [*data.notes, *([warm_start.note] if warm_start else _head_notes(encoder))]
+    frequency = np.zeros(len(tokenizer.tokenizer), dtype=np.int64)
+    splits = {}
+    for split, documents in data.splits.items():
+        blocks, counts = pack_blocks(documents, tokenizer, longest, config.packing)
+        if not blocks:
+            raise UserError(f"{data.name}: {split} has no subword: is there text in it?")
+        notes.append(f"{split}: {counts.note(longest - special)}")
+        if split == "train":
+            frequency += counts.frequency
+            blocks, sampled = _resampled(blocks, config.alpha)
+            notes += sampled
+        splits[split] = [replace(block, id=index, key=None) for index, block in enumerate(blocks)]
+    packed = limited(replace(data, splits=splits, notes=notes), config)
+    if config.nsp:
+        packed = replace(packed, notes=[*packed.notes, *_pair_notes(packed, config.seed)])
+    return PretrainingTask(record, tokenizer, warm_start, frequency), packed
+
+
+def read_documents(config: Any, source: Any) -> Dataset:
+    """Read documents of running text; of data in memory each text is one."""
+    without_test = isinstance(source, WithoutTest)
+    spec = source.spec if isinstance(source, WithoutTest) else source
+    if isinstance(spec, str | Path):
+        if not str(spec).strip():
+            raise UserError("--data must name running text: a file, a folder, or en=A,de=B.")
+        return read_running_text(
+            str(spec),
+            columns=config.columns,
+            encoding=config.encoding,
+            without_test=without_test,
+        )
+    data = read_text(source, columns=column_map(config.columns), pair=False)
+    splits = {
+        split: [replace(row, text=text, label=None) for row in rows if (text := _lines(row))]
+        for split, rows in data.splits.items()
+    }
+    return replace(data.with_splits(splits), notes=[], label_order=())
+
+
+def no_labels(config: PretrainConfig, data: Dataset) -> dict[str, Any]:
+    """Return fields of the record: there are no labels."""
+    return {"labels": LabelSet(()), "pairs": False}
+
+
+PRETRAIN = TaskDefinition(
+    task=PretrainingTask,
+    record=PretrainingRecord,
+    read=read_documents,
+    derive=no_labels,
+    gold=GOLD,
+    load=load_blocks,
+)

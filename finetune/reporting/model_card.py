@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from finetune.config.tasks import CONFIGS
 from finetune.data import hub_dataset
 from finetune.data.json_files import read_object
 from finetune.evaluation.calibration import error_of_bins
@@ -77,7 +78,7 @@ def card(system: System) -> str:
         base_model=base_model(run),
         encoder=_encoder(run),
         data_name=_data_name(run),
-        hub_task=_hub_task(run),
+        about=CONFIGS[run.task].description,
         mask=_mask_token(run),
         metrics={
             split: {name: value for name, value in scores.items() if ":" not in name}
@@ -100,7 +101,7 @@ def metadata(run: Run, native: bool) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     data = _hub_data(run)
-    kind = _hub_task(run)
+    kind = CONFIGS[run.task].description.pipeline
     results = [
         EvalResult(
             task_type=kind,
@@ -122,17 +123,13 @@ def metadata(run: Run, native: bool) -> str:
         datasets=[data["id"]] if data else None,
         eval_results=results or None,
         license=run.environment.get("license"),
-        library_name=_library(run.task) if native else "finetune",
+        library_name=CONFIGS[run.task].description.library if native else "finetune",
         metrics=list(metrics) or None,
         model_name=_title(run) if results else None,
         pipeline_tag=kind,
         tags=["finetune", run.task],
     )
     return made.to_yaml().strip()
-
-
-def _library(task: str) -> str:
-    return "sentence-transformers" if task == "sentence" else "transformers"
 
 
 def _title(run: Run) -> str:
@@ -174,10 +171,8 @@ def _encoder(run: Run) -> str:
 
 def is_native(task: str, config: Mapping[str, Any]) -> bool:
     """Return whether transformers, or sentence-transformers, can use the model of a task."""
-    own_head = config.get("pair_encoder", "cross") != "cross" or any(
-        config.get(name) for name in ("crf", "marked_words", "few_shot", "layer_mix", "bilstm")
-    )
-    return task not in ("ner", "relations") and not own_head and config.get("objective") != "prompt"
+    layers = config.get("layer_mix") or config.get("bilstm")
+    return not layers and not CONFIGS[task].description.custom_head(config)
 
 
 def _mask_token(run: Run) -> str:
@@ -185,12 +180,3 @@ def _mask_token(run: Run) -> str:
     saved = read_object(run.folder / "best" / "tokenizer_config.json")
     token = saved.get("mask_token", "")
     return str(token.get("content") if isinstance(token, dict) else token)
-
-
-def _hub_task(run: Run) -> str:
-    if run.task == "sentence":
-        return "sentence-similarity"
-    if run.task == "pretrain":
-        return "fill-mask"
-    of_words = run.task in ("tag", "ner", "relations")
-    return "token-classification" if of_words else "text-classification"

@@ -34,6 +34,7 @@ def write_run_readme(
         validation=config.validation,
         selection_note=selection_note(result.metrics, config.validation),
         changed={name: value for name, value in values.items() if value != defaults[name]},
+        about=config.description,
         native=is_native(result.task.name, values),
         baselines=outcome.baselines,
         degenerate=outcome.degenerate,

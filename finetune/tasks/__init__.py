@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 import finetune
 from finetune.config.tasks import (
     CONFIGS,
-    TextConfig,
     TrainConfig,
     current_settings,
     from_settings,
@@ -29,6 +28,7 @@ from finetune.types import LabelSet, UserError, abbreviated
 if TYPE_CHECKING:
     from finetune.data import Dataset
     from finetune.tasks.base import Task
+    from finetune.tasks.definition import TaskDefinition
 
 log = logging.getLogger("finetune")
 
@@ -38,11 +38,9 @@ FORMAT = 1
 """Version of that file."""
 
 
-def task_class(name: str, *, few_shot: bool = False) -> type[Task]:
-    """Import the class of a task."""
-    paths = {task: row.few_shot if few_shot else row.task for task, row in TASKS.items()}
-    classes: Registry[type[Task]] = Registry({task: path for task, path in paths.items() if path})
-    return classes[name]
+def task_definition(name: str) -> TaskDefinition:
+    """Import how settings and data make a task."""
+    return Registry["TaskDefinition"]({task: row.definition for task, row in TASKS.items()})[name]
 
 
 def load_task(config: TrainConfig, name: str, data: Any = None) -> tuple[Task, Dataset]:
@@ -58,11 +56,11 @@ def load_task(config: TrainConfig, name: str, data: Any = None) -> tuple[Task, D
         >>> config = ClassifyConfig(model="minilm", data="reviews/")  # doctest: +SKIP
         >>> task, data = load_task(config, "classify")  # doctest: +SKIP
     """
-    from finetune.tasks.base import starting_config
+    from finetune.tasks.definition import load_defined, starting_config
 
     starting_config(config)  # reports a wrong model before data are read or downloaded
-    few_shot = isinstance(config, TextConfig) and config.few_shot
-    return task_class(name, few_shot=few_shot).load(config, data)
+    definition = task_definition(name)
+    return (definition.load or load_defined)(definition, config, data)
 
 
 def saved_task(folder: str | Path) -> Task:
@@ -71,6 +69,7 @@ def saved_task(folder: str | Path) -> Task:
     A model that another library has saved tells its task in ``config.json`` (``task_of_config``).
     """
     from finetune.preprocessing.tokenizer import SubwordTokenizer
+    from finetune.tasks.base import extra_fields
     from finetune.tasks.model_config import task_of_config
 
     path = model_folder(folder) / TASK_FILE
@@ -83,13 +82,14 @@ def saved_task(folder: str | Path) -> Task:
             f"{path}: has format {version}, and this version of finetune reads format {FORMAT}: "
             "use the version that wrote it."
         )
-    task = task_class(content["task"], few_shot=content["config"].get("few_shot") is True)
+    name = content["task"]
+    definition = task_definition(name)
     extra: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in content["extra"].items()
     }
-    hints = get_type_hints(task.record_class)
-    own = dataclasses.fields(task.record_class)[3:]
+    hints = get_type_hints(definition.record)
+    own = extra_fields(definition.record)
     defaults = {each.name: each.default for each in own if each.default is not dataclasses.MISSING}
     defaults |= {
         each.name: each.default_factory()
@@ -102,10 +102,10 @@ def saved_task(folder: str | Path) -> Task:
             f"{path}: damaged, or of another version of finetune: {min(unknown)!r} is unknown: use "
             "the version that wrote it."
         )
-    known = _known_settings(path, task.name, content)
+    known = _known_settings(path, name, content)
     try:
-        config = from_settings(CONFIGS[task.name], known)
-        record = task.record_class(
+        config = from_settings(CONFIGS[name], known)
+        record = definition.record(
             config=replace(config, trust_remote_code=False),  # a folder cannot ask for trust
             labels=LabelSet(content["labels"]),
             max_length=content["max_length"],
@@ -125,7 +125,8 @@ def saved_task(folder: str | Path) -> Task:
             f"{path}: its labels ({abbreviated(record.labels)}) differ from {model.name} "
             f"({abbreviated(in_model)}), so one of the files was changed: restore it."
         )
-    return task(record, SubwordTokenizer.saved(path.parent, words=task.reads_words))
+    tokenizer = SubwordTokenizer.saved(path.parent, words=config.description.words)
+    return definition.task(record, tokenizer, None)
 
 
 def _known_settings(path: Path, task: str, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,40 +10,27 @@ import contextlib
 import dataclasses
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from finetune.config.tasks import LabelConfig, TrainConfig
-from finetune.data import Dataset, check_data, unmeasured_labels, with_held_out_splits
-from finetune.data.json_files import read_object
-from finetune.data.label_names import renamed
-from finetune.data.sources import is_test
+from finetune.config.description import TaskDescription
+from finetune.config.tasks import TrainConfig
 from finetune.evaluation.metrics import DEFAULT_METRICS
-from finetune.models.families import FAMILIES, position_limit
-from finetune.models.loading import (
-    is_hub_id,
-    load_config,
-    model_commit,
-    new_config,
-    resolve_model,
-)
 from finetune.models.top_layers import TOP_LAYERS
-from finetune.models.warm_start import WarmStart, find_warm_start
+from finetune.models.warm_start import WarmStart
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.tasks import TASK_FILE
+from finetune.tasks.inputs import Inputs
 from finetune.types import (
     Batch,
     Encoding,
     Example,
     LabelSet,
     Partial,
-    TextExample,
     UserError,
-    quantity,
 )
 
 if TYPE_CHECKING:
@@ -77,6 +64,11 @@ class TaskRecord(ABC):
         """The kind of predictions, as in ``DEFAULT_METRICS``."""
 
     @property
+    @abstractmethod
+    def inputs(self) -> Inputs:
+        """What the model reads."""
+
+    @property
     def metric(self) -> str:
         """Name of the metric that selects the best model (higher is better)."""
         return self.config.metric or DEFAULT_METRICS[self.kind]
@@ -94,8 +86,7 @@ class TaskRecord(ABC):
 
     def extra_fields(self) -> dict[str, Any]:
         """Return the fields under ``extra`` in ``finetune.json``."""
-        own = dataclasses.fields(self)[3:]  # without config, labels and max_length
-        values = {field.name: getattr(self, field.name) for field in own}
+        values = {field.name: getattr(self, field.name) for field in extra_fields(type(self))}
         if values.get("temperature", 1.0) is None:  # not fitted
             del values["temperature"]
         return values
@@ -106,6 +97,12 @@ class TaskRecord(ABC):
         return replace(self, **{name: value for name, value in FITTED.items() if name in own})
 
 
+def extra_fields(record: type[TaskRecord]) -> list[dataclasses.Field[Any]]:
+    """Return the fields of a class of records besides ``config``, ``labels`` and ``max_length``."""
+    common = ("config", "labels", "max_length")
+    return [field for field in dataclasses.fields(record) if field.name not in common]
+
+
 @dataclass(frozen=True, eq=False)
 class Task(ABC):
     """The base class of all tasks."""
@@ -114,92 +111,18 @@ class Task(ABC):
     tokenizer: SubwordTokenizer
     _warm_start: WarmStart | None = None
 
-    name: ClassVar[str]
-    """The name of the command, as in ``TASKS``."""
-    reads_targets: ClassVar[bool] = False
-    """Whether the model reads the targets of a batch, also for predictions."""
-    reads_words: ClassVar[bool]
-    """Whether examples are words (``TokenExample``) and not whole texts (``TextExample``)."""
-    skipped_checks: ClassVar[Collection[str]] = ()
-    """The data checks that do not apply."""
-    reads_windows: ClassVar[bool] = True
-    """Whether several sequences of an example are windows of a long one."""
-    record_class: ClassVar[type[TaskRecord]]
     _gold: ClassVar[attrgetter[Any]]
     """Return the gold of an example, None if it has none."""
 
-    @classmethod
-    def load(cls, config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
-        """Read and prepare the data, derive the labels, load the tokenizer (``load_task``)."""
-        starting_config(config)  # a wrong name of a model is reported before data are downloaded
-        if not isinstance(data, Dataset):
-            data = cls.read(config, config.data if data is None else data)
-        if isinstance(config, LabelConfig) and (config.labels_case == "fold" or config.label_map):
-            fold = config.labels_case == "fold"
-            data = renamed(data, fold=fold, map_file=config.label_map)
-        data = cls.prepare(config, data)
-        if "train" not in data.splits:
-            raise UserError(
-                f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
-                "Name it with --data train=FILE,test=FILE."
-            )
-        if config.resume:
-            data = replace(data, label_order=_saved_labels(config) or data.label_order)
-        if not config.predict_unlabeled:
-            data = cls._without_unlabeled_tests(data)
-        data = _checked(data, cls.skipped_checks)
-        derived = cls.derive(config, data)
-        data = with_held_out_splits(data, config)
-        warm_start, tokenizer = load_tokenizer(
-            config, cls, derived["labels"], derived.get("problem")
-        )
-        limit = sequence_limit(config, tokenizer, warm_start)
-        record = cls.record_class(config=config, max_length=limit, **derived)
-        data = limited(data, config)
-        notes = [*data.notes, *unmeasured_labels(data), *cls.notes(record, data)]
-        notes += [warm_start.note] if warm_start else []
-        return cls(record, tokenizer, warm_start), replace(data, notes=notes)
+    @property
+    def description(self) -> TaskDescription:
+        """The task in words, and the kind of its examples and models."""
+        return self.record.config.description
 
-    @classmethod
-    @abstractmethod
-    def read(cls, config: Any, source: Any) -> Dataset:
-        """Read ``config.data``, or other data of its kinds or in memory (``resolve``)."""
-
-    @classmethod
-    def prepare(cls, config: Any, data: Dataset) -> Dataset:
-        """Convert labels for the task; drop rows without gold and count them in the notes."""
-        return data
-
-    @classmethod
-    def _without_unlabeled_tests(cls, data: Dataset) -> Dataset:
-        """Leave out test splits without any gold: nothing can be scored on them."""
-        unlabeled = {
-            split: examples
-            for split, examples in data.splits.items()
-            if is_test(split) and all(cls._gold(example) is None for example in examples)
-        }
-        notes = [
-            f"{split}: {quantity(len(examples), 'example')} without labels, which are not "
-            "predicted (--predict-unlabeled predicts them)"
-            for split, examples in unlabeled.items()
-        ]
-        splits = {split: data.splits[split] for split in data.splits if split not in unlabeled}
-        return replace(data, splits=splits, notes=[*data.notes, *notes])
-
-    @classmethod
-    @abstractmethod
-    def derive(cls, config: Any, data: Dataset) -> dict[str, Any]:
-        """Derive the record's fields from the training data: ``labels`` and those it adds."""
-
-    @classmethod
-    def classes(cls, example: Any) -> Collection[str]:
-        """Return the classes of an example, which ``--sampling`` balances."""
-        return ()
-
-    @classmethod
-    def notes(cls, record: Any, data: Dataset) -> list[str]:
-        """Return notes for the log on how settings and data fit together."""
-        return []
+    @property
+    def name(self) -> str:
+        """The name of the command, as in ``TASKS``."""
+        return self.description.name
 
     def encode(self, examples: Sequence[Example]) -> Encoded:
         """Turn examples into sequences of token ids: one for each example, or several windows."""
@@ -288,85 +211,3 @@ def _without_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def load_tokenizer(
-    config: TrainConfig, task: type[Task], labels: Sequence[str], problem: Any = None
-) -> tuple[WarmStart | None, SubwordTokenizer]:
-    """Return the model to begin with, if there is one, and the tokenizer of the encoder."""
-    if config.init_from is not None:
-        warm_start = find_warm_start(config, task.name, labels, problem)
-        source, options = warm_start.source, warm_start.options
-        return warm_start, SubwordTokenizer.saved(source, words=task.reads_words, **options)
-    return None, SubwordTokenizer.from_pretrained(
-        str(config.model),
-        words=task.reads_words,
-        revision=config.revision,
-        trust_remote_code=config.trust_remote_code,
-    )
-
-
-def sequence_limit(
-    config: TrainConfig, tokenizer: SubwordTokenizer, warm_start: WarmStart | None
-) -> int:
-    """Return the longest sequence in tokens, special tokens included."""
-    encoder = starting_config(config, warm_start)
-    limit = position_limit(encoder, FAMILIES.get(encoder.model_type))
-    return tokenizer.max_length(limit, config.max_length)
-
-
-def starting_config(config: TrainConfig, warm_start: WarmStart | None = None) -> Any:
-    """Return the Hugging Face configuration of the encoder that a new model starts from."""
-    if warm_start is None and config.init_from is not None:
-        warm_start = find_warm_start(config, "", (), None)
-    if warm_start is not None:
-        return warm_start.config
-    if config.new_encoder is not None:
-        return new_config(config.new_encoder)
-    return load_config(
-        str(config.model), revision=config.revision, trust_remote_code=config.trust_remote_code
-    )
-
-
-def starting_commit(config: TrainConfig) -> str | None:
-    """Return the commit of the hub model that training starts from; None for a local model."""
-    name = config.init_from or config.model
-    if name is None or not is_hub_id(resolve_model(name)):
-        return None
-    return model_commit(name, config.revision)
-
-
-def limited(data: Dataset, config: TrainConfig) -> Dataset:
-    """Keep the first ``limit`` training examples, and the first ``limit_eval`` of other splits."""
-    splits, notes = dict(data.splits), list(data.notes)
-    for split, examples in data.splits.items():
-        option, limit = "--limit", config.limit
-        if split != "train":
-            option, limit = "--limit-eval", config.limit_eval
-        if limit is None or limit >= len(examples):
-            continue
-        splits[split] = examples[:limit]
-        note = f"{option}: the first {limit:,} of {quantity(len(examples), 'example')} of {split}"
-        labels = {example.label for example in splits[split] if isinstance(example, TextExample)}
-        if len(labels) == 1 and None not in labels:
-            note += f"; no label but {labels.pop()!r}: the data are sorted, shuffle them"
-        notes.append(note)
-    return replace(data, splits=splits, notes=notes)
-
-
-def _saved_labels(config: TrainConfig) -> tuple[str, ...]:
-    """Return the labels of the checkpoint of a run to resume: its head has them in this order."""
-    path = Path(config.out or "") / "last" / TASK_FILE
-    return tuple(read_object(path, {"labels": list[str]})["labels"]) if path.is_file() else ()
-
-
-def _checked(data: Dataset, skipped: Collection[str]) -> Dataset:
-    """Raise UserError for the first error of the data checks; add their warnings to the notes."""
-    findings = check_data(data, max_length=None)
-    findings = [finding for finding in findings if finding.check not in skipped]
-    for finding in findings:
-        if finding.level == "error":
-            where = finding.locations[0] if finding.locations else data.name
-            raise UserError(f"{where}: {finding.message}.")
-    warnings = [f"warning: {finding}" for finding in findings if finding.level == "warning"]
-    return replace(data, notes=[*data.notes, *warnings])

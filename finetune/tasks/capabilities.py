@@ -7,12 +7,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from finetune.config.tasks import LabelConfig, named_strength
 from finetune.data import halved
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.types import (
@@ -115,6 +116,25 @@ def sequences_of_epoch(
 
 
 @dataclass(frozen=True)
+class BalancedSampling:
+    """Drawing of rare classes more often (``--sampling``)."""
+
+    strength: float
+    """1 gives all classes the same share of an epoch, 0 keeps their frequencies."""
+    classes: Callable[[Any], Collection[str]]
+    """Return the classes of an example."""
+
+
+def sampling_of(
+    config: LabelConfig, classes: Callable[[Any], Collection[str]]
+) -> Iterator[BalancedSampling]:
+    """Yield the sampling of a task that predicts labels, if its settings ask for any."""
+    if config.sampling != "none":
+        _, strength = named_strength(config.sampling)
+        yield BalancedSampling(1.0 if strength is None else strength, classes)
+
+
+@dataclass(frozen=True)
 class CoupledLoss:
     """A loss that depends on all sequences of an optimizer batch, in place of ``Task.loss``.
 
@@ -174,6 +194,8 @@ class Export:
 
     decoder: Any = None
     """Makes predictions from logits without torch (``finetune.tasks.decoding``)."""
+    long_text: str | None = None
+    """What is done with whole texts that are too long; None for words."""
     refusal: str = ""
     """Why a graph cannot replace this model; empty if it can."""
 

@@ -16,12 +16,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from finetune.config.tasks import TextConfig
-from finetune.data import Dataset
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.runtime.transfer import to_device
-from finetune.tasks.base import Task
 from finetune.tasks.capabilities import (
     CoupledLoss,
     Distillable,
@@ -31,14 +28,13 @@ from finetune.tasks.capabilities import (
 )
 from finetune.tasks.sentence_encoder import starting_pooling
 from finetune.tasks.sentence_losses import cosine_loss
-from finetune.tasks.text_classification import NliTask, TextClassificationTask, label_names
+from finetune.tasks.text_classification import TextClassificationTask
 from finetune.types import (
     Batch,
     Partial,
     SentencePrediction,
     Sequences,
     TextExample,
-    UserError,
 )
 
 
@@ -54,32 +50,6 @@ class FewShotTask(TextClassificationTask):
             "`finetune predict`, or train without it and export that"
         )
         yield from (each for each in super()._capabilities() if not isinstance(each, Distillable))
-
-    @classmethod
-    def load(cls, config: Any, data: Any = None) -> tuple[Task, Dataset]:
-        """As ``Task.load``; every label needs a training example."""
-        task, dataset = super().load(config, data)
-        found = {name for example in dataset.splits["train"] for name in label_names(example)}
-        if missing := [name for name in task.record.labels if name not in found]:
-            raise UserError(
-                f"--few-shot: no training example is labeled {missing[0]!r}: train on more of them."
-            )
-        return task, dataset
-
-    @classmethod
-    def derive(cls, config: TextConfig, data: Dataset) -> dict[str, Any]:
-        """Return the record's fields; texts need one label each, of two or more."""
-        derived = super().derive(config, data)
-        for wrong, reason in (
-            (
-                derived["problem"] != "single",
-                "it compares texts by their one label, and these have several, or numbers",
-            ),
-            (len(derived["labels"]) < 2, "it needs two labels or more"),
-        ):
-            if wrong:
-                raise UserError(f"--few-shot: {reason}: leave --few-shot out.")
-        return derived
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
         return {}  # the loss compares vectors
@@ -171,10 +141,6 @@ class FewShotTask(TextClassificationTask):
         weights = logits.classifier
         logits_of_classes = functional.linear(logits.vectors, weights[:, :-1], weights[:, -1])
         return super().decode(logits_of_classes, batch)
-
-
-class FewShotNliTask(FewShotTask, NliTask):
-    """Pairs of texts, whose labels are mapped by name."""
 
 
 class _VectorTask(FewShotTask):

@@ -88,7 +88,7 @@ def task_of_config(folder: Path) -> Task:
     Raises:
         UserError: The folder has no tokenizer, or its files cannot be read.
     """
-    from finetune.tasks import task_class
+    from finetune.tasks import task_definition
 
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         raise UserError(
@@ -101,18 +101,18 @@ def task_of_config(folder: Path) -> Task:
     name = architecture(folder)
     derive = next(function for end, function in _TASKS.items() if name.endswith(end))
     task, changed, fields = derive(config)
-    made = task_class(task)
-    tokenizer = SubwordTokenizer.saved(folder, words=made.reads_words)
+    made, settings = task_definition(task), CONFIGS[task](model=str(folder), **changed)
+    tokenizer = SubwordTokenizer.saved(folder, words=settings.description.words)
     encoder: Any = config
     if isinstance(config, SpanClassifierConfig):
         encoder = config.encoder
     elif isinstance(config, CrfTaggerConfig):
         encoder = AutoConfig.for_model(**(config.tagger or {}))
     limit = position_limit(encoder, FAMILIES.get(encoder.model_type))
-    record = made.record_class(
-        config=CONFIGS[task](model=str(folder), **changed),
-        labels=LabelSet(()) if task == "pretrain" else labels_of(config),
+    record = made.record(
+        config=settings,
+        labels=labels_of(config) if settings.description.labels else LabelSet(()),
         max_length=tokenizer.max_length(limit, None),
         **fields,
     )
-    return made(record, tokenizer)
+    return made.task(record, tokenizer, None)

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from finetune.config.tasks import RelationsConfig, WordConfig, column_map, max_context_subwords
-from finetune.data import Dataset, read_tokens
+from finetune.config.tasks import RelationsConfig, max_context_subwords
+from finetune.data import Dataset
 from finetune.evaluation.metrics import relation_scores
 from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.preprocessing.context import fill
@@ -28,10 +28,11 @@ from finetune.preprocessing.encodings import Encoded, Ragged
 from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.preprocessing.text_labels import class_weights
 from finetune.preprocessing.windows import WordIds
-from finetune.tasks.capabilities import ComparedValues, Export
+from finetune.tasks.capabilities import ComparedValues, Export, sampling_of
 from finetune.tasks.class_losses import class_frequencies, class_losses, loss_targets
+from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.viterbi import log_softmax
-from finetune.tasks.word_task import WordRecord, WordTask
+from finetune.tasks.word_task import WordRecord, WordTask, read_words, with_gold
 from finetune.types import (
     IGNORED,
     Batch,
@@ -71,108 +72,22 @@ class RelationRecord(WordRecord):
     kind = "relations"
 
 
+GOLD = attrgetter("relations")
+NO_GOLD = (
+    "relations: give each row `spans` and `relations`, such as "
+    '{"subject": 0, "object": 1, "label": "lives_in"}, which count the spans from 0.'
+)
+
+
 class RelationTask(WordTask):
     """Labels for pairs of spans of a sentence."""
 
-    name = "relations"
-    reads_windows = False
-    record_class = RelationRecord
     record: RelationRecord
-    _gold = attrgetter("relations")
-    no_gold = (
-        "relations: give each row `spans` and `relations`, such as "
-        '{"subject": 0, "object": 1, "label": "lives_in"}, which count the spans from 0.'
-    )
-
-    @classmethod
-    def read(cls, config: WordConfig, source: Any) -> Dataset:
-        """Read words or texts with spans and the relations between them."""
-        columns = column_map(config.columns)
-        return read_tokens(source, columns=columns, encoding=config.encoding, relations=True)
-
-    @classmethod
-    def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:
-        """Drop sentences without gold, and training sentences without a pair to classify."""
-        assert isinstance(config, RelationsConfig)
-        data = super().prepare(config, data)
-        train, notes = data.splits.get("train", []), list(data.notes)
-        if train and not any(example.relations for example in train):
-            raise UserError(f"{data.name}: the training data have no relation: nothing to learn.")
-        related = _related(train)
-        kept = [e for e in train if next(_pairs(config, related, e.spans or ()), None)]
-        if len(kept) < len(train):
-            dropped = quantity(len(train) - len(kept), "sentence")
-            notes.append(f"{dropped} of train without a pair to classify left out")
-        several = [e for e in train if len(_gold_labels(e)) < len(e.relations or ())]
-        if several:
-            notes.append(
-                f"warning: {quantity(len(several), 'sentence')} of train with several relations of "
-                "one pair: the first in alphabetical order is learned, the others are missed; "
-                f"first in {several[0].where}"
-            )
-        return replace(data, splits={**data.splits, "train": kept}, notes=notes)
-
-    @classmethod
-    def derive(cls, config: RelationsConfig, data: Dataset) -> dict[str, Any]:
-        """Return the labels, the pairs of related types, and whether in both directions."""
-        train = data.splits["train"]
-        related = _related(train)
-        gold = [_gold_labels(example) for example in train]
-        counts = Counter(label for pairs in gold for label in pairs.values())
-        labels = sorted(relation.label for e in train for relation in e.relations or ())
-        names = LabelSet(dict.fromkeys(labels))
-        num_pairs = sum(1 for e in train for _ in _pairs(config, related, e.spans or ()))
-        num_both = sum((object, subject) in pairs for pairs in gold for subject, object in pairs)
-        both = config.decoding == "both"
-        if config.decoding == "auto":
-            both = num_both > MOST_BOTH * counts.total()
-        weights = class_weights(config.class_weights, list(names), counts, num_pairs, "single")
-        none = {"": num_pairs - counts.total()}
-        return {
-            "labels": names,
-            "related": related,
-            "both": both,
-            "class_weights": weights and tuple(weights),
-            "class_frequencies": class_frequencies(config, ["", *names], counts | none, num_pairs),
-        }
-
-    @classmethod
-    def classes(cls, example: TokenExample) -> Collection[str]:
-        """Return the labels of the relations of a sentence."""
-        return {relation.label for relation in example.relations or ()}
-
-    @classmethod
-    def notes(cls, record: RelationRecord, data: Dataset) -> list[str]:
-        """Return a note on the pairs to classify, and notes on the unseen types of each split."""
-        found = []
-        for split, rows in data.splits.items():
-            spans = [example.spans or () for example in rows]
-            chosen = [{*_pairs(record.config, record.related, each)} for each in spans]
-            every = sum(len(each) * (len(each) - 1) for each in spans)
-            number = sum(map(len, chosen))
-            if len(chosen) and max(map(len, chosen)) > MANY_PAIRS:
-                most, example = max(zip(map(len, chosen), rows, strict=True), key=itemgetter(0))
-                found.append(
-                    f"warning: {example.where}: {most:,} pairs in one text: split it into sentences"
-                )
-            note = f"{split}: {number:,} of {quantity(every, 'ordered pair')} of spans classified"
-            gold = [{(r.subject, r.object) for r in example.relations or ()} for example in rows]
-            missed = sum(len(g - c) for g, c in zip(gold, chosen, strict=True))
-            if missed:
-                note += f"; {missed:,} of {quantity(sum(map(len, gold)), 'relation')} cannot be "
-                note += "found, as none in training is between spans of such types (--pairs all)"
-            found.append(note)
-            types = Counter(span.label for each in spans for span in each)
-            if unseen := sorted(types.keys() - record.related.keys()):
-                number = sum(types[name] for name in unseen)
-                found.append(
-                    f"{split}: {quantity(number, 'span')} of types that do not occur in training: "
-                    f"{abbreviated(unseen)}"
-                )
-        return found
+    _gold = GOLD
 
     def _capabilities(self) -> Iterator[object]:
-        yield ComparedValues(self._gold, attrgetter("relations"))
+        yield ComparedValues(GOLD, attrgetter("relations"))
+        yield from sampling_of(self.record.config, classes_of_relations)
         yield Export(
             refusal="relations are between given spans, which the exported models do not read"
         )
@@ -352,3 +267,94 @@ def _gold_labels(example: TokenExample) -> dict[tuple[Span, Span], str]:
     """Return the label of each related pair; the first in order if there are several."""
     relations = reversed(example.relations or ())
     return {(subject, object): label for subject, object, label in relations}
+
+
+def prepare_relations(config: RelationsConfig, data: Dataset) -> Dataset:
+    """Drop sentences without gold, and training sentences without a pair to classify."""
+    data = with_gold(config, data, GOLD, NO_GOLD)
+    train, notes = data.splits.get("train", []), list(data.notes)
+    if train and not any(example.relations for example in train):
+        raise UserError(f"{data.name}: the training data have no relation: nothing to learn.")
+    related = _related(train)
+    kept = [e for e in train if next(_pairs(config, related, e.spans or ()), None)]
+    if len(kept) < len(train):
+        dropped = quantity(len(train) - len(kept), "sentence")
+        notes.append(f"{dropped} of train without a pair to classify left out")
+    several = [e for e in train if len(_gold_labels(e)) < len(e.relations or ())]
+    if several:
+        notes.append(
+            f"warning: {quantity(len(several), 'sentence')} of train with several relations of "
+            "one pair: the first in alphabetical order is learned, the others are missed; "
+            f"first in {several[0].where}"
+        )
+    return replace(data, splits={**data.splits, "train": kept}, notes=notes)
+
+
+def derive_relations(config: RelationsConfig, data: Dataset) -> dict[str, Any]:
+    """Return the labels, the pairs of related types, and whether in both directions."""
+    train = data.splits["train"]
+    related = _related(train)
+    gold = [_gold_labels(example) for example in train]
+    counts = Counter(label for pairs in gold for label in pairs.values())
+    labels = sorted(relation.label for e in train for relation in e.relations or ())
+    names = LabelSet(dict.fromkeys(labels))
+    num_pairs = sum(1 for e in train for _ in _pairs(config, related, e.spans or ()))
+    num_both = sum((object, subject) in pairs for pairs in gold for subject, object in pairs)
+    both = config.decoding == "both"
+    if config.decoding == "auto":
+        both = num_both > MOST_BOTH * counts.total()
+    weights = class_weights(config.class_weights, list(names), counts, num_pairs, "single")
+    none = {"": num_pairs - counts.total()}
+    return {
+        "labels": names,
+        "related": related,
+        "both": both,
+        "class_weights": weights and tuple(weights),
+        "class_frequencies": class_frequencies(config, ["", *names], counts | none, num_pairs),
+    }
+
+
+def classes_of_relations(example: TokenExample) -> Collection[str]:
+    """Return the labels of the relations of a sentence."""
+    return {relation.label for relation in example.relations or ()}
+
+
+def relation_notes(record: RelationRecord, data: Dataset) -> list[str]:
+    """Return a note on the pairs to classify, and notes on the unseen types of each split."""
+    found = []
+    for split, rows in data.splits.items():
+        spans = [example.spans or () for example in rows]
+        chosen = [{*_pairs(record.config, record.related, each)} for each in spans]
+        every = sum(len(each) * (len(each) - 1) for each in spans)
+        number = sum(map(len, chosen))
+        if len(chosen) and max(map(len, chosen)) > MANY_PAIRS:
+            most, example = max(zip(map(len, chosen), rows, strict=True), key=itemgetter(0))
+            found.append(
+                f"warning: {example.where}: {most:,} pairs in one text: split it into sentences"
+            )
+        note = f"{split}: {number:,} of {quantity(every, 'ordered pair')} of spans classified"
+        gold = [{(r.subject, r.object) for r in example.relations or ()} for example in rows]
+        missed = sum(len(g - c) for g, c in zip(gold, chosen, strict=True))
+        if missed:
+            note += f"; {missed:,} of {quantity(sum(map(len, gold)), 'relation')} cannot be "
+            note += "found, as none in training is between spans of such types (--pairs all)"
+        found.append(note)
+        types = Counter(span.label for each in spans for span in each)
+        if unseen := sorted(types.keys() - record.related.keys()):
+            number = sum(types[name] for name in unseen)
+            found.append(
+                f"{split}: {quantity(number, 'span')} of types that do not occur in training: "
+                f"{abbreviated(unseen)}"
+            )
+    return found
+
+
+RELATIONS = TaskDefinition(
+    task=RelationTask,
+    record=RelationRecord,
+    read=read_words,
+    prepare=prepare_relations,
+    derive=derive_relations,
+    notes=relation_notes,
+    gold=GOLD,
+)

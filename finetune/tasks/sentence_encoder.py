@@ -41,6 +41,8 @@ from finetune.runtime.transfer import to_device
 from finetune.tasks import sentence_losses as losses
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.capabilities import CoupledLoss, EpochSequences, Export, TextVectors
+from finetune.tasks.definition import TaskDefinition
+from finetune.tasks.inputs import TextInputs
 from finetune.types import (
     IGNORED,
     Batch,
@@ -95,6 +97,11 @@ class SentenceRecord(TaskRecord):
         return "label" if self.measure == "label" else "number"
 
     @property
+    def inputs(self) -> TextInputs:
+        """What the model reads."""
+        return TextInputs(column_map(self.config.columns), pairs=self.pairs)
+
+    @property
     def metric(self) -> str:
         """Name of the metric that selects the best model."""
         return self.config.metric or METRICS[self.measure]
@@ -106,87 +113,14 @@ class SentenceRecord(TaskRecord):
         return self.config.temperature or default
 
 
+GOLD = attrgetter("text")
+
+
 class SentenceTask(Task):
     """One vector for each text."""
 
-    name = "sentence"
-    reads_words = False
-    skipped_checks = ("labels", "pairs")
-    reads_windows = False
-    record_class = SentenceRecord
     record: SentenceRecord
-    _gold = attrgetter("text")
-
-    # --- Data -------------------------------------------------------------------------------------
-
-    @classmethod
-    def load(cls, config: Any, data: Any = None) -> tuple[Task, Dataset]:
-        """As ``Task.load``; held-out texts without a pair are paired with half of their words."""
-        task, data = super().load(config, data)
-        if config.objective in MASKED and task.tokenizer.tokenizer.mask_token_id is None:
-            raise UserError(
-                f"--objective {config.objective}: no mask token in the tokenizer "
-                f"of {task.tokenizer.name}: choose simcse, or another model."
-            )
-        splits = {
-            split: rows if split == "train" else [_with_half(example) for example in rows]
-            for split, rows in data.splits.items()
-        }
-        return task, replace(data, splits=splits)
-
-    @classmethod
-    def read(cls, config: SentenceConfig, source: Any) -> Dataset:
-        """Read texts or pairs; the splits may have different kinds of labels."""
-        return read_text(
-            source,
-            columns=column_map(config.columns),
-            encoding=config.encoding,
-            mixed_labels=True,
-        )
-
-    @classmethod
-    def prepare(cls, config: SentenceConfig, data: Dataset) -> Dataset:
-        """Select the texts or pairs that the objective and the scores need, with notes."""
-        data = with_standard_names(data)
-        notes = list(data.notes)
-        splits = {}
-        for split, rows in data.splits.items():
-            training = split == "train"
-            select = _training_rows if training else _scored_rows
-            chosen = list(select(config.objective, rows))
-            unlabeled = split.startswith("validation") and config.objective in FROM_LABELS
-            if not chosen or (unlabeled and chosen[0].label is None):
-                raise _nothing_to_use(config.objective, split, rows)
-            if len(chosen) != len(rows) or chosen[0].pair != rows[0].pair:
-                unit = "text" if chosen[0].pair is None else "pair"
-                notes.append(f"{split}: {quantity(len(chosen), unit)} of {len(rows):,} rows")
-            splits[split] = [replace(example, id=index) for index, example in enumerate(chosen)]
-        labels = {example.label for example in splits.get("train", ())}
-        if config.objective in FROM_LABELS and len(labels) == 1:
-            notes.append(
-                f"warning: all pairs of train have the label {labels.pop()!r}: nothing tells them "
-                "apart, so there is nothing to learn"
-            )
-        return replace(data.with_splits(splits), notes=notes)
-
-    @classmethod
-    def derive(cls, config: SentenceConfig, data: Dataset) -> dict[str, Any]:
-        """Return labels, pooling and the kind of validation gold."""
-        train = data.splits["train"]
-        names = {example.label for example in train} if config.objective == "softmax" else ()
-        standard = [name for name in NLI_LABELS if name in names]
-        labels = LabelSet(standard if len(standard) == len(names) else sorted(map(str, names)))
-        validation = [split for split in sorted(data.splits) if split.startswith("validation")]
-        measure = _measure(config.objective, data.splits[validation[0] if validation else "train"])
-        pooling, normalize = starting_pooling(config)
-        chosen = config.pooling if config.pooling != "auto" else pooling or "mean"
-        return {
-            "labels": labels,
-            "pooling": "mask" if config.objective == "prompt" else chosen,
-            "normalize": config.normalize or normalize,
-            "measure": measure,
-            "pairs": None,
-        }
+    _gold = GOLD
 
     def _capabilities(self) -> Iterator[object]:
         objective = self.record.config.objective
@@ -622,3 +556,84 @@ def _with_half(example: TextExample) -> TextExample:
     generator = random.Random(example.text)
     kept = sorted(generator.sample(range(len(units)), max(1, len(units) // 2)))
     return dataclasses.replace(example, pair=between.join(units[index] for index in kept))
+
+
+def read_pairs(config: SentenceConfig, source: Any) -> Dataset:
+    """Read texts or pairs; the splits may have different kinds of labels."""
+    return read_text(
+        source,
+        columns=column_map(config.columns),
+        encoding=config.encoding,
+        mixed_labels=True,
+    )
+
+
+def prepare_pairs(config: SentenceConfig, data: Dataset) -> Dataset:
+    """Select the texts or pairs that the objective and the scores need, with notes."""
+    data = with_standard_names(data)
+    notes = list(data.notes)
+    splits = {}
+    for split, rows in data.splits.items():
+        training = split == "train"
+        select = _training_rows if training else _scored_rows
+        chosen = list(select(config.objective, rows))
+        unlabeled = split.startswith("validation") and config.objective in FROM_LABELS
+        if not chosen or (unlabeled and chosen[0].label is None):
+            raise _nothing_to_use(config.objective, split, rows)
+        if len(chosen) != len(rows) or chosen[0].pair != rows[0].pair:
+            unit = "text" if chosen[0].pair is None else "pair"
+            notes.append(f"{split}: {quantity(len(chosen), unit)} of {len(rows):,} rows")
+        splits[split] = [replace(example, id=index) for index, example in enumerate(chosen)]
+    labels = {example.label for example in splits.get("train", ())}
+    if config.objective in FROM_LABELS and len(labels) == 1:
+        notes.append(
+            f"warning: all pairs of train have the label {labels.pop()!r}: nothing tells them "
+            "apart, so there is nothing to learn"
+        )
+    return replace(data.with_splits(splits), notes=notes)
+
+
+def derive_vectors(config: SentenceConfig, data: Dataset) -> dict[str, Any]:
+    """Return labels, pooling and the kind of validation gold."""
+    train = data.splits["train"]
+    names = {example.label for example in train} if config.objective == "softmax" else ()
+    standard = [name for name in NLI_LABELS if name in names]
+    labels = LabelSet(standard if len(standard) == len(names) else sorted(map(str, names)))
+    validation = [split for split in sorted(data.splits) if split.startswith("validation")]
+    measure = _measure(config.objective, data.splits[validation[0] if validation else "train"])
+    pooling, normalize = starting_pooling(config)
+    chosen = config.pooling if config.pooling != "auto" else pooling or "mean"
+    return {
+        "labels": labels,
+        "pooling": "mask" if config.objective == "prompt" else chosen,
+        "normalize": config.normalize or normalize,
+        "measure": measure,
+        "pairs": None,
+    }
+
+
+def complete_pairs(task: Task, data: Dataset) -> Dataset:
+    """Pair held-out texts without a pair with half of their words."""
+    config: Any = task.record.config
+    if config.objective in MASKED and task.tokenizer.tokenizer.mask_token_id is None:
+        raise UserError(
+            f"--objective {config.objective}: no mask token in the tokenizer "
+            f"of {task.tokenizer.name}: choose simcse, or another model."
+        )
+    splits = {
+        split: rows if split == "train" else [_with_half(example) for example in rows]
+        for split, rows in data.splits.items()
+    }
+    return replace(data, splits=splits)
+
+
+SENTENCE = TaskDefinition(
+    task=SentenceTask,
+    record=SentenceRecord,
+    read=read_pairs,
+    prepare=prepare_pairs,
+    derive=derive_vectors,
+    complete=complete_pairs,
+    gold=GOLD,
+    skipped_checks=("labels", "pairs"),
+)

@@ -30,13 +30,20 @@ from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.span_candidates import num_candidates
 from finetune.preprocessing.text_labels import class_weights
-from finetune.tasks.capabilities import Calibration, ComparedValues, Distillable, Thresholds
+from finetune.tasks.capabilities import (
+    Calibration,
+    ComparedValues,
+    Distillable,
+    Thresholds,
+    sampling_of,
+)
 from finetune.tasks.class_losses import class_losses, label_losses, loss_targets
 from finetune.tasks.decoding import SpanDecoder
+from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.soft_losses import class_divergence, label_divergence
 from finetune.tasks.span_decoding import choose_thresholds
 from finetune.tasks.span_targets import SpanTargets
-from finetune.tasks.word_task import WordRecord, WordTask
+from finetune.tasks.word_task import WordRecord, WordTask, classes_of_words, read_words, with_gold
 from finetune.types import (
     IGNORED,
     Batch,
@@ -71,46 +78,22 @@ class SpanRecord(WordRecord):
         return self.decoding if configured == "auto" else configured
 
 
+GOLD = attrgetter("spans")
+NO_GOLD = (
+    "spans, or tags that spell spans (B-TYPE, I-TYPE, O). For tags of single words use "
+    "`finetune tag`."
+)
+
+
 class SpanNerTask(WordTask):
     """Labeled spans of words."""
 
-    name = "ner"
-    record_class = SpanRecord
     record: SpanRecord
-    _gold = attrgetter("spans")
-    no_gold = (
-        "spans, or tags that spell spans (B-TYPE, I-TYPE, O). For tags of single words use "
-        "`finetune tag`."
-    )
-
-    @classmethod
-    def derive(cls, config: NerConfig, data: Dataset) -> dict[str, Any]:
-        """Return the span types, the widest candidate and the constraint on predicted spans."""
-        train = [split_at_gold(example).spans or () for example in data.splits["train"]]
-        labels = sorted({span.label for spans in train for span in spans})
-        widths = [span.end - span.start for spans in train for span in spans]
-        limited = config.representation != "biaffine"
-        decoding = config.decoding
-        if decoding == "auto":
-            decoding = "nested" if any(map(overlapping, train)) else "flat"
-        counts = Counter(span.label for spans in train for span in spans)
-        weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
-        return {
-            "labels": LabelSet(labels),
-            "max_width": config.max_width or (proposed_width(widths) if limited else None),
-            "decoding": decoding,
-            "class_weights": weights and tuple(weights),
-        }
-
-    @classmethod
-    def notes(cls, record: SpanRecord, data: Dataset) -> list[str]:
-        """Return a note on candidates and decoding."""
-        width = record.max_width
-        limit = "of any width" if width is None else f"up to {width} words wide"
-        return [f"candidates: spans {limit}; decoding {record.constraint}"]
+    _gold = GOLD
 
     def _capabilities(self) -> Iterator[object]:
-        yield ComparedValues(self._gold, attrgetter("spans"))
+        yield ComparedValues(GOLD, attrgetter("spans"))
+        yield from sampling_of(self.record.config, classes_of_words)
         yield Distillable(self._soft_loss, self._num_logits, self._targets_without_gold)
         yield self._export(self._decoder)
         yield Thresholds(self, list(self.record.labels))
@@ -292,3 +275,45 @@ class SpanNerTask(WordTask):
             before = [self._decoder.decide(prediction, {}).spans for prediction in predicted]
             scores["span_f1_uncalibrated"] = span_scores(spans, before)["span_f1_strict"]
         return scores
+
+
+def derive_spans(config: NerConfig, data: Dataset) -> dict[str, Any]:
+    """Return the span types, the widest candidate and the constraint on predicted spans."""
+    train = [split_at_gold(example).spans or () for example in data.splits["train"]]
+    labels = sorted({span.label for spans in train for span in spans})
+    widths = [span.end - span.start for spans in train for span in spans]
+    limited = config.representation != "biaffine"
+    decoding = config.decoding
+    if decoding == "auto":
+        decoding = "nested" if any(map(overlapping, train)) else "flat"
+    counts = Counter(span.label for spans in train for span in spans)
+    weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
+    return {
+        "labels": LabelSet(labels),
+        "max_width": config.max_width or (proposed_width(widths) if limited else None),
+        "decoding": decoding,
+        "class_weights": weights and tuple(weights),
+    }
+
+
+def span_notes(record: SpanRecord, data: Dataset) -> list[str]:
+    """Return a note on candidates and decoding."""
+    width = record.max_width
+    limit = "of any width" if width is None else f"up to {width} words wide"
+    return [f"candidates: spans {limit}; decoding {record.constraint}"]
+
+
+def prepare_spans(config: NerConfig, data: Dataset) -> Dataset:
+    """Drop training and validation sentences without spans."""
+    return with_gold(config, data, GOLD, NO_GOLD)
+
+
+NER = TaskDefinition(
+    task=SpanNerTask,
+    record=SpanRecord,
+    read=read_words,
+    prepare=prepare_spans,
+    derive=derive_spans,
+    notes=span_notes,
+    gold=GOLD,
+)

@@ -8,32 +8,28 @@ Devlin et al., 2019). A pair forms one sequence with a separator between its tex
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
-from finetune.data import Dataset, read_text
-from finetune.data.dataset import numbered_order, renumbered
-from finetune.data.nli_labels import NLI_LABELS, with_standard_names
-from finetune.data.splitting import per_class
+from finetune.data import Dataset
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.metrics import text_scores
-from finetune.evaluation.pairs import named_positive, positive_label
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import Problem
 from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.warm_start import WarmStart
 from finetune.preprocessing.encodings import Encodings, Ragged
-from finetune.preprocessing.text_labels import class_weights, in_one_form, problem_of
 from finetune.preprocessing.texts import encode_apart, encode_marked, encode_texts
+from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.capabilities import (
     BlankPredictions,
@@ -44,25 +40,33 @@ from finetune.tasks.capabilities import (
     Thresholds,
     check_thresholds,
     one_row,
+    sampling_of,
 )
 from finetune.tasks.class_losses import (
-    class_frequencies,
     class_losses,
     label_losses,
     loss_targets,
 )
 from finetune.tasks.decoding import TextDecoder
+from finetune.tasks.definition import TaskDefinition
+from finetune.tasks.inputs import TextInputs
 from finetune.tasks.soft_losses import class_divergence, label_divergence
+from finetune.tasks.text_data import (
+    derive_pairs,
+    derive_texts,
+    label_names,
+    prepare_pairs,
+    prepare_texts,
+    read_texts,
+    text_notes,
+)
 from finetune.types import (
     Batch,
     Encoding,
-    LabelSet,
     Partial,
     TextExample,
     TextPrediction,
     UserError,
-    abbreviated,
-    quantity,
 )
 
 NUM_CODES = 16
@@ -96,6 +100,12 @@ class TextRecord(TaskRecord):
         check_thresholds(self.thresholds, self.with_threshold)
 
     @property
+    def inputs(self) -> TextInputs:
+        """What the model reads."""
+        config = self.config
+        return TextInputs(column_map(config.columns), pairs=self.pairs, marked=config.marked_words)
+
+    @property
     def with_threshold(self) -> list[str]:
         """The labels that have a threshold: all of several, or the positive one of two."""
         if self.problem == "multi":
@@ -113,91 +123,23 @@ class TextRecord(TaskRecord):
         return self.config.threshold if isinstance(self.config, ClassifyConfig) else 0.5
 
 
+GOLD = attrgetter("label")
+
+
 class TextClassificationTask(Task):
     """One label, several labels or a number for each text or pair of texts."""
 
-    name = "classify"
-    reads_words = False
-    record_class = TextRecord
     record: TextRecord
-    pairs_only: ClassVar[bool | None] = None
-    _gold = attrgetter("label")
-
-    @classmethod
-    def read(cls, config: TextConfig, source: Any) -> Dataset:
-        """Read texts or pairs of texts."""
-        return read_text(
-            source,
-            columns=column_map(config.columns),
-            pair=True if config.marked_words else cls.pairs_only,
-            encoding=config.encoding,
-            targets=config.marked_words,
-        )
-
-    @classmethod
-    def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
-        """Drop training and validation rows without a label; convert all labels for the problem.
-
-        Draw the training examples of ``--per-class``.
-        """
-        data = in_one_form(data, problem_of(config, data))
-        return data if config.per_class is None else _drawn(config, data)
-
-    @classmethod
-    def derive(cls, config: TextConfig, data: Dataset) -> dict[str, Any]:
-        """Return the kind of problem, the labels in a fixed order, and the class weights."""
-        problem = problem_of(config, data)
-        _check_settings(config, problem, data)
-        train = data.splits["train"]
-        if config.pair_encoder != "cross":
-            _require_pairs(config, data)
-        kinds = {example.pair is not None for example in train}
-        derived = {"problem": problem, "pairs": kinds.pop() if len(kinds) == 1 else None}
-        if problem == "regression":
-            return {**derived, "labels": LabelSet(["score"])}
-        counts = Counter(name for example in train for name in label_names(example))
-        labels = LabelSet(cls.order(counts, data.label_order))
-        weights = class_weights(config.class_weights, list(labels), counts, len(train), problem)
-        positive = config.positive
-        if problem == "single" and len(labels) == 2:
-            positive = positive_label(labels, counts, positive)
-        return {
-            **derived,
-            "labels": labels,
-            "class_weights": weights and tuple(weights),
-            "class_frequencies": class_frequencies(config, labels, counts, len(train)),
-            "positive": positive,
-        }
-
-    @classmethod
-    def classes(cls, example: TextExample) -> Sequence[str]:
-        """Return the label names of an example."""
-        return label_names(example)
-
-    @classmethod
-    def notes(cls, record: TextRecord, data: Dataset) -> list[str]:
-        """Return a note on the positive class where its name does not tell it."""
-        if record.positive is None or record.config.positive or named_positive(record.labels):
-            return []
-        return [
-            f"f1 scores {record.positive!r}, the rarer label in training; --positive names another"
-        ]
-
-    @staticmethod
-    def order(labels: Collection[str], numbered: Sequence[str] = ()) -> list[str]:
-        """Order labels by their numbers in the data; without these by name, numbers by value."""
-        if found := numbered_order(labels, numbered):
-            return found
-        names = sorted(labels)
-        numeric = all(name.lstrip("-").isdecimal() for name in names)
-        return sorted(names, key=int) if numeric else names
+    _gold = GOLD
 
     def _capabilities(self) -> Iterator[object]:
         record = self.record
-        yield ComparedValues(self._gold, attrgetter("label"))
+        yield ComparedValues(GOLD, attrgetter("label"))
+        yield from sampling_of(record.config, label_names)
         yield BlankPredictions(self._decoder.of_blank)
         yield Distillable(self._soft_loss, one_row, self._targets_without_gold)
-        yield Export(self._decoder, OWN_HEAD if record.config.own_head else "")
+        refusal = OWN_HEAD if record.config.own_head else ""
+        yield Export(self._decoder, record.config.long_text, refusal)
         if record.with_threshold:
             yield Thresholds(self, record.with_threshold)
         if record.config.calibrate != "none":
@@ -400,128 +342,37 @@ class TextClassificationTask(Task):
         return calibration_scores(*(side.ravel().tolist() for side in (correct, after, before)))
 
 
-def _drawn(config: TextConfig, data: Dataset) -> Dataset:
-    """Keep ``--per-class`` training examples of each label."""
-    train: Sequence[Any] = data.splits.get("train", [])
-    number = config.per_class
-    assert number is not None
-    if any(not isinstance(example.label, str) for example in train):
-        raise UserError(f"--per-class {number} needs texts with one label each: leave it out.")
-    drawn: list[Any] = renumbered([train[index] for index in per_class(train, number, config.seed)])
-    rare = [name for name, count in Counter(e.label for e in drawn).items() if count < number]
-    note = (
-        f"--per-class {number}: drew {len(drawn):,} of {quantity(len(train), 'training example')}"
-    )
-    note += f"; fewer than {number} are labeled {abbreviated(sorted(rare))}" if rare else ""
-    return replace(data, splits={**data.splits, "train": drawn}, notes=[*data.notes, note])
+def text_task(
+    record: TextRecord, tokenizer: SubwordTokenizer, warm_start: WarmStart | None = None
+) -> TextClassificationTask:
+    """Make the task of a record, with ``--few-shot`` another one."""
+    from finetune.tasks.few_shot import FewShotTask  # which imports this module
+
+    make = FewShotTask if record.config.few_shot else TextClassificationTask
+    return make(record, tokenizer, warm_start)
 
 
-def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
-    """Raise UserError for settings that have no meaning for the kind of problem."""
-    numbers = problem == "regression"
-    num_labels = len({name for example in data.splits["train"] for name in label_names(example)})
-    threshold = config.threshold if isinstance(config, ClassifyConfig) else 0.5
-    for wrong, setting, reason in (
-        (
-            numbers and config.class_weights != "none",
-            f"--class-weights {config.class_weights}",
-            f"the labels of {data.name} are numbers, not classes",
-        ),
-        (
-            numbers and config.loss != "ce",
-            f"--loss {config.loss}",
-            "the predictions are numbers, not classes",
-        ),
-        (
-            numbers and config.sampling != "none",
-            f"--sampling {config.sampling}",
-            f"the labels of {data.name} are numbers, not classes",
-        ),
-        (
-            problem != "multi" and threshold != 0.5,
-            f"--threshold {threshold}",
-            "it applies to several labels for a text (--problem multi)",
-        ),
-        (
-            config.positive is not None and (problem != "single" or num_labels != 2),
-            f"--positive {config.positive}",
-            "it applies to texts with one of two labels",
-        ),
-        (
-            numbers and config.calibrate != "none",
-            f"--calibrate {config.calibrate}",
-            "the predictions are numbers and have no probabilities",
-        ),
-        (
-            config.poly_codes is not None and config.pair_encoder != "poly",
-            f"--poly-codes {config.poly_codes}",
-            "it applies to --pair-encoder poly",
-        ),
-        (
-            config.pair_encoder != "cross" and config.long_text == "window",
-            "--long-text window",
-            f"--pair-encoder {config.pair_encoder} reads one sequence of each text",
-        ),
-        (
-            config.marked_words and config.pair_encoder == "poly",
-            "--marked-words",
-            "it applies to --pair-encoder cross and bi",
-        ),
-        (
-            config.marked_words and config.long_text == "window",
-            "--long-text window",
-            "texts are cut around their marked words",
-        ),
-        (
-            config.overlap is not None and config.long_text != "window",
-            f"--overlap {config.overlap}",
-            "it applies to --long-text window",
-        ),
-    ):
-        if wrong:
-            raise UserError(f"{setting}: {reason}: leave {setting.split()[0]} out.")
+def complete_texts(task: Task, data: Dataset) -> Dataset:
+    """Raise UserError if few-shot training lacks a label."""
+    record: Any = task.record
+    if record.config.few_shot:
+        found = {name for example in data.splits["train"] for name in label_names(example)}
+        if missing := [name for name in record.labels if name not in found]:
+            raise UserError(
+                f"--few-shot: no training example is labeled {missing[0]!r}: train on more of them."
+            )
+    return data
 
 
-def _require_pairs(config: TextConfig, data: Dataset) -> None:
-    """Raise UserError for the first example that is not a pair."""
-    for rows in data.splits.values():
-        for example in rows:
-            if example.pair is None:
-                raise UserError(
-                    f"{example.where}: a single text: --pair-encoder {config.pair_encoder} needs "
-                    "pairs of texts: name the second column with --columns pair=NAME, or leave "
-                    "--pair-encoder out."
-                )
-
-
-def label_names(example: TextExample) -> Sequence[str]:
-    """Return the label names of an example: none, one or several."""
-    if isinstance(example.label, tuple):
-        return example.label
-    return [] if example.label is None else [str(example.label)]
-
-
-class NliTask(TextClassificationTask):
-    """One label for each pair of texts, for instance natural language inference or paraphrase.
-
-    Labels are mapped by name, because model cards disagree about the order.
-    """
-
-    name = "nli"
-    pairs_only = True
-
-    @classmethod
-    def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
-        """Map label names to the standard ones if all of them are NLI labels."""
-        return super().prepare(config, with_standard_names(data))
-
-    @staticmethod
-    def order(labels: Collection[str], numbered: Sequence[str] = ()) -> list[str]:
-        """Order the three NLI labels as entailment, neutral, contradiction, whatever their numbers.
-
-        Others keep their numbers, as ``not_entailment`` and ``entailment`` of WNLI.
-        """
-        if {*labels} != {*NLI_LABELS} and (found := numbered_order(labels, numbered)):
-            return found
-        standard = [name for name in (*NLI_LABELS, "not_entailment") if name in labels]
-        return standard if len(standard) == len(labels) else TextClassificationTask.order(labels)
+CLASSIFY = TaskDefinition(
+    task=text_task,
+    record=TextRecord,
+    read=read_texts,
+    prepare=prepare_texts,
+    derive=derive_texts,
+    notes=text_notes,
+    complete=complete_texts,
+    gold=GOLD,
+    reusable_head=SequenceClassifier,
+)
+NLI = replace(CLASSIFY, prepare=prepare_pairs, derive=derive_pairs)

@@ -38,12 +38,13 @@ from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenClassifier
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.preprocessing.text_labels import class_weights
-from finetune.tasks.capabilities import Calibration, ComparedValues, Distillable
+from finetune.tasks.capabilities import Calibration, ComparedValues, Distillable, sampling_of
 from finetune.tasks.class_losses import class_frequencies, class_losses, loss_targets
 from finetune.tasks.crf import chain_divergence, chain_loss, chain_targets
 from finetune.tasks.decoding import TagDecoder
+from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.soft_losses import class_divergence
-from finetune.tasks.word_task import WordRecord, WordTask
+from finetune.tasks.word_task import WordRecord, WordTask, classes_of_words, read_words, with_gold
 from finetune.types import (
     IGNORED,
     Batch,
@@ -83,77 +84,18 @@ class TagRecord(WordRecord):
         return self.config.label_subwords == "all" or self.config.word_score != "first"
 
 
+GOLD = attrgetter("tags")
+
+
 class TokenClassificationTask(WordTask):
     """One tag for every word."""
 
-    name = "tag"
-    record_class = TagRecord
     record: TagRecord
-    _gold = attrgetter("tags")
-    no_gold = "tags."
-
-    @classmethod
-    def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:
-        """Drop training and validation sentences without tags; refuse nested spans."""
-        for example in chain.from_iterable(data.splits.values()):
-            if example.tags is None and example.spans is not None:
-                raise UserError(
-                    f"{example.where}: spans overlap or nest, which one tag for each word cannot "
-                    "represent: use `finetune ner`, or keep the outermost spans only."
-                )
-        return super().prepare(config, data)
-
-    @classmethod
-    def derive(cls, config: TagConfig, data: Dataset) -> dict[str, Any]:
-        """Return the tags to predict and their scheme."""
-        train: list[tuple[str, ...]] = [split_at_gold(e).tags or () for e in data.splits["train"]]
-        source = detect_scheme(train)
-        found: dict[str, Any] = {"source": source}
-        if source is None:
-            tags_of_words = {tag for tags in train for tag in tags}
-            labels = numbered_order(tags_of_words, data.label_order) or sorted(tags_of_words)
-            if config.scheme != "auto":
-                raise UserError(
-                    f"--scheme {config.scheme}: the tags of {data.name} are not spans in a "
-                    f"B-/I- scheme ({abbreviated(labels)}): leave --scheme out."
-                )
-            found |= {"labels": LabelSet(labels), "scheme": None}
-            return found | cls._of_loss(config, labels, train)
-        scheme = "BIO" if config.scheme == "auto" else config.scheme
-        types = sorted({s.label for tags in train for s in tags_to_spans(tags, source)})
-        labels = tag_names(types, scheme)
-        if {*labels} == {*data.label_order}:
-            labels = list(data.label_order)
-        found |= {"labels": LabelSet(labels), "scheme": scheme}
-        return found | cls._of_loss(
-            config, labels, (convert_tags(t, source, scheme) for t in train)
-        )
-
-    @staticmethod
-    def _of_loss(
-        config: TagConfig, labels: Sequence[str], train: Iterable[Sequence[str]]
-    ) -> dict[str, Any]:
-        """Return weights and frequencies of the tags of words, where the loss needs them."""
-        if config.class_weights == "none" and config.loss == "ce":
-            return {}
-        counts = Counter(chain.from_iterable(train))
-        weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
-        frequencies = class_frequencies(config, labels, counts, counts.total())
-        return {"class_weights": weights and tuple(weights), "class_frequencies": frequencies}
-
-    @classmethod
-    def notes(cls, record: TagRecord, data: Dataset) -> list[str]:
-        """Return a note on subwords that word scores use without training."""
-        config, notes = record.config, []
-        if config.word_score != "first" and config.label_subwords == "first":
-            notes.append(
-                f"--word-score {config.word_score} scores subwords that --label-subwords first "
-                "does not train: --label-subwords all fits better"
-            )
-        return notes
+    _gold = GOLD
 
     def _capabilities(self) -> Iterator[object]:
-        yield ComparedValues(self._gold, attrgetter("tags"))
+        yield ComparedValues(GOLD, attrgetter("tags"))
+        yield from sampling_of(self.record.config, classes_of_words)
         yield Distillable(
             self._soft_loss,
             self._num_logits,
@@ -337,3 +279,73 @@ class TokenClassificationTask(WordTask):
             tags = [self._in_scheme(example.tags or ()) for example in gold]
             scores |= word_calibration_scores(tags, predicted, self.record.labels)
         return scores
+
+
+def prepare_tags(config: WordConfig, data: Dataset) -> Dataset:
+    """Drop training and validation sentences without tags; refuse nested spans."""
+    for example in chain.from_iterable(data.splits.values()):
+        if example.tags is None and example.spans is not None:
+            raise UserError(
+                f"{example.where}: spans overlap or nest, which one tag for each word cannot "
+                "represent: use `finetune ner`, or keep the outermost spans only."
+            )
+    return with_gold(config, data, GOLD, "tags.")
+
+
+def derive_tags(config: TagConfig, data: Dataset) -> dict[str, Any]:
+    """Return the tags to predict and their scheme."""
+    train: list[tuple[str, ...]] = [split_at_gold(e).tags or () for e in data.splits["train"]]
+    source = detect_scheme(train)
+    found: dict[str, Any] = {"source": source}
+    if source is None:
+        tags_of_words = {tag for tags in train for tag in tags}
+        labels = numbered_order(tags_of_words, data.label_order) or sorted(tags_of_words)
+        if config.scheme != "auto":
+            raise UserError(
+                f"--scheme {config.scheme}: the tags of {data.name} are not spans in a "
+                f"B-/I- scheme ({abbreviated(labels)}): leave --scheme out."
+            )
+        found |= {"labels": LabelSet(labels), "scheme": None}
+        return found | _of_loss(config, labels, train)
+    scheme = "BIO" if config.scheme == "auto" else config.scheme
+    types = sorted({s.label for tags in train for s in tags_to_spans(tags, source)})
+    labels = tag_names(types, scheme)
+    if {*labels} == {*data.label_order}:
+        labels = list(data.label_order)
+    found |= {"labels": LabelSet(labels), "scheme": scheme}
+    return found | _of_loss(config, labels, (convert_tags(t, source, scheme) for t in train))
+
+
+def _of_loss(
+    config: TagConfig, labels: Sequence[str], train: Iterable[Sequence[str]]
+) -> dict[str, Any]:
+    """Return weights and frequencies of the tags of words, where the loss needs them."""
+    if config.class_weights == "none" and config.loss == "ce":
+        return {}
+    counts = Counter(chain.from_iterable(train))
+    weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
+    frequencies = class_frequencies(config, labels, counts, counts.total())
+    return {"class_weights": weights and tuple(weights), "class_frequencies": frequencies}
+
+
+def tag_notes(record: TagRecord, data: Dataset) -> list[str]:
+    """Return a note on subwords that word scores use without training."""
+    config, notes = record.config, []
+    if config.word_score != "first" and config.label_subwords == "first":
+        notes.append(
+            f"--word-score {config.word_score} scores subwords that --label-subwords first "
+            "does not train: --label-subwords all fits better"
+        )
+    return notes
+
+
+TAG = TaskDefinition(
+    task=TokenClassificationTask,
+    record=TagRecord,
+    read=read_words,
+    prepare=prepare_tags,
+    derive=derive_tags,
+    notes=tag_notes,
+    gold=GOLD,
+    reusable_head=TokenClassifier,
+)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from finetune.config.tasks import WordConfig, column_map, max_context_subwords
 from finetune.data import Dataset, read_tokens
-from finetune.preprocessing.context import fill, in_documents
+from finetune.preprocessing.context import DocumentContext, fill, in_documents
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.capabilities import Export
+from finetune.tasks.inputs import WordInputs
 from finetune.types import Encoding, TokenExample, UserError
 
 
@@ -21,38 +22,55 @@ class WordRecord(TaskRecord):
 
     config: WordConfig
 
+    @property
+    def inputs(self) -> WordInputs:
+        """What the model reads."""
+        config, reach = self.config, max_context_subwords(self.config.context, self.max_length)
+        return WordInputs(
+            column_map(config.columns),
+            DocumentContext(reach) if reach else None,
+            relations=config.description.given_spans,
+        )
+
+
+def read_words(config: WordConfig, source: Any) -> Dataset:
+    """Read words with tags or spans, and the relations between spans if they are given."""
+    return read_tokens(
+        source,
+        columns=column_map(config.columns),
+        encoding=config.encoding,
+        relations=config.description.given_spans,
+    )
+
+
+def with_gold(
+    config: WordConfig, data: Dataset, gold: Callable[[TokenExample], Any], no_gold: str
+) -> Dataset:
+    """Drop training and validation sentences without gold.
+
+    Raises:
+        UserError: There is no gold in a split; ``no_gold`` ends the message.
+    """
+    data, splits = in_documents(config, data), {}
+    for split, examples in data.splits.items():
+        labeled = [example for example in examples if gold(example) is not None]
+        if not labeled and not split.startswith("test"):
+            raise UserError(f"{data.name}: no sentence of {split} has {no_gold}")
+        splits[split] = labeled or examples
+    return replace(data, splits=splits)
+
+
+def classes_of_words(example: TokenExample) -> Collection[str]:
+    """Return the span types of a sentence; its tags if they are not spans."""
+    if example.spans is not None:
+        return {span.label for span in example.spans}
+    return set(example.tags or ())
+
 
 class WordTask(Task):
     """Base class of tasks whose examples are words."""
 
-    reads_words = True
     record: WordRecord
-    no_gold: ClassVar[str]
-    """End of the error message for a split without gold."""
-
-    @classmethod
-    def read(cls, config: WordConfig, source: Any) -> Dataset:
-        """Read words with tags or spans."""
-        columns = column_map(config.columns)
-        return read_tokens(source, columns=columns, encoding=config.encoding)
-
-    @classmethod
-    def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:
-        """Drop training and validation sentences without gold."""
-        data, splits = in_documents(config, data), {}
-        for split, examples in data.splits.items():
-            labeled = [example for example in examples if cls._gold(example) is not None]
-            if not labeled and not split.startswith("test"):
-                raise UserError(f"{data.name}: no sentence of {split} has {cls.no_gold}")
-            splits[split] = labeled or examples
-        return replace(data, splits=splits)
-
-    @classmethod
-    def classes(cls, example: TokenExample) -> Collection[str]:
-        """Return the span types of a sentence; its tags if they are not spans."""
-        if example.spans is not None:
-            return {span.label for span in example.spans}
-        return set(example.tags or ())
 
     def _export(self, decoder: Any) -> Export:
         refusal = ""
@@ -61,7 +79,7 @@ class WordTask(Task):
                 "the model reads sentences in their document (--context), which a graph does not: "
                 "use `finetune predict`, or train without --context and export that"
             )
-        return Export(decoder, refusal)
+        return Export(decoder, refusal=refusal)
 
     def _windows(
         self, examples: Sequence[TokenExample], *, core_only: bool

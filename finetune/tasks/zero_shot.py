@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 import torch
@@ -40,95 +39,38 @@ class ZeroShotTask(TextClassificationTask):
     """
 
     record: TextRecord
-    hypotheses: tuple[str, ...] = ()
+    _hypotheses: tuple[str, ...] = ()
     """The hypothesis of each label, in the order of ``record.labels``."""
-    entailment: int = 0
+    _entailment: int = 0
     """The class of entailment."""
-    contradiction: int = 1
+    _contradiction: int = 1
     """The class of contradiction (of two classes, the other one)."""
-
-    @classmethod
-    def of(
-        cls,
-        task: Task,
-        labels: str | Iterable[str] | Mapping[str, str],
-        template: str = TEMPLATE,
-        *,
-        multi_label: bool = False,
-    ) -> Self:
-        """Make the task from the task of a trained model of natural language inference.
-
-        Args:
-            task: The task of the model.
-            labels: The labels; or for each label the words that stand for it in its hypothesis; or
-                a string of both, such as ``sports,HUM=a person``.
-            template: The hypothesis, with ``{}`` where the words of the label go.
-            multi_label: Predict any number of labels: those over their thresholds.
-
-        Raises:
-            UserError: The model does not predict entailment; or the labels or template are illegal.
-        """
-        classes = [canonical_name(name) for name in task.record.labels]
-        record = task.record
-        if "entailment" not in classes or not isinstance(record, TextRecord):
-            names = f" of {abbreviated(record.labels)}" if record.labels else ""
-            raise UserError(
-                "--labels needs a model of natural language inference, with a label entailment, "
-                f"and this is a `{task.name}` model{names}: leave --labels out."
-            )
-        for setting, models in (("marked_words", "marked words"), ("few_shot", "--few-shot")):
-            if getattr(record.config, setting):
-                raise UserError(f"--labels does not apply to models of {models}: leave it out.")
-        words = _words(labels)
-        if len(words) < 2 and not multi_label:
-            raise UserError("--labels: give two or more, or --multi-label.")
-        if template.count("{}") != 1:
-            raise UserError(
-                f"--template {template!r}: write {{}} once, where the label goes, as in "
-                f"'{TEMPLATE}'."
-            )
-        entailment = classes.index("entailment")
-        return cls(
-            replace(
-                record,
-                labels=LabelSet(list(words)),
-                problem="multi" if multi_label else "single",
-                pairs=False,
-                positive=None,
-                temperature=None,
-                thresholds={},
-            ),
-            task.tokenizer,
-            hypotheses=tuple(template.replace("{}", each) for each in words.values()),
-            entailment=entailment,
-            contradiction=classes.index("contradiction") if len(classes) > 2 else 1 - entailment,
-        )
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         """Return the windows of each text with each hypothesis, numbered window by window."""
         result: list[list[Encoding]] = [[] for _ in examples]
         most_cut = 0
-        for index, hypothesis in enumerate(self.hypotheses):
+        for index, hypothesis in enumerate(self._hypotheses):
             pairs = [replace(example, pair=hypothesis, label=None) for example in examples]
             encoded, num_cut = super()._sequences(pairs)
             most_cut = max(most_cut, num_cut)
             for found, windows in zip(result, encoded, strict=True):
                 for window, encoding in enumerate(windows):
-                    number = window * len(self.hypotheses) + index
+                    number = window * len(self._hypotheses) + index
                     found.append(replace(encoding, first_word=number))
         return result, most_cut
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         """Return the logits of entailment and contradiction [2] of each sequence."""
-        rows = logits.cpu().double().numpy()[:, [self.entailment, self.contradiction]]
+        rows = logits.cpu().double().numpy()[:, [self._entailment, self._contradiction]]
         return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
 
     def finish(
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> TextPrediction:
         """Average the windows of each hypothesis; take the best label, or several."""
-        logits = np.zeros((len(self.hypotheses), 2))
-        counts = np.zeros((len(self.hypotheses), 1))
+        logits = np.zeros((len(self._hypotheses), 2))
+        counts = np.zeros((len(self._hypotheses), 1))
         for partial in sorted(partials, key=lambda partial: partial.first_word):
             logits[partial.first_word % len(logits)] += partial.values
             counts[partial.first_word % len(logits)] += 1
@@ -138,6 +80,61 @@ class ZeroShotTask(TextClassificationTask):
             return self._decoder.decide(example.id, odds[:, 0] / odds.sum(1))
         odds = np.exp(logits[:, 0] - logits[:, 0].max())
         return self._decoder.decide(example.id, odds / odds.sum())
+
+
+def zero_shot(
+    task: Task,
+    labels: str | Iterable[str] | Mapping[str, str],
+    template: str = TEMPLATE,
+    *,
+    multi_label: bool = False,
+) -> ZeroShotTask:
+    """Make the task from the task of a trained model of natural language inference.
+
+    Args:
+        task: The task of the model.
+        labels: The labels; or for each label the words that stand for it in its hypothesis; or
+            a string of both, such as ``sports,HUM=a person``.
+        template: The hypothesis, with ``{}`` where the words of the label go.
+        multi_label: Predict any number of labels: those over their thresholds.
+
+    Raises:
+        UserError: The model does not predict entailment; or the labels or template are illegal.
+    """
+    classes = [canonical_name(name) for name in task.record.labels]
+    record = task.record
+    if "entailment" not in classes or not isinstance(record, TextRecord):
+        names = f" of {abbreviated(record.labels)}" if record.labels else ""
+        raise UserError(
+            "--labels needs a model of natural language inference, with a label entailment, "
+            f"and this is a `{task.name}` model{names}: leave --labels out."
+        )
+    for setting, models in (("marked_words", "marked words"), ("few_shot", "--few-shot")):
+        if getattr(record.config, setting):
+            raise UserError(f"--labels does not apply to models of {models}: leave it out.")
+    words = _words(labels)
+    if len(words) < 2 and not multi_label:
+        raise UserError("--labels: give two or more, or --multi-label.")
+    if template.count("{}") != 1:
+        raise UserError(
+            f"--template {template!r}: write {{}} once, where the label goes, as in '{TEMPLATE}'."
+        )
+    entailment = classes.index("entailment")
+    return ZeroShotTask(
+        replace(
+            record,
+            labels=LabelSet(list(words)),
+            problem="multi" if multi_label else "single",
+            pairs=False,
+            positive=None,
+            temperature=None,
+            thresholds={},
+        ),
+        task.tokenizer,
+        _hypotheses=tuple(template.replace("{}", each) for each in words.values()),
+        _entailment=entailment,
+        _contradiction=classes.index("contradiction") if len(classes) > 2 else 1 - entailment,
+    )
 
 
 def _words(labels: str | Iterable[str] | Mapping[str, str]) -> dict[str, str]:

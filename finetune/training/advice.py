@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from finetune.config.tasks import TextConfig, TrainConfig
+from finetune.config.tasks import TrainConfig
 from finetune.training.optimizer import Schedule
 from finetune.types import Example, TextExample, quantity
 
@@ -25,8 +25,7 @@ def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> s
         degenerate: Whether the run learned nothing.
     """
     few = len(train) < FEW_EXAMPLES
-    few_shot = isinstance(config, TextConfig) and config.few_shot
-    if not degenerate and (few_shot or not few):
+    if not degenerate and (config.schedule.once or not few):
         return ""
     schedule = Schedule.from_config(config, len(train))
     names = [example.label if isinstance(example, TextExample) else None for example in train]
@@ -34,22 +33,17 @@ def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> s
     each = len(train) / max(1, len(labels))
     settings = Path(config.out or "") / "config.json"
     ways, command = [], ["finetune", "run", str(settings)]
-    if (
-        isinstance(config, TextConfig)
-        and not few_shot
-        and config.pair_encoder == "cross"
-        and all(isinstance(name, str) for name in names)
-        and each < ENOUGH_EXAMPLES
-    ):
+    option = config.few_label_option
+    if option and all(isinstance(name, str) for name in names) and each < ENOUGH_EXAMPLES:
         ways.append(
-            f"--few-shot (it scores higher than fine-tuning with fewer than about "
+            f"{option} (it scores higher than fine-tuning with fewer than about "
             f"{ENOUGH_EXAMPLES} examples of each label)"
         )
-        command += ["--few-shot"]
+        command += [option]
     if schedule.num_steps < ENOUGH_STEPS:
         epochs = math.ceil(ENOUGH_STEPS / schedule.steps_per_epoch)
         ways.append(f"more epochs (--epochs {epochs} makes {epochs * schedule.steps_per_epoch:,})")
-        command += [] if "--few-shot" in command else ["--epochs", str(epochs)]
+        command += [] if option in command else ["--epochs", str(epochs)]
     if few or each < ENOUGH_EXAMPLES:
         many = f"{ENOUGH_EXAMPLES} of each label or more; " if labels else ""
         ways.append(f"more labeled examples ({many}`finetune curve` estimates what more bring)")

@@ -20,9 +20,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from finetune.config.tasks import TrainConfig, WordConfig, settings
+from finetune.config.tasks import TrainConfig, settings
 from finetune.data import fingerprint
-from finetune.preprocessing.context import context_facts
 from finetune.preprocessing.encodings import SEQUENCES, Encoded, Encodings, Ragged
 from finetune.runtime.files import SaveError, replace_folder
 from finetune.tasks.base import FITTED, Task
@@ -69,8 +68,8 @@ def encoding_key(task: Task, examples: Sequence[Example]) -> str:
     described = json.dumps([*facts, own, tokenizer.backend.to_str()], sort_keys=True)
     ids = json.dumps([example.id for example in examples])
     content = described + ids + fingerprint({"examples": examples})
-    if isinstance(record.config, WordConfig) and record.config.context != "none":
-        content += context_facts(cast("Sequence[TokenExample]", examples))
+    if (context := record.inputs.context) is not None:
+        content += context.facts(cast("Sequence[TokenExample]", examples))
     return hashlib.sha256(content.encode()).hexdigest()
 
 

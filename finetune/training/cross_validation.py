@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from finetune.config.tasks import TagConfig, TrainConfig
+from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, assign_folds, hold_out
 from finetune.data.json_files import read_object
 from finetune.inference.loop import predict
 from finetune.runtime.files import clear_folder, entries, is_free, recover, write_text
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
-from finetune.tasks import load_task, task_class
+from finetune.tasks import load_task, task_definition
 from finetune.tasks.base import Task
 from finetune.training.optimizer import result_settings
 from finetune.training.run_folder import is_run, require_own
@@ -60,9 +60,8 @@ def cross_validate(
     ``work`` holds the finished folds and the run in progress; the same call continues there.
     """
     reporter = reporter or Reporter()
-    if isinstance(config, TagConfig):
-        config = replace(config, crf=False, crf_lr=None)  # a CRF has no probabilities of all tags
-    raw = task_class(name).read(config, config.data)
+    config = config.with_class_probabilities()
+    raw = task_definition(name).read(config, config.data)
     task, data = load_task(config, name, raw)
     validation = None
     examples = list(data.splits["train"])

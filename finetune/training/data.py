@@ -9,7 +9,7 @@ from typing import NamedTuple
 from accelerate import Accelerator
 from torch import Tensor
 
-from finetune.config.tasks import LabelConfig, TrainConfig, named_strength
+from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, split_at_gold
 from finetune.preprocessing.batching import (
     balanced_shares,
@@ -23,7 +23,7 @@ from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.preprocessing.prefetch import ahead
 from finetune.runtime.processes import uses_fsdp
 from finetune.tasks.base import Task
-from finetune.tasks.capabilities import sequences_of_epoch
+from finetune.tasks.capabilities import BalancedSampling, sequences_of_epoch
 from finetune.training import cache
 from finetune.training.optimizer import Schedule
 from finetune.types import Batch, Example, TokenExample, quantity
@@ -66,10 +66,9 @@ class TrainingData:
         self.max_tokens = config.tokens_on(accelerator.device.type)
         self.schedule = Schedule.from_config(config, len(self.splits["train"]))
         self.shares: tuple[float, ...] | None = None
-        if isinstance(config, LabelConfig) and config.sampling != "none":
-            _, strength = named_strength(config.sampling)
-            classes = [task.classes(example) for example in train]
-            self.shares = balanced_shares(classes, 1.0 if strength is None else strength)
+        if (sampling := task.capability(BalancedSampling)) is not None:
+            classes = [sampling.classes(example) for example in train]
+            self.shares = balanced_shares(classes, sampling.strength)
         self.train = self._encode("train")
         self.lengths = self.train.lengths.tolist()
         names = sorted(name for name in self.splits if name.startswith("validation"))
@@ -130,11 +129,11 @@ class TrainingData:
         with first():
             encoded = cache.encode(self.task, examples)
         windows = int((encoded.num_windows > 1).sum())
-        if windows and self.task.reads_windows:
+        if windows and self.task.description.windows:
             counted = quantity(windows, "example")
             self.report(f"{counted} of {split} over --max-length: read in several windows")
         if encoded.num_cut:
-            noun = "word" if self.task.reads_words else "text"
+            noun = "word" if self.task.description.words else "text"
             self.report(f"{quantity(encoded.num_cut, noun)} of {split} cut to fit --max-length")
         for note in encoded.notes:
             self.report(f"{split}: {note}")

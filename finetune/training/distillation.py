@@ -30,7 +30,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.config.tasks import TrainConfig, WordConfig, column_map
+from finetune.config.tasks import TrainConfig, column_map
 from finetune.data import Dataset
 from finetune.inference.inputs import read_inputs
 from finetune.inference.loop import CHUNK, predict
@@ -40,14 +40,14 @@ from finetune.models.fewer_layers import save_with_layers, spread_layers
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PretrainedHead
 from finetune.models.sharding import place
-from finetune.preprocessing.context import read_in_context
 from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
-from finetune.tasks import model_folder, saved_task
-from finetune.tasks.base import Task, load_tokenizer, starting_config
+from finetune.tasks import load_task, model_folder, saved_task, task_definition
+from finetune.tasks.base import Task
 from finetune.tasks.capabilities import Distillable
+from finetune.tasks.definition import load_tokenizer, starting_config
 from finetune.training.checkpoint import checksum
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import (
@@ -188,7 +188,6 @@ def student_config(
 
 def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
     """Read the data, and return the task of the teacher with the student's settings."""
-    kind = type(teacher.task)
     if config.init_from is not None and any(
         getattr(teacher.task.record.config, name) for name in ("layer_mix", "bilstm")
     ):
@@ -196,7 +195,7 @@ def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tup
             "--layers does not work with a teacher with --layer-mix or --bilstm: name a small "
             "model with --model."
         )
-    task, dataset = kind.load(config, data)
+    task, dataset = load_task(config, teacher.task.name, data)
     record, own = teacher.task.record, task.record
     if unknown := set(own.labels) - set(record.labels):
         raise UserError(
@@ -228,7 +227,7 @@ def plain_start(task: Task, teacher: Teacher, number: int) -> tuple[Task, Any]:
     own = replace(task.record.config, **start)
     record = task.record
     problem = record.extra_fields().get("problem")
-    warm_start, _ = load_tokenizer(own, type(task), list(record.labels), problem)
+    warm_start, _ = load_tokenizer(own, task_definition(task.name), list(record.labels), problem)
     task = replace(task, record=replace(record, config=own), _warm_start=warm_start)
     return task, starting_head(task, task.head(), number)
 
@@ -236,12 +235,11 @@ def plain_start(task: Task, teacher: Teacher, number: int) -> tuple[Task, Any]:
 def read_unlabeled(task: Task, distillation: Distillation, encoding: str) -> Iterator[Example]:
     """Yield the examples of a file, without gold."""
     file, columns = str(distillation.unlabeled), column_map(distillation.unlabeled_columns)
-    config = task.record.config
     examples: Iterator[Any] = read_inputs(task, file, columns=columns, encoding=encoding)
-    if isinstance(config, WordConfig):
+    if task.description.words:
         examples = (replace(each, tags=None, spans=None, unreachable=()) for each in examples)
-        if config.context != "none":
-            examples = iter(read_in_context(examples, config, task.record.max_length))
+    if (context := task.record.inputs.context) is not None:
+        examples = context.add(examples)
     yield from examples
 
 
@@ -310,7 +308,7 @@ class _Step(Step):
         return torch.tensor([self._num_soft(batch), float(hard), len(batch.input_ids)])
 
     def _num_soft(self, batch: Batch) -> int:
-        return len(batch.words) if self.task.reads_words else len(batch.lengths)
+        return len(batch.words) if self.task.description.words else len(batch.lengths)
 
 
 def hidden_loss(

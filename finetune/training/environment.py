@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config.recipes import RUN_SETTINGS, RecipeRun
-from finetune.config.tasks import TrainConfig, settings
+from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.data.json_files import read_object
 from finetune.evaluation.baselines import Baseline, degenerate, majority_baselines
 from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts
@@ -92,7 +92,7 @@ def write_environment(
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_text(folder / "environment.json", text)
     positive = task.record.extra_fields().get("positive")
-    mask = task.tokenizer.tokenizer.mask_token if task.name == "pretrain" else ""
+    mask = task.tokenizer.tokenizer.mask_token if task.description.fills_masks else ""
     return RunOutcome(
         baselines,
         reasons,
@@ -124,7 +124,7 @@ def memory_estimate(config: TrainConfig, mean_length: float) -> str:
     import torch
     from transformers import AutoModel
 
-    from finetune.tasks.base import starting_config
+    from finetune.tasks.definition import starting_config
 
     model = starting_config(config)
     with torch.device("meta"):
@@ -209,7 +209,7 @@ def again_command(folder: Path) -> str:
 
 def predict_command(folder: Path, task: str, pairs: bool | None, mask: str = "") -> str:
     """Return a command that predicts with a trained model, in place of a mask if it has one."""
-    if task == "relations":
+    if CONFIGS[task].description.given_spans:
         return f"finetune predict {shlex.quote(str(folder))} --file SPANS.jsonl"
     second = ' --pair "…"' if pairs else ""
     text = f"… {mask} …" if mask else "…"

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from finetune.config.tasks import RESULT_FREE, TextConfig, TrainConfig, settings
+from finetune.config.tasks import RESULT_FREE, ScheduleDefaults, TrainConfig, settings
 from finetune.preprocessing.batching import epoch_order
 from finetune.types import UserError
 
@@ -32,16 +32,15 @@ class Schedule:
     def from_config(cls, config: TrainConfig, num_examples: int) -> Schedule:
         """Return the schedule of a configuration for a number of training examples."""
         per_epoch = math.ceil(num_examples / config.batch_size)
-        few_shot = isinstance(config, TextConfig) and config.few_shot
-        epochs = config.epochs or default_epochs(per_epoch, few_shot)
-        num_steps = config.steps or max(1, math.ceil(epochs * per_epoch))
-        if few_shot and config.tuning == "head":
-            num_steps = 1  # which changes no weight
+        default = config.schedule
+        epochs = config.epochs or default_epochs(per_epoch, default)
+        given = config.steps or max(1, math.ceil(epochs * per_epoch))
+        num_steps = default.num_steps or given
         is_fraction = config.warmup < 1
         warmup = int(config.warmup)
         if is_fraction:  # and a single step has no warm-up
             warmup = min(math.ceil(config.warmup * num_steps), num_steps - 1)
-        eval_every = config.eval_every or (num_steps if few_shot else per_epoch)
+        eval_every = config.eval_every or (num_steps if default.once else per_epoch)
         return cls(
             num_examples,
             config.batch_size,
@@ -74,14 +73,14 @@ class Schedule:
         return (self.num_steps - step) / max(1, self.num_steps - self.warmup_steps)
 
 
-def default_epochs(steps_per_epoch: int, few_shot: bool = False) -> int:
+def default_epochs(steps_per_epoch: int, default: ScheduleDefaults) -> int:
     """Return the default number of epochs: 3, or up to 10 if 3 have fewer than 500 steps.
 
     Small data sets need more steps: most of what looks like instability of fine-tuning comes from
-    stopping too early (Mosbach et al., 2021; Zhang et al., 2021). With ``few_shot`` the number is
+    stopping too early (Mosbach et al., 2021; Zhang et al., 2021). With ``--few-shot`` the number is
     20, as in SetFit (Tunstall et al., 2022), or fewer if 20 have more than 500 steps.
     """
-    least, most = (1, 20) if few_shot else (3, 10)
+    least, most = default.least_epochs, default.most_epochs
     return min(most, max(least, math.ceil(500 / steps_per_epoch)))
 
 

@@ -39,8 +39,8 @@ from finetune.runtime.files import (
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import is_out_of_memory, memory_kept
 from finetune.runtime.progress import Reporter
-from finetune.tasks import load_task, task_class
-from finetune.tasks.base import starting_config
+from finetune.tasks import load_task, task_definition
+from finetune.tasks.definition import starting_config
 from finetune.training.callbacks import Callback, EvaluationEvent
 from finetune.training.optimizer import (
     TUNING_FACTORS,
@@ -162,8 +162,8 @@ def default_space(task: str, config: TrainConfig) -> list[str]:
         "warmup": "0:0.3",
         "weight_decay": "0,0.01,0.1",
     }
-    if task == "ner":
-        ranges["head_lr"] = f"{lr:g}:{lr * 50:g}:log"
+    for name, (least, most) in (config.description.searched or {}).items():
+        ranges[name] = f"{lr * least:g}:{lr * most:g}:log"
     default = type(config)()
     free = [name for name in ranges if getattr(config, name) == getattr(default, name)]
     return [f"{name}={ranges[name]}" for name in free]
@@ -203,7 +203,7 @@ class Search:
         self.accelerator = make_accelerator(config)
         if not isinstance(data, Dataset):
             source = WithoutTest(config.data if data is None else data)
-            data = task_class(task).read(config, source)
+            data = task_definition(task).read(config, source)
         splits = {split: rows for split, rows in data.splits.items() if not is_test(split)}
         self.data = data.with_splits(splits)
         self.loaded = load_task(self.config, task, self.data)

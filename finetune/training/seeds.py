@@ -24,7 +24,7 @@ from finetune.evaluation.reproduction import ScoreVerdict, seed_verdicts, summar
 from finetune.runtime.files import entries, is_free, recover, write_text
 from finetune.runtime.launch import on_main_process
 from finetune.runtime.progress import Reporter
-from finetune.tasks import task_class
+from finetune.tasks import task_definition
 from finetune.training.run_folder import (
     Diverged,
     hold,
@@ -150,7 +150,7 @@ def train_seeds(
         seed: replace(config, seed=seed, out=str(folder / f"seed-{seed}"))
         for seed in range(config.seed, config.seed + number)
     }
-    data = on_main_process(lambda: task_class(name).read(config, config.data).fingerprint)
+    data = on_main_process(lambda: task_definition(name).read(config, config.data).fingerprint)
     results = SeedResults(recipe_run, data=data)
     return train_runs(configs, folder, train_one, results, on_start=on_start)
 
@@ -243,7 +243,7 @@ def train_folds(
     its training examples. The test split of the data is not used. Each run has a different seed, so
     that the interval includes the variance of training. Finished runs are kept, as are seeds.
     """
-    raw = task_class(name).read(config, config.data)
+    raw = task_definition(name).read(config, config.data)
     if "train" not in raw.splits:
         raise UserError(f"--folds: {config.data}: there is no train split.")
     examples = raw.splits["train"][: config.limit]
@@ -298,7 +298,7 @@ def train_sizes(
     runs have the validation and test splits of the data, or one validation split that is held out.
     Without ``sizes`` they are all examples, and four times the half. Finished runs are kept.
     """
-    raw = task_class(name).read(config, config.data)
+    raw = task_definition(name).read(config, config.data)
     if "train" not in raw.splits:
         raise UserError(f"curve: {config.data}: there is no train split.")
     if config.validation != "none" or "test" not in raw.splits:

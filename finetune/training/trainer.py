@@ -39,7 +39,7 @@ from finetune.runtime.precision import resolve_precision
 from finetune.runtime.processes import uses_fsdp
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted, InterruptHandler
-from finetune.tasks.base import Task, starting_commit
+from finetune.tasks.base import Task
 from finetune.tasks.capabilities import (
     Calibration,
     ComparedValues,
@@ -47,6 +47,7 @@ from finetune.tasks.capabilities import (
     EpochSequences,
     FittedHead,
 )
+from finetune.tasks.definition import starting_commit
 from finetune.training.callbacks import (
     Callback,
     Callbacks,
@@ -324,7 +325,7 @@ class TrainingRun:
         examples, encoded = self.data.split(split)
         metrics: dict[str, float] = {}
         all_only = (len(examples),)
-        one_first = (1, len(examples)) if self.task.reads_words else (1,)
+        one_first = (1, len(examples)) if self.task.description.words else (1,)
         for number in all_only if self.custom_metrics else one_first:
             if name not in metrics:
                 predicted = self._predict(self.head, examples[:number], encoded[:number], split)
@@ -524,7 +525,7 @@ class TrainingRun:
             data_used=self.dataset.pinned,
         )
         self.folder.require_shared()
-        if self.task.reads_words:
+        if self.task.description.words:
             self.folder.write_vocabulary(self.dataset.splits["train"])
         if self.config.track != "none":
             plain = {

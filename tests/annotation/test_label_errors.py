@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from finetune.annotation.label_errors import Suspect, file_and_line, find_suspects
+from finetune.config.tasks import CONFIGS
 from finetune.training.cross_validation import OutOfFold
 from finetune.types import Span, TextExample, TokenExample
 
 
 def task(name: str, labels: list[str], **more: object) -> SimpleNamespace:
-    record = SimpleNamespace(labels=labels, **more)
-    return SimpleNamespace(name=name, reads_words=name in ("tag", "ner"), record=record)
+    record = SimpleNamespace(labels=labels, kind="spans" if name == "ner" else name, **more)
+    return SimpleNamespace(description=CONFIGS[name].description, record=record)
 
 
 def found(task: SimpleNamespace, examples: list, predictions: list) -> list[Suspect]:

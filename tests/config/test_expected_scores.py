@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from finetune.config.description import PROBLEMS
 from finetune.config.expected_scores import (
     CORRELATIONS,
-    METRICS,
-    PROBLEMS,
     SPLITS,
     UNBOUNDED,
     Expected,
+    metrics_of,
     read_expected,
 )
 from finetune.evaluation.calibration import calibration_scores
@@ -30,6 +30,7 @@ from finetune.evaluation.reproduction import (
     seed_verdicts,
     summarize,
 )
+from finetune.registry import TASKS
 from finetune.types import Span
 from tests.command import run
 
@@ -50,17 +51,17 @@ def test_the_names_are_those_of_the_metrics():
     """Of everything that tasks score with; what none gives is no legal name."""
     calibration = calibration_scores([True], [0.9], [0.8])
     single = {**text_scores("label", ["a"], ["b"], ["a", "b"]), **calibration}
-    assert {*PROBLEMS["single"]} == {*METRICS["nli"]} == {*single}
+    assert {*PROBLEMS["single"]} == {*metrics_of("nli")} == {*single}
     multi = {**text_scores("labels", [["a"]], [["a"]], ["a"]), **calibration}
     assert {*PROBLEMS["multi"]} == {*multi}
     assert {*PROBLEMS["regression"]} == {*text_scores("number", [1.0, 2.0], [1.0, 2.0])}
-    assert {*METRICS["classify"]} == {*itertools.chain(*PROBLEMS.values())}
+    assert {*metrics_of("classify")} == {*itertools.chain(*PROBLEMS.values())}
     tags = tagging_scores([["B-X"]], [["O"]], "BIO") | tagging_scores([["X"]], [["Y"]], None)
-    assert {*METRICS["tag"]} == {*tags, *calibration}
+    assert {*metrics_of("tag")} == {*tags, *calibration}
     nested = [[Span(0, 3, "X"), Span(1, 2, "Y")]]
     spans = {name.partition(":")[0] for name in span_scores(nested, nested)}
-    assert {*METRICS["ner"]} == {*spans, "span_f1_uncalibrated"}
-    known = {*itertools.chain(*METRICS.values())}
+    assert {*metrics_of("ner")} == {*spans, "span_f1_uncalibrated"}
+    known = {*itertools.chain(*map(metrics_of, TASKS))}
     assert {*UNBOUNDED, *CORRELATIONS} <= known and len(SPLITS) == 6
 
 

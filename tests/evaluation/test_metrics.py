@@ -5,6 +5,7 @@ import math
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from itertools import accumulate, chain
 from pathlib import Path
 
@@ -30,7 +31,8 @@ from finetune.evaluation.metrics import (
     text_scores,
 )
 from finetune.evaluation.pairs import positive_label
-from finetune.tasks.text_classification import NliTask, TextClassificationTask, TextRecord
+from finetune.tasks.text_classification import TextClassificationTask, TextRecord
+from finetune.tasks.text_data import label_order, nli_label_order
 from finetune.types import LabelSet, Span, TextExample, TextPrediction, UserError
 from tests.command import run
 from tests.small_data import write_jsonl
@@ -504,13 +506,13 @@ def test_other_numbers_of_labels(labels: list[str]):
         positive_label(labels, {})
 
 
-def in_training(task: type[TextClassificationTask], gold: list[str], answers: list[str]) -> float:
+def in_training(order: Callable[..., list[str]], gold: list[str], answers: list[str]) -> float:
     """As at every evaluation; the score that selects models under --metric f1."""
-    labels = LabelSet(task.order(set(gold)))
+    labels = LabelSet(order(set(gold)))
     record = TextRecord(config=NliConfig(), labels=labels, max_length=8, problem="single")
     rows = [TextExample(i, "x", None, label, "") for i, label in enumerate(gold)]
     predicted = [TextPrediction(i, label) for i, label in enumerate(answers)]
-    return task(record, tokenizer=None).score(rows, predicted)["f1"]
+    return TextClassificationTask(record, tokenizer=None).score(rows, predicted)["f1"]
 
 
 def in_the_trainer(labels: list[str], gold: list[str], answers: list[str]) -> float:
@@ -528,8 +530,8 @@ def test_f1_of_glue_is_scikit_learns_in_every_command(
     answers = [label if rng.random() < 0.7 else negative for label in gold]
     expected = pytest.approx(sklearn_metrics.f1_score(gold, answers, pos_label=positive))
     assert sklearn_metrics.f1_score(gold, answers, pos_label=negative) != expected
-    for task in (TextClassificationTask, NliTask):
-        assert in_training(task, gold, answers) == expected
+    for order in (label_order, nli_label_order):
+        assert in_training(order, gold, answers) == expected
     for labels in ([positive, negative], [negative, positive]):
         assert in_the_trainer(labels, gold, answers) == expected
     write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": label} for label in gold])
@@ -558,9 +560,9 @@ def test_order_of_nli_labels_does_not_matter(tmp_path: Path, monkeypatch: pytest
     gold, answers = ["entailment", "contradiction"] * 4, ["entailment"] * 5 + ["contradiction"] * 3
     write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": label} for label in gold])
     write_jsonl(tmp_path / "answers.jsonl", [{"label": label} for label in answers])
-    assert NliTask.order(set(gold)) == ["entailment", "contradiction"]
+    assert nli_label_order(set(gold)) == ["entailment", "contradiction"]
     scored = json.loads(run("score", "answers.jsonl", "gold.jsonl").out)["f1"]
-    assert in_training(NliTask, gold, answers) == scored
+    assert in_training(nli_label_order, gold, answers) == scored
     assert scored == pytest.approx(sklearn_metrics.f1_score(gold, answers, pos_label="entailment"))
 
 

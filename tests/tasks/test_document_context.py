@@ -20,7 +20,7 @@ from finetune.config.tasks import NerConfig, TagConfig, TrainConfig
 from finetune.data import Dataset
 from finetune.inference.loop import PredictionStream, predict
 from finetune.preprocessing.batching import pack
-from finetune.preprocessing.context import read_in_context, surrounded
+from finetune.preprocessing.context import surrounded
 from finetune.tasks import load_task, saved_task
 from finetune.tasks.word_task import WordTask
 from finetune.training.cache import encoding_key
@@ -59,7 +59,8 @@ def task_of(
 
 
 def in_context(task: WordTask, examples: Iterable[TokenExample]) -> Iterator[TokenExample]:
-    return read_in_context(examples, task.record.config, task.record.max_length)
+    context = task.record.inputs.context
+    return iter(examples) if context is None else context.add(examples)
 
 
 def windows_of(task: WordTask, examples: Sequence[TokenExample]) -> list[list[Encoding]]:

@@ -228,10 +228,8 @@ def test_learns_keeps_its_threshold_and_answers_in_characters(place: Path, tmp_p
     with pytest.raises(ValueError, match=r"--decoding greedy: legal are .*flat, nested"):
         finetune.load(result.folder, decoding="greedy")
 
-    again = fit(
-        *load_task(config.__class__(**{**vars_of(config), "resume": True}), "ner"),
-        config.__class__(**{**vars_of(config), "resume": True}),
-    )
+    resumed = replace(config, resume=True)
+    again = fit(*load_task(resumed, "ner"), resumed)
     assert again.metrics == result.metrics, "a finished run is not calibrated twice"
 
 
@@ -256,10 +254,6 @@ def test_a_metric_may_be_missing_in_the_first_example(place: Path, tmp_path: Pat
     task, dataset = task_of(place, str(data), metric=metric, steps=1)
     result = fit(task, dataset, replace(task.record.config, out=str(tmp_path / "run")))
     assert metric in result.metrics["validation"]
-
-
-def vars_of(config: NerConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in config.__dataclass_fields__}
 
 
 def test_saved_task_answers_without_data(place: Path, tmp_path: Path):

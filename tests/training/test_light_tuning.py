@@ -135,7 +135,7 @@ def test_merged_model_equals_the_adapter_in_peft(kind: str, place: Path, tmp_pat
     fit(task, dataset, config)
     last = task.head(tmp_path / "run" / "last")
     sequences = list(task.encode(dataset.splits["train"][:3]).sequences)
-    batch = pack(sequences, task.collate(sequences) if task.reads_targets else {})
+    batch = pack(sequences, task.collate(sequences) if task.description.reads_targets else {})
 
     def output(model: Any) -> torch.Tensor:
         with torch.no_grad():

@@ -8,7 +8,13 @@ import pytest
 import torch
 from transformers import get_linear_schedule_with_warmup
 
-from finetune.config.tasks import RESULT_FREE, NerConfig, TagConfig, TrainConfig
+from finetune.config.tasks import (
+    RESULT_FREE,
+    NerConfig,
+    ScheduleDefaults,
+    TagConfig,
+    TrainConfig,
+)
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
@@ -65,7 +71,7 @@ def test_number_of_steps(settings, num_examples, steps, warmup, evaluation) -> N
 )
 def test_default_epochs(per_epoch: int, epochs: int) -> None:
     """Up to 10 epochs to reach 500 steps, and 3 at least."""
-    assert default_epochs(per_epoch) == epochs
+    assert default_epochs(per_epoch, ScheduleDefaults()) == epochs
     schedule = Schedule.from_config(config(epochs=None, batch_size=1), per_epoch)
     assert schedule.num_steps == epochs * per_epoch
     assert Schedule.from_config(config(epochs=None, steps=7), per_epoch).num_steps == 7

@@ -57,16 +57,15 @@ def find_label_errors(options: Check, task: str, recipe_config: TrainConfig | No
             kept = f"the same command continues ({work})" if out else "nothing is kept"
             show(f"{interrupted}: {kept}{'' if out else ' without --out'}", error=True)
             sys.exit(130)
-    noun = {"tag": "word", "ner": "span"}.get(task, "label")
-    print_suspects(suspects, noun, options.examples)
+    print_suspects(suspects, options.examples)
     if out is not None:
         show(f"all suspects, the most probable first: {out} (for a page: finetune review {out})")
 
 
-def print_suspects(suspects: Suspects, noun: str, examples: int) -> None:
+def print_suspects(suspects: Suspects, examples: int) -> None:
     """Print the number of suspects, the most confused labels and the first suspects."""
     found = quantity(len(suspects.found), "suspect")
-    show(f"{found} among the {quantity(suspects.number, noun)} of the training data")
+    show(f"{found} among the {quantity(suspects.number, suspects.unit)} of the training data")
     show(str(suspects.score))
     if suspects.share is not None:
         show(f"estimated fraction of wrong labels: {100 * suspects.share:.1f} %")

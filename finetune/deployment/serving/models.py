@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from finetune.config.tasks import marks_words
 from finetune.deployment.onnx_model import GRAPH, SETTINGS, OnnxModel
 from finetune.deployment.serving.batcher import Batcher
 from finetune.deployment.serving.limits import Limits
@@ -47,14 +46,15 @@ class Engine:
     def of(cls, predictor: Predictor) -> Engine:
         """Return the engine of a model that torch runs."""
         task = predictor.task
-        if marks_words(task.record.config):
-            raise UserError("models of marked words cannot be served: use predict --file.")
-        if task.name == "relations":
-            raise UserError("models of relations cannot be served: use predict --file.")
+        if not task.record.inputs.keys:
+            raise UserError(
+                f"this model of `finetune {task.name}` reads more than texts and words (marked "
+                "words, or spans), so it cannot be served: use predict --file."
+            )
         return cls(
             task.name,
             list(task.record.labels),
-            task.reads_words,
+            task.description.words,
             task.record.pairs,
             task.record.max_length,
             predictor.predict,

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finetune.config.tasks import marks_words
 from finetune.inference.loop import CPU_TOKENS, predict
 from finetune.inference.predictor import Predictor
 from finetune.models.heads.pair_classifier import PairClassifier
@@ -64,7 +63,7 @@ class Ranker:
         self.device: torch.device = self.predictor.accelerator.device
         self.task: Any = self.predictor.task
         record = self.task.record
-        if self.task.reads_words or not record.pairs or marks_words(record.config):
+        if not record.pairs or "text_pair" not in record.inputs.keys:
             raise UserError(f"{run}: ranking needs a model of pairs of texts.")
         if record.kind == "labels":
             raise UserError(f"{run}: ranking needs one label or a number for a pair, not several.")

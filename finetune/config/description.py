@@ -1,0 +1,72 @@
+"""What the rooms ask about a task without importing it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+CALIBRATION = ("ece", "ece_uncalibrated")
+"""The metrics of calibrated probabilities."""
+
+PROBLEMS: Mapping[str, tuple[str, ...]] = {
+    "single": ("accuracy", "macro_f1", "weighted_f1", "matthews", "f1", *CALIBRATION),
+    "multi": (
+        "micro_f1",
+        "macro_f1",
+        "weighted_f1",
+        "subset_accuracy",
+        "hamming_loss",
+        *CALIBRATION,
+    ),
+    "regression": ("pearson", "spearman", "mse"),
+}
+"""The metrics of each `problem` of the task classify."""
+
+
+def no_custom_head(settings: Mapping[str, Any]) -> bool:
+    """Return False: the model of every setting is one of transformers."""
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskDescription:
+    """A task in words, and the kind of its examples and models."""
+
+    name: str
+    """The name of the command."""
+    title: str
+    """What models are trained for, in a model card."""
+    words: bool = False
+    """Whether examples are words (``TokenExample``) and not whole texts (``TextExample``)."""
+    pairs: bool | None = None
+    """Whether all data of the task are pairs of texts; None if the data tell."""
+    given_spans: bool = False
+    """Whether the model reads spans that are given, and relates them."""
+    windows: bool = True
+    """Whether several sequences of an example are windows of a long one."""
+    reads_targets: bool = False
+    """Whether the model reads the targets of a batch, also for predictions."""
+    labels: bool = True
+    """Whether predictions are labels or numbers, and not vectors or subwords."""
+    fills_masks: bool = False
+    """Whether the model fills masks in running text."""
+    joint: bool = False
+    """Whether several tasks can share an encoder in training (``finetune multitask``)."""
+    metrics: tuple[str, ...] = ()
+    """The metrics that recipes may expect."""
+    searched: Mapping[str, tuple[float, float]] | None = None
+    """Learning rates that ``finetune search`` varies by default besides --lr, from and to these
+    multiples of its default."""
+    pipeline: str = "text-classification"
+    """The task of the hub and of pipelines of transformers."""
+    own_pipeline: str | None = None
+    """The pipeline of this toolkit for models with a custom head; None if there is none."""
+    library: str = "transformers"
+    """The library that loads models without a custom head."""
+    custom_head: Callable[[Mapping[str, Any]], bool] = no_custom_head
+    """Return whether ``library`` cannot load the model of these settings."""
+    decoding: str = ""
+    """What a prediction does beyond the pipeline of transformers, in words."""
+    example: str = "I would watch it again tomorrow."
+    """A text for the model card, with ``{mask}`` for the mask of the model."""

@@ -1,0 +1,206 @@
+"""From settings and data to a task: the functions of each task, and the steps of all tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from finetune.config.tasks import LabelConfig, TrainConfig
+from finetune.data import Dataset, check_data, unmeasured_labels, with_held_out_splits
+from finetune.data.json_files import read_object
+from finetune.data.label_names import renamed
+from finetune.data.sources import is_test
+from finetune.models.families import FAMILIES, position_limit
+from finetune.models.loading import (
+    is_hub_id,
+    load_config,
+    model_commit,
+    new_config,
+    resolve_model,
+)
+from finetune.models.warm_start import ReusableHead, WarmStart, find_warm_start
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.tasks import TASK_FILE
+from finetune.tasks.base import Task, TaskRecord
+from finetune.types import TextExample, UserError, quantity
+
+
+def as_they_are(config: Any, data: Dataset) -> Dataset:
+    """Return data that a task reads as they are."""
+    return data
+
+
+def no_notes(record: Any, data: Dataset) -> list[str]:
+    """Return no notes on how settings and data fit together."""
+    return []
+
+
+def complete(task: Task, data: Dataset) -> Dataset:
+    """Return the data of a task that adds nothing to them."""
+    return data
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskDefinition:
+    """How settings and data make a task; ``registry.TASKS`` names it.
+
+    ``config`` in a signature are the settings of the task, ``source`` what ``config.data`` names,
+    or data in memory.
+    """
+
+    task: Callable[[Any, SubwordTokenizer, WarmStart | None], Task]
+    """Make the task of a record, a tokenizer, and the trained model to begin with."""
+    record: type[TaskRecord]
+    read: Callable[[Any, Any], Dataset]
+    """Read data: from the settings and the source."""
+    derive: Callable[[Any, Dataset], dict[str, Any]]
+    """Derive the record's fields from the training data: ``labels`` and those it adds."""
+    gold: Callable[[Any], Any]
+    """Return the gold of an example, None if it has none."""
+    prepare: Callable[[Any, Dataset], Dataset] = as_they_are
+    """Convert labels for the task; drop rows without gold and count them in the notes."""
+    notes: Callable[[Any, Dataset], list[str]] = no_notes
+    """Return notes for the log on how the record and the data fit together."""
+    complete: Callable[[Task, Dataset], Dataset] = complete
+    """Check the data with the task, and add what scores need."""
+    skipped_checks: Collection[str] = ()
+    """The data checks that do not apply."""
+    reusable_head: ReusableHead | None = None
+    """The class of heads that ``--init-from`` can reuse."""
+    load: Callable[[TaskDefinition, Any, Any], tuple[Task, Dataset]] | None = None
+    """In place of ``load_defined``, for a task whose examples need the tokenizer."""
+
+
+def load_defined(
+    definition: TaskDefinition, config: TrainConfig, data: Any = None
+) -> tuple[Task, Dataset]:
+    """Read and prepare the data, derive the labels, load the tokenizer (``load_task``)."""
+    if not isinstance(data, Dataset):
+        data = definition.read(config, config.data if data is None else data)
+    if isinstance(config, LabelConfig) and (config.labels_case == "fold" or config.label_map):
+        fold = config.labels_case == "fold"
+        data = renamed(data, fold=fold, map_file=config.label_map)
+    data = definition.prepare(config, data)
+    if "train" not in data.splits:
+        raise UserError(
+            f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
+            "Name it with --data train=FILE,test=FILE."
+        )
+    if config.resume:
+        data = replace(data, label_order=_saved_labels(config) or data.label_order)
+    if not config.predict_unlabeled:
+        data = _without_unlabeled_tests(definition, data)
+    data = _checked(data, definition.skipped_checks)
+    derived = definition.derive(config, data)
+    data = with_held_out_splits(data, config)
+    warm_start, tokenizer = load_tokenizer(
+        config, definition, derived["labels"], derived.get("problem")
+    )
+    limit = sequence_limit(config, tokenizer, warm_start)
+    record = definition.record(config=config, max_length=limit, **derived)
+    data = limited(data, config)
+    notes = [*data.notes, *unmeasured_labels(data), *definition.notes(record, data)]
+    notes += [warm_start.note] if warm_start else []
+    task = definition.task(record, tokenizer, warm_start)
+    return task, definition.complete(task, replace(data, notes=notes))
+
+
+def load_tokenizer(
+    config: TrainConfig, definition: TaskDefinition, labels: Sequence[str], problem: Any = None
+) -> tuple[WarmStart | None, SubwordTokenizer]:
+    """Return the model to begin with, if there is one, and the tokenizer of the encoder."""
+    words = config.description.words
+    if config.init_from is not None:
+        warm_start = find_warm_start(config, definition.reusable_head, labels, problem)
+        source, options = warm_start.source, warm_start.options
+        return warm_start, SubwordTokenizer.saved(source, words=words, **options)
+    return None, SubwordTokenizer.from_pretrained(
+        str(config.model),
+        words=words,
+        revision=config.revision,
+        trust_remote_code=config.trust_remote_code,
+    )
+
+
+def sequence_limit(
+    config: TrainConfig, tokenizer: SubwordTokenizer, warm_start: WarmStart | None
+) -> int:
+    """Return the longest sequence in tokens, special tokens included."""
+    encoder = starting_config(config, warm_start)
+    limit = position_limit(encoder, FAMILIES.get(encoder.model_type))
+    return tokenizer.max_length(limit, config.max_length)
+
+
+def starting_config(config: TrainConfig, warm_start: WarmStart | None = None) -> Any:
+    """Return the Hugging Face configuration of the encoder that a new model starts from."""
+    if warm_start is None and config.init_from is not None:
+        warm_start = find_warm_start(config, None, (), None)
+    if warm_start is not None:
+        return warm_start.config
+    if config.new_encoder is not None:
+        return new_config(config.new_encoder)
+    return load_config(
+        str(config.model), revision=config.revision, trust_remote_code=config.trust_remote_code
+    )
+
+
+def starting_commit(config: TrainConfig) -> str | None:
+    """Return the commit of the hub model that training starts from; None for a local model."""
+    name = config.init_from or config.model
+    if name is None or not is_hub_id(resolve_model(name)):
+        return None
+    return model_commit(name, config.revision)
+
+
+def limited(data: Dataset, config: TrainConfig) -> Dataset:
+    """Keep the first ``limit`` training examples, and the first ``limit_eval`` of other splits."""
+    splits, notes = dict(data.splits), list(data.notes)
+    for split, examples in data.splits.items():
+        option, limit = "--limit", config.limit
+        if split != "train":
+            option, limit = "--limit-eval", config.limit_eval
+        if limit is None or limit >= len(examples):
+            continue
+        splits[split] = examples[:limit]
+        note = f"{option}: the first {limit:,} of {quantity(len(examples), 'example')} of {split}"
+        labels = {example.label for example in splits[split] if isinstance(example, TextExample)}
+        if len(labels) == 1 and None not in labels:
+            note += f"; no label but {labels.pop()!r}: the data are sorted, shuffle them"
+        notes.append(note)
+    return replace(data, splits=splits, notes=notes)
+
+
+def _saved_labels(config: TrainConfig) -> tuple[str, ...]:
+    """Return the labels of the checkpoint of a run to resume: its head has them in this order."""
+    path = Path(config.out or "") / "last" / TASK_FILE
+    return tuple(read_object(path, {"labels": list[str]})["labels"]) if path.is_file() else ()
+
+
+def _checked(data: Dataset, skipped: Collection[str]) -> Dataset:
+    """Raise UserError for the first error of the data checks; add their warnings to the notes."""
+    findings = check_data(data, max_length=None)
+    findings = [finding for finding in findings if finding.check not in skipped]
+    for finding in findings:
+        if finding.level == "error":
+            where = finding.locations[0] if finding.locations else data.name
+            raise UserError(f"{where}: {finding.message}.")
+    warnings = [f"warning: {finding}" for finding in findings if finding.level == "warning"]
+    return replace(data, notes=[*data.notes, *warnings])
+
+
+def _without_unlabeled_tests(definition: TaskDefinition, data: Dataset) -> Dataset:
+    """Leave out test splits without any gold: nothing can be scored on them."""
+    unlabeled = {
+        split: examples
+        for split, examples in data.splits.items()
+        if is_test(split) and all(definition.gold(example) is None for example in examples)
+    }
+    notes = [
+        f"{split}: {quantity(len(examples), 'example')} without labels, which are not "
+        "predicted (--predict-unlabeled predicts them)"
+        for split, examples in unlabeled.items()
+    ]
+    splits = {split: data.splits[split] for split in data.splits if split not in unlabeled}
+    return replace(data, splits=splits, notes=[*data.notes, *notes])

@@ -1,0 +1,131 @@
+"""What a trained model reads: examples of files, of tables, and given from Python."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finetune.data import read_text_file, read_token_file
+from finetune.data.tables import Table
+from finetune.preprocessing.context import DocumentContext
+from finetune.preprocessing.inputs import Input, as_example, check_pair
+from finetune.types import Example, TextExample, UserError
+
+Rows = dict[int, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Inputs(ABC):
+    """What a model reads."""
+
+    usual_columns: Mapping[str, str]
+    """The columns that training named, by role: they are read where others are not named."""
+    context: DocumentContext | None = None
+    """The sentences around each sentence that the model reads too; None without."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of an example in a request to a server; none if a server cannot read it."""
+        return ()
+
+    @abstractmethod
+    def read(
+        self,
+        source: str | Path | Table,
+        columns: Mapping[str, str] | None,
+        encoding: str,
+        rows: Rows | None,
+    ) -> Iterator[Example]:
+        """Stream examples (``finetune.inference.inputs.read_inputs``)."""
+
+    @abstractmethod
+    def example(self, index: int, item: Input, where: str = "") -> Example:
+        """Return an input as an example; raise UserError if that is impossible."""
+
+
+@dataclass(frozen=True)
+class TextInputs(Inputs):
+    """Texts, or pairs of texts."""
+
+    pairs: bool | None = None
+    marked: bool = False
+    """Whether a word is marked in each text of a pair."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of an example in a request to a server."""
+        if self.marked:
+            return ()
+        return ("text",) if self.pairs is False else ("text", "text_pair")
+
+    def read(
+        self,
+        source: str | Path | Table,
+        columns: Mapping[str, str] | None,
+        encoding: str,
+        rows: Rows | None,
+    ) -> Iterator[Example]:
+        """Stream texts, without their labels."""
+        return read_text_file(
+            source,
+            columns=columns,
+            usual_columns=self.usual_columns,
+            pair=self.pairs,
+            labels=False,
+            encoding=encoding,
+            targets=self.marked,
+            rows=rows,
+        )
+
+    def example(self, index: int, item: Input, where: str = "") -> Example:
+        """Return a text or a pair as an example."""
+        example = as_example(index, item, words=False, pairs=self.pairs, where=where)
+        assert isinstance(example, TextExample)
+        return self.checked(example)
+
+    def checked(self, example: TextExample) -> TextExample:
+        """Return an example; raise UserError for a pair without what the model compares."""
+        check_pair(example, self.pairs)
+        if self.marked and example.targets is None:
+            raise UserError(
+                f"{example.where}: this model compares a marked word in each text: give --file "
+                "with the columns index and index_pair (in Python TextExamples with targets)."
+            )
+        return example
+
+
+@dataclass(frozen=True)
+class WordInputs(Inputs):
+    """Sentences as words, or texts that are split into words."""
+
+    relations: bool = False
+    """Whether the model reads given spans, and relates them."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of an example in a request to a server."""
+        return () if self.relations else ("text", "words")
+
+    def read(
+        self,
+        source: str | Path | Table,
+        columns: Mapping[str, str] | None,
+        encoding: str,
+        rows: Rows | None,
+    ) -> Iterator[Example]:
+        """Stream sentences."""
+        return read_token_file(
+            source,
+            columns=columns,
+            usual_columns=self.usual_columns,
+            encoding=encoding,
+            rows=rows,
+            relations=self.relations,
+        )
+
+    def example(self, index: int, item: Input, where: str = "") -> Example:
+        """Return words, or a text that is split into words, as an example."""
+        return as_example(index, item, words=True, pairs=None, where=where)

@@ -1,0 +1,222 @@
+"""Data of tasks that label texts: reading, preparing, and deriving the fields of their records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
+from finetune.data import Dataset, read_text
+from finetune.data.dataset import numbered_order, renumbered
+from finetune.data.nli_labels import NLI_LABELS, with_standard_names
+from finetune.data.splitting import per_class
+from finetune.evaluation.pairs import named_positive, positive_label
+from finetune.models.heads.pretrained import Problem
+from finetune.preprocessing.text_labels import class_weights, in_one_form
+from finetune.tasks.class_losses import class_frequencies
+from finetune.types import LabelSet, TextExample, UserError, abbreviated, quantity
+
+
+def problem_of(config: TextConfig, data: Dataset) -> Problem:
+    """Return the configured kind of problem, else the kind that the type of the labels implies."""
+    if isinstance(config, ClassifyConfig) and config.problem != "auto":
+        return config.problem
+    labels = [example.label for example in data.splits.get("train", ())]
+    labels = [label for label in labels if label is not None]
+    if any(isinstance(label, tuple) for label in labels):
+        return "multi"
+    return "regression" if labels and all(isinstance(x, float) for x in labels) else "single"
+
+
+def read_texts(config: TextConfig, source: Any) -> Dataset:
+    """Read texts or pairs of texts."""
+    return read_text(
+        source,
+        columns=column_map(config.columns),
+        pair=True if config.marked_words else config.description.pairs,
+        encoding=config.encoding,
+        targets=config.marked_words,
+    )
+
+
+def prepare_texts(config: TextConfig, data: Dataset) -> Dataset:
+    """Drop training and validation rows without a label; convert all labels for the problem.
+
+    Draw the training examples of ``--per-class``.
+    """
+    data = in_one_form(data, problem_of(config, data))
+    return data if config.per_class is None else _drawn(config, data)
+
+
+def derive_texts(
+    config: TextConfig, data: Dataset, order: Callable[..., list[str]] | None = None
+) -> dict[str, Any]:
+    """Return the kind of problem, the labels in a fixed order, and the class weights."""
+    problem = problem_of(config, data)
+    _check_settings(config, problem, data)
+    train = data.splits["train"]
+    if config.pair_encoder != "cross":
+        _require_pairs(config, data)
+    kinds = {example.pair is not None for example in train}
+    derived = {"problem": problem, "pairs": kinds.pop() if len(kinds) == 1 else None}
+    if problem == "regression":
+        return {**derived, "labels": LabelSet(["score"])}
+    counts = Counter(name for example in train for name in label_names(example))
+    labels = LabelSet((order or label_order)(counts, data.label_order))
+    weights = class_weights(config.class_weights, list(labels), counts, len(train), problem)
+    positive = config.positive
+    if problem == "single" and len(labels) == 2:
+        positive = positive_label(labels, counts, positive)
+    return {
+        **derived,
+        "labels": labels,
+        "class_weights": weights and tuple(weights),
+        "class_frequencies": class_frequencies(config, labels, counts, len(train)),
+        "positive": positive,
+    }
+
+
+def text_notes(record: Any, data: Dataset) -> list[str]:
+    """Return a note on the positive class where its name does not tell it."""
+    if record.positive is None or record.config.positive or named_positive(record.labels):
+        return []
+    return [f"f1 scores {record.positive!r}, the rarer label in training; --positive names another"]
+
+
+def label_order(labels: Collection[str], numbered: Sequence[str] = ()) -> list[str]:
+    """Order labels by their numbers in the data; without these by name, numbers by value."""
+    if found := numbered_order(labels, numbered):
+        return found
+    names = sorted(labels)
+    numeric = all(name.lstrip("-").isdecimal() for name in names)
+    return sorted(names, key=int) if numeric else names
+
+
+def prepare_pairs(config: TextConfig, data: Dataset) -> Dataset:
+    """Map label names to the standard ones if all of them are NLI labels; as for other texts."""
+    return prepare_texts(config, with_standard_names(data))
+
+
+def derive_pairs(config: TextConfig, data: Dataset) -> dict[str, Any]:
+    """Return the fields of the record, with the NLI labels in their order."""
+    return derive_texts(config, data, nli_label_order)
+
+
+def nli_label_order(labels: Collection[str], numbered: Sequence[str] = ()) -> list[str]:
+    """Order the three NLI labels as entailment, neutral, contradiction, whatever their numbers.
+
+    Others keep their numbers, as ``not_entailment`` and ``entailment`` of WNLI.
+    """
+    if {*labels} != {*NLI_LABELS} and (found := numbered_order(labels, numbered)):
+        return found
+    standard = [name for name in (*NLI_LABELS, "not_entailment") if name in labels]
+    return standard if len(standard) == len(labels) else label_order(labels)
+
+
+def _drawn(config: TextConfig, data: Dataset) -> Dataset:
+    """Keep ``--per-class`` training examples of each label."""
+    train: Sequence[Any] = data.splits.get("train", [])
+    number = config.per_class
+    assert number is not None
+    if any(not isinstance(example.label, str) for example in train):
+        raise UserError(f"--per-class {number} needs texts with one label each: leave it out.")
+    drawn: list[Any] = renumbered([train[index] for index in per_class(train, number, config.seed)])
+    rare = [name for name, count in Counter(e.label for e in drawn).items() if count < number]
+    note = (
+        f"--per-class {number}: drew {len(drawn):,} of {quantity(len(train), 'training example')}"
+    )
+    note += f"; fewer than {number} are labeled {abbreviated(sorted(rare))}" if rare else ""
+    return replace(data, splits={**data.splits, "train": drawn}, notes=[*data.notes, note])
+
+
+def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
+    """Raise UserError for settings that have no meaning for the kind of problem."""
+    numbers = problem == "regression"
+    num_labels = len({name for example in data.splits["train"] for name in label_names(example)})
+    threshold = config.threshold if isinstance(config, ClassifyConfig) else 0.5
+    for wrong, setting, reason in (
+        (
+            numbers and config.class_weights != "none",
+            f"--class-weights {config.class_weights}",
+            f"the labels of {data.name} are numbers, not classes",
+        ),
+        (
+            numbers and config.loss != "ce",
+            f"--loss {config.loss}",
+            "the predictions are numbers, not classes",
+        ),
+        (
+            numbers and config.sampling != "none",
+            f"--sampling {config.sampling}",
+            f"the labels of {data.name} are numbers, not classes",
+        ),
+        (
+            problem != "multi" and threshold != 0.5,
+            f"--threshold {threshold}",
+            "it applies to several labels for a text (--problem multi)",
+        ),
+        (
+            config.positive is not None and (problem != "single" or num_labels != 2),
+            f"--positive {config.positive}",
+            "it applies to texts with one of two labels",
+        ),
+        (
+            numbers and config.calibrate != "none",
+            f"--calibrate {config.calibrate}",
+            "the predictions are numbers and have no probabilities",
+        ),
+        (
+            config.poly_codes is not None and config.pair_encoder != "poly",
+            f"--poly-codes {config.poly_codes}",
+            "it applies to --pair-encoder poly",
+        ),
+        (
+            config.pair_encoder != "cross" and config.long_text == "window",
+            "--long-text window",
+            f"--pair-encoder {config.pair_encoder} reads one sequence of each text",
+        ),
+        (
+            config.marked_words and config.pair_encoder == "poly",
+            "--marked-words",
+            "it applies to --pair-encoder cross and bi",
+        ),
+        (
+            config.marked_words and config.long_text == "window",
+            "--long-text window",
+            "texts are cut around their marked words",
+        ),
+        (
+            config.overlap is not None and config.long_text != "window",
+            f"--overlap {config.overlap}",
+            "it applies to --long-text window",
+        ),
+        (
+            config.few_shot and problem != "single",
+            "--few-shot",
+            "it compares texts by their one label, and these have several, or numbers",
+        ),
+        (config.few_shot and num_labels < 2, "--few-shot", "it needs two labels or more"),
+    ):
+        if wrong:
+            raise UserError(f"{setting}: {reason}: leave {setting.split()[0]} out.")
+
+
+def _require_pairs(config: TextConfig, data: Dataset) -> None:
+    """Raise UserError for the first example that is not a pair."""
+    for rows in data.splits.values():
+        for example in rows:
+            if example.pair is None:
+                raise UserError(
+                    f"{example.where}: a single text: --pair-encoder {config.pair_encoder} needs "
+                    "pairs of texts: name the second column with --columns pair=NAME, or leave "
+                    "--pair-encoder out."
+                )
+
+
+def label_names(example: TextExample) -> Sequence[str]:
+    """Return the label names of an example: none, one or several."""
+    if isinstance(example.label, tuple):
+        return example.label
+    return [] if example.label is None else [str(example.label)]

@@ -1,0 +1,89 @@
+"""No module outside ``tasks/`` chooses by the name or class of a task: it asks for an object."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.registry import TASKS
+from finetune.tasks import task_definition
+from finetune.tasks.base import Task, TaskRecord
+from tests.test_rooms import MODULES, ROOT, tree
+
+OWNED = ("tasks.", "config.tasks", "registry")
+"""Modules that define tasks."""
+TABLES = {"benchmark.synthetic_texts", "cli.overview"}
+"""Modules with a table by task that users read: lengths of texts, and lines of help."""
+
+
+def derived(base: type) -> set[str]:
+    """Return the names of all classes derived from a class."""
+    direct = base.__subclasses__()
+    return {kind.__name__ for kind in direct}.union(*map(derived, direct))
+
+
+def classes_of_tasks() -> set[str]:
+    """Return the names of the classes of tasks, records and settings."""
+    for name in TASKS:
+        assert CONFIGS[name].description.name == name
+        task_definition(name)  # imports it
+    return derived(Task) | derived(TaskRecord) | derived(TrainConfig)
+
+
+def constants(node: ast.expr) -> set[str]:
+    """Return the strings in an expression such as ``("tag", "ner")``."""
+    parts = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
+    return {each.value for each in parts if isinstance(each, ast.Constant) and each.value in TASKS}
+
+
+def choices(module: ast.Module, classes: set[str]) -> Iterator[ast.AST]:
+    """Yield the nodes that compare the name or the class of a task."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            written = " ".join(map(ast.unparse, sides))
+            about_task = re.search(r"\btask(_name)?\b", written)
+            if about_task and set().union(*map(constants, sides)):
+                yield node
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            if classes & set(re.findall(r"\w+", ast.unparse(node.args[1]))):
+                yield node
+        elif isinstance(node, ast.Dict) and len(node.keys) > 1:
+            if all(key is not None and constants(key) for key in node.keys):
+                yield node
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("run.task == 'tag'", 1),
+        ("task.name in ('tag', 'ner')", 1),
+        ("isinstance(config, TextConfig)", 1),
+        ("isinstance(task, (SpanNerTask, int))", 1),
+        ("{'tag': 1, 'ner': 2}[task]", 1),
+        ("kind == 'relations'", 0),
+        ("isinstance(example, TextExample)", 0),
+    ],
+)
+def test_choices_are_found(text: str, number: int) -> None:
+    assert len(list(choices(ast.parse(text), classes_of_tasks()))) == number
+
+
+def test_no_module_chooses_by_the_name_or_class_of_a_task() -> None:
+    classes = classes_of_tasks()
+    found = [
+        f"{module}: {ast.unparse(node)}"
+        for module in MODULES
+        if not f"{module}.".startswith(OWNED) and module not in TABLES
+        for node in choices(tree(module), classes)
+    ]
+    assert not found
+
+
+def test_no_template_chooses_by_the_name_of_a_task() -> None:
+    for path in (*ROOT.rglob("*.md"), *ROOT.rglob("*.html")):
+        assert not re.search(r"task(\.name)? (==|!=|in|not in) ", path.read_text("utf-8")), path
