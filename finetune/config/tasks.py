@@ -56,6 +56,11 @@ class ScheduleDefaults(NamedTuple):
     """Whether the model is evaluated once, at the end, and is for few examples."""
 
 
+def default_max_tokens(device: str) -> int:
+    """Return the default tokens per forward pass on a type of device (``cpu``, ``cuda``, …)."""
+    return MAX_TOKENS_ON_CUDA if device == "cuda" else MAX_TOKENS
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
     """The encoder, and which of its weights are trained."""
@@ -316,7 +321,7 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
 
     def tokens_on(self, device: str) -> int:
         """Return the tokens per forward pass on a type of device (``cpu``, ``cuda``, …)."""
-        return self.max_tokens or (MAX_TOKENS_ON_CUDA if device == "cuda" else MAX_TOKENS)
+        return self.max_tokens or default_max_tokens(device)
 
 
 @dataclass(frozen=True, kw_only=True)

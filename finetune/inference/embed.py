@@ -11,29 +11,25 @@ import contextlib
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
-import torch
 import xxhash
 from torch import Tensor
 
-from finetune.config.tasks import MAX_TOKENS_ON_CUDA
 from finetune.data.word_splitting import split_words
-from finetune.inference.loop import CHUNK, CPU_TOKENS, predict
+from finetune.inference.loop import chunks, forward_passes, predict
 from finetune.models.encoder import Batching, Encoder
 from finetune.models.heads.sentence_encoder import pool
 from finetune.models.heads.token_classification import subword_rows
-from finetune.preprocessing.batching import grouped, pack
-from finetune.preprocessing.encodings import Encodings
+from finetune.preprocessing.batching import pack
+from finetune.preprocessing.encodings import Encoded
 from finetune.preprocessing.prefetch import ahead
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.preprocessing.windows import encode_window, windows
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
-from finetune.runtime.transfer import batch_to_device
 from finetune.tasks import find_saved_model, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import TextVectors
@@ -133,9 +129,7 @@ class Embedder:
         self.pooling: Pooling = pooling or "mean"
         self.layers = _layer_numbers(layers, self.encoder.num_layers + 1)
         self.max_length = self.tokenizer.max_length(self.encoder.max_length, max_length)
-        self.max_tokens = max_tokens or (
-            CPU_TOKENS if self.device.type == "cpu" else MAX_TOKENS_ON_CUDA
-        )
+        self.max_tokens = max_tokens
         self.num_windowed = 0
         """Number of inputs that were read in several windows."""
         self.num_cut = 0
@@ -176,12 +170,14 @@ class Embedder:
         reporter = reporter or Reporter(quiet=True)
         reporter.start("embedding", None, unit="sequence")
         units, read = (self._read(*item) for item in enumerate(inputs)), 0
-        while chunk := self._next_chunk(units):
-            if self._trained is None:
-                read = yield from self._embed(chunk, reporter, read)
-            else:
-                yield from self._embed_as_trained(*self._trained, chunk)
-                reporter.update(read := read + len(chunk))
+        parts = chunks(units, size_of=self._num_bytes, most_size=CHUNK_BYTES)
+        with contextlib.closing(ahead(map(self._encode, parts), most=1)) as ready:
+            for chunk, encoded in ready:
+                if self._trained is None:
+                    read = yield from self._embed(chunk, encoded, reporter, read)
+                else:
+                    yield from self._embed_as_trained(*self._trained, chunk, encoded)
+                    reporter.update(read := read + len(chunk))
         reporter.stop()
 
     def embed(self, *arguments: Any, **named: Any) -> Iterator[Embedding]:
@@ -189,25 +185,24 @@ class Embedder:
         warnings.warn("Embedder.embed is deprecated: use encode.", DeprecationWarning, stacklevel=2)
         return self.encode(*arguments, **named)
 
-    def _next_chunk(self, inputs: Iterator[_Input]) -> list[_Input]:
-        """Take inputs until there are ``CHUNK``, or their vectors need ``CHUNK_BYTES``."""
-        chunk, size = [], 0
-        for item in islice(inputs, CHUNK):
-            chunk.append(item)
-            size += 4 * len(item.units) * int(np.prod(self.shape))
-            if size >= CHUNK_BYTES:
-                break
-        return chunk
+    def _num_bytes(self, item: _Input) -> int:
+        """Return the size of the vectors of an input."""
+        return 4 * len(item.units) * int(np.prod(self.shape))
+
+    def _encode(self, inputs: Sequence[_Input]) -> tuple[Sequence[_Input], Encoded]:
+        """Return inputs with their sequences."""
+        if self._trained is not None:
+            return inputs, self._trained[0].encode(_examples(inputs))
+        found = [self._windows(number, each.subwords) for number, each in enumerate(inputs)]
+        return inputs, Encoded.of(found)
 
     def _embed_as_trained(
-        self, task: Task, head: Any, inputs: Sequence[_Input]
+        self, task: Task, head: Any, inputs: Sequence[_Input], encoded: Encoded
     ) -> Iterator[Embedding]:
         """Yield the vectors of texts as ``finetune sentence`` trained and scored them."""
-        examples = [TextExample(n, each.units[0]) for n, each in enumerate(inputs)]
-        encoded = task.encode(examples)
         self.num_cut += encoded.num_cut
         predicted: Any = predict(
-            task, head, examples, encoded=encoded, device=self.device, precision="fp32"
+            task, head, _examples(inputs), encoded=encoded, device=self.device, precision="fp32"
         )
         for each, prediction in zip(inputs, predicted, strict=True):
             yield Embedding(each.id, each.units, self._scaled(prediction.vectors), each.offsets)
@@ -237,23 +232,29 @@ class Embedder:
         return _Input(id, (text,), subwords, None)
 
     def _embed(
-        self, inputs: Sequence[_Input], reporter: Reporter, read: int
+        self, inputs: Sequence[_Input], encoded: Encoded, reporter: Reporter, read: int
     ) -> Generator[Embedding, None, int]:
         """Yield the vectors of inputs, and return the total number of sequences read."""
-        encodings = [self._windows(number, each.subwords) for number, each in enumerate(inputs)]
-        self.num_windowed += sum(len(each) > 1 for each in encodings)
-        sequences = Encodings.of(encoding for each in encodings for encoding in each)
+        self.num_windowed += int((encoded.num_windows > 1).sum())
+        sequences = encoded.sequences
         found: list[list[_Part]] = [[] for _ in inputs]
-        groups = grouped(sequences.lengths, self.max_tokens)
-        batches = ahead(pack(sequences.take(group)) for group in groups)
-        with torch.no_grad(), contextlib.closing(batches):
-            for batch in batches:
-                for number, part in zip(batch.example, self._parts(batch), strict=True):
-                    found[number].append(part)
-                reporter.update(read := read + len(batch.lengths))
-        for each, parts in zip(inputs, found, strict=True):
-            parts.sort(key=lambda part: part.first)
-            vectors = self._joined(parts).reshape(-1, *self.shape)
+        passes = forward_passes(
+            self.encoder,
+            sequences.lengths,
+            lambda rows: pack(sequences.take(rows)),
+            self._parts,
+            forward=self._vectors,
+            device=self.device,
+            max_tokens=self.max_tokens,
+        )
+        with contextlib.closing(passes):
+            for rows, parts in passes:
+                for row, part in zip(rows, parts, strict=True):
+                    found[sequences.example[row]].append(part)
+                reporter.update(read := read + len(rows))
+        for each, of_windows in zip(inputs, found, strict=True):
+            of_windows.sort(key=lambda part: part.first)
+            vectors = self._joined(of_windows).reshape(-1, *self.shape)
             yield Embedding(each.id, each.units, self._scaled(vectors), each.offsets)
         return read
 
@@ -273,23 +274,22 @@ class Embedder:
         found = windows([len(each) for each in subwords], room, overlap)
         return [encode_window(self.tokenizer, number, subwords, window) for window in found]
 
-    def _parts(self, batch: Batch) -> Iterator[_Part]:
-        """Yield the vectors of each sequence of a batch."""
-        self.encoder.check(batch)
-        batch = batch_to_device(batch, self.device)
+    def _vectors(self, batch: Batch) -> Tensor:
+        """Return the vectors of the units of a batch [units, X]; of texts one for each sequence."""
         states = self.encoder.layers(batch, self.layers).float()  # [L', T, H]
         if self.combine == "none":
             hidden = states.transpose(0, 1).flatten(1)
         else:
             hidden = states.sum(0) if self.combine == "sum" else states.mean(0)
         if self.unit == "text":
-            vectors, counts = self._pool(hidden, batch.cu_seqlens.diff().long()), None
-        else:
-            rows = hidden.index_select(0, subword_rows(batch))
-            vectors, counts = self._pool(rows, batch.word_lengths), batch.num_words
-        ends = np.cumsum(counts or [1] * len(batch.lengths))
-        by_sequence = np.split(vectors.cpu().numpy(), ends[:-1])
-        yield from map(_Part, batch.first_word, batch.lengths, by_sequence)
+            return self._pool(hidden, batch.cu_seqlens.diff().long())
+        return self._pool(hidden.index_select(0, subword_rows(batch)), batch.word_lengths)
+
+    def _parts(self, vectors: Tensor, batch: Batch) -> list[_Part]:
+        """Divide the vectors of a batch among its sequences."""
+        counts = [1] * len(batch.lengths) if self.unit == "text" else batch.num_words
+        by_sequence = np.split(vectors.cpu().numpy(), np.cumsum(counts)[:-1])
+        return list(map(_Part, batch.first_word, batch.lengths, by_sequence))
 
     def _pool(self, rows: Tensor, lengths: Tensor) -> Tensor:
         """Pool consecutive rows: [sum of lengths, X] -> [number of lengths, X]."""
@@ -334,6 +334,10 @@ class WordSettings:
             max_length=self.max_length,
             **options,
         )
+
+
+def _examples(inputs: Sequence[_Input]) -> list[TextExample]:
+    return [TextExample(number, each.units[0]) for number, each in enumerate(inputs)]
 
 
 def _load(

@@ -1,6 +1,7 @@
-"""The prediction loop: encode, batch, forward, decode, restore the order.
+"""The one loop without gradients, and predictions with it: encode, batch, forward, decode, order.
 
-It serves validation, ``finetune predict``, ``Predictor``, the pipelines and the check of an export.
+``forward_passes`` serves predictions, embeddings, perplexity, the outputs of a teacher and ranking.
+``predict`` serves validation, ``finetune predict``, ``Predictor`` and the pipelines.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import contextlib
 import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,9 +18,10 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
+from finetune.config.tasks import default_max_tokens
 from finetune.models.sharding import is_sharded
 from finetune.preprocessing.batching import grouped, pack
-from finetune.preprocessing.encodings import Encoded, Encodings
+from finetune.preprocessing.encodings import Array, Encoded, Encodings
 from finetune.preprocessing.prefetch import ahead
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.precision import autocast, resolve_precision
@@ -30,6 +32,7 @@ from finetune.tasks.capabilities import BlankPredictions
 from finetune.types import Batch, Encoding, Example, Partial, Prediction
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 CPU_TOKENS = 1024
 """Largest number of tokens in a forward pass on a CPU: more do not fit into its caches."""
@@ -115,42 +118,86 @@ def _partials(
     first, copies = np.arange(len(sequences)), [[row] for row in range(len(sequences))]
     if not task.description.reads_targets:
         first, copies = distinct(sequences)
-    budget = task.record.config.tokens_on(device.type)
-    if device.type == "cpu":
-        budget = min(budget, CPU_TOKENS)
-    groups = grouped(sequences.lengths[first], budget)
-    if any(module.training for module in head.modules()):  # `eval()` takes longer
-        head.eval()
-    if reporter:
-        reporter.start(title, len(groups), unit="batch")
-    batches = _packed(task, sequences, [first[group] for group in groups])
-    idle_passes = 0
-    if is_sharded(head):
-        idle_passes = max(gather_object([len(groups)])) - len(groups)
-    # Autocast casts the weights once if one context holds all batches, but not in inference mode.
-    casting = autocast(precision, device)
-    with torch.no_grad(), casting, contextlib.closing(batches):
-        decoded = _decode_all(task, forward(head, batches, device), device)
-        for done, (group, partials) in enumerate(zip(groups, decoded, strict=True)):
+
+    def batch_of(group: Array) -> Batch:
+        part = sequences.take(first[group])
+        return pack(part, task.collate(part) if task.description.reads_targets else None)
+
+    passes = forward_passes(
+        head,
+        sequences.lengths[first],
+        batch_of,
+        task.decode,
+        device=device,
+        precision=precision,
+        max_tokens=task.record.config.max_tokens,
+        reporter=reporter,
+        title=title,
+    )
+    with contextlib.closing(passes):
+        for group, partials in passes:
             for number, partial in zip(group, partials, strict=True):
                 for row in copies[number]:
                     id, first_word = int(sequences.example[row]), int(sequences.first_word[row])
                     yield partial._replace(example=id, first_word=first_word)
+
+
+def forward_passes(
+    model: Any,
+    lengths: Array,
+    batch_of: Callable[[Array], Batch],
+    decode: Callable[[Any, Batch], R],
+    *,
+    forward: Callable[[Batch], Any] | None = None,
+    device: torch.device,
+    precision: str = "fp32",
+    max_tokens: int | None = None,
+    reporter: Reporter | None = None,
+    title: str = "predicting",
+) -> Generator[tuple[Array, R]]:
+    """Compute N sequences without gradients and dropout, in batches of similar lengths.
+
+    Yields the rows of each batch and what ``decode`` returns for them, the shortest sequences
+    first. Close the generator, which ends the thread that makes batches in advance.
+
+    Args:
+        model: A head or an encoder, on the device.
+        lengths: The number of tokens of each sequence [N].
+        batch_of: Returns the batch of some rows, on the CPU. It runs in another thread.
+        decode: Returns the results from the output (in at least float32) and the batch. On a GPU it
+            runs while the next batch is computed.
+        forward: Returns the output of a batch; by default the model's.
+        device: See ``model``.
+        precision: ``bf16``, ``fp16`` or ``fp32``.
+        max_tokens: Tokens of a forward pass; None is what suits the device. On a CPU there are at
+            most ``CPU_TOKENS``.
+        reporter: Shows the progress in batches under ``title``.
+        title: See ``reporter``.
+    """
+    budget = max_tokens or default_max_tokens(device.type)
+    groups = grouped(lengths, min(budget, CPU_TOKENS) if device.type == "cpu" else budget)
+    if any(module.training for module in model.modules()):  # `eval()` takes longer
+        model.eval()
+    idle_passes = 0
+    if is_sharded(model):
+        idle_passes = max(gather_object([len(groups)])) - len(groups)
+    if reporter:
+        reporter.start(title, len(groups), unit="batch")
+    made = (batch_of(group) for group in groups)
+    batches = ahead(made) if len(groups) > 1 else made
+    # Autocast casts the weights once if one context holds all batches, but not in inference mode.
+    casting = autocast(precision, device)
+    with torch.no_grad(), casting, contextlib.closing(batches):
+        outputs = _outputs(model, forward or model, batches, device)
+        results = _decode_all(decode, outputs, device)
+        for done, (group, result) in enumerate(zip(groups, results, strict=True), 1):
+            yield group, result
             if reporter:
-                reporter.update(done + 1)
+                reporter.update(done)
         for _ in range(idle_passes):  # while another process has more batches
-            head(batch_to_device(idle_batch(head.encoder.pad_id), device))
+            model(batch_to_device(idle_batch(model.encoder.pad_id), device))
     if reporter:
         reporter.stop()
-
-
-def _packed(task: Task, sequences: Encodings, groups: Sequence[np.ndarray]) -> Generator[Batch]:
-    """Yield a batch for each group of rows, in advance if there are several."""
-    parts = (sequences.take(group) for group in groups)
-    batches = (
-        pack(part, task.collate(part) if task.description.reads_targets else None) for part in parts
-    )
-    return ahead(batches) if len(groups) > 1 else batches
 
 
 def idle_batch(token: int) -> Batch:
@@ -158,37 +205,41 @@ def idle_batch(token: int) -> Batch:
     return pack([Encoding(0, [token, token], word_starts=[0, 1, 2])])
 
 
-def forward(
-    head: Any, batches: Iterable[Batch], device: torch.device
+def _outputs(
+    model: Any, forward: Callable[[Batch], Any], batches: Iterable[Batch], device: torch.device
 ) -> Iterator[tuple[Batch, Any]]:
-    """Yield each batch, on the device, with its logits in at least float32."""
+    """Yield each batch, on the device, with its output in at least float32."""
     for batch in batches:
-        head.check_batch(batch)  # on the CPU, where reading ids does not wait for a device
+        model.check_batch(batch)  # on the CPU, where reading ids does not wait for a device
         batch = batch_to_device(batch, device)
-        yield batch, full_precision(head(batch))
+        yield batch, full_precision(forward(batch))
 
 
 def _decode_all(
-    task: Task, computed: Iterable[tuple[Batch, Any]], device: torch.device
-) -> Iterator[list[Partial]]:
+    decode: Callable[[Any, Batch], R], computed: Iterable[tuple[Batch, Any]], device: torch.device
+) -> Iterator[R]:
     """Decode each batch, on a GPU while the next batch is computed."""
     side = _side_stream(device)
     waiting: deque[tuple[Batch, Any, Any]] = deque()
-    for batch, logits in computed:
-        waiting.append((batch, logits, side and side.mark()))
+    for batch, output in computed:
+        waiting.append((batch, output, side and side.mark()))
         if len(waiting) > (side is not None):
-            yield _decode(task, *waiting.popleft(), side)
+            yield _decode(decode, *waiting.popleft(), side)
     while waiting:
-        yield _decode(task, *waiting.popleft(), side)
+        yield _decode(decode, *waiting.popleft(), side)
 
 
 def _decode(
-    task: Task, batch: Batch, logits: Any, mark: Any, side: _SideStream | None
-) -> list[Partial]:
+    decode: Callable[[Any, Batch], R],
+    batch: Batch,
+    output: Any,
+    mark: Any,
+    side: _SideStream | None,
+) -> R:
     with torch.autocast(batch.input_ids.device.type, enabled=False):
         if side is None:
-            return task.decode(logits, batch)
-        return side.run(lambda: task.decode(logits, batch), mark)
+            return decode(output, batch)
+        return side.run(lambda: decode(output, batch), mark)
 
 
 class _SideStream:
@@ -218,6 +269,24 @@ class _SideStream:
 def _side_stream(device: torch.device) -> _SideStream | None:
     """Return the one side stream of a GPU (each reserves memory); None on other devices."""
     return _SideStream(device) if device.type == "cuda" else None
+
+
+def chunks(
+    items: Iterable[T],
+    most: int = CHUNK,
+    size_of: Callable[[T], int] = lambda item: 0,
+    most_size: int = 1,
+) -> Iterator[list[T]]:
+    """Yield lists of ``most`` items, or of fewer whose sizes add up to ``most_size``."""
+    chunk, size = list[T](), 0
+    for item in items:
+        chunk.append(item)
+        size += size_of(item)
+        if len(chunk) == most or size >= most_size:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def distinct(sequences: Encodings) -> tuple[np.ndarray, list[list[int]]]:
@@ -274,8 +343,8 @@ class PredictionStream(Iterator[Prediction]):
     ) -> Iterator[Prediction]:
         accelerator = accelerator or make_accelerator()
         device, num_processes = accelerator.device, accelerator.num_processes
-        chunks = iter(lambda: list(islice(examples, chunk * num_processes)), [])
-        shards = (part[accelerator.process_index :: num_processes] for part in chunks)
+        index, parts = accelerator.process_index, chunks(examples, chunk * num_processes)
+        shards = (part[index::num_processes] for part in parts)
         read = ((part, *without_blank(task, part)) for part in shards)
         ready = ((part, filled, blank, task.encode(filled)) for part, filled, blank in read)
         for part, filled, blank, encoded in ahead(ready, most=1):

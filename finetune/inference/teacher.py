@@ -11,22 +11,21 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from finetune.inference.loop import CPU_TOKENS, forward
+from finetune.inference.loop import forward_passes
 from finetune.models.heads.crf import CrfScores
-from finetune.preprocessing.batching import grouped, pack
+from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
-from finetune.preprocessing.prefetch import ahead
 from finetune.runtime.files import replace_folder
-from finetune.runtime.precision import autocast
 from finetune.runtime.progress import Reporter
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import Distillable
+from finetune.types import Batch
 
 LOGITS, STATES, EDGES, SIZES = "logits.bin", "states.bin", "edges.safetensors", "sizes.json"
 
@@ -73,41 +72,54 @@ def write_outputs(
         check_stop: Called after each forward pass; an error that it raises ends the work.
     """
     starts = _begins(_num_logits(task, sequences)), _begins(sequences.lengths)
-    budget = task.record.config.tokens_on(device.type)
-    groups = grouped(sequences.lengths, min(budget, CPU_TOKENS) if device.type == "cpu" else budget)
-    batches = (pack(sequences.take(group)) for group in groups)
-    head.eval()
     sizes = [0, 0]
-    reporter.start("teacher", len(groups), unit="batch")
     with (
         replace_folder(folder) as fresh,
         (fresh / LOGITS).open("wb") as logits_file,
         (fresh / STATES).open("wb") as states_file,
-        torch.no_grad(),
-        autocast(precision, device),
-        contextlib.closing(ahead(batches)) as ready,
         head.encoder.recording(layers) as states,
     ):
-        for done, (group, (_, output)) in enumerate(
-            zip(groups, forward(head, ready, device), strict=True)
-        ):
-            logits = output
-            if isinstance(output, CrfScores):
-                logits, *edges = output
-                if not done:
-                    named = zip(CrfScores._fields[1:], edges, strict=True)
-                    save_file({n: v.cpu().contiguous() for n, v in named}, str(fresh / EDGES))
-            found = [(logits_file, logits.float().cpu().numpy())]
-            if layers:
-                rows = torch.cat([state.float() for state in states], 1).half()
-                found.append((states_file, rows.cpu().numpy()))
-            for kind, (file, rows) in enumerate(found):
-                sizes[kind] = rows.shape[1]
-                _write_rows(file, rows, starts[kind], group)
-            check_stop()
-            reporter.update(done + 1)
+
+        def forward(batch: Batch) -> _Output:
+            output, none = head(batch), torch.empty(len(batch.input_ids), 0, device=device)
+            return _Output(output, torch.cat([none, *states], 1))
+
+        passes = forward_passes(
+            head,
+            sequences.lengths,
+            lambda rows: pack(sequences.take(rows)),
+            lambda output, batch: output.arrays(),
+            forward=forward,
+            device=device,
+            precision=precision,
+            max_tokens=task.record.config.max_tokens,
+            reporter=reporter,
+            title="teacher",
+        )
+        with contextlib.closing(passes):
+            for group, (logits, hidden, edges) in passes:
+                if edges and not (fresh / EDGES).exists():
+                    save_file(edges, str(fresh / EDGES))
+                sizes = [logits.shape[1], hidden.shape[1]]
+                _write_rows(logits_file, logits, starts[0], group)
+                _write_rows(states_file, hidden, starts[1], group)
+                check_stop()
         (fresh / SIZES).write_text(json.dumps(sizes), encoding="utf-8")
-    reporter.stop()
+
+
+class _Output(NamedTuple):
+    """The logits (or scores of a CRF) of a batch, and the chosen states [T, layers * H]."""
+
+    logits: Any
+    states: torch.Tensor
+
+    def arrays(self) -> tuple[Array, Array, dict[str, torch.Tensor]]:
+        """Return logits, states and the edges of a CRF on the CPU."""
+        logits, edges = self.logits, {}
+        if isinstance(logits, CrfScores):
+            edges = {name: value.cpu().contiguous() for name, value in logits._asdict().items()}
+            logits = edges.pop("emissions")
+        return logits.cpu().numpy(), self.states.half().cpu().numpy(), edges
 
 
 def read_outputs(folder: Path, task: Task, sequences: Encodings) -> TeacherOutputs:

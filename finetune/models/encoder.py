@@ -158,7 +158,7 @@ class Encoder(nn.Module):
         finally:
             self._recorded = None
 
-    def check(self, batch: Batch) -> None:
+    def check_batch(self, batch: Batch) -> None:
         """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for.
 
         Ids are checked only on the CPU, as reading them from a device would wait for it.
@@ -293,7 +293,7 @@ class Encoder(nn.Module):
             self._recorded = (numbers, recorded)
             recorded[:] = own[len(own) - len(numbers) :]
             return own[: len(own) - len(numbers)]
-        self.check(batch)
+        self.check_batch(batch)
         if self.packed:
             num_tokens = len(batch.input_ids)
             if needs_round_size(batch):

@@ -8,29 +8,28 @@ By word, the later subwords of the same word are masked too: otherwise they give
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from finetune.config.tasks import MAX_TOKENS_ON_CUDA
 from finetune.data.word_splitting import split_words
-from finetune.inference.loop import CPU_TOKENS
+from finetune.inference.loop import chunks, forward_passes
 from finetune.models.encoder import Batching
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import MissingHead
-from finetune.preprocessing.batching import grouped, pack
+from finetune.preprocessing.batching import pack
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.preprocessing.windows import windows
 from finetune.runtime.launch import make_accelerator
-from finetune.runtime.transfer import batch_to_device
 from finetune.tasks import find_saved_model
-from finetune.types import Encoding, TextExample, UserError
+from finetune.types import Batch, Encoding, TextExample, UserError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -176,27 +175,24 @@ class TextScorer:
             raise UserError(f"model {str(model)!r}: its tokenizer has no mask token.")
         self.mask: int = mask
         self.max_length = self.tokenizer.max_length(self.model.encoder.max_length, max_length)
-        self.max_tokens = max_tokens or (
-            CPU_TOKENS if self.device.type == "cpu" else MAX_TOKENS_ON_CUDA
-        )
+        self.max_tokens = max_tokens
         self.num_windowed = 0
         """Number of texts that were read in several windows."""
 
     def score(self, texts: Iterable[str | TextExample]) -> Iterator[TextScore]:
         """Yield the score of each text, in order."""
         waiting: deque[_Text] = deque()
-        copies: list[_Copy] = []
-        for number, item in enumerate(texts):
-            text = self._read(number, item)
-            waiting.append(text)
-            for copy in self._copies(text):
-                copies.append(copy)
-                if len(copies) == COPIES:
-                    self._predict(copies)
-                    copies = []
-                    yield from self._finished(waiting)
-        self._predict(copies)
-        yield from self._finished(waiting)
+
+        def copies() -> Iterator[_Copy]:
+            for number, item in enumerate(texts):
+                text = self._read(number, item)
+                waiting.append(text)
+                yield from self._copies(text)
+
+        for chunk in chunks(copies(), COPIES):
+            self._predict(chunk)
+            yield from self._finished(waiting)
+        yield from self._finished(waiting)  # blank ones
 
     def _read(self, number: int, item: str | TextExample) -> _Text:
         example = TextExample(number, item) if isinstance(item, str) else item
@@ -242,26 +238,33 @@ class TextScorer:
     def _predict(self, copies: Sequence[_Copy]) -> None:
         """Enter the log-probabilities that copies predict in their texts."""
         special = self.tokenizer.single.num_special
-        lengths = np.array([copy.end - copy.start + special for copy in copies], dtype=np.int64)
-        for rows in grouped(lengths, self.max_tokens):
-            group = [copies[row] for row in rows]
-            begins = np.cumsum(lengths[rows]) - lengths[rows] + len(self.tokenizer.single.prefix)
-            position = [
-                int(begin) + index - copy.start
-                for begin, copy in zip(begins, group, strict=True)
-                for index in copy.predicted
-            ]
-            token = [copy.text.ids[index] for copy in group for index in copy.predicted]
-            targets = {"position": torch.tensor(position), "token": torch.tensor(token)}
-            batch = pack([self._encoding(*each) for each in enumerate(group)], targets)
-            with torch.no_grad():
-                losses = self.model(batch_to_device(batch, self.device)).loss.float().cpu().numpy()
-            done = 0
-            for copy in group:
-                values = losses[done : done + len(copy.predicted)]
-                copy.text.log_probabilities[copy.predicted] = -values
-                copy.text.left -= len(values)
-                done += len(values)
+        passes = forward_passes(
+            self.model,
+            np.array([copy.end - copy.start + special for copy in copies], dtype=np.int64),
+            lambda rows: self._batch([copies[row] for row in rows]),
+            lambda scores, _: scores.loss.cpu().numpy(),
+            device=self.device,
+            max_tokens=self.max_tokens,
+        )
+        with contextlib.closing(passes):
+            for rows, losses in passes:
+                group = [copies[row] for row in rows]
+                ends = np.cumsum([len(copy.predicted) for copy in group])
+                for copy, values in zip(group, np.split(losses, ends[:-1]), strict=True):
+                    copy.text.log_probabilities[copy.predicted] = -values
+                    copy.text.left -= len(values)
+
+    def _batch(self, copies: Sequence[_Copy]) -> Batch:
+        batch = pack(self._encoding(*each) for each in enumerate(copies))
+        begins = batch.cu_seqlens[:-1].tolist()
+        position = [
+            begin + len(self.tokenizer.single.prefix) + index - copy.start
+            for begin, copy in zip(begins, copies, strict=True)
+            for index in copy.predicted
+        ]
+        token = [copy.text.ids[index] for copy in copies for index in copy.predicted]
+        targets = {"position": torch.tensor(position), "token": torch.tensor(token)}
+        return replace(batch, targets=targets)
 
     def _encoding(self, number: int, copy: _Copy) -> Encoding:
         ids = copy.text.ids[copy.start : copy.end]

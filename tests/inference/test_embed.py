@@ -151,10 +151,10 @@ def test_few_vectors_are_in_memory_at_a_time(place: Path, monkeypatch: pytest.Mo
     size = whole[0].vectors.nbytes + 1
     monkeypatch.setattr(embed, "CHUNK_BYTES", size)
     read: list[str] = []
-    stream = embedder.encode(read.append(text) or text for text in TEXTS)  # type: ignore[func-returns-value]
+    stream = embedder.encode(read.append(text) or text for text in 20 * TEXTS)  # type: ignore[func-returns-value]
     first = next(stream)
-    assert 1 < len(read) < len(TEXTS)
-    for one, other in zip(whole, [first, *stream], strict=True):
+    assert 1 < len(read) < 4 * len(TEXTS)
+    for one, other in zip(20 * whole, [first, *stream], strict=True):
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
 
 

@@ -7,22 +7,21 @@ candidate again with every query.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from finetune.inference.loop import CPU_TOKENS, predict
+from finetune.inference.loop import forward_passes, predict
 from finetune.inference.predictor import Predictor
 from finetune.models.heads.pair_classifier import PairClassifier
-from finetune.preprocessing.batching import grouped, pack
+from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Encodings
-from finetune.preprocessing.prefetch import ahead
-from finetune.runtime.precision import autocast, resolve_precision
-from finetune.runtime.transfer import batch_to_device
+from finetune.runtime.precision import resolve_precision
 from finetune.types import Batch, Encoding, TextExample, UserError, did_you_mean
 
 
@@ -82,8 +81,8 @@ class Ranker:
         self.label = label
         head = self.predictor.model.train(False)
         self.head: PairClassifier | None = head if isinstance(head, PairClassifier) else None
-        if self.head is not None:
-            self.vectors = self._vectors(self.head)
+        if self.head is not None and self.candidates:
+            self.vectors = self._vectors(self.head, self.candidates, self.head.text_vectors)
 
     def rank(self, query: str, count: int = 10) -> list[Ranked]:
         """Return the best candidates for a query, best first; equal ones in their order."""
@@ -97,9 +96,8 @@ class Ranker:
             return torch.zeros(0)
         if self.head is None:
             return self._cross_scores(query)
+        vectors = self._vectors(self.head, [query], self.head.query_vectors)
         with torch.no_grad():
-            batch = batch_to_device(pack(self._encodings([query])), self.device)
-            vectors = self.head.query_vectors(self._hidden(self.head, batch), batch)
             logits = self.head.compare(vectors, self.vectors)
         scores = logits if self.task.record.kind == "number" else logits.softmax(-1)
         return scores[:, self.column].cpu()
@@ -119,23 +117,23 @@ class Ranker:
         built = (tokenizer.build(text[:room]) for text in subwords)
         return [Encoding(index, *each) for index, each in enumerate(built)]
 
-    def _vectors(self, head: PairClassifier) -> Tensor:
-        """Return the vectors of the candidates [N, H], in order."""
-        vectors = torch.empty(len(self.candidates), head.encoder.width, device=self.device)
-        if not self.candidates:
-            return vectors
-        encodings = Encodings.of(self._encodings(self.candidates))
-        groups = grouped(encodings.lengths, CPU_TOKENS)
-        batches = ahead(pack(encodings.take(group)) for group in groups)
-        with torch.no_grad(), contextlib.closing(batches):
-            for batch in batches:
-                moved = batch_to_device(batch, self.device)
-                rows = torch.tensor(batch.example, device=self.device)
-                vectors[rows] = head.text_vectors(self._hidden(head, moved), moved)
-        return vectors
-
-    def _hidden(self, head: PairClassifier, batch: Batch) -> Tensor:
-        """Return the hidden states of texts [T, H] in float32, computed in the run's precision."""
-        with autocast(self.precision, self.device):
-            hidden: Tensor = head.encoder(batch)
-        return hidden.float()
+    def _vectors(
+        self,
+        head: PairClassifier,
+        texts: Sequence[str],
+        vectors_of: Callable[[Tensor, Batch], Tensor],
+    ) -> Tensor:
+        """Return the vectors of texts, in order: ``vectors_of`` the hidden states in float32."""
+        encodings = Encodings.of(self._encodings(texts))
+        passes = forward_passes(
+            head.encoder,
+            encodings.lengths,
+            lambda rows: pack(encodings.take(rows)),
+            vectors_of,
+            device=self.device,
+            precision=self.precision,
+        )
+        with contextlib.closing(passes):
+            rows, vectors = zip(*passes, strict=True)
+        order = torch.from_numpy(np.argsort(np.concatenate(rows)))
+        return torch.cat(vectors)[order.to(self.device)]

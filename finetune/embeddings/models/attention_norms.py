@@ -102,7 +102,7 @@ def analyze_attention(encoder: Encoder, batch: Batch) -> list[BlockAnalysis]:
         raise UserError(f"no analysis of attention: {reason}.")
     if len(batch.lengths) != 1:
         raise UserError(f"attention is analyzed for one sequence, not {len(batch.lengths)}.")
-    encoder.check(batch)
+    encoder.check_batch(batch)
     model: Any = encoder.model
     block = BLOCKS[model.config.model_type]
     projected: list[tuple[nn.Linear, Tensor]] = []

@@ -41,7 +41,7 @@ class Head(nn.Module):
 
     def check_batch(self, batch: Batch) -> None:
         """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for."""
-        self.encoder.check(batch)
+        self.encoder.check_batch(batch)
 
     def is_head(self, parameter_name: str) -> bool:
         """Return whether a parameter is above the hidden states: a head, or a layer under it."""

@@ -116,7 +116,7 @@ class ConditionalMaskedLM(MaskedLanguageModel):
 
     def check_batch(self, batch: Batch) -> None:
         """Check the texts of each pair, see ``Head.check_batch``."""
-        self.encoder.check(separate_texts(batch) if "token" in batch.targets else batch)
+        self.encoder.check_batch(separate_texts(batch) if "token" in batch.targets else batch)
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:  # type: ignore[override]
         """Write the files of ``MaskedLanguageModel``, the perceptron, and the pooling."""

@@ -145,7 +145,7 @@ class PairClassifier(CustomModel):
 
     def check_batch(self, batch: Batch) -> None:
         """Check the texts of each pair, see ``Head.check_batch``."""
-        self.encoder.check(self._texts(batch))
+        self.encoder.check_batch(self._texts(batch))
 
     def text_vectors(self, hidden: Tensor, texts: Batch) -> Tensor:
         """Return the mean of the hidden states [T, H] of each text: [N, H]."""

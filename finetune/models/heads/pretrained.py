@@ -129,7 +129,7 @@ class PretrainedHead(Head, PreTrainedModel):
 
     def _padded_logits(self, batch: Batch, *, tokens: bool) -> Tensor:
         """Return the logits of the whole model on padded rows: [N, C], or [T, C] for ``tokens``."""
-        self.encoder.check(batch)
+        self.encoder.check_batch(batch)
         parts, indices = [], []
         for group, output in self.encoder.padded_outputs(self.model, batch):
             parts.append(unpad(output.logits, group.batch) if tokens else output.logits)
