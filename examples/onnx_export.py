@@ -28,7 +28,7 @@ if not (run / "best").exists():
 
 texts = ["What a lovely evening that was.", "Dull.", "The soup was cold, and nobody said sorry."]
 with tempfile.TemporaryDirectory() as temporary:
-    # Equivalent to: finetune export runs/example-onnx --output FOLDER
+    # Equivalent to: finetune export runs/example-onnx --out FOLDER
     folder = Path(temporary) / "graph"
     print("\n".join(export_onnx(run, folder).lines()))
 

@@ -28,7 +28,7 @@ for task in ("tag", "classify"):
     main([task, "--model", "model", "--data", task, "--steps", "2", "--lr", "1e-3",
           "--max-length", "48", "--out", f"run-{{task}}"])
     main(["predict", f"run-{{task}}", "--file", f"{{task}}/test.jsonl",
-          "--output", f"{{task}}.jsonl"])
+          "--out", f"{{task}}.jsonl"])
     main(["score", f"{{task}}.jsonl", f"{{task}}/test.jsonl"])
     main(["report", f"run-{{task}}"])
 assert not [name for name in sys.modules if name.startswith("finetune.{wing}")]

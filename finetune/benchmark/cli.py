@@ -37,11 +37,11 @@ class Bench(BenchSettings, Command):
             show(f"{case.phase}: {case.name}: {len(case.arms)} arms", error=True)
 
         def show_rows(rows: list[Row]) -> None:
-            if not self.json:
+            if self.format == "table":
                 show(table(rows))
 
         rows, environment = run(self, show_case, show_rows)
-        if self.json:
+        if self.format == "json":
             show(json.dumps({"rows": as_json(rows), "environment": environment}))
         else:
             show("; ".join(f"{name}: {value}" for name, value in environment.items()))

@@ -82,7 +82,7 @@ def _rows(case: Case, rounds: int, device: torch.device, peaks: Mapping[str, flo
 def _cases(settings: BenchSettings, which: str, size: Size, device: torch.device) -> Iterator[Case]:
     """Yield the cases of the phases, in the given order."""
     phases = settings.chosen_phases
-    if settings.run_folder:
+    if settings.folder is not None:
         yield from exported.cases_of_run(settings, size)
         return
     texts = {"train": training.case_of, "predict": prediction.case_of}

@@ -33,12 +33,11 @@ ONE_BY_ONE = 4
 
 def cases_of_run(settings: BenchSettings, size: Size) -> Iterator[Case]:
     """Yield the cases of a trained run on texts of its validation split."""
-    folder = model_folder(settings.run_folder)
+    run = settings.folder or ""
+    folder = model_folder(run)
     task = saved_task(folder)
     texts = validation_examples(task, folder, settings.data or None)
-    yield from _cases(
-        task, folder, texts[: size.num_batches * size.batch_size], settings.run_folder
-    )
+    yield from _cases(task, folder, texts[: size.num_batches * size.batch_size], run)
 
 
 def cases_of(settings: BenchSettings, model: str, size: Size) -> Iterator[Case]:

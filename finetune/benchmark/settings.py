@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
 
 from finetune.config.tasks import flag
 from finetune.types import UserError, did_you_mean
@@ -30,7 +32,7 @@ class BenchSettings:
     phases: str = "train,predict,span"
     """Phases to measure, separated by commas: train, predict, span, pretrain, and onnx, which
     compares torch, the exported graph and int8 on the CPU."""
-    run_folder: str = ""
+    folder: Annotated[Positional[str | None], arg(metavar="[RUN]")] = None
     """Trained run for `--phases onnx`, in place of --model and --task. It is measured on texts of
     the validation split of --data, or of its own."""
     size: Literal["small", "default", "large"] | None = None
@@ -42,8 +44,8 @@ class BenchSettings:
     """Turns of each arm; the report has their median. Unset depends on the size."""
     threads: int | None = None
     """Threads of one operation; unset is torch's default."""
-    json: bool = False
-    """Print one JSON object in place of tables."""
+    format: Literal["table", "json"] = "table"
+    """Print tables, or one JSON object."""
 
     def __post_init__(self) -> None:
         """Raise UserError for a number out of range, an unknown phase and unused columns."""
@@ -56,10 +58,10 @@ class BenchSettings:
                     f"--phases {self.phases!r}: {name!r} is not one of {', '.join(PHASES)}."
                     f"{did_you_mean(name, PHASES)}"
                 )
-        if self.run_folder and self.chosen_phases != ["onnx"]:
+        if self.folder is not None and self.chosen_phases != ["onnx"]:
             raise UserError(
-                f"--run-folder {self.run_folder}: applies to --phases onnx alone: write that, or "
-                "leave --run-folder out."
+                f"{self.folder}: a run is measured with --phases onnx alone: write that, or leave "
+                "the run out."
             )
         if self.columns and not self.data:
             raise UserError("--columns needs --data: add --data, or leave --columns out.")

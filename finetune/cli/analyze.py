@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
-from finetune.cli.output import EvaluationOptions, cell, print_table, print_tables, show
-from finetune.config.tasks import column_map
+from finetune.cli.options import EvaluationOptions
+from finetune.cli.output import cell, print_table, print_tables, show
 from finetune.types import UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class Analyze(EvaluationOptions, Command):
             self.gold_file or self.gold,
             split=self.split,
             train=self.train,
-            columns=column_map(self.columns),
-            encoding=self.encoding,
+            **self.reading,
             positive=self.positive,
         )
         if self.format == "json" and self.table is None:

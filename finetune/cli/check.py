@@ -12,14 +12,15 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
+from finetune.cli.options import DataOptions, OutOption
 from finetune.cli.output import quiet_libraries, show
-from finetune.config.tasks import CONFIGS, TrainConfig, column_map
+from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.registry import OPTIONS, Registry
 from finetune.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check(Command):
+class Check(OutOption, DataOptions, Command):
     """Check data, or a recipe and its data: counts, labels, tag schemes, duplicates, lengths.
 
     Examples:
@@ -33,10 +34,6 @@ class Check(Command):
     """Data as in training, as an option: folder, file, `train=FILE,test=FILE`, or hub data set."""
     task: Literal["classify", "nli", "tag", "ner", "relations"] | None = None
     """Task that the data are for; unset decides by the data."""
-    columns: tuple[str, ...] = ()
-    """Columns if their names are not recognized, as `role=column`."""
-    encoding: str = "utf-8"
-    """Text encoding of the data files, such as `cp1252`, `utf-16` or `gb18030`."""
     model: str | None = None
     """Also check with the tokenizer of this model: words without subwords, windows, truncation."""
     max_length: int | None = None
@@ -109,7 +106,7 @@ class Check(Command):
         from finetune.data import check_data, data_kind, read_text, read_tokens, render
         from finetune.data.nli_labels import with_standard_names
 
-        options: Any = {"columns": column_map(self.columns), "encoding": self.encoding}
+        options: Any = self.reading
         data: Any
         about = CONFIGS[self.task].description if self.task else None
         words = about.words if about else data_kind(self.data, self.encoding) == "tokens"

@@ -15,15 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
-from finetune.cli.output import (
-    EvaluationOptions,
-    ScoreCell,
-    print_table,
-    print_tables,
-    show,
-)
+from finetune.cli.options import EvaluationOptions, ResampleOptions
+from finetune.cli.output import ScoreCell, print_table, print_tables, show
 from finetune.cli.predict import Predict
-from finetune.config.tasks import column_map
 from finetune.types import UserError, abbreviated, last_part, quantity
 
 if TYPE_CHECKING:
@@ -32,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(EvaluationOptions, Command):
+class Compare(EvaluationOptions, ResampleOptions, Command):
     """Test whether systems differ on the same examples by more than chance; tables for papers.
 
     Examples:
@@ -57,10 +51,6 @@ class Compare(EvaluationOptions, Command):
     Unset is the metric that selects models in training. FILE.py:FUNCTION is a custom metric."""
     unit: Literal["example", "document"] = "example"
     """Unit to resample: sentences or texts, or whole documents if gold has documents."""
-    resamples: int = 10_000
-    """Number of resamples of each test."""
-    seed: int = 0
-    """Seed of the resamples."""
 
     def run(self) -> None:
         """Compare the systems and print the result."""
@@ -93,8 +83,7 @@ class Compare(EvaluationOptions, Command):
         """Return the options of both comparisons."""
         return {
             "gold": self.gold,
-            "columns": column_map(self.columns),
-            "encoding": self.encoding,
+            **self.reading,
             "metric": self.metric,
             "split": self.split,
             "unit": self.unit,
@@ -214,7 +203,7 @@ class Compare(EvaluationOptions, Command):
             Predict(
                 folder=name,
                 file=self.gold,
-                output=file,
+                out=file,
                 columns=self.columns,
                 encoding=self.encoding,
             ).run()

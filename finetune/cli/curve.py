@@ -13,7 +13,8 @@ import tyro
 from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
-from finetune.cli.output import TableFormat, print_tables, quiet_libraries, show
+from finetune.cli.options import FormatOption
+from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import TaskCommand, announce, require_unset, train_once
 from finetune.types import UserError
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurveOptions:
+class CurveOptions(FormatOption):
     """Options of `finetune curve`, besides the options of the task."""
 
     sizes: tuple[int, ...] = ()
@@ -31,8 +32,6 @@ class CurveOptions:
     runs: int = 3
     """Number of runs of each size, with seeds from --seed on. Each seed has its own subsets, the
     smaller within the larger."""
-    format: TableFormat = "table"
-    """Print the curve as text, CSV or JSON with all digits, LaTeX (booktabs) or Markdown."""
 
 
 @dataclass(frozen=True, kw_only=True)

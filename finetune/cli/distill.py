@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
-from finetune.cli.output import TableFormat, print_tables, quiet_libraries, show
+from finetune.cli.options import FormatOption
+from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import report_run, score_lines
 from finetune.config.options import COMMON
 from finetune.types import UserError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distill(Command):
+class Distill(FormatOption, Command):
     """Train a small student on the predictions of a trained model, its teacher.
 
     Examples:
@@ -75,8 +76,6 @@ class Distill(Command):
     """Tokens per forward pass: changes memory and speed only."""
     resume: Annotated[bool, COMMON] = False
     """Continue the run in --out from its last checkpoint."""
-    format: TableFormat = "table"
-    """Print the comparison as text, CSV or JSON with all digits, LaTeX (booktabs) or Markdown."""
 
     @property
     def trains(self) -> bool:

@@ -39,8 +39,15 @@ OPTIONS_OF_ALL = ("--quiet", "--verbose")
 COMMANDS = (*CONFIGS, *registry.COMMANDS)
 """The names of all commands."""
 
-OLD_NAMES = {"analyse": "analyze"} | {flag(old): flag(new) for old, new in RENAMED.items()}
-"""Former names of commands and options, accepted for one release."""
+OLD_COMMANDS = {"analyse": "analyze"}
+"""Former names of commands, accepted for one release."""
+
+OLD_OPTIONS = {
+    "--output": "--out",
+    "--run-folder": "RUN",
+    **{flag(old): flag(new) for old, new in RENAMED.items()},
+}
+"""Former names of options, accepted for one release; `RUN` is now a positional argument."""
 
 TRANSFORMERS_NAMES = {
     "--learning-rate": "--lr",
@@ -172,24 +179,20 @@ def parse(arguments: Sequence[str]) -> Any:
         UserError: If a value is out of range.
         SystemExit: After help, or with 2 after tyro's message about wrong arguments.
     """
-    if arguments and (words := arguments[0].partition("="))[0] == "--print-completion":
-        show(_completion(words[2] or "".join(arguments[1:])))
+    name, *rest = arguments or ["help"]
+    if name in OLD_COMMANDS:
+        show(f"note: {name} is now {OLD_COMMANDS[name]}.", error=True)
+        name = OLD_COMMANDS[name]
+    if (text := _information(name, rest)) is not None:
+        show(text)
         sys.exit(0)
-    name, *rest = [_current_name(argument) for argument in arguments] or ["help"]
-    if wanted := [argument for argument in rest if argument in HELP]:
-        rest = [argument for argument in rest if argument not in HELP]
-        show(_help(name, rest, everything="--help-all" in wanted))
-        sys.exit(0)
+    _require_command(name)
+    rest = ["--format=json" if argument == "--json" else argument for argument in rest]
+    rest = _with_current_options(name, rest)
     if name in ("curve", "search") and rest and rest[0] in CONFIGS:
         return _parse_repeated(name, rest)
     if name in (*CONFIGS, "run", "check"):
         rest = _translated(rest)
-    if name in ("--version", "help", "-h", "--help"):
-        show(finetune.__version__ if name == "--version" else overview())
-        sys.exit(0)
-    _require_command(name)
-    if name in ("analyze", "compare", "check"):
-        rest = ["--format=json" if argument == "--json" else argument for argument in rest]
     default: Any = tyro.MISSING_NONPROP
     if name in (*CONFIGS, "run"):
         from finetune.cli.train import expand_recipe
@@ -215,6 +218,21 @@ def parse(arguments: Sequence[str]) -> Any:
         if text := messages.getvalue():
             show(text.rstrip("\n"), error=True)
         raise
+
+
+def _information(name: str, rest: list[str]) -> str | None:
+    """Return the version, the help or the completion that the arguments ask for."""
+    if name == "--version":
+        return str(finetune.__version__)
+    if name in ("help", *HELP):
+        return overview()
+    option, _, shell = name.partition("=")
+    if option == "--print-completion":
+        return _completion(shell or "".join(rest))
+    if wanted := [argument for argument in rest if argument in HELP]:
+        others = [argument for argument in rest if argument not in HELP]
+        return _help(name, others, everything="--help-all" in wanted)
+    return None
 
 
 def _completion(shell: str) -> str:
@@ -257,13 +275,27 @@ def _parse_repeated(name: str, arguments: list[str]) -> Command:
     return parse_search(arguments[0], arguments[1:], parse)
 
 
-def _current_name(argument: str) -> str:
-    """Replace the former name of a command or an option, with a note."""
-    name, equals, value = argument.partition("=")
-    if name not in OLD_NAMES:
-        return argument
-    show(f"note: {name} is now called {OLD_NAMES[name]}.", error=True)
-    return OLD_NAMES[name] + equals + value
+def _with_current_options(command: str, arguments: list[str]) -> list[str]:
+    """Replace former names of options, with a note, unless they are options of the command."""
+    given = OLD_OPTIONS.keys() & {argument.partition("=")[0] for argument in arguments}
+    if not given:
+        return arguments
+    from finetune.cli.help import options_of
+
+    old = given - {option.name for option in options_of(command_class(command))}
+    current, runs, rest = list[str](), list[str](), iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if name not in old:
+            current.append(argument)
+            continue
+        new = OLD_OPTIONS[name]
+        show(f"note: {name} is now {new}.", error=True)
+        if new == "RUN":
+            runs.append(value if equals else next(rest, ""))
+        else:
+            current.append(new + equals + value)
+    return [*runs, *current]
 
 
 def _translated(arguments: list[str]) -> list[str]:

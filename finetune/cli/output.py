@@ -38,69 +38,6 @@ from finetune.types import CustomMetricError, UserError, printable
 TableFormat = Literal["table", "csv", "latex", "markdown", "json"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FormatOption:
-    """The option of the commands that print tables."""
-
-    format: TableFormat = "table"
-    """Print a text for reading, all results as JSON, or only tables: CSV with all digits, LaTeX
-    (booktabs) and Markdown as they are shown. Notes go to standard error."""
-
-    def note(self, text: str, *, indent: int | None = None) -> None:
-        """Print a line of the text output; for other formats, print it as a note."""
-        show(text, error=self.format != "table", indent=indent)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationOptions(FormatOption):
-    """Options of the commands that evaluate predictions."""
-
-    gold: str | None = None
-    """File of gold labels. Unset takes the gold in the predictions of a run, or the last column but
-    one of predictions in columns."""
-    split: str = "test"
-    """Split of the predictions in run folders."""
-    train: str | None = None
-    """Training data of the systems, to tell seen from unseen names and words. Unset is the
-    vocabulary in a run folder."""
-    columns: tuple[str, ...] = ()
-    """Columns of the gold and training files if their names are not recognized, as `role=column`.
-    """
-    encoding: str = "utf-8"
-    """Text encoding of the gold and training files, and of predictions in columns, such as
-    `cp1252`, `utf-16` or `gb18030`. Predictions in JSON Lines are UTF-8."""
-    positive: str | None = None
-    """Positive class of `f1`, if there are two labels. Unset is the class of the run, else a choice
-    by name as in training, else the rarer class of gold."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncoderOptions:
-    """Options of the commands that run an encoder."""
-
-    batching: Literal["auto", "packed", "padded"] = "auto"
-    """Pack or pad sequences: changes speed only."""
-    max_tokens: int | None = None
-    """Tokens per forward pass: changes memory and speed only."""
-    revision: str | None = None
-    """Branch, tag or commit of a model on the hub."""
-    trust_remote_code: bool = False
-    """Run Python code that comes with the model."""
-
-    def keywords(self) -> dict[str, Any]:
-        """Return the options as arguments of ``Embedder`` and of functions that make one."""
-        return dict(vars(self))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadingOptions(EncoderOptions):
-    """Options of the commands that read texts of any length."""
-
-    max_length: int | None = None
-    """Tokens of the longest sequence; longer texts are read in windows. Unset is the limit of the
-    model, at most 512."""
-
-
 def show(text: str = "", *, error: bool = False, indent: int | None = None) -> None:
     """Print a text on standard output or standard error, without its control characters.
 
@@ -299,7 +236,7 @@ def error_line(error: Exception) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def open_records(path: str | None, inputs: Iterable[Path] = ()) -> Iterator[Write]:
-    """Yield a function that writes a record to --output, whose suffix is the format.
+    """Yield a function that writes a record to --out, whose suffix is the format.
 
     The file appears when it is complete. None prints JSON Lines.
     """
@@ -312,18 +249,18 @@ def open_records(path: str | None, inputs: Iterable[Path] = ()) -> Iterator[Writ
 
 
 def check_output(path: str, inputs: Iterable[Path] = (), suffixes: Iterable[str] = ()) -> None:
-    """Raise UserError if --output cannot be a file, or is an input, perhaps by another name.
+    """Raise UserError if --out cannot be a file, or is an input, perhaps by another name.
 
     The suffix must be one of ``suffixes``, if there are any.
     """
     if path == "-":
-        raise UserError("--output -: name a file, or leave it out if the command can print.")
+        raise UserError("--out -: name a file, or leave it out if the command can print.")
     if Path(path).is_dir() or not Path(path).absolute().parent.is_dir():
         problem = "is a folder" if Path(path).is_dir() else "its folder does not exist"
-        raise UserError(f"--output {path}: {problem}: name a file in a folder that exists.")
+        raise UserError(f"--out {path}: {problem}: name a file in a folder that exists.")
     for each in inputs:
         if each.is_file() and Path(path).is_file() and each.samefile(path):
-            raise UserError(f"--output {path} would overwrite the input {each}: name another file.")
+            raise UserError(f"--out {path} would overwrite the input {each}: name another file.")
     if suffixes:
         require_suffix(path, suffixes)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, UseAppendAction, arg
+from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
+from finetune.cli.options import InputOptions, OutOption, SpeedOptions
 from finetune.cli.output import check_output, open_records, quiet_libraries, show
-from finetune.config.tasks import column_map
 from finetune.runtime.processes import num_processes, process_index
 from finetune.runtime.records import RECORD_SUFFIXES, TABLE_SUFFIXES, csv_lines, json_line
 from finetune.types import UserError, quantity
@@ -21,38 +21,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(Command):
+class Predict(OutOption, SpeedOptions, InputOptions, Command):
     """Predict with a trained model: one line for each input, in input order.
 
     Examples:
         finetune predict runs/nli --text "A man eats." --pair "Somebody eats."
-        finetune predict runs/tag --file new.txt --output predictions.csv
+        finetune predict runs/tag --file new.txt --out predictions.csv
     """
 
     folder: Annotated[Positional[str], arg(metavar="RUN")]
-    """Folder of a run, folder of a model in it, or hub id (OWNER/NAME, OWNER/NAME@REVISION). Also a
-    classifier, tagger or masked language model of transformers: a folder, hub id or short name."""
-    text: UseAppendAction[tuple[str, ...]] = ()
-    """A text. Write --text=TEXT if it begins with a dash. A masked language model fills [MASK] or
-    <mask> with the five most probable subwords."""
+    """Folder of a run, or hub id of a model (OWNER/NAME, OWNER/NAME@REVISION). Also a classifier,
+    tagger or masked language model of transformers: a folder, hub id or short name. A masked
+    language model fills [MASK] or <mask> with the five most probable subwords."""
     pair: str | None = None
     """The second text, for a model of pairs."""
-    file: str | None = None
-    """Texts or words: JSON Lines, CSV, TSV, plain lines or CoNLL columns; `-` is standard input."""
-    output: str | None = None
-    """File to write, in the format of its suffix: .jsonl, .json, .csv, .tsv, .xlsx or .parquet;
-    unset or `-` prints."""
     format: Literal["jsonl", "csv"] = "jsonl"
     """Print JSON Lines, or CSV for spreadsheets: lists in a cell are JSON, and a text that begins
-    like a formula gets an apostrophe. The suffix of --output goes before."""
+    like a formula gets an apostrophe. The suffix of --out goes before."""
     keep_columns: bool = False
     """Repeat the columns of the input before the prediction, as tables always do. A column with the
     name of a field of the prediction becomes input_NAME."""
-    columns: tuple[str, ...] = ()
-    """Columns if their names are not recognized, as `role=column`. Unset are those that training
-    named, if the file has them."""
-    encoding: str = "utf-8"
-    """Text encoding of the file, such as `cp1252`, `utf-16` or `gb18030`."""
     decoding: str | None = None
     """Decode in another way than the model was trained with: greedy or constrained for `tag`;
     flat, nested or overlapping for `ner`."""
@@ -66,11 +54,6 @@ class Predict(Command):
     """Hypothesis of each of the --labels, `{}` for its words; unset is `This example is {}.`"""
     multi_label: bool = False
     """Predict any number of the --labels, by --threshold."""
-    batching: Literal["auto", "packed", "padded"] = "auto"
-    """Pack or pad sequences, as in training: changes speed only."""
-    max_tokens: int | None = None
-    """Tokens per forward pass: changes memory and speed only. Unset is as in training, and at most
-    1024 on a CPU."""
 
     @property
     def shares_work(self) -> bool:
@@ -79,11 +62,10 @@ class Predict(Command):
 
     def run(self) -> None:
         """Write one line for each input."""
-        if bool(self.text) == (self.file is not None):
-            raise UserError("predict needs either --text or --file (- is standard input).")
+        self.require_input("predict")
         if len(self.text) > 1 and self.pair is not None:
             raise UserError("--pair is the second text of one --text: write pairs to a file.")
-        output = None if self.output == "-" else self.output
+        output = None if self.out == "-" else self.out
         file, run = Path(self.file or ""), Path(self.folder)
         if output is not None:
             inputs = [file, *run.glob("*"), *run.glob("best/*")]
@@ -159,8 +141,7 @@ class Predict(Command):
             yield from read_inputs(
                 task,
                 self.file or "",
-                columns=column_map(self.columns),
-                encoding=self.encoding,
+                **self.reading,
                 rows=rows,
             )
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from finetune.cli.command import Command
-from finetune.cli.output import TableFormat, error_line, print_tables, show
+from finetune.cli.options import FormatOption
+from finetune.cli.output import error_line, print_tables, show
 from finetune.types import UserError, abbreviated, quantity
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipes(Command):
+class Recipes(FormatOption, Command):
     """List the recipes, the scores they expect, and the scores of your runs of them.
 
     Examples:
@@ -24,9 +25,6 @@ class Recipes(Command):
     """Folder of recipes, with its subfolders; if there is no `recipes` here, the packaged ones."""
     runs: str = "runs"
     """Folder of your runs; each run records the recipe that it followed."""
-    format: TableFormat = "table"
-    """Print a text for reading; or one row for each expected score and each run of it, as CSV or
-    JSON with all digits, LaTeX (booktabs) or Markdown."""
 
     def run(self) -> None:
         """Print the recipes; raises UserError at the end if one cannot be read."""

@@ -9,12 +9,13 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
+from finetune.cli.options import OutOption
 from finetune.cli.output import show
 from finetune.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(Command):
+class Report(OutOption, Command):
     """Write an HTML page on a run or several: scores, curves, classes, calibration, errors.
 
     Examples:

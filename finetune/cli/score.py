@@ -12,6 +12,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
+from finetune.cli.options import DataOptions, FormatOption
 from finetune.cli.output import TableFormat, print_tables, show
 from finetune.cli.predict import Predict
 from finetune.config.tasks import column_map
@@ -19,7 +20,7 @@ from finetune.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score(Command):
+class Score(FormatOption, DataOptions, Command):
     """Score predictions against gold labels, a model on a file, or print the scores of a run.
 
     Examples:
@@ -36,15 +37,9 @@ class Score(Command):
     data: str | None = None
     """File with gold labels that the model predicts first, such as another test set."""
     format: TableFormat = "json"
-    """Print JSON or CSV with all digits, or a table as text, LaTeX (booktabs) or Markdown."""
     positive: str | None = None
     """Positive class of `f1`, if there are two labels. Unset is the class of the run, else a choice
     by name as in training, else the rarer class of gold."""
-    columns: tuple[str, ...] = ()
-    """Columns of the gold file if their names are not recognized, as `role=column`."""
-    encoding: str = "utf-8"
-    """Text encoding of the gold file, and of predictions in columns, such as
-    `cp1252`, `utf-16` or `gb18030`. Predictions in JSON Lines are UTF-8."""
 
     def run(self) -> None:
         """Print the metrics."""
@@ -72,7 +67,7 @@ class Score(Command):
             Predict(
                 folder=self.predictions,
                 file=data,
-                output=str(predictions),
+                out=str(predictions),
                 columns=self.columns,
                 encoding=self.encoding,
             ).run()

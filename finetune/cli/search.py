@@ -13,7 +13,8 @@ import tyro
 from tyro.conf import Positional, UseAppendAction, arg
 
 from finetune.cli.command import Command
-from finetune.cli.output import TableFormat, print_tables, quiet_libraries, show
+from finetune.cli.options import FormatOption
+from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import TaskCommand, report_run, require_unset, score_lines
 from finetune.types import UserError, quantity
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class SearchOptions(FormatOption):
     """Options of `finetune search`, besides the options of the task."""
 
     space: UseAppendAction[tuple[tuple[str, ...], ...]] = ()
@@ -39,8 +40,6 @@ class SearchOptions:
     (`median`), or not among the best third after 1, 3, 9, … epochs (`halving`)."""
     keep_models: bool = False
     """Keep the weights of all finished trials, not only of the best."""
-    format: TableFormat = "table"
-    """Print the trials as text, CSV or JSON with all digits, LaTeX (booktabs) or Markdown."""
 
 
 @dataclass(frozen=True, kw_only=True)

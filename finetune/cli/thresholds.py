@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
-from finetune.cli.output import FormatOption, print_tables, show
+from finetune.cli.options import FormatOption
+from finetune.cli.output import print_tables, show
 from finetune.types import UserError
 
 if TYPE_CHECKING:

@@ -152,7 +152,7 @@ def export_onnx(
     export = _export_of(task, source)
     if output.is_file() or (output.exists() and any(output.iterdir())):
         problem = "is a file" if output.is_file() else "is not empty"
-        raise UserError(f"--output {output}: {problem}: name a new folder.")
+        raise UserError(f"--out {output}: {problem}: name a new folder.")
     validation = validation_examples(task, source, data) if int8 else []
     head = task.head(source).eval()
     if part := head.encoder.family.reads_padding:

@@ -34,7 +34,8 @@ def main(folder: str | Path, arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--text", action="append", help="a text; may be repeated")
     parser.add_argument("--pair", help="the second text, for a model of pairs")
     parser.add_argument("--file", help=f"a file: {', '.join(SUFFIXES)}; - is standard input")
-    parser.add_argument("--output", help="the file to write JSON Lines to, in place of printing")
+    parser.add_argument("--out", help="the file to write JSON Lines to, in place of printing")
+    parser.add_argument("--output", dest="out", help=argparse.SUPPRESS)  # its name until now
     parser.add_argument("--threads", type=int, help="threads of one operation")
     given = parser.parse_args(arguments)
     if given.text and given.file:
@@ -50,7 +51,7 @@ def main(folder: str | Path, arguments: Sequence[str] | None = None) -> None:
             found = model.file(given.file)
         else:
             found = model.lines(sys.stdin)
-        with _opened(given.output) as output:
+        with _opened(given.out) as output:
             for line in found:
                 print(line, file=output)
     except UserError as error:

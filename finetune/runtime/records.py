@@ -27,7 +27,7 @@ LARGEST_SHEET, LONGEST_CELL = 1_048_576, 32_767
 """Rows of a worksheet, and characters of a cell."""
 
 
-def require_suffix(path: str | Path, legal: Iterable[str], option: str = "--output") -> str:
+def require_suffix(path: str | Path, legal: Iterable[str], option: str = "--out") -> str:
     """Return the suffix of a file to write, in lower case; UserError if it names another format.
 
     Pipes and devices have the first of the legal suffixes.

@@ -237,7 +237,7 @@ def test_relations_and_discontinuous_spans_are_counted(tmp_path):
     (tmp_path / "in" / "a.txt").write_text("one two three")
     (tmp_path / "in" / "a.ann").write_text("T1\tX 0 3;8 13\tone three\nR1\tr Arg1:T1 Arg2:T1\n")
     out = tmp_path / "out.jsonl"
-    outcome = run("convert", tmp_path / "in", "--to", "doccano", "--output", out)
+    outcome = run("convert", tmp_path / "in", "--to", "doccano", "--out", out)
     assert outcome.code == 0
     assert "1 row with discontinuous spans: read from the first start to the last" in outcome.err
     assert "1 line of .ann files without text not read" in outcome.err
@@ -245,9 +245,9 @@ def test_relations_and_discontinuous_spans_are_counted(tmp_path):
     row = {"id": "r", "text": "a b", "spans": [[0, 1, "X"]], "relations": [[0, 0, "x"]]}
     notes = read_annotations(write([row], tmp_path / "related.jsonl")).notes
     assert notes == ["1 row with relations between spans: the relations are not written (r)"]
-    outcome = run("convert", out, "--to", "jsonl", "--output", out)
+    outcome = run("convert", out, "--to", "jsonl", "--out", out)
     assert outcome.code == 2 and "would overwrite the input" in outcome.err
-    outcome = run("convert", out, "--to", "brat", "--output", tmp_path / "in")
+    outcome = run("convert", out, "--to", "brat", "--out", tmp_path / "in")
     assert outcome.code == 2 and "name an empty or absent folder" in outcome.err
 
 

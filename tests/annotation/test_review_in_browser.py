@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     suspects[4]["suggested"] = "neutral"
     write_jsonl(place / "suspects.jsonl", suspects)
-    outcome = run("review", place / "suspects.jsonl", "--output", place / "page.html")
+    outcome = run("review", place / "suspects.jsonl", "--out", place / "page.html")
     assert outcome.code == 0, outcome.err
     return place
 
@@ -76,7 +76,7 @@ def test_decisions(open_page: Any, folder: Path, tmp_path: Path):
         tmp_path / "decisions.jsonl",
         "--to",
         "jsonl",
-        "--output",
+        "--out",
         output,
     )
     assert "note: 3 decisions applied, 2 rows changed" in outcome.err
@@ -122,7 +122,7 @@ def test_suggestions_label_what_has_no_label(tmp_path: Path):
         }
     ]
     write_jsonl(tmp_path / "next.jsonl", rows)
-    outcome = run("review", tmp_path / "next.jsonl", "--output", tmp_path / "page.html")
+    outcome = run("review", tmp_path / "next.jsonl", "--out", tmp_path / "page.html")
     assert outcome.code == 0, outcome.err
     decision = {"text": "t ||| u", "given": None, "decision": "other", "label": "y", "id": 7}
     gone = decision | {"text": "gone", "id": 8}
@@ -134,7 +134,7 @@ def test_suggestions_label_what_has_no_label(tmp_path: Path):
         tmp_path / "decisions.jsonl",
         "--to",
         "jsonl",
-        "--output",
+        "--out",
         tmp_path / "labeled.jsonl",
     )
     assert "1 decision applied, 1 row changed" in outcome.err
@@ -156,17 +156,17 @@ def test_several_labels_and_refusals(tmp_path: Path):
         tmp_path / "decisions.jsonl",
         "--to",
         "jsonl",
-        "--output",
+        "--out",
         tmp_path / "out.jsonl",
     )
     assert json.loads((tmp_path / "out.jsonl").read_text())["label"] == ["b", "c"]
     write_jsonl(
         tmp_path / "words.jsonl", [{"given": "O", "suggested": "B-X", "kind": "word", "text": "t"}]
     )
-    outcome = run("review", tmp_path / "words.jsonl", "--output", tmp_path / "page.html")
+    outcome = run("review", tmp_path / "words.jsonl", "--out", tmp_path / "page.html")
     assert outcome.code == 2
     assert "words.jsonl:1: nothing to review" in outcome.err
-    outcome = run("review", tmp_path, "--output", tmp_path / "page.html")
+    outcome = run("review", tmp_path, "--out", tmp_path / "page.html")
     assert "a folder: name a file in it" in outcome.err
 
 
@@ -216,7 +216,7 @@ def spans(tmp_path_factory: pytest.TempPathFactory) -> Path:
             | ({"spans": marked} if row["gold"] else {})
         )
     write_jsonl(place / "data.jsonl", data)
-    outcome = run("review", place / "predictions.jsonl", "--output", place / "page.html")
+    outcome = run("review", place / "predictions.jsonl", "--out", place / "page.html")
     assert "wrote 3 texts to decide on" in outcome.err  # one is predicted as labeled
     return place
 
@@ -280,7 +280,7 @@ def test_spans(open_page: Any, spans: Path, tmp_path: Path):
         tmp_path / "decisions.jsonl",
         "--to",
         "jsonl",
-        "--output",
+        "--out",
         output,
     )
     assert "note: 3 decisions applied, 2 rows changed" in outcome.err, outcome.err
@@ -301,7 +301,7 @@ def test_tags_and_several_labels(open_page: Any, tmp_path: Path):
     gold = {"tags": ["DET", "NOUN", "VERB"]}
     row = {"id": 0, "words": ["the", "b", "runs"], "tags": ["DET", "NOUN", "NOUN"], "gold": gold}
     write_jsonl(tmp_path / "tags.jsonl", [row])
-    run("review", tmp_path / "tags.jsonl", "--output", tmp_path / "tags.html")
+    run("review", tmp_path / "tags.jsonl", "--out", tmp_path / "tags.html")
     page = open_page(tmp_path / "tags.html")
     assert page.locator("[data-side=suggested] mark.differs").inner_text() == "runsNOUN"
     page.locator("#text [data-word='0']").click()
@@ -317,7 +317,7 @@ def test_tags_and_several_labels(open_page: Any, tmp_path: Path):
     }
     row = {"id": 0, "text": "t", "label": ["b", "a"], "scores": {"a": 0.9, "b": 0.8, "c": 0.1}}
     write_jsonl(tmp_path / "labels.jsonl", [row, row | {"gold": ["a", "b"]}, row | {"gold": ["c"]}])
-    run("review", tmp_path / "labels.jsonl", "--output", tmp_path / "labels.html", "--labels", "z")
+    run("review", tmp_path / "labels.jsonl", "--out", tmp_path / "labels.html", "--labels", "z")
     page = open_page(tmp_path / "labels.html")
     assert page.locator("#labels button").all_inner_texts()[3] == "z (4)"
     page.keyboard.press("3")
@@ -333,7 +333,7 @@ def test_tags_and_several_labels(open_page: Any, tmp_path: Path):
 def test_thousands_of_texts(open_page: Any, tmp_path: Path):
     row = prediction(0, [(0, 2, "A")], [(1, 2, "B")])
     write_jsonl(tmp_path / "many.jsonl", [row | {"id": n} for n in range(5000)])
-    run("review", tmp_path / "many.jsonl", "--output", tmp_path / "page.html")
+    run("review", tmp_path / "many.jsonl", "--out", tmp_path / "page.html")
     page = open_page(tmp_path / "page.html")
     milliseconds = page.evaluate("""() => {
         const press = (key) => document.dispatchEvent(new KeyboardEvent("keydown", {key}));

@@ -107,14 +107,14 @@ def test_command(folders: dict[str, Path], task: str, tmp_path):
     data = folders[task].parent / f"data-{task}" / "train.jsonl"
     output = tmp_path / "next.jsonl"
     arguments = ["suggest", folders[task], "--file", data, "--number", "4"]
-    outcome = run(*arguments, "--output", output)
+    outcome = run(*arguments, "--out", output)
     assert outcome.code == 0, outcome.err
     rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
     assert len(rows) == 4
     assert all(0 <= row["uncertainty"] for row in rows)
     assert run(*arguments).out == output.read_text("utf-8")
     converted = tmp_path / "tasks.json"
-    outcome = run("convert", output, "--to", "label-studio", "--output", converted)
+    outcome = run("convert", output, "--to", "label-studio", "--out", converted)
     assert outcome.code == 0, outcome.err
     tasks = json.loads(converted.read_text("utf-8"))
     assert all(each["predictions"] and not each["annotations"] for each in tasks)

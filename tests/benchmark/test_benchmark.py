@@ -117,10 +117,10 @@ def test_exported_graphs(checkpoint: Path, tmp_path: Path) -> None:
         assert not one or 0 < row["p50_milliseconds"] <= row["p95_milliseconds"]
     source, run_folder = "examples/data/sentiment", tmp_path / "run"
     run("classify", "--model", checkpoint, "--data", source, "--steps", "1", "--out", run_folder)
-    outcome = run("bench", "--size", "small", "--phases", "onnx", "--run-folder", run_folder)
+    outcome = run("bench", "--size", "small", "--phases", "onnx", run_folder)
     assert outcome.code == 0, outcome.err
     assert "p95 ms" in outcome.out and "onnx-int8" in outcome.out
-    refused = run("bench", "--run-folder", run_folder)
+    refused = run("bench", run_folder)
     assert refused.code == 2 and "--phases onnx alone" in refused.err
 
 

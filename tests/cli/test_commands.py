@@ -171,7 +171,7 @@ def test_files_have_one_answer_for_each_row(
     assert outcome.code == 0, outcome.err
     assert [record["id"] for record in records(outcome.out)] == [0, 1, 2, 3]
     output = tmp_path / "out.jsonl"
-    assert run("predict", place / task, "--file", path, "--output", output).out == ""
+    assert run("predict", place / task, "--file", path, "--out", output).out == ""
     assert output.read_text(encoding="utf-8") == outcome.out
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([name, "out.jsonl"])
 
@@ -196,9 +196,7 @@ def test_words_in_columns_keep_their_words(
 
 
 def test_standard_input(place: Path, outcomes: dict[str, Outcome]):
-    plain = run(
-        "predict", place / "classify", "--file", "-", "--output", "-", stdin=b"one\n\ntwo\n"
-    )
+    plain = run("predict", place / "classify", "--file", "-", "--out", "-", stdin=b"one\n\ntwo\n")
     assert [record["id"] for record in records(plain.out)] == [0, 1, 2]
     rows = b'{"premise": "Ana sings", "hypothesis": "she does"}\n' * 2
     assert len(records(run("predict", place / "nli", "--file", "-", stdin=rows).out)) == 2
@@ -220,16 +218,16 @@ def test_predictions_for_a_spreadsheet(
         assert {name: joined[known[name]] for name in row} == row
     outcome = run("predict", place / task, "--file", path, "--format", "csv")
     table = list(csv.DictReader(io.StringIO(outcome.out)))
-    assert run("predict", place / task, "--file", path, "--output", tmp_path / "p.csv").code == 0
+    assert run("predict", place / task, "--file", path, "--out", tmp_path / "p.csv").code == 0
     assert (tmp_path / "p.csv").read_text("utf-8").splitlines() == outcome.out.splitlines()
     for suffix in (".tsv", ".xlsx", ".parquet"):
         output = tmp_path / f"p{suffix}"
-        assert run("predict", place / task, "--file", path, "--output", output).code == 0
+        assert run("predict", place / task, "--file", path, "--out", output).code == 0
         found = read_text_file(str(output), columns={"text": "note"}, pair=False, labels=False)
         assert [each.key for each in found] == [
             f"{'-n' if suffix != '.tsv' else chr(39) + '-n'}{n}" for n in range(5)
         ]
-    refused = run("predict", place / task, "--file", path, "--output", tmp_path / "p.pdf")
+    refused = run("predict", place / task, "--file", path, "--out", tmp_path / "p.pdf")
     assert refused.code == 2 and "the suffix names the format: one of .jsonl" in refused.err
     assert [row["id"] for row in table] == [f"'-n{n}" for n in range(5)]
     assert [row["note"] for row in table] == [f"'{row['note']}" for row in rows]

@@ -164,7 +164,7 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
                 "bank",
                 "--file",
                 texts,
-                "--output",
+                "--out",
                 folder / "m.csv",
                 "--method=pca",
             ]
@@ -182,9 +182,9 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
         ],
         "wic": [["wic", "--model", encoder, "--data", folder / "wic", "--out", out / "wic"]],
         "perplexity": [["perplexity", m, "--text", "a b"] for m in (encoder, runs["pretrain"])],
-        "vocabulary": [["vocabulary", texts, "--for", encoder, "--output", out / "v", "--size=60"]],
+        "vocabulary": [["vocabulary", texts, "--for", encoder, "--out", out / "v", "--size=60"]],
         "serve": [["serve", runs["classify"], "--port=0"]],
-        "export": [["export", runs["classify"], "--output", out / "x"]],
+        "export": [["export", runs["classify"], "--out", out / "x"]],
         "suggest": [["suggest", runs["classify"], "--file", texts, "--number=2"]],
         "thresholds": [["thresholds", runs["classify"], "--dry-run"]],
         "distill": [

@@ -47,7 +47,7 @@ def test_predict_divides_the_texts(place: Path):
     texts = ["What a film.", "Dull and slow.", "What a film.", "word " * 60, "It rained."]
     table.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     expected = run("predict", place / "run", "--file", table)
-    first, second = both("predict", place / "run", "--file", table, "--output", place / "out")
+    first, second = both("predict", place / "run", "--file", table, "--out", place / "out")
     assert (first[:2], second) == ((0, ""), (0, "", ""))
     assert "1 text cut" in first[2] and "1 text cut" in expected.err
     rows, others = (

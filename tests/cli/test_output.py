@@ -63,7 +63,7 @@ def test_a_file_appears_when_it_is_complete(tmp_path: Path):
     assert path.read_text("utf-8") == '{"id": 1}\n'
     with pytest.raises(UserError, match="its folder does not exist"), open_records(f"{path}/x/y"):
         pass
-    with pytest.raises(UserError, match="--output -: name a file"), open_records("-"):
+    with pytest.raises(UserError, match="--out -: name a file"), open_records("-"):
         pass
 
 

@@ -237,7 +237,7 @@ def test_commands():
     rejected(run("predict"), "Missing from finetune predict: RUN")
     one_line(run("predict", "x"), "either --text or --file")
     one_line(run("score", "x"), "x: name the file of gold labels too")
-    rejected(run("export", "x"), "Missing from finetune export", "--output STR")
+    rejected(run("export", "x"), "Missing from finetune export", "--out STR")
     rejected(run("compare", "x"), "Missing from finetune compare: B")
     one_line(run("report"), "report needs the folder of a run")
 
@@ -317,10 +317,10 @@ def test_outputs_that_are_inputs(place: Path, tmp_path: Path):
     (texts := tmp_path / "texts.txt").write_text("good\nbad\n")
     os.link(texts, linked := tmp_path / "linked.jsonl")
     for output in (texts, linked):
-        command = ("predict", place / "classify", "--file", texts, "--output", output)
-        one_line(run(*command), f"--output {output} would overwrite the input {texts}")
+        command = ("predict", place / "classify", "--file", texts, "--out", output)
+        one_line(run(*command), f"--out {output} would overwrite the input {texts}")
     weights = place / "classify" / "best" / "model.safetensors"
-    one_line(run("predict", place / "classify", "--text", "a", "--output", weights), "overwrite")
+    one_line(run("predict", place / "classify", "--text", "a", "--out", weights), "overwrite")
     one_line(run("report", place / "classify", "--out", texts), "exists, with other content")
     one_line(
         run(
@@ -458,9 +458,9 @@ def test_predict(place: Path, tmp_path: Path):
         "second text",
     )
     one_line(run("predict", place / "classify", "--file", tmp_path / "x"), "x does not exist")
-    one_line(run("predict", place / "classify", "--text", "a", "--output", tmp_path), "is a folder")
+    one_line(run("predict", place / "classify", "--text", "a", "--out", tmp_path), "is a folder")
     one_line(
-        run("predict", place / "classify", "--text", "a", "--output", tmp_path / "x" / "y"),
+        run("predict", place / "classify", "--text", "a", "--out", tmp_path / "x" / "y"),
         "its folder does not exist",
     )
     (tmp_path / "latin.txt").write_bytes("first\ncafé\n".encode("latin1"))
@@ -469,7 +469,7 @@ def test_predict(place: Path, tmp_path: Path):
         place / "classify",
         "--file",
         tmp_path / "latin.txt",
-        "--output",
+        "--out",
         tmp_path / "answers.jsonl",
     )
     one_line(answers, "latin.txt:2", "not UTF-8")

@@ -23,7 +23,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def test_quiet_prints_results_and_errors_only(texts: Path):
-    command = ("convert", texts, "--to", "jsonl", "--output", texts.parent / "out.jsonl")
+    command = ("convert", texts, "--to", "jsonl", "--out", texts.parent / "out.jsonl")
     assert run(*command).err and run(*command, "--quiet") == (0, "", "")
     shown = run("check", texts, "--quiet")
     assert shown.code == 0 and "warning" in shown.out

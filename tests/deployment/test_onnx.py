@@ -159,7 +159,7 @@ def test_probabilities_are_those_of_predict(tmp_path: Path) -> None:
 
 def test_command(tmp_path: Path) -> None:
     place, graph = saved(tmp_path, "tag", label_subwords="all"), tmp_path / "new" / "graph"
-    outcome = run("export", place, "--output", graph)
+    outcome = run("export", place, "--out", graph)
     assert outcome.code == 0 and outcome.err == ""
     difference, size = outcome.out.splitlines()
     assert difference.startswith("largest difference to torch: ")
@@ -180,11 +180,11 @@ def test_an_empty_folder_may_stand_there(tmp_path: Path) -> None:
     before = {path.name for path in tmp_path.iterdir()}
     (tmp_path / "graph").mkdir()
     export.export_onnx(place / "best", tmp_path / "graph")
-    one_line(run("export", place, "--output", tmp_path / "graph"), "is not empty", "new folder")
-    one_line(run("export", place, "--output", place), "is not empty")
+    one_line(run("export", place, "--out", tmp_path / "graph"), "is not empty", "new folder")
+    one_line(run("export", place, "--out", place), "is not empty")
     (tmp_path / "file").write_text("")
-    one_line(run("export", place, "--output", tmp_path / "file"), "is a file")
-    one_line(run("export", place, "--output", tmp_path / "file" / "x"), "could not be written")
+    one_line(run("export", place, "--out", tmp_path / "file"), "is a file")
+    one_line(run("export", place, "--out", tmp_path / "file" / "x"), "could not be written")
     assert {path.name for path in tmp_path.iterdir()} == {*before, "graph", "file"}
 
 
@@ -195,9 +195,9 @@ def test_what_no_graph_can_answer(tmp_path: Path) -> None:
         ("nli", {"pair_encoder": "bi"}, ("apart", "without --pair-encoder")),
     ):
         place = saved(tmp_path, task, **settings)
-        one_line(run("export", place, "--output", tmp_path / "graph"), *parts, "finetune predict")
-    one_line(run("export", tmp_path / "absent", "--output", tmp_path / "graph"), "no such folder")
-    for incomplete in (("export", "--output", tmp_path / "graph"), ("export", tmp_path)):
+        one_line(run("export", place, "--out", tmp_path / "graph"), *parts, "finetune predict")
+    one_line(run("export", tmp_path / "absent", "--out", tmp_path / "graph"), "no such folder")
+    for incomplete in (("export", "--out", tmp_path / "graph"), ("export", tmp_path)):
         assert run(*incomplete).code == 2
     assert not list(tmp_path.glob("graph*"))
 
@@ -207,7 +207,7 @@ def test_packages_that_are_missing(
     package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    outcome = run("export", tmp_path, "--output", tmp_path / "graph")
+    outcome = run("export", tmp_path, "--out", tmp_path / "graph")
     one_line(outcome, f'export needs {package}: pip install "{package}>=1.')
 
 
@@ -222,7 +222,7 @@ def test_a_graph_that_answers_otherwise_is_not_kept(
             return super().forward(*inputs) + wrong
 
     monkeypatch.setattr(export, "Logits", Wrong)
-    outcome = run("export", place, "--output", tmp_path / "graph")
+    outcome = run("export", place, "--out", tmp_path / "graph")
     one_line(outcome, "bert models cannot be exported", "are off by", "finetune predict")
     assert not list(tmp_path.glob("graph*"))
 
@@ -246,7 +246,7 @@ def test_a_family_that_cannot_be_traced(tmp_path: Path) -> None:
         AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "longformer")
     tokenizer.save_pretrained(tmp_path / "longformer")
     place = saved(tmp_path, "classify", "longformer", max_length=40)
-    outcome = run("export", place, "--output", tmp_path / "graph")
+    outcome = run("export", place, "--out", tmp_path / "graph")
     one_line(outcome, "longformer models cannot be exported", "finetune predict")
     assert not list(tmp_path.glob("graph*"))
 
@@ -335,7 +335,7 @@ def test_the_export_predicts_alone(task: str, tmp_path: Path) -> None:
     settings = {"crf": True} if task == "tag" else {}
     place = saved(tmp_path, task, max_length=20, precision="fp32", **settings)
     graph = tmp_path / "graph"
-    assert run("export", place, "--output", graph).code == 0
+    assert run("export", place, "--out", graph).code == 0
     lines = [item if isinstance(item, str) else json.dumps(item) for item in SENTENCES]
 
     def predictor(text: str) -> subprocess.CompletedProcess[str]:
@@ -397,7 +397,7 @@ def data_of(folder: Path) -> Path:
 def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = saved(tmp_path, "classify", data=IN_MEMORY)
     data, graph = data_of(tmp_path / "data"), tmp_path / "graph"
-    command = ("export", place, "--output", graph, "--int8")
+    command = ("export", place, "--out", graph, "--int8")
     one_line(run(*command), "data in memory", "--data")
     one_line(run(*command[:-1], "--max-loss", "1"), "--max-loss applies to --int8")
     one_line(run(*command, "--data", data, "--max-loss", "-1"), "--max-loss must be 0 or more")
@@ -525,7 +525,7 @@ def test_files_are_read_as_predict_does(suffix: str, tmp_path: Path, capsys) -> 
         path.write_text("\n".join(lines) if suffix == "jsonl" else f"[{', '.join(lines)}]")
     done = run("predict", place, "--file", path)
     expected = [json.loads(line) for line in done.out.splitlines()]
-    predictor_command.main(graph, ["--file", str(path), "--output", str(tmp_path / "out.jsonl")])
+    predictor_command.main(graph, ["--file", str(path), "--out", str(tmp_path / "out.jsonl")])
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert len(found) == 4
     for one, other in zip(found, expected, strict=True):
@@ -567,7 +567,7 @@ def test_help_and_errors_of_the_predictor(tmp_path: Path, capsys) -> None:
     (tmp_path / "broken.jsonl").write_text('{"text": "a"}\n{"text": 3\n')
     with pytest.raises(SystemExit):
         predictor_command.main(
-            graph, ["--file", str(tmp_path / "broken.jsonl"), "--output", str(kept)]
+            graph, ["--file", str(tmp_path / "broken.jsonl"), "--out", str(kept)]
         )
     assert kept.read_text() == "of an earlier run\n", "a file appears when it is complete"
     assert not list(tmp_path.glob(".out*"))
@@ -599,7 +599,7 @@ def test_int8_is_not_measured_on_data_that_say_nothing(tmp_path: Path) -> None:
         "classify", "--model", model, "--data", save_data, "--steps", "1", "--out", tmp_path / "run"
     )
     assert trained.code == 0, trained.err
-    command = ("export", tmp_path / "run", "--output", tmp_path / "graph", "--int8")
+    command = ("export", tmp_path / "run", "--out", tmp_path / "graph", "--int8")
     other = [{"text": "anna", "label": "maybe"}, {"text": "smith", "label": "never"}]
     write_jsonl(tmp_path / "other.jsonl", other)
     one_line(

@@ -152,7 +152,7 @@ sys.meta_path.insert(0, Block())
 
 def test_an_export_is_served_without_torch(trained: Path, tmp_path: Path):
     pytest.importorskip("onnx")
-    assert run("export", trained, "--output", tmp_path / "graph").code == 0
+    assert run("export", trained, "--out", tmp_path / "graph").code == 0
     digest = hashlib.sha256((tmp_path / "graph" / "model.onnx").read_bytes()).hexdigest()
     texts = ["a lovely room", "", "dull and cold " * 30]
     expected = [p.record() for p in finetune.load(trained).predict(texts)]

@@ -204,7 +204,7 @@ def saved_cases() -> Iterator[Case]:  # noqa: C901
     """Files that the toolkit has written itself, damaged or edited."""
     models = {
         "predict": ("predict", "classify", "--text=a"),
-        "export": ("export", "classify", "--output=graph"),
+        "export": ("export", "classify", "--out=graph"),
         "init": ("classify", *SMALL, "--init-from=classify", "--data=texts", "--out=new"),
     }
     for file in ("finetune.json", "config.json", "tokenizer.json", "model.safetensors"):

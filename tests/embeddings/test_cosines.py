@@ -150,7 +150,7 @@ def test_command(place: Path, tmp_path: Path) -> None:
         place / "corpus.txt",
         "--save-standardizer",
         saved,
-        "--output",
+        "--out",
         out,
         "--resamples",
         "50",
@@ -178,7 +178,7 @@ def test_command(place: Path, tmp_path: Path) -> None:
     assert scored.code == 0, scored.err
     assert json.loads(scored.out)["spearman"] == pytest.approx(z["scores"]["spearman"]["value"])
     other = tmp_path / "raw.jsonl"
-    assert run("similarity", model, "--data", data, "--output", other).code == 0
+    assert run("similarity", model, "--data", data, "--out", other).code == 0
     compared = run(
         "compare", out, other, "--metric", "spearman", "--resamples", "20", "--format", "json"
     )
@@ -223,7 +223,7 @@ def test_command_for_words_and_for_two_texts(place: Path) -> None:
         (("--data", "context", "--contexts", "corpus", "--num-contexts", "2"), "have contexts"),
         (("--data", "words", "--num-contexts", "2"), "needs --contexts CORPUS"),
         (("--data", "words", "--save-standardizer", "z.safetensors"), "needs --standardize CORPUS"),
-        (("--data", "words", "--combine", "none", "--output", "x.jsonl"), "one cosine of a pair"),
+        (("--data", "words", "--combine", "none", "--out", "x.jsonl"), "one cosine of a pair"),
     ],
 )
 def test_errors_of_use(arguments: tuple[str, ...], message: str, place: Path) -> None:

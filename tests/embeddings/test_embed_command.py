@@ -80,7 +80,7 @@ def test_command(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "".join(json.dumps({"id": f"n{i}", "text": t}) + "\n" for i, t in enumerate(TEXTS))
     )
     model, out = str(place / "bert"), tmp_path / "out.npy"
-    outcome = run("embed", model, "--file", str(file), "--output", str(out), "--max-length", "30")
+    outcome = run("embed", model, "--file", str(file), "--out", str(out), "--max-length", "30")
     assert outcome.code == 0, outcome.err
     assert f"wrote {out} and {tmp_path / 'out.rows.jsonl'}: 6 x {WIDTH}" in outcome.err
     assert "1 input of more than 30 tokens read in several windows" in outcome.err
@@ -96,8 +96,8 @@ def test_command(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert lines[0]["offsets"] == [[0, 1], [2, 5]]
     for wrong, message in (
         (["--layers", "12"], "legal are last, last4, all and numbers"),
-        (["--output", str(tmp_path / "x.txt")], "the suffix names the format"),
-        (["--output", str(tmp_path / "none" / "x.npy")], "its folder does not exist"),
+        (["--out", str(tmp_path / "x.txt")], "the suffix names the format"),
+        (["--out", str(tmp_path / "none" / "x.npy")], "its folder does not exist"),
     ):
         outcome = run("embed", model, "--text", "a", *wrong)
         assert outcome.code == 2 and message in outcome.err

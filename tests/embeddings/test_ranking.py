@@ -102,7 +102,7 @@ def test_single_texts_are_refused(place: Path):
 
 def test_other_uses_of_the_model(place: Path, tmp_path: Path):
     """No ONNX graph; its encoder starts other runs; the README names what loads it."""
-    export = run("export", place / "bi", "--output", tmp_path / "onnx")
+    export = run("export", place / "bi", "--out", tmp_path / "onnx")
     assert export.code == 2 and "reads the texts of a pair apart" in export.err
     readme = (place / "bi" / "README.md").read_text("utf-8")
     assert "finetune.load(" in readme and "pipeline(" not in readme

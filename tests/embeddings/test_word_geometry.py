@@ -96,9 +96,9 @@ def test_command(place: Path, tmp_path: Path) -> None:
         place / "bert",
         "--data",
         place / "text.txt",
-        "--output",
+        "--out",
         page,
-        "--output",
+        "--out",
         figures,
         "--sentence",
         "<b>anna</b> saw a dog",
@@ -113,13 +113,11 @@ def test_command(place: Path, tmp_path: Path) -> None:
     printed = run("geometry", place / "mpnet", "--data", place / "text.txt", "--format", "json")
     assert json.loads(printed.out)["attention"]["reason"] and printed.code == 0
     page = tmp_path / "mpnet.html"
-    assert (
-        run("geometry", place / "mpnet", "--data", place / "text.txt", "--output", page).code == 0
-    )
+    assert run("geometry", place / "mpnet", "--data", place / "text.txt", "--out", page).code == 0
     assert "There is no analysis of attention: mpnet" in page.read_text()
     for options, message in (
         (("--texts", "1"), "--texts must be 2 or more"),
-        (("--output", tmp_path / "x.txt"), "one of .html, .json"),
+        (("--out", tmp_path / "x.txt"), "one of .html, .json"),
     ):
         outcome = run("geometry", place / "bert", "--data", place / "text.txt", *options)
         assert outcome.code == 2 and message in outcome.err

@@ -116,7 +116,7 @@ def trained_head(place: Path, model: str, rows: list[dict]) -> None:
             ("predict", str(out), "--file", str(place / "unmarked.jsonl")),
             "no column names the word",
         ),
-        (("export", str(out), "--output", str(place / "onnx")), "compares marked words"),
+        (("export", str(out), "--out", str(place / "onnx")), "compares marked words"),
         ((*train, "--pair-encoder", "poly"), "--marked-words: it applies to"),
         ((*train, "--long-text", "window"), "cut around their marked words"),
         ((*train, "--columns", "index=where"), "no column 'where'"),

@@ -34,9 +34,9 @@ def test_files_agree(place: Path):
         "die,bank",
         "--limit",
         "12",
-        "--output",
+        "--out",
         place / "a.json",
-        "--output",
+        "--out",
         place / "a.csv",
     )
     assert outcome.code == 0, outcome.err
@@ -67,7 +67,7 @@ def test_neighbors_are_those_of_the_vectors(place: Path):
         "die",
         "--layers",
         "last",
-        "--output",
+        "--out",
         output,
     )
     assert outcome.code == 0, outcome.err
@@ -84,7 +84,7 @@ def test_neighbors_are_those_of_the_vectors(place: Path):
 
 
 def test_a_picture_for_papers(place: Path):
-    outputs = "--output", place / "a.svg", "--output", place / "c.html"
+    outputs = "--out", place / "a.svg", "--out", place / "c.html"
     outcome = run(
         "map", place / "bert", "--file", DATA, "--word", "die,bank", "--limit", "12", *outputs
     )
@@ -115,7 +115,7 @@ def test_words_without_labels(place: Path):
         "die",
         "--method",
         "pca",
-        "--output",
+        "--out",
         place / "b.html",
     )
     assert outcome.code == 0, outcome.err
@@ -126,14 +126,14 @@ def test_words_without_labels(place: Path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--word", "die"), "map needs --output FILE"),
-        (("--word", "die", "--output", "x.txt"), "one of .html, .svg, .json, .csv"),
-        (("--word", "die", "--output", "x.png"), "a picture is written as .svg"),
-        (("--word", "dye", "--output", "x.csv"), "none of the 50 texts has it"),
-        (("--word", "die", "--limit", "0", "--output", "x.csv"), "--limit must be 1 or more"),
-        (("--word", "die", "--limit", "2", "--output", "x.csv"), "needs 3 points or more, not 2"),
-        (("--word", "die", "--layers", "9", "--output", "x.csv"), "legal are last, last4, all"),
-        (("--word", "die", "--output", "no/x.csv"), "its folder does not exist"),
+        (("--word", "die"), "map needs --out FILE"),
+        (("--word", "die", "--out", "x.txt"), "one of .html, .svg, .json, .csv"),
+        (("--word", "die", "--out", "x.png"), "a picture is written as .svg"),
+        (("--word", "dye", "--out", "x.csv"), "none of the 50 texts has it"),
+        (("--word", "die", "--limit", "0", "--out", "x.csv"), "--limit must be 1 or more"),
+        (("--word", "die", "--limit", "2", "--out", "x.csv"), "needs 3 points or more, not 2"),
+        (("--word", "die", "--layers", "9", "--out", "x.csv"), "legal are last, last4, all"),
+        (("--word", "die", "--out", "no/x.csv"), "its folder does not exist"),
     ],
 )
 def test_errors(options: tuple[str, ...], message: str, place: Path, monkeypatch):
@@ -147,6 +147,6 @@ def test_errors(options: tuple[str, ...], message: str, place: Path, monkeypatch
 def test_other_pages_are_kept(place: Path):
     output = place / "mine.html"
     output.write_text("my page")
-    outcome = run("map", place / "bert", "--file", DATA, "--word", "die", "--output", output)
+    outcome = run("map", place / "bert", "--file", DATA, "--word", "die", "--out", output)
     assert outcome.code == 2 and "exists, with other content" in outcome.err
     assert output.read_text() == "my page"

@@ -32,7 +32,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     words = {"labels": (data, "die"), "words": ("examples/data/words/senses.jsonl", "die,bank")}
     for name, (file, word) in words.items():
         output = place / f"{name}.html"
-        outcome = run("map", model, "--file", file, "--word", word, "--output", output)
+        outcome = run("map", model, "--file", file, "--word", word, "--out", output)
         assert outcome.code == 0, outcome.err
     return {name: place / f"{name}.html" for name in words}
 

@@ -102,9 +102,9 @@ def runs(folder: Path) -> dict[str, list[list[str | Path]]]:
         "distill": [one, student],
         "export": [
             one,
-            ["export", "OUT/one", "--output", "OUT/graph", "--int8", "--max-loss", "50"],
+            ["export", "OUT/one", "--out", "OUT/graph", "--int8", "--max-loss", "50"],
         ],
-        "perplexity": [["perplexity", model, "--file", texts, "--output", "OUT/predictions.jsonl"]],
+        "perplexity": [["perplexity", model, "--file", texts, "--out", "OUT/predictions.jsonl"]],
     }
 
 

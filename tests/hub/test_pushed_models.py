@@ -96,7 +96,7 @@ def test_commands(hub: Hub, place: Path, tmp_path: Path) -> None:
         ["predict", f"lab/classify@{old}", "--text", "a warm room"],
         ["embed", "lab/sentence", "--text", "a warm room"],
         ["perplexity", "lab/pretrain", "--text", "a warm room"],
-        ["export", "lab/tag", "--output", tmp_path / "exported"],
+        ["export", "lab/tag", "--out", tmp_path / "exported"],
         ["suggest", "lab/classify", "--file", gold, "--number=2"],
         ["thresholds", "lab/classify", "--dry-run"],
         ["compare", "lab/classify", place / "classify", "--gold", gold, "--resamples=10"],

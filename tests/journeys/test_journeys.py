@@ -125,7 +125,7 @@ def test_a_spreadsheet(journey: Journey) -> None:
         "--test-share 0.2 --epochs 6 --out runs/tickets"
     )
     assert "95% interval" in said and "F1 by label (examples): " in said
-    journey.run("finetune predict runs/tickets --file new.xlsx --output answers.xlsx")
+    journey.run("finetune predict runs/tickets --file new.xlsx --out answers.xlsx")
     sheet = openpyxl.load_workbook(journey.folder / "answers.xlsx").active
     header, first, blank = sheet.iter_rows(values_only=True)
     answers = [dict(zip(header, row, strict=True)) for row in (first, blank)]
@@ -207,9 +207,9 @@ def test_annotation_tools(journey: Journey) -> None:
     assert {(span["text"], span["label"]) for span in found["spans"]} >= {("Maria Keller", "PER")}
     write_jsonl(journey.folder / "new.jsonl", [{"id": "a", "text": "Ana Silva went to Rome ."}])
     journey.run(
-        "finetune predict runs/doccano --file new.jsonl --keep-columns --output suggested.jsonl"
+        "finetune predict runs/doccano --file new.jsonl --keep-columns --out suggested.jsonl"
     )
-    journey.run("finetune convert suggested.jsonl --to label-studio --output tasks.json")
+    journey.run("finetune convert suggested.jsonl --to label-studio --out tasks.json")
     (task,) = json.loads((journey.folder / "tasks.json").read_text(encoding="utf-8"))
     assert task["predictions"][0]["result"], "suggestions for Label Studio"
     assert len(journey.commands) == 6
@@ -222,7 +222,7 @@ def test_production(journey: Journey) -> None:
     write_jsonl(journey.folder / "validation.jsonl", rows[90:])
     data = "--data train=train.jsonl,validation=validation.jsonl"
     journey.run(f"finetune classify --model minilm {data} --epochs 6 --out runs/tickets")
-    journey.run("finetune export runs/tickets --output graph --int8 --max-loss 5")
+    journey.run("finetune export runs/tickets --out graph --int8 --max-loss 5")
     texts = ["The invoice for March is wrong", "The wifi is very slow in June"]
     done = subprocess.run(
         [sys.executable, "-m", "predictor"],

@@ -141,7 +141,7 @@ def test_vectors_that_are_not_finite(place: Path, tmp_path: Path) -> None:
             "--vectors",
             good,
             bad,
-            "--output",
+            "--out",
             tmp_path / "out",
         )
         assert outcome.code == 2 and f"{bad}:3" in outcome.err, outcome.err

@@ -132,7 +132,7 @@ def test_command_on_texts(place: Path, tmp_path: Path):
         place / "bert",
         "--file",
         texts,
-        "--output",
+        "--out",
         output,
         "--subwords",
         "--format",
@@ -166,7 +166,7 @@ def test_command_on_pairs(place: Path, tmp_path: Path):
         json.dumps({"text": a, "text_pair": b, "id": f"p{n}"}) for n, (a, b) in enumerate(pairs)
     ]
     file.write_text("\n".join(lines), encoding="utf-8")
-    done = run("perplexity", place / "bert", "--file", file, "--output", output, "--format", "json")
+    done = run("perplexity", place / "bert", "--file", file, "--out", output, "--format", "json")
     assert done.code == 0, done.err
     value, low, high = json.loads(done.out)["accuracy"]
     assert value == pytest.approx(np.mean([scores[a] > scores[b] for a, b in pairs]))
@@ -178,7 +178,7 @@ def test_command_on_pairs(place: Path, tmp_path: Path):
     assert run("perplexity", place / "bert", "--text", "a", "--pairs").code == 2
     plain = [json.dumps({"text": a, "text_pair": b}) for a, b in pairs]
     file.write_text("\n".join(plain), encoding="utf-8")
-    assert run("perplexity", place / "bert", "--file", file, "--output", output).code == 0
+    assert run("perplexity", place / "bert", "--file", file, "--out", output).code == 0
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [row["id"] for row in rows] == list(range(len(pairs)))
     two = run("perplexity", place / "bert", "--text", "a", "--text", "the train", "--pairs")

@@ -162,15 +162,13 @@ def test_errors_of_reading_are_not_hidden():
 def test_command(tmp_path: Path):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(LINES), encoding="utf-8")
-    done = run(
-        "vocabulary", texts, "--kind", "unigram", "--size", "5000", "--output", tmp_path / "v"
-    )
+    done = run("vocabulary", texts, "--kind", "unigram", "--size", "5000", "--out", tmp_path / "v")
     assert done.code == 0 and "asked for 5,000" in done.out
     record = json.loads((tmp_path / "v" / "vocabulary.json").read_text())
     assert record["size"] == len(AutoTokenizer.from_pretrained(tmp_path / "v"))
     assert record["fingerprint"][:12] in done.out
-    again = run("vocabulary", texts, "--output", tmp_path / "v")
+    again = run("vocabulary", texts, "--out", tmp_path / "v")
     assert again.code == 2 and "exists" in again.err
     for wrong in (["--vectors", "a.vec"], ["--dictionary", "d.txt"], ["--alpha", "2"]):
-        assert run("vocabulary", texts, "--output", tmp_path / "w", *wrong).code == 2
+        assert run("vocabulary", texts, "--out", tmp_path / "w", *wrong).code == 2
     assert not (tmp_path / "w").exists()

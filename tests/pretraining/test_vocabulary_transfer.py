@@ -138,7 +138,7 @@ def test_encoder_without_head(tmp_path: Path):
         tmp_path / "old",
         "--size",
         "420",
-        "--output",
+        "--out",
         tmp_path / "new",
     )
     assert done.code == 0, done.err

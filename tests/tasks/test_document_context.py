@@ -462,7 +462,7 @@ def test_documents_that_are_odd_are_told(place: Path):
 
 
 def test_what_goes_without_context(place: Path, outcomes: Any, tmp_path: Path):
-    exported = run("export", place / "tag", "--output", tmp_path / "onnx")
+    exported = run("export", place / "tag", "--out", tmp_path / "onnx")
     one_line(exported, "reads sentences in their document (--context)", "train without --context")
     where = ("--model", place / "bert", "--data", place / "data", "--out", tmp_path / "plain")
     assert run("tag", *where, *FLAGS).code == 0

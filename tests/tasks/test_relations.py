@@ -324,7 +324,7 @@ def test_entities_of_a_model_then_their_relations(place: Path, tmp_path: Path):
     config = RelationsConfig(**settings, out=str(relations))
     scores = fit(*load_task(config, "relations"), config).metrics["test"]
     gold = place / "data" / "test.jsonl"
-    main(["predict", str(entities), "--file", str(gold), "--output", str(tmp_path / "spans.jsonl")])
+    main(["predict", str(entities), "--file", str(gold), "--out", str(tmp_path / "spans.jsonl")])
     for source, output in (("spans.jsonl", "found.jsonl"), (gold, "given.jsonl")):
         main(
             [
@@ -332,7 +332,7 @@ def test_entities_of_a_model_then_their_relations(place: Path, tmp_path: Path):
                 str(relations),
                 "--file",
                 str(tmp_path / source),
-                "--output",
+                "--out",
                 str(tmp_path / output),
             ]
         )
@@ -350,7 +350,7 @@ def test_entities_of_a_model_then_their_relations(place: Path, tmp_path: Path):
     assert found.text == "Ana lives in Oslo and saw Quito" and found.spans == spans[0].spans
     assert [e.spans for e in read_gold(tmp_path / "found.jsonl")]
     for command in (
-        ["export", relations, "--output", tmp_path / "onnx"],
+        ["export", relations, "--out", tmp_path / "onnx"],
         ["serve", relations],
         ["distill", relations, "--model", "minilm"],
         ["suggest", relations, "--file", gold],

@@ -396,7 +396,7 @@ def test_run_folders(trained: dict[str, Path]) -> None:
     assert outcome.code == 0, outcome.err
     card = (trained["cls"] / "best" / "README.md").read_text()
     assert "SentenceTransformer(" in card and "library_name: sentence-transformers" in card
-    outcome = run("export", trained["cls"], "--output", str(trained["cls"].parent / "onnx"))
+    outcome = run("export", trained["cls"], "--out", str(trained["cls"].parent / "onnx"))
     assert outcome.code == 2 and "sentence encoders give vectors" in outcome.err
 
 

@@ -186,7 +186,7 @@ def test_predict_divides_a_sharded_model_and_the_texts(
         alone = run("predict", str(config.out), "--file", table).out
         expected = [json.loads(line) for line in alone.splitlines()]
         words = [*command(config, "")[:3], "predict", str(config.out), "--file", str(table)]
-        finish(start([*words, "--output", str(tmp_path / "out")], monkeypatch))
+        finish(start([*words, "--out", str(tmp_path / "out")], monkeypatch))
         found = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
         assert [row["label"] for row in found] == [row["label"] for row in expected]
         for row, other in zip(found, expected, strict=True):

@@ -9,13 +9,13 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
-from finetune.cli.output import TableFormat, print_tables, show
-from finetune.config.tasks import column_map
+from finetune.cli.options import DataOptions, FormatOption, ResampleOptions
+from finetune.cli.output import print_tables, show
 from finetune.types import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement(Command):
+class Agreement(FormatOption, ResampleOptions, DataOptions, Command):
     """Measure how far annotators agree: kappa of labels, F1 of spans, and confused labels.
 
     Examples:
@@ -26,16 +26,6 @@ class Agreement(Command):
     files: Annotated[Positional[tuple[str, ...]], arg(metavar="FILE")]
     """One file for each annotator, or one export that names the annotator of each row; any format
     of `finetune convert`."""
-    columns: tuple[str, ...] = ()
-    """Columns if their names are not recognized, as `role=column`."""
-    encoding: str = "utf-8"
-    """Text encoding of the files, such as `cp1252`, `utf-16` or `gb18030`."""
-    resamples: int = 10_000
-    """Number of bootstrap resamples for the intervals of F1."""
-    seed: int = 0
-    """Seed of the resamples."""
-    format: TableFormat = "table"
-    """Format of the tables."""
 
     def run(self) -> None:
         """Print the tables; notes go to standard error."""
@@ -51,7 +41,7 @@ class Agreement(Command):
         stems = [Path(file).stem for file in self.files]
         names = stems if len({*stems}) == len(stems) else self.files
         files = {
-            name: read_annotations(file, columns=column_map(self.columns), encoding=self.encoding)
+            name: read_annotations(file, **self.reading)
             for name, file in zip(names, self.files, strict=True)
         }
         found = measure_agreement(files, num_resamples=self.resamples, seed=self.seed)

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
+from finetune.cli.options import DataOptions
 from finetune.cli.output import check_output, show
-from finetune.config.tasks import column_map
 from finetune.runtime.files import is_free, replace_file, replace_folder
 from finetune.runtime.records import RECORD_SUFFIXES, with_same_columns, write_records
 from finetune.types import UserError, quantity
@@ -27,12 +27,12 @@ SUFFIXES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Convert(Command):
+class Convert(DataOptions, Command):
     """Convert annotated data, or predictions, to the format of an annotation tool or another.
 
     Examples:
-        finetune convert data.conll --to doccano --output data.jsonl
-        finetune convert export.json --to conll --output data.conll
+        finetune convert data.conll --to doccano --out data.jsonl
+        finetune convert export.json --to conll --out data.conll
     """
 
     source: Annotated[Positional[str], arg(metavar="SOURCE")]
@@ -51,15 +51,13 @@ class Convert(Command):
         "brat",
     ]
     """Format to write; in tables a cell with spans or several labels is JSON."""
-    output: str
+    out: str
     """File to write, with a suffix of the format; for brat a folder that is empty or absent."""
     columns: tuple[str, ...] = ()
     """Columns if their names are not recognized, as `role=column`; `spans=NAME` reads spans where
     a row has a label too."""
     decisions: str | None = None
     """Decisions from the page of `review`, to apply."""
-    encoding: str = "utf-8"
-    """Text encoding of the source, such as `cp1252`, `utf-16` or `gb18030`."""
 
     def run(self) -> None:
         """Write the output, and print its omissions."""
@@ -74,17 +72,15 @@ class Convert(Command):
             write_brat,
         )
 
-        output = Path(self.output)
+        output = Path(self.out)
         if self.to == "brat":
             if output.exists() and not (output.is_dir() and is_free(output)):
-                raise UserError(f"--output {output} exists: name an empty or absent folder.")
+                raise UserError(f"--out {output} exists: name an empty or absent folder.")
         else:
-            check_output(self.output, [Path(self.source)], SUFFIXES.get(self.to, [f".{self.to}"]))
+            check_output(self.out, [Path(self.source)], SUFFIXES.get(self.to, [f".{self.to}"]))
         decisions = None if self.decisions is None else read_decisions(Path(self.decisions))
         words = any("label" not in decision for decision in decisions or ())
-        annotations = read_annotations(
-            self.source, columns=column_map(self.columns), encoding=self.encoding, words=words
-        )
+        annotations = read_annotations(self.source, **self.reading, words=words)
         decided: list[str] = []
         if decisions is not None:
             annotations, decided = apply_decisions(annotations, decisions)

@@ -19,13 +19,13 @@ class Review(Command):
     """Write a page to click through suspected or suggested labels, tags and spans.
 
     Examples:
-        finetune review suspects.jsonl --output review.html
-        finetune review next.jsonl --output review.html --labels sports politics
+        finetune review suspects.jsonl --out review.html
+        finetune review next.jsonl --out review.html --labels sports politics
     """
 
     file: Annotated[Positional[str], arg(metavar="FILE")]
     """Suspects of `check --label-errors --out`, output of `suggest`, or predictions of a run."""
-    output: str
+    out: str
     """HTML file to write: one file that needs no network."""
     labels: tuple[str, ...] = ()
     """Labels to offer besides the labels of the file."""
@@ -36,12 +36,12 @@ class Review(Command):
         from finetune.data.files import read_lines
         from finetune.data.json_files import parse_json
 
-        path, output = Path(self.file), Path(self.output)
+        path, output = Path(self.file), Path(self.out)
         if not path.is_file():
             what = "a folder: name a file in it" if path.is_dir() else "no such file"
             raise UserError(f"{path}: {what}.")
-        check_output(self.output, [path])
-        require_replaceable(output, "<!doctype html", "--output")
+        check_output(self.out, [path])
+        require_replaceable(output, "<!doctype html", "--out")
         rows = [
             parse_json(line, f"{path}:{number}") for number, line in read_lines(str(path), path)
         ]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
+from finetune.cli.options import DataOptions, OutOption, SeedOption, SpeedOptions
 from finetune.cli.output import open_records, quiet_libraries, show
 from finetune.cli.predict import with_columns
-from finetune.config.tasks import column_map
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Suggest(Command):
+class Suggest(OutOption, SpeedOptions, SeedOption, DataOptions, Command):
     """Choose the unlabeled examples that are worth labeling next (active learning).
 
     Examples:
-        finetune suggest runs/topics --file unlabeled.txt --output next.jsonl
+        finetune suggest runs/topics --file unlabeled.txt --out next.jsonl
         finetune suggest runs/ner --file unlabeled.txt --number 100 --by uncertainty
     """
 
@@ -34,23 +34,10 @@ class Suggest(Command):
     """Unlabeled texts or words in any format of `predict`; `-` is standard input."""
     number: int = 50
     """Number of examples to choose."""
+    seed: int = 1
     by: Literal["both", "uncertainty", "diversity", "random"] = "both"
     """Uncertain predictions, diverse texts, or diverse ones among the uncertain; `random` is the
     baseline."""
-    output: str | None = None
-    """File to write, in the format of its suffix (.jsonl, .json, .csv, .tsv, .xlsx or .parquet):
-    the columns of the input with the prediction, for `finetune convert`. Unset prints JSON Lines.
-    """
-    seed: int = 1
-    """Seed of random choice, ties and clusters."""
-    columns: tuple[str, ...] = ()
-    """Columns if their names are not recognized, as `role=column`."""
-    encoding: str = "utf-8"
-    """Text encoding of the file, such as `cp1252`, `utf-16` or `gb18030`."""
-    batching: Literal["auto", "packed", "padded"] = "auto"
-    """Pack or pad sequences: changes speed only."""
-    max_tokens: int | None = None
-    """Tokens per forward pass: changes memory and speed only."""
 
     def run(self) -> None:
         """Write one line for each chosen example, the best first."""
@@ -62,7 +49,7 @@ class Suggest(Command):
         suggester = Suggester(self.folder, batching=self.batching, max_tokens=self.max_tokens)
         rows: dict[int, Mapping[str, Any]] = {}
         examples = self._examples(suggester.model.task, rows)
-        with open_records(self.output, [Path(self.file)]) as write:
+        with open_records(self.out, [Path(self.file)]) as write:
             found = suggester.suggest(examples, self.number, self.by, self.seed, rows)
             for each in found:
                 example: Any = each.example
@@ -78,7 +65,7 @@ class Suggest(Command):
             if number:
                 show(f"{quantity(number, 'example')} {what}", error=True)
         chosen = f"{len(found):,} of {quantity(suggester.num_read, 'example')}"
-        show(f"chose {chosen}{f': {self.output}' if self.output else ''}", error=True)
+        show(f"chose {chosen}{f': {self.out}' if self.out else ''}", error=True)
 
     def _examples(self, task: Any, rows: dict[int, Mapping[str, Any]]) -> Iterator[Example]:
         from finetune.inference.inputs import read_inputs
@@ -86,7 +73,6 @@ class Suggest(Command):
         return read_inputs(
             task,
             self.file,
-            columns=column_map(self.columns),
-            encoding=self.encoding,
+            **self.reading,
             rows=rows,
         )

@@ -20,13 +20,13 @@ class Export(Command):
     The folder predicts without torch: `python -m predictor`, or `import predictor`.
 
     Examples:
-        finetune export runs/nli --output exported
-        finetune export runs/nli --output exported --int8 --max-loss 1
+        finetune export runs/nli --out exported
+        finetune export runs/nli --out exported --int8 --max-loss 1
     """
 
     folder: Annotated[Positional[str], arg(metavar="RUN")]
     """Folder of a run or of a model in it."""
-    output: str
+    out: str
     """New folder for the graph, the program that predicts, tokenizer and labels. It appears when it
     is complete."""
     int8: bool = False
@@ -49,6 +49,6 @@ class Export(Command):
 
         max_loss = MAX_LOSS if self.max_loss is None else self.max_loss
         found = export_onnx(
-            Path(self.folder), self.output, int8=self.int8, max_loss=max_loss, data=self.data
+            Path(self.folder), self.out, int8=self.int8, max_loss=max_loss, data=self.data
         )
         show("\n".join(found.lines()))

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, UseAppendAction, arg
+from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
-from finetune.cli.output import ReadingOptions, check_output, quiet_libraries, show
-from finetune.config.tasks import column_map
+from finetune.cli.options import InputOptions, OutOption, ReadingOptions
+from finetune.cli.output import check_output, quiet_libraries, show
 from finetune.types import TextExample, UserError, quantity
 
 if TYPE_CHECKING:
@@ -21,21 +21,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed(Command):
+class Embed(OutOption, InputOptions, Command):
     """Write vectors of texts, words or subwords from the layers of an encoder.
 
     Examples:
-        finetune embed minilm --file texts.txt --output vectors.npy
+        finetune embed minilm --file texts.txt --out vectors.npy
         finetune embed runs/tag --text "A bank." --unit word --layers last4
     """
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
     """Model name, folder, or folder of a run."""
-    text: UseAppendAction[tuple[str, ...]] = ()
-    """A text; may be repeated. Write --text=TEXT if it begins with a dash."""
-    file: str | None = None
-    """Texts or words, as for `predict`; `-` is standard input."""
-    output: str | None = None
+    out: str | None = None
     """File to write: .jsonl, .parquet, .npy or .safetensors. Unset prints JSON Lines."""
     unit: Literal["text", "word", "subword"] = "text"
     """The unit that gets a vector."""
@@ -49,25 +45,20 @@ class Embed(Command):
     a text. Unset is the mean; texts and a run of `sentence` have the vector that was trained."""
     normalize: bool = False
     """Scale each vector to length 1."""
-    columns: tuple[str, ...] = ()
-    """Columns if their names are not recognized, as `role=column`."""
-    encoding: str = "utf-8"
-    """Text encoding of the file, such as `cp1252`, `utf-16` or `gb18030`."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
     """Lengths, batches and source of the encoder."""
 
     def run(self) -> None:
         """Write the vectors of all inputs."""
-        if bool(self.text) == (self.file is not None):
-            raise UserError("embed needs either --text or --file (- is standard input).")
+        self.require_input("embed")
         quiet_libraries()
         from finetune.embeddings.inference.vector_files import check_suffix, record, write_vectors
         from finetune.inference.embed import Embedder
         from finetune.runtime.progress import Reporter
 
-        if self.output is not None:
-            check_output(self.output, [Path(self.file or "")])
-            check_suffix(Path(self.output))
+        if self.out is not None:
+            check_output(self.out, [Path(self.file or "")])
+            check_suffix(Path(self.out))
         embedder = Embedder(
             self.model,
             unit=self.unit,
@@ -77,14 +68,14 @@ class Embed(Command):
             normalize=self.normalize,
             **self.encoder.keywords(),
         )
-        with Reporter(quiet=self.output is None and sys.stdout.isatty()) as reporter:
+        with Reporter(quiet=self.out is None and sys.stdout.isatty()) as reporter:
             embeddings = embedder.encode(self._inputs(), reporter)
-            if self.output is None:
+            if self.out is None:
                 for embedding in embeddings:
                     show(json.dumps(record(embedding), ensure_ascii=False))
             else:
-                count, files = write_vectors(Path(self.output), embeddings, embedder.shape)
-        if self.output is not None:
+                count, files = write_vectors(Path(self.out), embeddings, embedder.shape)
+        if self.out is not None:
             shape = " x ".join(map(str, (count, *embedder.shape)))
             show(f"wrote {' and '.join(map(str, files))}: {shape}", error=True)
         if number := embedder.num_windowed:
@@ -99,7 +90,7 @@ class Embed(Command):
         from finetune.data.dataset import WordsNotTexts
 
         file = self.file or ""
-        options: Any = {"columns": column_map(self.columns), "encoding": self.encoding}
+        options: Any = self.reading
         if self.text:
             yield from (TextExample(index, text) for index, text in enumerate(self.text))
         elif self.unit == "text":

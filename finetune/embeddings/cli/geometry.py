@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from finetune.cli.command import Command
-from finetune.cli.output import (
-    FormatOption,
-    ReadingOptions,
-    check_output,
-    print_tables,
-    quiet_libraries,
-    show,
-)
+from finetune.cli.options import FormatOption, ReadingOptions, SeedOption
+from finetune.cli.output import check_output, print_tables, quiet_libraries, show
 from finetune.runtime.files import replace_file, require_replaceable
 from finetune.types import UserError
 
@@ -26,19 +20,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Geometry(FormatOption, Command):
+class Geometry(FormatOption, SeedOption, Command):
     """Measure the geometry of an encoder's word vectors, and its attention, layer by layer.
 
     Examples:
         finetune geometry roberta-base --data texts/
-        finetune geometry minilm --data texts.txt --output geometry.html
+        finetune geometry minilm --data texts.txt --out geometry.html
     """
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
     """Model name, folder, or folder of a run."""
     data: str
     """Texts: a file or folder, as for `pretrain`."""
-    output: UseAppendAction[tuple[str, ...]] = ()
+    out: UseAppendAction[tuple[str, ...]] = ()
     """File to write: .html (a page) or .json (all figures); may be repeated."""
     texts: int = 1000
     """Lines of text to sample."""
@@ -47,8 +41,6 @@ class Geometry(FormatOption, Command):
     the sample and measures the other half."""
     sentence: UseAppendAction[tuple[str, ...]] = ()
     """A sentence whose attention to show; may be repeated. Unset shows two of the sample."""
-    seed: int = 0
-    """Seed of all samples."""
     encoding: str = "utf-8"
     """Text encoding of the files, such as `cp1252`, `utf-16` or `gb18030`."""
     pooling: Literal["mean", "first", "max"] = "mean"
@@ -95,23 +87,23 @@ class Geometry(FormatOption, Command):
             self._print(geometry)
 
     def _check_outputs(self) -> None:
-        for output in self.output:
+        for output in self.out:
             check_output(output, [Path(self.data)], (".html", ".json"))
             if Path(output).suffix == ".html":
-                require_replaceable(Path(output), "<!doctype html", "--output")
+                require_replaceable(Path(output), "<!doctype html", "--out")
 
     def _write(self, geometry: Measured) -> None:
         from finetune.embeddings.inference.geometry import write_json
         from finetune.embeddings.reporting.geometry import write_page
 
-        for output in self.output:
+        for output in self.out:
             with replace_file(Path(output), follow=True) as file:
                 if Path(output).suffix == ".html":
                     write_page(file, geometry, self.model, self.data)
                 else:
                     write_json(file, geometry)
-        if self.output:
-            show(f"wrote {' and '.join(self.output)}", error=True)
+        if self.out:
+            show(f"wrote {' and '.join(self.out)}", error=True)
 
     def _print(self, geometry: Measured) -> None:
         """Print a table of the layers, and one line on attention."""

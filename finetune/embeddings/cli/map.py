@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from finetune.cli.command import Command
-from finetune.cli.output import ReadingOptions, check_output, print_table, quiet_libraries, show
+from finetune.cli.options import DataOptions, ReadingOptions, SeedOption
+from finetune.cli.output import check_output, print_table, quiet_libraries, show
 from finetune.config.tasks import column_map
 from finetune.runtime.files import replace_file, require_replaceable
 from finetune.types import UserError, quantity
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Map(Command):
+class Map(SeedOption, DataOptions, Command):
     """Draw the occurrences of a word in many contexts as a map of their vectors, layer by layer.
 
     Examples:
-        finetune map minilm --word bank/banks --file texts.txt --output bank.html
-        finetune map runs/tag --word light,die/dies --file senses.jsonl --output map.svg
+        finetune map minilm --word bank/banks --file texts.txt --out bank.html
+        finetune map runs/tag --word light,die/dies --file senses.jsonl --out map.svg
     """
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
@@ -36,7 +37,7 @@ class Map(Command):
     file: str
     """Texts or sentences of any format of `predict`, with labels, tags, spans or nothing; `-` is
     standard input."""
-    output: UseAppendAction[tuple[str, ...]] = ()
+    out: UseAppendAction[tuple[str, ...]] = ()
     """File to write: .html (a page), .svg (a picture of each layer), .json or .csv (coordinates);
     may be repeated."""
     layers: str = "all"
@@ -45,16 +46,11 @@ class Map(Command):
     """Projection to the plane; umap needs the extra `umap`."""
     limit: int = 300
     """Most occurrences of a word; of more, a sample is drawn."""
+    seed: int = 1
     match_case: bool = False
     """Tell upper case from lower case."""
-    seed: int = 1
-    """Seed of the sample and of the projection."""
     pooling: Literal["mean", "first", "max"] = "mean"
     """Pooling of a word over its subwords."""
-    columns: tuple[str, ...] = ()
-    """Columns if their names are not recognized, as `role=column`, such as label=sense."""
-    encoding: str = "utf-8"
-    """Text encoding of the file, such as `cp1252`, `utf-16` or `gb18030`."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
     """Lengths, batches and source of the encoder."""
 
@@ -99,17 +95,17 @@ class Map(Command):
         _print_scores(word_map)
 
     def _check_outputs(self) -> None:
-        if not self.output:
-            raise UserError("map needs --output FILE: .html, .svg, .json or .csv.")
-        for output in self.output:
+        if not self.out:
+            raise UserError("map needs --out FILE: .html, .svg, .json or .csv.")
+        for output in self.out:
             if Path(output).suffix.lower() in (".png", ".pdf", ".jpg"):
                 raise UserError(
-                    f"--output {output}: a picture is written as .svg, which browsers and Inkscape "
+                    f"--out {output}: a picture is written as .svg, which browsers and Inkscape "
                     "turn into PNG and PDF."
                 )
             check_output(output, [Path(self.file)], _FORMATS)
             if Path(output).suffix == ".html":
-                require_replaceable(Path(output), "<!doctype html", "--output")
+                require_replaceable(Path(output), "<!doctype html", "--out")
 
     def _counted(self, found: Occurrences) -> list[str]:
         """Return lines about the numbers of occurrences."""
@@ -135,10 +131,10 @@ class Map(Command):
             ".json": write_json,
             ".csv": write_csv,
         }
-        for output in self.output:
+        for output in self.out:
             with replace_file(Path(output), follow=True) as file:
                 writers[Path(output).suffix](file, word_map, self.model)
-        show(f"wrote {' and '.join(self.output)}", error=True)
+        show(f"wrote {' and '.join(self.out)}", error=True)
 
 
 _FORMATS = (".html", ".svg", ".json", ".csv")

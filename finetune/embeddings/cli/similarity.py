@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
-from finetune.cli.output import (
+from finetune.cli.options import (
+    DataOptions,
     FormatOption,
+    OutOption,
     ReadingOptions,
-    check_output,
-    open_records,
-    print_tables,
-    quiet_libraries,
-    show,
+    ResampleOptions,
 )
+from finetune.cli.output import check_output, open_records, print_tables, quiet_libraries, show
 from finetune.config.options import COMMON
-from finetune.config.tasks import column_map
 from finetune.embeddings.cli.embed import layer_numbers
 from finetune.runtime.records import RECORD_SUFFIXES
 from finetune.types import UserError, quantity
@@ -37,7 +35,7 @@ NUM_CONTEXTS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Similarity(FormatOption, Command):
+class Similarity(OutOption, FormatOption, ResampleOptions, DataOptions, Command):
     """Compare texts, words, or words in context, and correlate their similarity with gold.
 
     Examples:
@@ -57,10 +55,6 @@ class Similarity(FormatOption, Command):
     """The second text."""
     split: Annotated[str | None, COMMON] = None
     """Split of --data. Unset is the only one, else test."""
-    columns: Annotated[tuple[str, ...], COMMON] = ()
-    """Columns if their names are not recognized, as `role=column`."""
-    encoding: str = "utf-8"
-    """Text encoding of the files, such as `cp1252`, `utf-16` or `gb18030`."""
     unit: Annotated[Literal["auto", "text", "word"], COMMON] = "auto"
     """Compare texts, or words: those that the data name, else all words of a text, without special
     tokens. auto compares words where the data name them."""
@@ -78,6 +72,7 @@ class Similarity(FormatOption, Command):
     """Lines of the corpus to sample for --standardize."""
     save_standardizer: str | None = None
     """File (.safetensors) to save the fitted standardizer."""
+    resamples: int = 1000
     window: int | None = None
     """Words to read on each side of a word in context. Unset reads all of them."""
     contexts: Annotated[str | None, COMMON] = None
@@ -85,13 +80,9 @@ class Similarity(FormatOption, Command):
     are reported by the frequency of words in it."""
     num_contexts: int | None = None
     """Contexts of each single word, the first in the corpus; 0 reads words alone. Unset is 5."""
-    output: Annotated[str | None, COMMON] = None
+    out: Annotated[str | None, COMMON] = None
     """File of predictions (.jsonl) for `finetune compare`. Its label is the cosine, standardized
     with --standardize."""
-    resamples: int = 1000
-    """Resamples of the confidence intervals."""
-    seed: int = 0
-    """Seed of the resamples and of the sample for --standardize."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
     """Lengths, batches and source of the encoder."""
 
@@ -130,7 +121,7 @@ class Similarity(FormatOption, Command):
         if number := embedder.num_windowed:
             limit = f"{number:,} over {embedder.max_length} tokens"
             show(f"inputs read in several windows: {limit}", error=True)
-        if self.output is not None:
+        if self.out is not None:
             self._write(data, cosines)
         record = self._record(data, cosines, contexts, unit)
         if self.format == "json":
@@ -154,11 +145,11 @@ class Similarity(FormatOption, Command):
                     "the suffix .safetensors."
                 )
             check_output(self.save_standardizer, [Path(self.standardize)])
-        if self.output is not None:
+        if self.out is not None:
             if self.combine == "none":
-                raise UserError("--output needs one cosine of a pair: write --combine mean or sum.")
+                raise UserError("--out needs one cosine of a pair: write --combine mean or sum.")
             inputs = (self.data, self.standardize, self.contexts)
-            check_output(self.output, [Path(path) for path in inputs if path], RECORD_SUFFIXES)
+            check_output(self.out, [Path(path) for path in inputs if path], RECORD_SUFFIXES)
         if self.num_contexts is not None and (self.num_contexts < 0 or self.contexts is None):
             raise UserError("--num-contexts must be 0 or more, and needs --contexts CORPUS.")
 
@@ -185,9 +176,7 @@ class Similarity(FormatOption, Command):
         if self.data is None:
             example = TextExample(0, self.text or "", self.pair, where="--text")
             return SimilarityData("--text", "", [SimilarityPair(example)])
-        data = read_similarity(
-            self.data, split=self.split, columns=column_map(self.columns), encoding=self.encoding
-        )
+        data = read_similarity(self.data, split=self.split, **self.reading)
         for note in data.notes:
             show(note, error=True)
         return data
@@ -238,11 +227,11 @@ class Similarity(FormatOption, Command):
         from finetune.evaluation.predictions import to_row
         from finetune.types import TextPrediction
 
-        with open_records(self.output) as write:
+        with open_records(self.out) as write:
             for number, pair in enumerate(data.pairs):
                 predicted = TextPrediction(pair.example.id, float(cosines[-1].values[number]))
                 write(to_row(predicted, _named(pair)) | _details(pair))
-        show(f"wrote {self.output}: {quantity(len(data.pairs), 'pair')}", error=True)
+        show(f"wrote {self.out}: {quantity(len(data.pairs), 'pair')}", error=True)
 
     def _record(
         self, data: SimilarityData, cosines: list[Cosines], contexts: Contexts | None, unit: str

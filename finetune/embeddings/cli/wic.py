@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.cli.command import Command
+from finetune.cli.options import EncoderOptions
 from finetune.cli.output import (
-    EncoderOptions,
     open_records,
     print_table,
     quiet_libraries,

@@ -11,18 +11,17 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import Positional, UseAppendAction, arg
+from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
-from finetune.cli.output import (
+from finetune.cli.options import (
     FormatOption,
+    InputOptions,
+    OutOption,
     ReadingOptions,
-    check_output,
-    open_records,
-    print_tables,
-    quiet_libraries,
-    show,
+    ResampleOptions,
 )
+from finetune.cli.output import check_output, open_records, print_tables, quiet_libraries, show
 from finetune.config.tasks import column_map
 from finetune.runtime.records import RECORD_SUFFIXES
 from finetune.types import TextExample, UserError, quantity
@@ -32,39 +31,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Perplexity(FormatOption, Command):
+class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command):
     """Score texts, or minimal pairs of texts, with a masked language model.
 
     Examples:
         finetune perplexity roberta-base --file texts.txt
-        finetune perplexity roberta-base --file pairs.jsonl --pairs --output scores.jsonl
+        finetune perplexity roberta-base --file pairs.jsonl --pairs --out scores.jsonl
     """
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
     """Model name, folder, or folder of a run of `pretrain`."""
-    text: UseAppendAction[tuple[str, ...]] = ()
-    """A text; may be repeated. Write --text=TEXT if it begins with a dash."""
-    file: str | None = None
-    """Texts, as for `predict`; `-` is standard input. Each row, or line of plain text, is scored
-    alone."""
     pairs: bool = False
     """Compare the two texts of each row: the first should be more likely. Unset compares them if
     the file has usual columns of pairs."""
     method: str = "token"
     """Mask each subword in a copy of the text (`token`), mask the later ones of its word too
     (`word`), or mask every K-th one in K copies, an estimate (`every:K`)."""
-    output: str | None = None
+    out: str | None = None
     """File (.jsonl) with a line for each text; for pairs, predictions for `finetune compare`."""
     subwords: bool = False
-    """Add the log-probability of each subword to the lines of --output."""
-    columns: tuple[str, ...] = ()
-    """Columns if their names are not recognized, as `role=column`."""
-    encoding: str = "utf-8"
-    """Text encoding of the file, such as `cp1252`, `utf-16` or `gb18030`."""
-    resamples: int = 10_000
-    """Resamples of the confidence interval of pairs."""
-    seed: int = 0
-    """Seed of the resamples."""
+    """Add the log-probability of each subword to the lines of --out."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
     """Lengths, batches and source of the encoder."""
 
@@ -81,7 +67,7 @@ class Perplexity(FormatOption, Command):
         scorer = TextScorer(self.model, method=self.method, **self.encoder.keywords())
         corpus, correct, shown = CorpusScore(), list[bool](), list[tuple[Any, ...]]()
         inputs = [Path(self.file or "")]
-        opened = open_records(self.output, inputs) if self.output else contextlib.nullcontext()
+        opened = open_records(self.out, inputs) if self.out else contextlib.nullcontext()
         with opened as write:
             for scores in self._scored(scorer, examples):
                 for score in scores:
@@ -103,16 +89,15 @@ class Perplexity(FormatOption, Command):
             self._print(record, shown)
 
     def _check(self) -> None:
-        if bool(self.text) == (self.file is not None):
-            raise UserError("perplexity needs either --text or --file (- is standard input).")
+        self.require_input("perplexity")
         if self.text and self.pairs and len(self.text) != 2:
             raise UserError(f"--pairs compares two texts, not {len(self.text)}.")
         if self.resamples < 1:
             raise UserError(f"--resamples must be 1 or more, not {self.resamples}.")
-        if self.subwords and self.output is None:
-            raise UserError("--subwords adds to the lines of --output: name that file.")
-        if self.output is not None:
-            check_output(self.output, [Path(self.file or "")], RECORD_SUFFIXES)
+        if self.subwords and self.out is None:
+            raise UserError("--subwords adds to the lines of --out: name that file.")
+        if self.out is not None:
+            check_output(self.out, [Path(self.file or "")], RECORD_SUFFIXES)
 
     def _examples(self) -> Iterator[TextExample]:
         from finetune import data

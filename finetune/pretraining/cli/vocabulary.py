@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
+from finetune.cli.options import HubOptions, SeedOption
 from finetune.cli.output import print_table, quiet_libraries, show
 from finetune.config.values import text_encoding
 from finetune.types import UserError
@@ -26,18 +27,18 @@ LARGEST = 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vocabulary(Command):
+class Vocabulary(SeedOption, HubOptions, Command):
     """Train a subword vocabulary on text, alone or for the embeddings of a trained encoder.
 
     Examples:
-        finetune vocabulary texts/ --output vocabulary --kind wordpiece --size 30000
-        finetune vocabulary de.txt --for roberta-base --output roberta-de
+        finetune vocabulary texts/ --out vocabulary --kind wordpiece --size 30000
+        finetune vocabulary de.txt --for roberta-base --out roberta-de
     """
 
     texts: Annotated[Positional[str], arg(metavar="TEXTS")]
     """A file or folder of text, or several languages or sources: `en=FILE,de=FILE`. Plain text,
     JSON Lines, CSV, TSV or Parquet with a column of texts, or tagged words."""
-    output: str
+    out: str
     """Folder to write."""
     kind: Literal["wordpiece", "bpe", "unigram"] | None = None
     """WordPiece as in BERT, byte-level BPE as in RoBERTa, or Unigram as in XLM-R; unset is the kind
@@ -63,12 +64,6 @@ class Vocabulary(Command):
     model, a tab, and one of the text."""
     encoding: str = "utf-8"
     """Text encoding of the files, such as `cp1252`, `utf-16` or `gb18030`."""
-    seed: int = 0
-    """Seed of sampled lines and of random embeddings."""
-    revision: str | None = None
-    """Branch, tag or commit of a model on the hub."""
-    trust_remote_code: bool = False
-    """Run Python code that comes with the model."""
 
     def run(self) -> None:
         """Train the vocabulary, write the folder and print how it covers the text."""
@@ -90,7 +85,7 @@ class Vocabulary(Command):
         if lowercase is None:
             lowercase = old is not None and training.lowercases(old)
         layout = training.Layout.of(old) if old else None
-        with Reporter() as reporter, replace_folder(Path(self.output)) as folder:
+        with Reporter() as reporter, replace_folder(Path(self.out)) as folder:
             samples = training.measure_sources(sources, self.alpha, reporter)
             tokenizer = training.train_tokenizer(
                 lambda: training.sampled_lines(samples, self.seed),
@@ -139,7 +134,7 @@ class Vocabulary(Command):
                 f"{counts['averaged']:,} averaged from similar ones, {counts['other']:,} "
                 + ("the mean of all" if self.init == "mean" else "drawn at random")
             )
-        show(f"wrote {self.output}")
+        show(f"wrote {self.out}")
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -149,9 +144,9 @@ class Vocabulary(Command):
         """Raise UserError for options that exclude each other."""
         from finetune.runtime.files import is_free
 
-        folder = Path(self.output)
+        folder = Path(self.out)
         if folder.is_file() or not is_free(folder):
-            raise UserError(f"--output {folder} exists: name another folder, or remove it.")
+            raise UserError(f"--out {folder} exists: name another folder, or remove it.")
         if not 1 <= self.size <= LARGEST:
             raise UserError(f"--size must be from 1 to {LARGEST:,}, not {self.size}.")
         if (self.vectors or self.dictionary) and (self.for_ is None or self.init != "similarity"):

@@ -1,0 +1,165 @@
+"""Groups of options that several commands share: an option means the same in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from tyro.conf import UseAppendAction
+
+from finetune.cli.output import TableFormat, show
+from finetune.config.options import Help
+from finetune.config.tasks import column_map
+from finetune.types import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatOption:
+    """The option of the commands that print tables."""
+
+    group: ClassVar[str] = "output"
+
+    format: TableFormat = "table"
+    """Print a text for reading, or tables in another format. JSON has all results and CSV all
+    digits; LaTeX (booktabs) and Markdown are as they are shown. Notes go to standard error.
+    `--json` is short for `--format json`."""
+
+    def note(self, text: str, *, indent: int | None = None) -> None:
+        """Print a line of the text output; for other formats, print it as a note."""
+        show(text, error=self.format != "table", indent=indent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutOption:
+    """The option of the commands that write rows."""
+
+    group: ClassVar[str] = "output"
+
+    out: Annotated[str | None, Help("FILE", common=True)] = None
+    """File to write, in the format of its suffix; unset prints. Suffixes are .jsonl, .json, .csv,
+    .tsv, .xlsx and .parquet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Options of the commands that read data."""
+
+    group: ClassVar[str] = "data"
+
+    columns: Annotated[tuple[str, ...], Help("ROLE=COLUMN …", common=True)] = ()
+    """Columns if their names are not recognized, such as `text=review label=stars`. Roles are text,
+    pair, label and negative, or words, tags, spans, relations and document. Numbers, from 0, name
+    columns without a header. With a run, unset are the columns that training named, if the file has
+    them."""
+    encoding: str = "utf-8"
+    """Text encoding of the files, such as `cp1252`, `utf-16` or `gb18030`. Predictions in JSON
+    Lines are UTF-8."""
+
+    @property
+    def column_map(self) -> Mapping[str, str]:
+        """The columns by role."""
+        return column_map(self.columns)
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The options as arguments of functions that read data."""
+        return {"columns": self.column_map, "encoding": self.encoding}
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputOptions(DataOptions):
+    """Options of the commands that read texts or words of any format."""
+
+    group: ClassVar[str] = "data"
+
+    text: UseAppendAction[tuple[str, ...]] = ()
+    """A text; may be repeated. Write --text=TEXT if it begins with a dash."""
+    file: str | None = None
+    """Texts or words in any format; `-` is standard input. Formats are JSON Lines, CSV, TSV, plain
+    lines, CoNLL columns and more."""
+
+    def require_input(self, command: str) -> None:
+        """Raise UserError unless there is one of the options."""
+        if bool(self.text) == (self.file is not None):
+            raise UserError(f"{command} needs either --text or --file (- is standard input).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions(FormatOption, DataOptions):
+    """Options of the commands that evaluate predictions."""
+
+    group: ClassVar[str] = "data"
+
+    gold: Annotated[str | None, Help("FILE")] = None
+    """File of gold labels. Unset takes the gold in the predictions of a run, or the last column but
+    one of predictions in columns."""
+    split: str = "test"
+    """Split of the predictions in run folders."""
+    train: Annotated[str | None, Help("DATA")] = None
+    """Training data of the systems, to tell seen from unseen names and words. Unset is the
+    vocabulary in a run folder."""
+    positive: Annotated[str | None, Help("LABEL")] = None
+    """Positive class of `f1`, if there are two labels. Unset is the class of the run, else a choice
+    by name as in training, else the rarer class of gold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedOption:
+    """The option of the commands that draw at random."""
+
+    seed: int = 0
+    """Seed of all random choices."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResampleOptions(SeedOption):
+    """Options of the commands that resample examples."""
+
+    resamples: int = 10_000
+    """Number of resamples of each interval or test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedOptions:
+    """Options of the commands that run a trained model."""
+
+    group: ClassVar[str] = "encoder"
+
+    batching: Literal["auto", "packed", "padded"] = "auto"
+    """Pack or pad sequences: changes speed only."""
+    max_tokens: int | None = None
+    """Tokens per forward pass: changes memory and speed only. Unset is as in training, and at most
+    1024 on a CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubOptions:
+    """Options of the commands that load an encoder."""
+
+    group: ClassVar[str] = "encoder"
+
+    revision: str | None = None
+    """Branch, tag or commit of a model on the hub."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderOptions(HubOptions, SpeedOptions):
+    """Options of the commands that run an encoder."""
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the options as arguments of ``Embedder`` and of functions that make one."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions(EncoderOptions):
+    """Options of the commands that read texts of any length."""
+
+    group: ClassVar[str] = "encoder"
+
+    max_length: int | None = None
+    """Tokens of the longest sequence; longer texts are read in windows. Unset is the limit of the
+    model, at most 512."""
