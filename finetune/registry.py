@@ -46,30 +46,45 @@ class TaskPaths(NamedTuple):
     """Its settings."""
     definition: str
     """How settings and data make it: a ``finetune.tasks.definition.TaskDefinition``."""
+    summary: str
+    """Its line in `finetune --help`."""
 
 
 TASKS = {
     "classify": TaskPaths(
         "finetune.config.tasks:ClassifyConfig",
         "finetune.tasks.text_classification:CLASSIFY",
+        "one label, several labels, or a number for each text or pair",
     ),
     "nli": TaskPaths(
         "finetune.config.tasks:NliConfig",
         "finetune.tasks.text_classification:NLI",
+        "natural language inference, and other labels of text pairs",
     ),
     "tag": TaskPaths(
         "finetune.config.tasks:TagConfig",
         "finetune.tasks.token_classification:TAG",
+        "one tag for each word: entities, parts of speech, chunks",
     ),
-    "ner": TaskPaths("finetune.config.tasks:NerConfig", "finetune.tasks.span_ner:NER"),
+    "ner": TaskPaths(
+        "finetune.config.tasks:NerConfig",
+        "finetune.tasks.span_ner:NER",
+        "named entities as spans of words, also nested ones",
+    ),
     "relations": TaskPaths(
-        "finetune.config.tasks:RelationsConfig", "finetune.tasks.relations:RELATIONS"
+        "finetune.config.tasks:RelationsConfig",
+        "finetune.tasks.relations:RELATIONS",
+        "relations between spans of a text",
     ),
     "sentence": TaskPaths(
-        "finetune.config.tasks:SentenceConfig", "finetune.tasks.sentence_encoder:SENTENCE"
+        "finetune.config.tasks:SentenceConfig",
+        "finetune.tasks.sentence_encoder:SENTENCE",
+        "sentence encoders: one vector for each text",
     ),
     "pretrain": TaskPaths(
-        "finetune.pretraining.settings:PretrainConfig", "finetune.pretraining.task:PRETRAIN"
+        "finetune.pretraining.settings:PretrainConfig",
+        "finetune.pretraining.task:PRETRAIN",
+        "masked language modeling on your own text",
     ),
 }
 """The tasks. Each is also a command, which trains it."""

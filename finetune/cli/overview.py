@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from finetune.registry import TASKS
+
 HEAD = """\
 usage: finetune COMMAND [INPUT …] [--option value …]
 
@@ -20,13 +22,7 @@ A first run that needs no download:
   finetune nli --model minilm --data examples/data/nli"""
 GROUPS: dict[str, dict[str, str]] = {
     "train": {
-        "classify": "one label, several labels, or a number for each text or pair",
-        "nli": "natural language inference, and other labels of text pairs",
-        "tag": "one tag for each word: entities, parts of speech, chunks",
-        "ner": "named entities as spans of words, also nested ones",
-        "relations": "relations between spans of a text",
-        "sentence": "sentence encoders: one vector for each text",
-        "pretrain": "masked language modeling on your own text",
+        **{name: row.summary for name, row in TASKS.items()},
         "vocabulary": "a subword vocabulary, also for a trained encoder",
         "multitask": "several tasks on one encoder",
         "distill": "a small student of a trained model",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -99,20 +100,20 @@ class PretrainingTask(Task):
 
     _frequency: Array | None = None
     """Occurrences of each subword in the training data [V]; None in prediction."""
-    _masking: Masking = field(init=False, repr=False)
-    _pairs: SentencePairs | None = field(init=False, repr=False)
-    """How texts are paired for next sentence prediction; None without it."""
 
     record: PretrainingRecord
     _gold = GOLD
 
     def __post_init__(self) -> None:
-        """Prepare the masks."""
-        config, tokenizer = self.record.config, self.tokenizer.tokenizer
-        if tokenizer.mask_token_id is None:
+        """Require a mask token."""
+        if self.tokenizer.tokenizer.mask_token_id is None:
             raise UserError(f"{self.tokenizer.name}: its tokenizer has no mask token.")
+
+    @cached_property
+    def _masking(self) -> Masking:
+        config, tokenizer = self.record.config, self.tokenizer.tokenizer
         special = special_subwords(tokenizer)
-        masking = Masking(
+        return Masking(
             special,
             tokenizer.mask_token_id,
             config.mask,
@@ -121,10 +122,12 @@ class PretrainingTask(Task):
             self._frequency if config.replacement == "unigram" else None,
             self._separator(len(special)) if config.boundary else None,
         )
-        object.__setattr__(self, "_masking", masking)
-        paired = config.nsp and self._frequency is not None
-        pairs = SentencePairs(self.tokenizer.pair, self.record.max_length) if paired else None
-        object.__setattr__(self, "_pairs", pairs)
+
+    @cached_property
+    def _pairs(self) -> SentencePairs | None:
+        """How texts are paired for next sentence prediction; None without it."""
+        paired = self.record.config.nsp and self._frequency is not None
+        return SentencePairs(self.tokenizer.pair, self.record.max_length) if paired else None
 
     def _separator(self, size: int) -> Array:
         """Return which subwords are the special tokens around and between texts [V]."""

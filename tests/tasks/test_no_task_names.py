@@ -16,8 +16,8 @@ from tests.test_rooms import MODULES, ROOT, tree
 
 OWNED = ("tasks.", "config.tasks", "registry")
 """Modules that define tasks."""
-TABLES = {"benchmark.synthetic_texts", "cli.overview"}
-"""Modules with a table by task that users read: lengths of texts, and lines of help."""
+TABLES = {"benchmark.synthetic_texts"}
+"""Modules with a table by task: the lengths of texts to draw."""
 
 
 def derived(base: type) -> set[str]:
