@@ -430,7 +430,7 @@ def search_once(
         raise UserError(f"--minutes must be above 0, not {minutes}.")
     folder = Path(config.out or RUNS / f"{run_name(config, task)}-search")
     with quiet_optuna():
-        parsed = parse_space(task, config, space or default_space(task, config))
+        parsed = parse_space(task, config, space or default_space(config))
         study = Search(
             task,
             config,

@@ -148,7 +148,7 @@ class SearchResult:
         }
 
 
-def default_space(task: str, config: TrainConfig) -> list[str]:
+def default_space(config: TrainConfig) -> list[str]:
     """Return the space of a task without --space; settings that the command sets are left out.
 
     The learning rate goes from a fifth to five times the default. The number of epochs stays, so

@@ -317,7 +317,7 @@ def test_spaces_are_typed_and_conditional_values_legal():
 @pytest.mark.parametrize("task", CONFIGS)
 def test_default_spaces(task: str, place: Path):
     config = CONFIGS[task](model=str(place / "model"), batch_size=4)
-    space = parse_space(task, config, default_space(task, config))
+    space = parse_space(task, config, default_space(config))
     assert "lr" in space and "batch_size" not in space and ("head_lr" in space) == (task == "ner")
 
 
