@@ -32,7 +32,7 @@ class BenchSettings:
     phases: str = "train,predict,span"
     """Phases to measure, separated by commas: train, predict, span, pretrain, and onnx, which
     compares torch, the exported graph and int8 on the CPU."""
-    folder: Annotated[Positional[str | None], arg(metavar="[RUN]")] = None
+    folder: Annotated[Positional[str | None], arg(metavar="RUN")] = None
     """Trained run for `--phases onnx`, in place of --model and --task. It is measured on texts of
     the validation split of --data, or of its own."""
     size: Literal["small", "default", "large"] | None = None

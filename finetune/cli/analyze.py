@@ -33,7 +33,7 @@ class Analyze(EvaluationOptions, Command):
 
     predictions: Annotated[Positional[str], arg(metavar="PREDICTIONS")]
     """Run folder, or file of predictions."""
-    gold_file: Annotated[Positional[str | None], arg(metavar="[GOLD]")] = None
+    gold_file: Annotated[Positional[str | None], arg(metavar="GOLD")] = None
     """File of gold labels."""
     examples: int = 10
     """Number of errors of each category to show."""

@@ -14,6 +14,7 @@ from tyro.conf import Positional, arg
 from finetune.cli.command import Command
 from finetune.cli.options import DataOptions, OutOption
 from finetune.cli.output import quiet_libraries, show
+from finetune.config.options import DATA
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.registry import OPTIONS, Registry
 from finetune.types import UserError
@@ -28,9 +29,9 @@ class Check(OutOption, DataOptions, Command):
         finetune check my-data --model minilm --label-errors --out suspects.jsonl
     """
 
-    source: Annotated[Positional[str | None], arg(metavar="[DATA or RECIPE]")] = None
+    source: Annotated[Positional[str | None], arg(metavar="DATA or RECIPE")] = None
     """Data as in training, or a recipe file (.yaml)."""
-    data: str = ""
+    data: Annotated[str, DATA] = ""
     """Data as in training, as an option: folder, file, `train=FILE,test=FILE`, or hub data set."""
     task: Literal["classify", "nli", "tag", "ner", "relations"] | None = None
     """Task that the data are for; unset decides by the data."""

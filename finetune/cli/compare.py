@@ -41,7 +41,7 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
     `NAME:DATA=RUN` its data set too."""
     second: Annotated[Positional[str], arg(metavar="B")]
     """The second system, in the same form."""
-    more: Annotated[Positional[tuple[str, ...]], arg(metavar="SYSTEM ...")] = ()
+    more: Annotated[Positional[tuple[str, ...]], arg(metavar="SYSTEM …")] = ()
     """More systems. The result is then a table of systems and data sets."""
     baseline: str | None = None
     """Name of the system that a table tests all others against. Unset is the first system."""

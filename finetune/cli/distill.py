@@ -12,7 +12,7 @@ from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import report_run, score_lines
-from finetune.config.options import COMMON
+from finetune.config.options import COMMON, DATA, OUTPUT, Help
 from finetune.types import UserError
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ class Distill(FormatOption, Command):
     layers: Annotated[int | None, COMMON] = None
     """In place of --model: start with the embeddings, the head and N layers of the teacher, evenly
     spread (2 of 6: layers 3 and 6)."""
-    unlabeled: Annotated[str | None, COMMON] = None
+    unlabeled: Annotated[str | None, DATA] = None
     """File of texts or words without labels, as for `finetune predict --file`. The teacher labels
     them."""
-    unlabeled_columns: tuple[str, ...] = ()
+    unlabeled_columns: Annotated[tuple[str, ...], DATA] = ()
     """Columns of that file if their names are not recognized, as `role=column`."""
     temperature: Annotated[float, COMMON] = 2.0
     """Divides the logits of both models in the divergence between their predictions."""
@@ -51,11 +51,11 @@ class Distill(FormatOption, Command):
     baseline: Annotated[bool, COMMON] = False
     """Also train the student without its teacher, for the same number of steps from the pretrained
     model, in the folder OUT-without-teacher."""
-    data: Annotated[str | None, COMMON] = None
+    data: Annotated[str | None, DATA] = None
     """Labeled data; unset is the data of the teacher."""
-    out: Annotated[str | None, COMMON] = None
+    out: Annotated[str | None, Help("FOLDER", "output", common=True)] = None
     """Run folder of the student; unset makes a new one under `runs/`."""
-    limit: Annotated[int | None, COMMON] = None
+    limit: Annotated[int | None, DATA] = None
     """Train on the first N labeled examples only; unset as the teacher."""
     epochs: Annotated[float | None, COMMON] = None
     """Passes over labeled and unlabeled examples; unset is 3, or up to 10 if 3 passes make fewer
@@ -74,7 +74,7 @@ class Distill(FormatOption, Command):
     """Steps between checkpoints; unset saves at each evaluation."""
     max_tokens: int | None = None
     """Tokens per forward pass: changes memory and speed only."""
-    resume: Annotated[bool, COMMON] = False
+    resume: Annotated[bool, OUTPUT] = False
     """Continue the run in --out from its last checkpoint."""
 
     @property

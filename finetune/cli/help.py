@@ -21,12 +21,11 @@ from finetune.config.tasks import flag
 
 GROUPS = (
     "arguments",
-    "options",
-    "input",
     "data",
     "model",
     "task",
     "training",
+    "options",
     "output",
     "run",
     "encoder",
@@ -34,7 +33,7 @@ GROUPS = (
 """The groups of options, in the order of the help."""
 MOST_OPTIONS = 20
 """Most options that `--help` lists; if there are more, it lists options marked `COMMON`."""
-WIDTH, COLUMN = 100, 26
+WIDTH, COLUMN = 100, 28
 """Most characters of a line, and the column of the texts."""
 
 _ARG: Any = type(arg())
@@ -72,7 +71,7 @@ class Option(NamedTuple):
     def spelling(self) -> str:
         """The option and its value, as a user writes them."""
         if self.positional:
-            return self.name
+            return self.name if self.required else f"[{self.name}]"
         name = f"--no-{self.name[2:]}" if self.default is True else self.name
         return f"{name} {self.metavar}".rstrip()
 
@@ -87,7 +86,7 @@ class Option(NamedTuple):
 
 
 def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
-    """Return the options of a command in the order of its fields.
+    """Return the options of a command, its own before those of the classes it derives from.
 
     Args:
         kind: The dataclass of the command, or of settings.
@@ -102,13 +101,15 @@ def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
             groups.setdefault(name, vars(base).get("group", "options"))
             for mark in getattr(hints[name], "__metadata__", ()):
                 if isinstance(mark, Help):
-                    marks[name] = mark
+                    marks[name], groups[name] = mark, mark.group or groups[name]
                 elif isinstance(mark, _ARG) and mark.metavar is not None:
                     names[name], groups[name] = mark.metavar, "arguments"
                 elif isinstance(mark, _ARG) and mark.name is not None:
                     names[name] = flag(mark.name)
     found = []
-    for field in dataclasses.fields(kind):
+    owners = [inspect.get_annotations(base) for base in kind.__mro__]
+    depth = {name: index for index, own in reversed([*enumerate(owners)]) for name in own}
+    for field in sorted(dataclasses.fields(kind), key=lambda field: depth[field.name]):
         value = field.default if given is None else vars(given)[field.name]
         if dataclasses.is_dataclass(kinds[field.name]):
             found += options_of(kinds[field.name], None if given is None else value)
@@ -161,7 +162,8 @@ def _metavar(kind: Any, name: str) -> str:
         kinds = [each for each in get_args(kind) if each is not NoneType]
         return "{true,false}" if kinds == [bool] else _metavar(kinds[0], name)
     if get_origin(kind) is tuple:
-        return f"{_metavar(get_args(kind)[0], name.removesuffix('s'))} …"
+        metavar = _metavar(get_args(kind)[0], name.removesuffix("s")).removesuffix(" …")
+        return f"{metavar} …"
     last = name.strip("_").split("_")[-1]
     return {bool: "", int: "N", float: "X"}.get(kind, last.upper())
 

@@ -48,7 +48,7 @@ class DataOptions:
     group: ClassVar[str] = "data"
 
     columns: Annotated[tuple[str, ...], Help("ROLE=COLUMN …", common=True)] = ()
-    """Columns if their names are not recognized, such as `text=review label=stars`. Roles are text,
+    """Columns if their names are not recognized: `text=review label=stars`. Roles are text,
     pair, label and negative, or words, tags, spans, relations and document. Numbers, from 0, name
     columns without a header. With a run, unset are the columns that training named, if the file has
     them."""
@@ -68,8 +68,8 @@ class DataOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputOptions(DataOptions):
-    """Options of the commands that read texts or words of any format."""
+class TextOptions:
+    """Options that name texts."""
 
     group: ClassVar[str] = "data"
 
@@ -78,6 +78,11 @@ class InputOptions(DataOptions):
     file: str | None = None
     """Texts or words in any format; `-` is standard input. Formats are JSON Lines, CSV, TSV, plain
     lines, CoNLL columns and more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputOptions(DataOptions, TextOptions):
+    """Options of the commands that read texts or words of any format."""
 
     def require_input(self, command: str) -> None:
         """Raise UserError unless there is one of the options."""

@@ -12,6 +12,7 @@ from tyro.conf import Positional, arg
 from finetune.cli.command import Command
 from finetune.cli.options import InputOptions, OutOption, SpeedOptions
 from finetune.cli.output import check_output, open_records, quiet_libraries, show
+from finetune.config.options import DATA, OUTPUT
 from finetune.runtime.processes import num_processes, process_index
 from finetune.runtime.records import RECORD_SUFFIXES, TABLE_SUFFIXES, csv_lines, json_line
 from finetune.types import UserError, quantity
@@ -33,12 +34,12 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
     """Folder of a run, or hub id of a model (OWNER/NAME, OWNER/NAME@REVISION). Also a classifier,
     tagger or masked language model of transformers: a folder, hub id or short name. A masked
     language model fills [MASK] or <mask> with the five most probable subwords."""
-    pair: str | None = None
+    pair: Annotated[str | None, DATA] = None
     """The second text, for a model of pairs."""
-    format: Literal["jsonl", "csv"] = "jsonl"
+    format: Annotated[Literal["jsonl", "csv"], OUTPUT] = "jsonl"
     """Print JSON Lines, or CSV for spreadsheets: lists in a cell are JSON, and a text that begins
     like a formula gets an apostrophe. The suffix of --out goes before."""
-    keep_columns: bool = False
+    keep_columns: Annotated[bool, OUTPUT] = False
     """Repeat the columns of the input before the prediction, as tables always do. A column with the
     name of a field of the prediction becomes input_NAME."""
     decoding: str | None = None

@@ -23,7 +23,7 @@ class Report(OutOption, Command):
         finetune report runs/a runs/b --out report.html
     """
 
-    folders: Annotated[Positional[tuple[str, ...]], arg(metavar="RUN [RUN ...]")] = ()
+    folders: Annotated[Positional[tuple[str, ...]], arg(metavar="RUN …")]
     """Folders of runs, or of several seeds of a run."""
     out: str | None = None
     """File to write; unset is `report.html` in the run folder, or here for several runs."""

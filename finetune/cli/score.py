@@ -15,6 +15,7 @@ from finetune.cli.command import Command
 from finetune.cli.options import DataOptions, FormatOption
 from finetune.cli.output import TableFormat, print_tables, show
 from finetune.cli.predict import Predict
+from finetune.config.options import DATA
 from finetune.config.tasks import column_map
 from finetune.types import UserError
 
@@ -34,7 +35,7 @@ class Score(FormatOption, DataOptions, Command):
     command prints them. With --data, a run folder, saved model or hub id."""
     gold: Annotated[Positional[str | None], arg(metavar="GOLD")] = None
     """File of gold labels."""
-    data: str | None = None
+    data: Annotated[str | None, DATA] = None
     """File with gold labels that the model predicts first, such as another test set."""
     format: TableFormat = "json"
     positive: str | None = None

@@ -52,7 +52,7 @@ class Search(SearchOptions, Command):
     """
 
     task: Annotated[Positional[str], arg(metavar="TASK")]
-    """The task. `finetune TASK --help` lists its other options."""
+    """The task; all options of `finetune TASK` apply too (`finetune TASK --help`)."""
 
     @property
     def trains(self) -> bool:

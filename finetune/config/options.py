@@ -15,9 +15,15 @@ class Help:
 
     metavar: str | None = None
     """Name of the value; unset follows from the type and the name of the option."""
+    group: str | None = None
+    """Heading of the option in the help; unset is the heading of its class."""
     common: bool = False
     """Whether `--help` lists the option where the command has too many for one screen."""
 
 
+DATA = Help(group="data", common=True)
+"""The mark of an option that names data."""
+OUTPUT = Help(group="output", common=True)
+"""The mark of an option that concerns the output."""
 COMMON = Help(common=True)
 """The mark of an option that many people use."""

@@ -68,7 +68,7 @@ class ModelSettings:
     group: ClassVar[str] = "model"
 
     model: Annotated[str | None, COMMON] = None
-    """Pretrained encoder: a hub id, a short name such as `roberta-base`, or a folder. `minilm` is
+    """Pretrained encoder: hub id, short name such as `minilm`, or folder. `minilm` is
     the small encoder of the extra `offline`. Unset is `roberta-base`, or the encoder of
     --init-from."""
     revision: str | None = None
@@ -108,11 +108,11 @@ class DataSettings:
     group: ClassVar[str] = "data"
 
     data: Annotated[str, COMMON] = ""
-    """A folder, one file, `train=FILE,test=FILE`, or a hub data set such as `mnli`. A folder has
+    """A folder, a file, `train=FILE,test=FILE`, or a hub data set (`mnli`). A folder has
     train/validation/test files, or is written by datasets' save_to_disk. `FILE+FILE` reads several
     files as one. A hub data set may name its configuration: `nyu-mll/glue:mrpc`."""
     columns: Annotated[tuple[str, ...], Help("ROLE=COLUMN …", common=True)] = ()
-    """Columns if their names are not recognized, such as `text=review label=stars`. Roles are text,
+    """Columns if their names are not recognized: `text=review label=stars`. Roles are text,
     pair, label and negative, or words, tags, spans, relations and document. Numbers, from 0, name
     columns without a header."""
     encoding: str = "utf-8"
@@ -157,7 +157,7 @@ class TrainingSettings:
     """Tokens that neighboring windows of an input over --max-length share; unset is 64, at most
     half of --max-length."""
     lr: Annotated[float | None, COMMON] = None
-    """Peak learning rate of the encoder; unset is 2e-5, for small encoders 1e-4. Small encoders are
+    """Peak learning rate of the encoder; unset is 2e-5, 1e-4 if it is small. Small encoders are
     narrower than 512. Other ways of --tuning than full multiply it: lora by 20, bitfit by 50, head
     by 100, mask by 5."""
     head_lr: float | None = None
@@ -331,7 +331,8 @@ class LabelConfig(TrainConfig):
     group: ClassVar[str] = "task"
 
     class_weights: Annotated[str, COMMON] = "none"
-    """Weight of each class in the loss: `none`, `auto` (inverse frequency), or `a=1,b=2.5`."""
+    """Weight of each class in the loss: `none`, `auto` or `a=1,b=2.5`. `auto` is the inverse
+    frequency."""
     loss: str = "ce"
     """Cross entropy (`ce`); `focal:GAMMA` (default 2), in which correctly predicted examples count
     less; or `logit-adjusted:TAU` (default 1), cross entropy with the logarithms of the class
@@ -496,10 +497,10 @@ class WordConfig(LabelConfig):
     group: ClassVar[str] = "task"
 
     context: Annotated[str, COMMON] = "none"
-    """Read words of neighboring sentences of the same document with each sentence, on both sides
-    and without separators: `none`; N, whole words of at most N subwords on each side; or `doc`,
-    which fills both sides evenly up to --max-length. These words get no prediction and no loss.
-    Sentences over --max-length are read in windows without context."""
+    """Read each sentence with words of its neighbors: `none`, N subwords on each side, or `doc`.
+    These are whole words of the same document, without separators; `doc` fills both sides evenly up
+    to --max-length. They get no prediction and no loss. Sentences over --max-length are read in
+    windows without context."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "context", str(self.context))  # Python may give an int

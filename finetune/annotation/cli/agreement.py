@@ -23,7 +23,7 @@ class Agreement(FormatOption, ResampleOptions, DataOptions, Command):
         finetune agreement export.json --format markdown
     """
 
-    files: Annotated[Positional[tuple[str, ...]], arg(metavar="FILE")]
+    files: Annotated[Positional[tuple[str, ...]], arg(metavar="FILE …")]
     """One file for each annotator, or one export that names the annotator of each row; any format
     of `finetune convert`."""
 

@@ -12,6 +12,7 @@ from tyro.conf import Positional, arg
 from finetune.cli.command import Command
 from finetune.cli.options import DataOptions
 from finetune.cli.output import check_output, show
+from finetune.config.options import OUTPUT, Help
 from finetune.runtime.files import is_free, replace_file, replace_folder
 from finetune.runtime.records import RECORD_SUFFIXES, with_same_columns, write_records
 from finetune.types import UserError, quantity
@@ -37,26 +38,29 @@ class Convert(DataOptions, Command):
 
     source: Annotated[Positional[str], arg(metavar="SOURCE")]
     """File of any format, export of an annotation tool, folder of brat, or predictions of a run."""
-    to: Literal[
-        "jsonl",
-        "json",
-        "csv",
-        "tsv",
-        "xlsx",
-        "parquet",
-        "conll",
-        "prodigy",
-        "doccano",
-        "label-studio",
-        "brat",
+    to: Annotated[
+        Literal[
+            "jsonl",
+            "json",
+            "csv",
+            "tsv",
+            "xlsx",
+            "parquet",
+            "conll",
+            "prodigy",
+            "doccano",
+            "label-studio",
+            "brat",
+        ],
+        OUTPUT,
     ]
     """Format to write; in tables a cell with spans or several labels is JSON."""
-    out: str
+    out: Annotated[str, OUTPUT]
     """File to write, with a suffix of the format; for brat a folder that is empty or absent."""
     columns: tuple[str, ...] = ()
     """Columns if their names are not recognized, as `role=column`; `spans=NAME` reads spans where
     a row has a label too."""
-    decisions: str | None = None
+    decisions: Annotated[str | None, Help("FILE", "data")] = None
     """Decisions from the page of `review`, to apply."""
 
     def run(self) -> None:

@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
 from finetune.cli.output import check_output, show
+from finetune.config.options import OUTPUT
 from finetune.runtime.files import replace_file, require_replaceable
 from finetune.types import UserError, quantity
 
@@ -25,7 +26,7 @@ class Review(Command):
 
     file: Annotated[Positional[str], arg(metavar="FILE")]
     """Suspects of `check --label-errors --out`, output of `suggest`, or predictions of a run."""
-    out: str
+    out: Annotated[str, OUTPUT]
     """HTML file to write: one file that needs no network."""
     labels: tuple[str, ...] = ()
     """Labels to offer besides the labels of the file."""

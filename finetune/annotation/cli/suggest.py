@@ -13,6 +13,7 @@ from finetune.cli.command import Command
 from finetune.cli.options import DataOptions, OutOption, SeedOption, SpeedOptions
 from finetune.cli.output import open_records, quiet_libraries, show
 from finetune.cli.predict import with_columns
+from finetune.config.options import DATA
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Suggest(OutOption, SpeedOptions, SeedOption, DataOptions, Command):
 
     folder: Annotated[Positional[str], arg(metavar="RUN")]
     """Folder of a run or of a model in it."""
-    file: str
+    file: Annotated[str, DATA]
     """Unlabeled texts or words in any format of `predict`; `-` is standard input."""
     number: int = 50
     """Number of examples to choose."""

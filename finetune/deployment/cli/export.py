@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
 from finetune.cli.output import quiet_libraries, show
+from finetune.config.options import DATA, Help
 from finetune.types import UserError
 
 
@@ -26,7 +27,7 @@ class Export(Command):
 
     folder: Annotated[Positional[str], arg(metavar="RUN")]
     """Folder of a run or of a model in it."""
-    out: str
+    out: Annotated[str, Help("FOLDER", "output")]
     """New folder for the graph, the program that predicts, tokenizer and labels. It appears when it
     is complete."""
     int8: bool = False
@@ -34,7 +35,7 @@ class Export(Command):
     measured before and after."""
     max_loss: float | None = None
     """Most points of that score that int8 may cost; a larger loss is an error. Unset is 0.5."""
-    data: str | None = None
+    data: Annotated[str | None, DATA] = None
     """Data with the validation split for --int8; unset is the data of the run."""
 
     def run(self) -> None:

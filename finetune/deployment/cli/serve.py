@@ -32,7 +32,7 @@ class Serve(Limits, Command):
         finetune serve nli=runs/nli topics=exported --port 8080
     """
 
-    runs: Annotated[Positional[tuple[str, ...]], arg(metavar="RUN")]
+    runs: Annotated[Positional[tuple[str, ...]], arg(metavar="RUN …")]
     """Folders of runs, of models or of exports (which need no torch), or hub ids (OWNER/NAME,
     OWNER/NAME@REVISION), each with the name of the model before it if you like: name=RUN."""
     host: str = "127.0.0.1"

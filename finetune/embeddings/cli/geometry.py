@@ -12,6 +12,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 from finetune.cli.command import Command
 from finetune.cli.options import FormatOption, ReadingOptions, SeedOption
 from finetune.cli.output import check_output, print_tables, quiet_libraries, show
+from finetune.config.options import DATA, OUTPUT
 from finetune.runtime.files import replace_file, require_replaceable
 from finetune.types import UserError
 
@@ -30,16 +31,16 @@ class Geometry(FormatOption, SeedOption, Command):
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
     """Model name, folder, or folder of a run."""
-    data: str
+    data: Annotated[str, DATA]
     """Texts: a file or folder, as for `pretrain`."""
-    out: UseAppendAction[tuple[str, ...]] = ()
+    out: Annotated[UseAppendAction[tuple[str, ...]], OUTPUT] = ()
     """File to write: .html (a page) or .json (all figures); may be repeated."""
     texts: int = 1000
     """Lines of text to sample."""
     standardize: str | None = None
     """Standardizer (.safetensors) of `finetune similarity`, for words. Unset fits one on half of
     the sample and measures the other half."""
-    sentence: UseAppendAction[tuple[str, ...]] = ()
+    sentence: Annotated[UseAppendAction[tuple[str, ...]], DATA] = ()
     """A sentence whose attention to show; may be repeated. Unset shows two of the sample."""
     encoding: str = "utf-8"
     """Text encoding of the files, such as `cp1252`, `utf-16` or `gb18030`."""

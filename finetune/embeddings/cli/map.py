@@ -11,6 +11,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 from finetune.cli.command import Command
 from finetune.cli.options import DataOptions, ReadingOptions, SeedOption
 from finetune.cli.output import check_output, print_table, quiet_libraries, show
+from finetune.config.options import DATA, OUTPUT
 from finetune.config.tasks import column_map
 from finetune.runtime.files import replace_file, require_replaceable
 from finetune.types import UserError, quantity
@@ -31,13 +32,13 @@ class Map(SeedOption, DataOptions, Command):
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
     """Model name, folder, or folder of a run."""
-    word: str
+    word: Annotated[str, DATA]
     """The word; several with commas, forms of a word with slashes: bank/banks,die/dies/died. A form
     that ends with * stands for all words that begin with it. A form may be several words."""
-    file: str
+    file: Annotated[str, DATA]
     """Texts or sentences of any format of `predict`, with labels, tags, spans or nothing; `-` is
     standard input."""
-    out: UseAppendAction[tuple[str, ...]] = ()
+    out: Annotated[UseAppendAction[tuple[str, ...]], OUTPUT] = ()
     """File to write: .html (a page), .svg (a picture of each layer), .json or .csv (coordinates);
     may be repeated."""
     layers: str = "all"

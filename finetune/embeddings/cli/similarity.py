@@ -19,7 +19,7 @@ from finetune.cli.options import (
     ResampleOptions,
 )
 from finetune.cli.output import check_output, open_records, print_tables, quiet_libraries, show
-from finetune.config.options import COMMON
+from finetune.config.options import COMMON, DATA, Help
 from finetune.embeddings.cli.embed import layer_numbers
 from finetune.runtime.records import RECORD_SUFFIXES
 from finetune.types import UserError, quantity
@@ -45,15 +45,15 @@ class Similarity(OutOption, FormatOption, ResampleOptions, DataOptions, Command)
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
     """Model name, folder, or folder of a run."""
-    data: Annotated[str | None, COMMON] = None
+    data: Annotated[str | None, DATA] = None
     """Pairs as for training (file, folder, hub data set), with or without gold. Columns `start`,
     `end`, `start_pair`, `end_pair` (characters) or `index`, `index_pair` (words between white
     space) name the compared word in each text; `source` or `subset` names subsets."""
-    text: Annotated[str | None, COMMON] = None
+    text: Annotated[str | None, DATA] = None
     """A text to compare with --pair, in place of --data."""
-    pair: Annotated[str | None, COMMON] = None
+    pair: Annotated[str | None, DATA] = None
     """The second text."""
-    split: Annotated[str | None, COMMON] = None
+    split: Annotated[str | None, DATA] = None
     """Split of --data. Unset is the only one, else test."""
     unit: Annotated[Literal["auto", "text", "word"], COMMON] = "auto"
     """Compare texts, or words: those that the data name, else all words of a text, without special
@@ -66,16 +66,16 @@ class Similarity(OutOption, FormatOption, ResampleOptions, DataOptions, Command)
     pooling: Annotated[Literal["mean", "first", "max"] | None, COMMON] = None
     """Pooling of a word over its subwords, or of a text over its tokens; first is the CLS token of
     a text. Unset is the mean; texts and a run of `sentence` have the vector that was trained."""
-    standardize: Annotated[str | None, COMMON] = None
+    standardize: Annotated[str | None, Help("CORPUS", common=True)] = None
     """Standardize vectors over a corpus: its file or folder, or a standardizer (.safetensors)."""
     standardize_texts: int = 1000
     """Lines of the corpus to sample for --standardize."""
-    save_standardizer: str | None = None
+    save_standardizer: Annotated[str | None, Help("FILE")] = None
     """File (.safetensors) to save the fitted standardizer."""
     resamples: int = 1000
     window: int | None = None
     """Words to read on each side of a word in context. Unset reads all of them."""
-    contexts: Annotated[str | None, COMMON] = None
+    contexts: Annotated[str | None, DATA] = None
     """Corpus (file or folder): single words get the mean of their vectors in it, and correlations
     are reported by the frequency of words in it."""
     num_contexts: int | None = None

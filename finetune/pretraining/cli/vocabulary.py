@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 from finetune.cli.command import Command
 from finetune.cli.options import HubOptions, SeedOption
 from finetune.cli.output import print_table, quiet_libraries, show
+from finetune.config.options import Help
 from finetune.config.values import text_encoding
 from finetune.types import UserError
 
@@ -38,7 +39,7 @@ class Vocabulary(SeedOption, HubOptions, Command):
     texts: Annotated[Positional[str], arg(metavar="TEXTS")]
     """A file or folder of text, or several languages or sources: `en=FILE,de=FILE`. Plain text,
     JSON Lines, CSV, TSV or Parquet with a column of texts, or tagged words."""
-    out: str
+    out: Annotated[str, Help("FOLDER", "output")]
     """Folder to write."""
     kind: Literal["wordpiece", "bpe", "unigram"] | None = None
     """WordPiece as in BERT, byte-level BPE as in RoBERTa, or Unigram as in XLM-R; unset is the kind
