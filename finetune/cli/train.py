@@ -287,7 +287,8 @@ def _known_options(kind: type[Any], name: str, arguments: list[str]) -> Any:
 def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     """Train a model; print its scores, how they compare with the recipe's, and its folder."""
     from finetune.reporting import REPORT_FILE
-    from finetune.reporting.hub_upload import create_repository, push
+    from finetune.reporting.hub_upload import push
+    from finetune.runtime.hub import create_repository
     from finetune.runtime.launch import on_main_process
     from finetune.runtime.progress import clock
     from finetune.training.environment import predict_command, resume_command

@@ -8,26 +8,18 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
-from huggingface_hub import (
-    CommitOperationAdd,
-    CommitOperationDelete,
-    HfApi,
-    constants,
-    metadata_save,
-)
+from huggingface_hub import metadata_save
 
 from finetune.data.json_files import read_object
 from finetune.models.loading import card_data
 from finetune.reporting.model_card import for_hub, write_card
 from finetune.reporting.runs import gather
-from finetune.runtime.hub import hub_error
+from finetune.runtime.hub import HubError, create_repository, upload_folder
 from finetune.tasks import TASK_FILE, model_folder
 from finetune.types import UserError, last_part
 
 PATHS = ("data", "out", "init_from", "model")
 """Settings in the task file that may be local paths; only their last part is published."""
-KEPT = {".gitattributes"}
-"""Files of a repository that a push does not write and keeps all the same."""
 
 
 class Pushed(NamedTuple):
@@ -38,23 +30,6 @@ class Pushed(NamedTuple):
     """Files of the repository that the model does not have."""
     license: str | None
     """The license in the card."""
-
-
-def create_repository(id: str, *, private: bool | None = None) -> str:
-    """Create a repository on the hub unless it exists, and return its full id.
-
-    Raise UserError if the hub cannot be reached, the id is malformed or the login may not write.
-    """
-    try:
-        repository = HfApi().create_repo(id, private=private, exist_ok=True).repo_id
-        HfApi().auth_check(repository, write=True)
-    except Exception as error:
-        if (found := hub_error(error, "model", id)) is None:
-            raise
-        raise UserError(
-            f"{id}: cannot create this repository or write to it. {_capitalized(str(found))}"
-        ) from error
-    return str(repository)
 
 
 def degenerate_reasons(folder: Path) -> list[str]:
@@ -85,32 +60,19 @@ def push(folder: Path, id: str, *, private: bool = False, license: str | None = 
         metadata_save(card, card_data(card) | {"license": license})
     named = card_data(card).get("license")
     repository = create_repository(id, private=private or None)
-    paths = [path for path in source.rglob("*") if path.is_file()]
-    content = {path.relative_to(source).as_posix(): str(path) for path in paths}
-    changed = {"README.md": for_hub((source / "README.md").read_text("utf-8"), repository)}
+    changed = {"README.md": for_hub(card.read_text("utf-8"), repository)}
     if (task_file := source / TASK_FILE).is_file():
         changed[TASK_FILE] = without_paths(task_file.read_text("utf-8"))
-    files = content | {name: text.encode() for name, text in changed.items()}
-    api = HfApi()
     try:
-        removed = sorted({*api.list_repo_files(repository)} - files.keys() - KEPT)
-        operations: list[CommitOperationAdd | CommitOperationDelete] = [
-            *(CommitOperationAdd(name, file) for name, file in files.items()),
-            *map(CommitOperationDelete, removed),
-        ]
-        api.create_commit(repository, operations, commit_message="Upload with finetune")
-    except Exception as error:
-        found = hub_error(error, "model", id, reading=True)
-        if found is None and not isinstance(error, RuntimeError):  # which hf_xet raises
-            raise
+        uploaded = upload_folder(repository, source, changed)
+    except HubError as error:
         yes = ["--yes"] * bool(degenerate_reasons(folder))
         options = [*["--private"] * private, *yes, *(["--license", license] if license else [])]
         again = shlex.join(["finetune", "push", str(folder), id, *options])
         raise UserError(
-            f"{found or error} The model was not pushed, and is kept in {source}. Try again with: "
-            f"{again}"
+            f"{error} The model was not pushed, and is kept in {source}. Try again with: {again}"
         ) from error
-    return Pushed(f"{constants.ENDPOINT}/{repository}", tuple(removed), named)
+    return Pushed(*uploaded, named)
 
 
 def without_paths(text: str) -> str:
@@ -127,7 +89,3 @@ def _is_public(value: str) -> bool:
     """Return whether a setting is an id of the hub and not a local file or folder."""
     is_id = re.fullmatch(r"[\w.\-]+(/[\w.\-]+)?(:[\w.\-]+)?(@[\w.\-]+)?", value)
     return bool(is_id) and not value.startswith(".") and not Path(value).exists()
-
-
-def _capitalized(text: str) -> str:
-    return text[:1].upper() + text[1:]

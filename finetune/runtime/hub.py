@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from finetune.types import UserError, quantity
 
@@ -232,6 +232,65 @@ def _snapshots(kind: Kind, id: str) -> Path:
 
     name = "--".join([f"{kind}s", *id.split("/")])
     return Path(constants.HF_HUB_CACHE).expanduser() / name / "snapshots"
+
+
+def create_repository(id: str, *, private: bool | None = None) -> str:
+    """Create a repository on the hub unless it exists, and return its full id.
+
+    Raise UserError if the hub cannot be reached, the id is malformed or the login may not write.
+    """
+    from huggingface_hub import HfApi
+
+    try:
+        repository = HfApi().create_repo(id, private=private, exist_ok=True).repo_id
+        HfApi().auth_check(repository, write=True)
+    except Exception as error:
+        if (found := hub_error(error, "model", id)) is None:
+            raise
+        reason = f"{str(found)[:1].upper()}{str(found)[1:]}"
+        raise UserError(f"{id}: cannot create this repository or write to it. {reason}") from error
+    return str(repository)
+
+
+class Uploaded(NamedTuple):
+    """The address of a repository after an upload, and the files that it had and has no more."""
+
+    address: str
+    removed: tuple[str, ...]
+
+
+def upload_folder(
+    repository: str, folder: Path, changed: Mapping[str, str] | None = None
+) -> Uploaded:
+    """Upload a folder to a repository of models, in one commit, in place of what is there.
+
+    Args:
+        repository: The full id, as ``create_repository`` returns it.
+        folder: The files, also those in its folders.
+        changed: The texts of files whose content differs from the folder.
+
+    Raises:
+        HubError: The hub refuses the upload, or does not answer.
+    """
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
+
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    files: dict[str, str | bytes] = {p.relative_to(folder).as_posix(): str(p) for p in paths}
+    files |= {name: text.encode() for name, text in (changed or {}).items()}
+    api = HfApi()
+    try:
+        removed = sorted({*api.list_repo_files(repository)} - files.keys() - {".gitattributes"})
+        operations: list[CommitOperationAdd | CommitOperationDelete] = [
+            *(CommitOperationAdd(name, file) for name, file in files.items()),
+            *map(CommitOperationDelete, removed),
+        ]
+        api.create_commit(repository, operations, commit_message="Upload with finetune")
+    except Exception as error:
+        found = hub_error(error, "model", repository, reading=True)
+        if found is None and not isinstance(error, RuntimeError):  # which hf_xet raises
+            raise
+        raise (found or HubError(str(error), "failed")) from error
+    return Uploaded(f"{constants.ENDPOINT}/{repository}", tuple(removed))
 
 
 def hub_error(

@@ -169,7 +169,7 @@ class RelationTask(WordTask):
             )
             return head
         with self._pretrained() as checkpoint:
-            return RelationClassifier.from_encoder(
+            return RelationClassifier.from_pretrained(
                 labels=list(self.record.labels),
                 subject_id=self._markers.subject_id,
                 dropout=config.classifier_dropout,

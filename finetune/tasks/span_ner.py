@@ -152,7 +152,7 @@ class SpanNerTask(WordTask):
             head.config.thresholds = dict(record.thresholds)
             return head
         with self._pretrained() as checkpoint:
-            return SpanClassifier.from_encoder(
+            return SpanClassifier.from_pretrained(
                 labels=list(record.labels),
                 representation=config.representation,
                 word_vectors=config.word_vectors,

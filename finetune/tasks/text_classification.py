@@ -224,7 +224,7 @@ class TextClassificationTask(Task):
             )
             return head
         with self._pretrained() as checkpoint:
-            return PairClassifier.from_encoder(
+            return PairClassifier.from_pretrained(
                 labels=list(self.record.labels),
                 kind=config.pair_encoder,
                 num_codes=config.poly_codes or NUM_CODES,

@@ -178,7 +178,7 @@ class TokenClassificationTask(WordTask):
         labels, scheme = list(self.record.labels), self.record.scheme
         with self._pretrained() as start:
             if crf:
-                return CrfTagger.from_encoder(
+                return CrfTagger.from_pretrained(
                     labels=labels, batching=batching, scheme=scheme, **start
                 )
             return TokenClassifier.from_pretrained(

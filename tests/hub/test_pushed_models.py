@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import finetune
 from finetune.deployment.serving.limits import Limits
@@ -169,3 +170,26 @@ def test_a_wrong_model_is_reported_before_data_are_read(hub: Hub) -> None:
     outcome = run("classify", "--model", "lab/nothing", "--data", "lab/rows-of-nothing")
     assert outcome.code == 2 and "model 'lab/nothing'" in outcome.err
     assert not hub.asked("/datasets/")
+
+
+@pytest.mark.parametrize("kind", ["SpanClassifier", "TokenClassifier", "SentenceEncoder"])
+def test_heads_push_themselves(kind: str, hub: Hub, place: Path) -> None:
+    name = f"lab/pushed-{kind}"
+    folder = hub.model(name)
+    (folder / "old.bin").write_text("x")
+    options = {"SpanClassifier": {"max_width": 2}}.get(kind, {})
+    if kind != "SentenceEncoder":
+        options |= {"labels": ["O", "B-PER"]}
+    head = getattr(finetune, kind).from_pretrained(str(place / "bert"), **options).eval()
+    assert head.push_to_hub(name, license="mit").endswith(f"/{name}")
+    assert not (folder / "old.bin").exists()
+    assert "license: mit" in (folder / "README.md").read_text()
+    forget_repositories()
+    again = getattr(finetune, kind).from_pretrained(name)
+    weights = again.state_dict()
+    assert all(torch.equal(weights[n], value) for n, value in head.state_dict().items())
+    if kind != "SentenceEncoder":
+        assert finetune.load(name).predict(["Ana saw Oslo"])
+    hub.fault("commit/main", status=500, times=9)
+    with pytest.raises(finetune.UserError, match=name):
+        head.push_to_hub(name)

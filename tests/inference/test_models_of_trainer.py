@@ -99,11 +99,11 @@ def test_saved_head(encoder: str, tmp_path: Path, problem):
 
 
 def test_heads_that_transformers_lacks(encoder: str, tmp_path: Path):
-    spans = SpanClassifier.from_encoder(encoder, labels=["PER"], max_width=2)
+    spans = SpanClassifier.from_pretrained(encoder, labels=["PER"], max_width=2)
     spans.save_pretrained(tmp_path / "spans")
     (found,) = finetune.load(tmp_path / "spans").predict([TEXT])
     assert all(span.end - span.start <= 2 for span in found.spans)
-    tagger = CrfTagger.from_encoder(encoder, labels=TAGS, scheme="BIO")
+    tagger = CrfTagger.from_pretrained(encoder, labels=TAGS, scheme="BIO")
     tagger.save_pretrained(tmp_path / "tags")
     (found,) = finetune.load(tmp_path / "tags").predict([TEXT])
     assert len(found.tags) == 6

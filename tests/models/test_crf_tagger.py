@@ -90,7 +90,7 @@ def test_train_from_checkpoint_save_and_load(family: str, tmp_path: Path, caplog
     torch.manual_seed(3)
     plain = TokenClassifier.from_pretrained(str(source), labels=TAGS)
     torch.manual_seed(3)
-    head = CrfTagger.from_encoder(str(source), labels=TAGS, scheme="BIO").eval()
+    head = CrfTagger.from_pretrained(str(source), labels=TAGS, scheme="BIO").eval()
     own = dict(head.tagger.named_parameters())
     for name, parameter in plain.named_parameters():
         assert torch.equal(own.pop(name), parameter), "the same start with and without CRF"

@@ -331,7 +331,7 @@ def test_classes() -> None:
 def test_train_from_checkpoint_save_and_load(family: str, representation: str, tmp_path) -> None:
     source = str(tiny.save_tiny_checkpoint(tmp_path / "pretrained", family))
     plain = AutoModel.from_pretrained(source)
-    head = SpanClassifier.from_encoder(
+    head = SpanClassifier.from_pretrained(
         source, labels=LABELS, representation=representation, max_width=4
     ).eval()
     assert {parameter.dtype for parameter in head.parameters()} == {torch.float32}
@@ -365,7 +365,7 @@ def test_train_from_checkpoint_save_and_load(family: str, representation: str, t
 
 def test_saved_configuration(tmp_path) -> None:
     source = str(tiny.save_tiny_checkpoint(tmp_path / "pretrained", "modernbert"))
-    head = SpanClassifier.from_encoder(
+    head = SpanClassifier.from_pretrained(
         source,
         labels=LABELS,
         representation="biaffine",
@@ -435,13 +435,13 @@ def test_encoder_follows_its_head() -> None:
 def test_what_is_refused(settings, message, tmp_path) -> None:
     source = str(tiny.save_tiny_checkpoint(tmp_path, "bert"))
     with pytest.raises(ValueError, match=message) as caught:
-        SpanClassifier.from_encoder(source, **({"labels": LABELS, "max_width": 3} | settings))
+        SpanClassifier.from_pretrained(source, **({"labels": LABELS, "max_width": 3} | settings))
     assert "\n" not in str(caught.value)
 
 
 def test_damaged_folders(tmp_path) -> None:
     source = str(tiny.save_tiny_checkpoint(tmp_path / "bert", "bert"))
-    head = SpanClassifier.from_encoder(source, labels=LABELS, max_width=3)
+    head = SpanClassifier.from_pretrained(source, labels=LABELS, max_width=3)
     saved = tmp_path / "saved"
 
     def message() -> str:

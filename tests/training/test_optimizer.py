@@ -266,14 +266,14 @@ def result_settings_fields() -> set[str]:
 
 def test_heads_say_their_own_rates(tmp_path):
     tiny.save_tiny_checkpoint(tmp_path, "bert")
-    spans = SpanClassifier.from_encoder(str(tmp_path), labels=["PER"], max_width=3)
+    spans = SpanClassifier.from_pretrained(str(tmp_path), labels=["PER"], max_width=3)
     rates = {group["lr"] for group in parameter_groups(spans, NerConfig(lr=1e-4))}
     assert rates == {1e-4, 1e-3}
     assert "10 times" in option_texts(NerConfig)["--head-lr"]
     rates = {group["lr"] for group in parameter_groups(spans, NerConfig(lr=1e-4, head_lr=5e-4))}
     assert rates == {1e-4, 5e-4}
 
-    crf = CrfTagger.from_encoder(str(tmp_path), labels=["O", "B-PER", "I-PER"], scheme="BIO")
+    crf = CrfTagger.from_pretrained(str(tmp_path), labels=["O", "B-PER", "I-PER"], scheme="BIO")
     groups = parameter_groups(crf, TagConfig(lr=1e-4, crf=True))
     (own,) = [group for group in groups if group["lr"] == 0.05]
     assert sum(weight.numel() for weight in own["params"]) == 3 + 3 + 9

@@ -336,7 +336,7 @@ def test_every_head_takes_idle_batches(
 
 @pytest.mark.parametrize("pair_encoder", ["bi", "poly"])
 def test_heads_of_pairs_take_idle_batches(pair_encoder: str, place: Path) -> None:
-    labels, load = ["no", "yes"], PairClassifier.from_encoder
+    labels, load = ["no", "yes"], PairClassifier.from_pretrained
     head = load(str(place / "bert"), labels=labels, kind=pair_encoder).eval()
     assert head(idle_batch(head.encoder.pad_id)).shape == (1, 2)
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel
 
 from finetune.models.encoder import ABOVE, Encoder
-from finetune.models.loading import copy_tokenizer, load_whole, quiet, require_finite
+from finetune.models.loading import copy_tokenizer, load_whole, model_license, quiet, require_finite
+from finetune.runtime.hub import create_repository, upload_folder
 from finetune.types import Batch, LabelSet, UserError
 
 
@@ -33,11 +37,49 @@ class Head(nn.Module):
     own_learning_rates: ClassVar[Mapping[str, tuple[str, float]]] = {}
     encoder: Encoder
     encoder_prefix: str
+    save_pretrained: Callable[..., None]
 
     @property
     def revision(self) -> str | None:
         """The commit of the hub model that was loaded; None for a local folder."""
         return getattr(self.encoder.model.config, "_commit_hash", None)
+
+    def push_to_hub(
+        self, repo_id: str, *, private: bool = False, license: str | None = None
+    ) -> str:
+        """Upload the model with its tokenizer and a short card to the hub.
+
+        A run has more to tell: ``finetune push RUN`` uploads its model with scores in the card.
+
+        Args:
+            repo_id: ``OWNER/NAME``. A new commit replaces what the repository has.
+            private: Make the repository private, if it is new.
+            license: The license in the card, such as ``apache-2.0``; None takes the license of the
+                model that was loaded, if its card has one.
+
+        Returns:
+            The address of the model.
+
+        Raises:
+            UserError: The hub cannot be reached or refuses the upload.
+
+        Examples:
+            >>> head.push_to_hub("lab/tagger", private=True)  # doctest: +SKIP
+            'https://huggingface.co/lab/tagger'
+        """
+        repository = create_repository(repo_id, private=private or None)
+        with tempfile.TemporaryDirectory() as place:
+            self.save_pretrained(place)
+            source = str(self.encoder.model.name_or_path)
+            if license is None and Path(source).is_dir():
+                license = model_license(source)
+            card = ModelCardData(library_name="finetune", license=license, tags=["finetune"])
+            text = (
+                f"---\n{card.to_yaml()}\n---\n\n# {repository}\n\n```python\nimport finetune\n\n"
+                f'model = finetune.load("{repository}")\n```\n'
+            )
+            (Path(place) / "README.md").write_text(text, encoding="utf-8")
+            return upload_folder(repository, Path(place)).address
 
     def check_batch(self, batch: Batch) -> None:
         """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for."""
@@ -59,13 +101,13 @@ class Head(nn.Module):
         return self.encoder.depth_of(parameter_name.removeprefix(self.encoder_prefix))
 
 
-class CustomModel(Head, PreTrainedModel):
+class CustomModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_hub
     """A ``PreTrainedModel`` with a head that Hugging Face does not have.
 
     It is saved with a registered class and configuration, which embeds the whole configuration of
     the model inside, so that a folder needs nothing else to load. Subclasses take ``batching`` as
     ``Encoder`` does, and a ``model`` of transformers to build on; None makes a new one.
-    ``from_encoder`` makes a model to train.
+    ``from_pretrained`` with ``labels`` makes a model to train.
     """
 
     @classmethod
@@ -77,17 +119,29 @@ class CustomModel(Head, PreTrainedModel):
         output_loading_info: bool = False,
         **options: Any,
     ) -> Any:
-        """Load a trained model; ``options`` are arguments of transformers and the class.
+        """Load a trained model.
 
-        ``name`` and ``revision`` are as in ``load_config``.
+        Args:
+            name: Hub id, short name or folder.
+            inputs: Arguments of the class, as in transformers.
+            revision: Branch, tag or commit on the hub.
+            output_loading_info: Also return the loading info of transformers.
+            options: Arguments of transformers and of the class.
 
         Raises:
-            UserError: If the model does not exist, or its weights are not all present, used and
+            UserError: The model does not exist, or its weights are not all present, used and
                 finite.
         """
         load = functools.partial(super().from_pretrained, *inputs)
         model, report = load_whole(load, name, revision, **options)
         return (model, report) if output_loading_info else model
+
+    @classmethod
+    def from_encoder(cls, name: str, **options: Any) -> Any:
+        """Call ``from_pretrained``, the new name, which is the only one from the next release."""
+        text = f"{cls.__name__}.from_encoder is deprecated: use from_pretrained."
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return cls.from_pretrained(name, **options)
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:  # type: ignore[override]
         """Write config.json and model.safetensors, all that ``from_pretrained`` needs.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers import AutoConfig, AutoModel, PreTrainedModel
@@ -19,13 +20,13 @@ from finetune.types import Batch, LabelSet, UserError
 class CrfTagger(CustomModel):
     """A tagger whose tags depend on each other: emissions of words and scores of transitions.
 
-    Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one. The
+    ``from_pretrained`` loads a trained model; with ``labels`` it makes one to train. The
     ``TokenClassifier`` in ``tagger`` computes emissions, ``finetune.models.heads.crf`` computes the
     loss, and ``finetune.tasks.viterbi`` decodes.
 
     Examples:
         >>> from finetune import CrfTagger, Encoding, pack
-        >>> tags, load = ["O", "B-PER", "I-PER"], CrfTagger.from_encoder
+        >>> tags, load = ["O", "B-PER", "I-PER"], CrfTagger.from_pretrained
         >>> model = load("roberta-base", labels=tags, scheme="BIO")  # doctest: +SKIP
         >>> batch = pack([Encoding(0, [0, 713, 16, 2], word_starts=[1, 2, 3])])  # 2 words
         >>> model(batch).emissions.shape  # doctest: +SKIP
@@ -57,21 +58,37 @@ class CrfTagger(CustomModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def from_encoder(
+    def from_pretrained(  # type: ignore[override]
         cls,
-        name: str,
-        *,
-        labels: Sequence[str],
-        scheme: str | None,
+        name: str | Path,
+        *inputs: Any,
+        labels: Sequence[str] | None = None,
+        scheme: str | None = None,
         batching: Batching = "auto",
         **options: Any,
     ) -> CrfTagger:
-        """Make a tagger to train on a pretrained encoder, in float32.
+        """Load a trained model; with ``labels`` make one to train on a pretrained encoder.
 
-        ``scheme`` is the tag scheme of ``labels``, such as ``"BIO"``; None makes all transitions
-        legal. ``name`` and ``options`` are as in ``load_config``. Raises ``UserError`` if the model
-        cannot be loaded, or comes with Python code.
+        Args:
+            name: Hub id, short name or folder of a pretrained encoder, or of a trained model.
+            inputs: Arguments of the class, as in transformers.
+            labels: The tags of a model to train.
+            scheme: The scheme of the tags, such as ``"BIO"``; None makes all transitions legal. A
+                trained model has its own.
+            batching: As in ``Encoder``; changes memory and speed only.
+            options: As in ``load_config``, such as ``revision``; for a trained model arguments of
+                transformers.
+
+        Raises:
+            UserError: The model cannot be loaded, its settings are not legal together, or the
+                encoder comes with Python code.
         """
+        if labels is None:
+            trained: CrfTagger = super().from_pretrained(
+                name, *inputs, batching=batching, **options
+            )
+            return trained
+        name = str(name)
         model = load_task_model(TokenClassifier.auto_class, name, labels=labels, **options)
         require_library_model(name, model)
         inner = model.config.to_dict()

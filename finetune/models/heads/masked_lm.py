@@ -9,6 +9,7 @@ tokens costs as much as six layers of width 384.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -75,14 +76,22 @@ class MaskedLanguageModel(PretrainedHead):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
-        cls, name: str, *, batching: Batching = "auto", new_head: bool = True, **options: Any
+        cls, name: str | Path, *, batching: Batching = "auto", new_head: bool = True, **options: Any
     ) -> MaskedLanguageModel:
-        """Load a masked language model in float32; ``options`` are as in ``load_config``.
+        """Load a masked language model in float32.
 
-        With ``new_head``, weights of the head that the checkpoint lacks are initialized; in most
-        families the output matrix is the table of embeddings. Raises ``UserError`` if the model
-        does not exist, or transformers has no masked language model of its type.
+        Args:
+            name: Hub id, short name or folder.
+            batching: As in ``Encoder``; changes memory and speed only.
+            new_head: Initialize weights of the head that the checkpoint lacks. Most families share
+                the output matrix with the embeddings.
+            options: As in ``load_config``, such as ``revision``.
+
+        Raises:
+            UserError: There is no such model, or transformers has no masked language model of its
+                type.
         """
+        name = str(name)
         config = load_config(name, **options)
         require_class(cls.auto_class, name, config)
         return cls(

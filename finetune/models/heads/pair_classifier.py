@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ class PairClassifier(CustomModel):
     the features [u; v; |u - v|; u * v]. The texts are read apart (``bi``) or as one sequence
     (``cross``).
 
-    Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one. Sequences
+    ``from_pretrained`` loads a trained model; with ``labels`` it makes one to train. Sequences
     of a batch have the first text and then the second, each with its special tokens, as their
     "words" (``Encoding.word_starts``). With ``marked_words``, the "words" are the marked words and
     the text around them: before, word, after, before, word, after; or for ``cross`` before, word,
@@ -44,7 +45,7 @@ class PairClassifier(CustomModel):
 
     Examples:
         >>> from finetune import Encoding, pack
-        >>> load = PairClassifier.from_encoder
+        >>> load = PairClassifier.from_pretrained
         >>> model = load("roberta-base", labels=["no", "yes"], kind="bi")  # doctest: +SKIP
         >>> batch = pack([Encoding(0, [0, 713, 2, 0, 16, 2], word_starts=[0, 3, 6])])
         >>> model(batch).shape  # doctest: +SKIP
@@ -77,33 +78,43 @@ class PairClassifier(CustomModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def from_encoder(
+    def from_pretrained(  # type: ignore[override]
         cls,
-        name: str,
-        *,
-        labels: Sequence[str],
-        kind: str,
+        name: str | Path,
+        *inputs: Any,
+        labels: Sequence[str] | None = None,
+        kind: str = "bi",
         num_codes: int = 16,
         dropout: float = 0.0,
         marked_words: bool = False,
         batching: Batching = "auto",
         **options: Any,
     ) -> PairClassifier:
-        """Make a model to train on a pretrained encoder, in float32.
+        """Load a trained model; with ``labels`` make one to train on a pretrained encoder.
 
         Args:
-            name: As in ``load_config``.
-            labels: The labels, or the name of the number for regression.
+            name: Hub id, short name or folder of a pretrained encoder, or of a trained model.
+            inputs: Arguments of the class, as in transformers.
+            labels: The labels of a model to train, or the name of the number for regression. The
+                other arguments apply with them only: a trained model has its own.
             kind: ``"bi"`` or ``"poly"``; with ``marked_words`` ``"bi"`` or ``"cross"``.
             num_codes: M, for ``"poly"``.
             dropout: Dropout of the features before the classifier.
             marked_words: Compare one word of each text.
-            batching: That of ``Encoder``.
-            options: As in ``load_config``.
+            batching: As in ``Encoder``; changes memory and speed only.
+            options: As in ``load_config``, such as ``revision``; for a trained model arguments of
+                transformers.
 
         Raises:
-            UserError: The encoder cannot be loaded, or comes with Python code.
+            UserError: The model cannot be loaded, its settings are not legal together, or the
+                encoder comes with Python code.
         """
+        if labels is None:
+            trained: PairClassifier = super().from_pretrained(
+                name, *inputs, batching=batching, **options
+            )
+            return trained
+        name = str(name)
         inner = load_config(name, **options)
         names = LabelSet(labels)
         config = PairClassifierConfig(

@@ -38,7 +38,7 @@ _DROPOUT_SETTINGS = {
 """The setting of the dropout before the classifier, if it is not ``classifier_dropout``."""
 
 
-class PretrainedHead(Head, PreTrainedModel):
+class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_hub
     """A Hugging Face model with a task head, run on batches without padding.
 
     It is a ``PreTrainedModel`` so that ``transformers.Trainer`` saves it with its configuration. It

@@ -8,6 +8,7 @@ al. 2019, "Matching the Blanks").
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,13 +26,13 @@ from finetune.types import Batch, LabelSet
 class RelationClassifier(CustomModel):
     """Logits of no relation and C labels for each of N pairs of spans, W [h_subject; h_object].
 
-    Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one. A sequence
+    ``from_pretrained`` loads a trained model; with ``labels`` it makes one to train. A sequence
     of a batch marks one pair; its two "words" (``Encoding.word_starts``) begin at the start markers
     of the two spans. The start marker of the subject is the token ``config.subject_id``.
 
     Examples:
         >>> from finetune import Encoding, pack
-        >>> load = RelationClassifier.from_encoder
+        >>> load = RelationClassifier.from_pretrained
         >>> model = load("bert-base-cased", labels=["in"], subject_id=137)  # doctest: +SKIP
         >>> batch = pack([Encoding(0, [101, 137, 713, 108, 16, 102], word_starts=[1, 3, 6])])
         >>> model(batch).shape  # no relation and one label  # doctest: +SKIP
@@ -60,29 +61,39 @@ class RelationClassifier(CustomModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def from_encoder(
+    def from_pretrained(  # type: ignore[override]
         cls,
-        name: str,
-        *,
-        labels: Sequence[str],
-        subject_id: int,
+        name: str | Path,
+        *inputs: Any,
+        labels: Sequence[str] | None = None,
+        subject_id: int = 0,
         dropout: float = 0.1,
         batching: Batching = "auto",
         **options: Any,
     ) -> RelationClassifier:
-        """Make a model to train on a pretrained encoder, in float32.
+        """Load a trained model; with ``labels`` make one to train on a pretrained encoder.
 
         Args:
-            name: As in ``load_config``.
-            labels: The labels of relations, without one for none.
+            name: Hub id, short name or folder of a pretrained encoder, or of a trained model.
+            inputs: Arguments of the class, as in transformers.
+            labels: The labels of relations of a model to train, without one for none. The other
+                arguments apply with them only: a trained model has its own.
             subject_id: The id of the start marker of a subject.
             dropout: Dropout of the features before the classifier.
-            batching: As for ``Encoder``.
-            options: As in ``load_config``.
+            batching: As in ``Encoder``; changes memory and speed only.
+            options: As in ``load_config``, such as ``revision``; for a trained model arguments of
+                transformers.
 
         Raises:
-            UserError: The encoder cannot be loaded, or comes with Python code.
+            UserError: The model cannot be loaded, its settings are not legal together, or the
+                encoder comes with Python code.
         """
+        if labels is None:
+            trained: RelationClassifier = super().from_pretrained(
+                name, *inputs, batching=batching, **options
+            )
+            return trained
+        name = str(name)
         inner = load_config(name, **options)
         names = LabelSet(labels)
         config = RelationClassifierConfig(

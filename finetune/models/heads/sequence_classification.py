@@ -7,6 +7,7 @@ family has its own head, so that checkpoints with a trained head keep it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,20 +44,32 @@ class SequenceClassifier(PretrainedHead):
     @classmethod
     def from_pretrained(  # type: ignore[override]
         cls,
-        name: str,
+        name: str | Path,
         *,
-        labels: Sequence[str] | None,
+        labels: Sequence[str] | None = None,
         problem: Problem = "single",
         batching: Batching = "auto",
         **options: Any,
     ) -> SequenceClassifier:
-        """Load a classifier; ``load_task_model`` explains arguments and ``options``.
+        """Load a trained classifier; with ``labels`` make one to train, in float32.
 
-        ``"regression"`` has one label, the name of the number.
+        Args:
+            name: Hub id, short name or folder of an encoder, or of a trained model.
+            labels: The labels of a model to train; for regression the name of the number. A head
+                that the checkpoint lacks, or has for another number of labels, is new.
+            problem: What a model to train predicts: one label (``"single"``), any number of labels
+                (``"multi"``) or a number (``"regression"``). A trained model has its own.
+            batching: As in ``Encoder``; changes memory and speed only.
+            options: ``dropout`` before the classifier; ``revision``, ``trust_remote_code``,
+                ``layer_mix`` and ``bilstm``, as in ``load_config``.
+
+        Raises:
+            UserError: There is no such model or setting, or without ``labels`` no trained head.
         """
         if problem == "regression" and labels is not None and len(labels) != 1:
             raise UserError(f"regression has one label, the name of the number, not {len(labels)}")
-        model = load_task_model(cls.auto_class, name, labels=labels, problem=problem, **options)
+        options |= {"labels": labels, "problem": problem}
+        model = load_task_model(cls.auto_class, str(name), **options)
         return cls(model, batching)
 
     def forward(

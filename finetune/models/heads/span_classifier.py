@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -36,12 +37,12 @@ first has to learn that most candidates have no type (Lin et al., 2017)."""
 class SpanClassifier(CustomModel):
     """Scores of C classes for each of S candidate spans of words.
 
-    Use ``from_encoder`` for a model to train and ``from_pretrained`` for a trained one.
+    ``from_pretrained`` loads a trained model; with ``labels`` it makes one to train.
     ``encoder`` is a view of ``model``, the Hugging Face encoder; ``scorer`` is on top of it.
 
     Examples:
         >>> from finetune import Encoding, SpanClassifier, pack
-        >>> labels, load = ["PER", "LOC"], SpanClassifier.from_encoder
+        >>> labels, load = ["PER", "LOC"], SpanClassifier.from_pretrained
         >>> model = load("roberta-base", labels=labels, max_width=8)  # doctest: +SKIP
         >>> batch = pack([Encoding(0, [0, 713, 16, 2], word_starts=[1, 2, 3])])  # 2 words
         >>> model(batch).shape  # 3 candidates, none and 2 types  # doctest: +SKIP
@@ -86,26 +87,47 @@ class SpanClassifier(CustomModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def from_encoder(
+    def from_pretrained(  # type: ignore[override]
         cls,
-        name: str,
-        *,
-        labels: Sequence[str],
+        name: str | Path,
+        *inputs: Any,
+        labels: Sequence[str] | None = None,
         representation: str = "boundary",
         word_vectors: str = "first",
-        max_width: int | None,
+        max_width: int | None = None,
         multi_label: bool = False,
         decoding: str = "nested",
         batching: Batching = "auto",
         **options: Any,
     ) -> SpanClassifier:
-        """Make a model to train on a pretrained encoder, in float32.
+        """Load a trained model; with ``labels`` make one to train on a pretrained encoder.
 
-        ``labels`` are the types, without one for none; the other settings are those of
-        ``SpanClassifierConfig``, ``batching`` is as in ``Encoder``, ``name`` and ``options`` are
-        as in ``load_config``. Raises ``UserError`` if settings are not legal together, or the
-        encoder cannot be loaded or comes with Python code.
+        Args:
+            name: Hub id, short name or folder of a pretrained encoder, or of a trained model.
+            inputs: Arguments of the class, as in transformers.
+            labels: The types of a model to train, without one for none. The other arguments apply
+                with them only: a trained model has its own.
+            representation: The representation of a span: ``"boundary"``, ``"ffn"``,
+                ``"attention"`` or ``"biaffine"``.
+            word_vectors: ``"first"`` subword of a word, or the ``"mean"`` of its subwords.
+            max_width: The widest candidate, in words; None without limit (biaffine only).
+            multi_label: Whether a span can have several types.
+            decoding: The spans that may occur together: ``"flat"``, ``"nested"`` or
+                ``"overlapping"``.
+            batching: As in ``Encoder``; changes memory and speed only.
+            options: As in ``load_config``, such as ``revision``; for a trained model arguments of
+                transformers.
+
+        Raises:
+            UserError: The model cannot be loaded, its settings are not legal together, or the
+                encoder comes with Python code.
         """
+        if labels is None:
+            trained: SpanClassifier = super().from_pretrained(
+                name, *inputs, batching=batching, **options
+            )
+            return trained
+        name = str(name)
         inner = load_config(name, **options)
         names = LabelSet(labels)
         config = SpanClassifierConfig(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -52,15 +53,28 @@ class TokenClassifier(PretrainedHead):
     @classmethod
     def from_pretrained(  # type: ignore[override]
         cls,
-        name: str,
+        name: str | Path,
         *,
-        labels: Sequence[str] | None,
+        labels: Sequence[str] | None = None,
         subwords: Subwords = "first",
         batching: Batching = "auto",
         **options: Any,
     ) -> TokenClassifier:
-        """Load a tagger; ``labels`` are its tags, ``options`` as in ``load_task_model``."""
-        model = load_task_model(cls.auto_class, name, labels=labels, **options)
+        """Load a trained tagger; with ``labels`` make one to train, in float32.
+
+        Args:
+            name: Hub id, short name or folder of an encoder, or of a trained model.
+            labels: The tags of a model to train. A head that the checkpoint lacks, or has for
+                another number of tags, is new.
+            subwords: Logits of the ``"first"`` subword of each word, or of ``"all"`` its subwords.
+            batching: As in ``Encoder``; changes memory and speed only.
+            options: ``dropout`` before the classifier; ``revision``, ``trust_remote_code``,
+                ``layer_mix`` and ``bilstm``, as in ``load_config``.
+
+        Raises:
+            UserError: There is no such model or setting, or without ``labels`` no trained head.
+        """
+        model = load_task_model(cls.auto_class, str(name), labels=labels, **options)
         return cls(model, batching, subwords)
 
     def forward(
