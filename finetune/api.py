@@ -45,6 +45,7 @@ class TrainedRun:
     """A finished run: its folder, its scores, and how they compare with the baselines."""
 
     folder: Path
+    """The run folder, with the model, predictions, README and report."""
     metrics: Mapping[str, Mapping[str, float]]
     """Scores by split and name."""
     outcome: RunOutcome
@@ -296,10 +297,13 @@ class FinishedSearch:
     """A search: its trials, and the best of them as a run, a recipe and a page."""
 
     result: SearchResult
+    """All trials."""
     page: Path
+    """The HTML page of the trials."""
     run: TrainedRun | None
     """The best trial, scored on test; None while other processes still run trials."""
     recipe: Path | None
+    """The recipe of the best trial, for ``finetune run``."""
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -600,9 +604,11 @@ class DistilledRun:
     """A finished student, and how it compares."""
 
     run: TrainedRun
+    """The run of the student."""
     baseline: TrainedRun | None
     """The run of the student without its teacher."""
     metric: str
+    """The metric of ``models``."""
     split: str
     """The split of the scores: test, else validation; empty if neither has gold."""
     models: Mapping[str, Measured]
@@ -638,9 +644,17 @@ def distill(
         settings: Settings of the run, such as ``epochs``. The teacher gives all others that
             describe the task and not its training.
 
+    Returns:
+        The run of the student, and how student and teacher compare.
+
     Raises:
         UserError: Teacher, student and data do not fit together.
         Interrupted: After Ctrl-C; the call with ``out`` and ``resume=True`` continues.
+
+    Examples:
+        >>> small = finetune.distill("runs/large", layers=4, out="runs/small")  # doctest: +SKIP
+        >>> small.models["student"].score  # doctest: +SKIP
+        0.92
     """
     from finetune.runtime.launch import make_accelerator
     from finetune.runtime.memory import memory_kept

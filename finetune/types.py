@@ -21,7 +21,11 @@ IGNORED = -100
 
 
 class UserError(ValueError):
-    """An error of use, which the command line prints in one line; other exceptions are bugs."""
+    """An error of use, such as a wrong setting or data that cannot be read.
+
+    Its message says what is wrong, what is legal and what to do; the command line prints it without
+    a traceback. Every other exception is a bug.
+    """
 
 
 class CustomMetricError(Exception):
@@ -29,7 +33,12 @@ class CustomMetricError(Exception):
 
 
 class Span(NamedTuple):
-    """A labeled span of the words ``start`` to ``end - 1``."""
+    """A labeled span of the words ``start`` to ``end - 1``.
+
+    Examples:
+        >>> Span(0, 2, "PER")
+        Span(start=0, end=2, label='PER')
+    """
 
     start: int
     end: int

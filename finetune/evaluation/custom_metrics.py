@@ -17,11 +17,17 @@ from finetune.types import CustomMetricError, UserError
 class CustomMetric:
     """A custom metric: ``function(gold, predicted) -> number`` over lists of examples.
 
-    Both lists hold labels, tuples of labels, numbers, tags of words, or tuples of ``Span``, by the
-    task. With ``probabilities``, ``predicted`` holds the probability of each label by its name.
+    Args:
+        function: The function. Both lists hold labels, tuples of labels, numbers, tags of words, or
+            tuples of ``Span``, by the task.
+        lower_is_better: Whether lower values are better.
+        probabilities: Whether ``predicted`` holds the probability of each label by name.
 
     Examples:
-        >>> cost = CustomMetric(lambda gold, predicted: 1.0, lower_is_better=True)
+        >>> def cost(gold, predicted):
+        ...     return sum(g != p for g, p in zip(gold, predicted)) / len(gold)
+        >>> CustomMetric(cost, lower_is_better=True)(["a", "b"], ["a", "a"])
+        0.5
     """
 
     function: Callable[[list[Any], list[Any]], float]

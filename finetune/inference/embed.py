@@ -163,9 +163,16 @@ class Embedder:
     ) -> Iterator[Embedding]:
         """Yield the vectors of each input, in order and in bounded memory.
 
-        An input is a text, a list of words, or an example of either. Words without a text are read
-        with blanks between them. ``reporter`` shows the progress, in sequences that the encoder has
-        read.
+        Args:
+            inputs: A text, a list of words, or an example of either. Words without a text are read
+                with blanks between them.
+            reporter: Shows the progress, in sequences that the encoder has read.
+
+        Yields:
+            The vectors of an input, float32.
+
+        Raises:
+            UserError: An input is a pair of texts.
         """
         reporter = reporter or Reporter(quiet=True)
         reporter.start("embedding", None, unit="sequence")

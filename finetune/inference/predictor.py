@@ -67,9 +67,10 @@ class Predictor:
         """Load a model.
 
         Args:
-            folder: A run folder or the folder of the model itself.
-            decoding: Replaces the decoding that the model was trained with.
-            threshold: Replaces the thresholds of labels or span types: one for all, or by name.
+            folder: A run folder, the folder of the model itself, or its hub id.
+            decoding: The decoding; None keeps the decoding of the training.
+            threshold: Decision thresholds of labels or span types: one for all, or by name. None
+                keeps the thresholds of the model.
             labels: The labels of zero-shot classification by a model of natural language inference,
                 or the words for each label in its hypothesis (``zero_shot``).
             template: The hypothesis of a label, with ``{}`` for its words.
@@ -114,7 +115,12 @@ class Predictor:
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> Self:
-        """Load a model; arguments are as in the class itself, and ``finetune.load`` is the same."""
+        """Load a model, as ``Predictor(folder, **options)`` and ``finetune.load`` do.
+
+        Args:
+            folder: A run folder, the folder of the model itself, or its hub id.
+            options: The other arguments of ``Predictor``.
+        """
         return cls(folder, **options)
 
     @property
@@ -143,6 +149,20 @@ class Predictor:
                 names.
             documents: For a model trained with ``--context``: any value for the document of each
                 input (None: no document). Consecutive inputs with equal values share context.
+
+        Returns:
+            A prediction for each input: a ``TextPrediction``, ``TokenPrediction``,
+            ``SpanPrediction``, ``RelationPrediction``, ``SentencePrediction`` or
+            ``MaskedPrediction``, by the task.
+
+        Raises:
+            UserError: An input is not what the model reads.
+
+        Examples:
+            >>> model = finetune.load("runs/tags")  # doctest: +SKIP
+            >>> (found,) = model.predict(["Maria Keller flew to Oslo."])  # doctest: +SKIP
+            >>> found.tags  # doctest: +SKIP
+            ('B-PER', 'I-PER', 'O', 'O', 'B-LOC', 'O')
         """
         if isinstance(inputs, str):
             raise UserError(f"predict takes a list of inputs: write predict([{inputs!r:.40}]).")

@@ -65,11 +65,11 @@ class Encoder(nn.Module):
 
     Attributes:
         width: H, the size of hidden states.
-        num_layers: L.
+        num_layers: L, the number of layers.
         max_length: Number of tokens that fit; None without limit.
         num_segments: Number of segment ids; 0 or 1 if they make no difference.
         packed: Whether sequences share a packed row.
-        padding_reason: The reason if they do not, else empty.
+        padding_reason: Why sequences are padded; empty if they are packed.
 
     Raises:
         UserError: If ``batching`` is ``"packed"`` and the model cannot be packed.
@@ -110,8 +110,13 @@ class Encoder(nn.Module):
     def from_pretrained(cls, name: str, *, batching: Batching = "auto", **options: Any) -> Encoder:
         """Load an encoder in float32, without its pooler.
 
-        ``name`` and ``options`` are as in ``load_config``. Raises ``UserError`` if the model does
-        not exist, is not an encoder, or its weights do not match.
+        Args:
+            name: Hub id, short name such as ``roberta-base``, or folder.
+            batching: As for the class.
+            options: As in ``load_config``, such as ``revision``.
+
+        Raises:
+            UserError: The model does not exist, is not an encoder, or its weights do not match.
         """
         model = load_weights(AutoModel, name, load_config(name, **options), **options)
         remove_pooler(model)

@@ -46,11 +46,18 @@ def task_definition(name: str) -> TaskDefinition:
 def load_task(config: TrainConfig, name: str, data: Any = None) -> tuple[Task, Dataset]:
     """Read the data, derive the labels and load the tokenizer.
 
-    ``data`` replaces ``config.data``: a ``Dataset`` of examples, or any data that ``read_text``
-    takes.
+    Args:
+        config: The settings.
+        name: The name of the task, such as ``"classify"``.
+        data: Replaces ``config.data``: a ``Dataset`` of examples, or any data that ``read_text``
+            takes.
 
-    Returns the task and the prepared data: labels mapped, a validation split held out if there was
-    none, and notes on all changes. Raises UserError if data, settings and model do not fit.
+    Returns:
+        The task and the prepared data: labels mapped, a validation split held out if there was
+        none, and notes on all changes.
+
+    Raises:
+        UserError: Data, settings and model do not fit.
 
     Examples:
         >>> config = ClassifyConfig(model="minilm", data="reviews/")  # doctest: +SKIP
@@ -64,9 +71,11 @@ def load_task(config: TrainConfig, name: str, data: Any = None) -> tuple[Task, D
 
 
 def saved_task(folder: str | Path) -> Task:
-    """Load the task of a saved model from a run folder or the folder of the model.
+    """Load the task of a saved model.
 
-    A model that another library has saved tells its task in ``config.json`` (``task_of_config``).
+    Args:
+        folder: A run folder, the folder of a model, or its hub id. A model that another library has
+            saved tells its task in ``config.json``.
     """
     from finetune.preprocessing.tokenizer import SubwordTokenizer
     from finetune.tasks.base import extra_fields

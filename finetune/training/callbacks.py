@@ -19,6 +19,7 @@ class StepEvent:
     step: int
     """Number of the step, from 1."""
     num_steps: int
+    """The planned number of steps."""
     _loss: torch.Tensor
     _norm: torch.Tensor
 
@@ -38,11 +39,17 @@ class EvaluationEvent:
     """An evaluation on the validation split."""
 
     step: int
+    """Number of the last step."""
     split: str
+    """Name of the split."""
     metrics: Mapping[str, float]
+    """Scores by name."""
     is_best: bool
+    """Whether this is the best score yet."""
     examples: Sequence[Example]
+    """The examples with gold."""
     predictions: Sequence[Prediction]
+    """Their predictions, in the same order."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,9 @@ class SaveEvent:
     """A model or checkpoint that is complete on the disk."""
 
     step: int
+    """Number of the last step."""
     folder: Path
+    """Folder of the model or checkpoint."""
     is_best: bool
     """Whether this is the best model yet (``best/``), not the checkpoint (``last/``)."""
 
@@ -61,6 +70,12 @@ class Callback:
     In one step the order is: ``on_step``, ``on_save`` of the best model, ``on_evaluation``,
     ``on_save`` of the checkpoint. Callbacks run on the main process. An error in one ends the run,
     whose last checkpoint stays.
+
+    Examples:
+        >>> class Losses(finetune.Callback):  # doctest: +SKIP
+        ...     def on_step(self, event):
+        ...         print(event.step, event.loss)
+        >>> run = finetune.train(config, data, callbacks=[Losses()])  # doctest: +SKIP
     """
 
     def on_step(self, event: StepEvent) -> None:

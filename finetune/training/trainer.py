@@ -77,10 +77,13 @@ class FitResult:
     """Result of a run: its task with all fitted values, its folder and its metrics."""
 
     task: Task
+    """The task, with all fitted values."""
     folder: Path
+    """The run folder."""
     metrics: dict[str, dict[str, float]]
     """Metrics by split and name."""
     best_step: int
+    """The step of the best model."""
     num_steps: int
     """The planned number of steps."""
     notes: list[str] = field(default_factory=list)
@@ -102,22 +105,22 @@ def fit(
     """Train a model, keep the one with the best validation score, and score the test split once.
 
     Args:
-        task: the task.
-        data: its prepared data.
-        config: the settings; ``out`` names the run folder.
-        accelerator: device and processes; by default those of this launch.
-        reporter: shows the progress.
-        head: the model to train; by default a new one on the configured encoder.
-        callbacks: called after steps, evaluations and saves.
-        metrics: custom metrics by name, besides ``config.custom_metrics``.
+        task: The task.
+        data: Its prepared data.
+        config: The settings; ``out`` names the run folder.
+        accelerator: Device and processes; by default those of this launch.
+        reporter: Shows the progress.
+        head: The model to train; by default a new one on the configured encoder.
+        callbacks: Called after steps, evaluations and saves.
+        metrics: Custom metrics by name, besides ``config.custom_metrics``.
 
     Returns:
         The task with its fitted values, the run folder and the metrics.
 
     Raises:
-        UserError: the loss is not finite, the disk is full, or settings or data differ from the run
+        UserError: The loss is not finite, the disk is full, or settings or data differ from the run
             to resume.
-        Interrupted: after Ctrl-C or SIGTERM, once the checkpoint is written.
+        Interrupted: After Ctrl-C or SIGTERM, once the checkpoint is written.
     """
     if config.out is None:
         raise UserError("--out must name the run folder.")

@@ -173,7 +173,10 @@ def test_a_wrong_model_is_reported_before_data_are_read(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("kind", ["SpanClassifier", "TokenClassifier", "SentenceEncoder"])
-def test_heads_push_themselves(kind: str, hub: Hub, place: Path) -> None:
+def test_heads_push_themselves(
+    kind: str, hub: Hub, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_ana")
     name = f"lab/pushed-{kind}"
     folder = hub.model(name)
     (folder / "old.bin").write_text("x")
