@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -45,6 +46,7 @@ OLD_COMMANDS = {"analyse": "analyze"}
 OLD_OPTIONS = {
     "--output": "--out",
     "--run-folder": "RUN",
+    "--senses": "RUN",
     **{flag(old): flag(new) for old, new in RENAMED.items()},
 }
 """Former names of options, accepted for one release; `RUN` is now a positional argument."""
@@ -216,8 +218,13 @@ def parse(arguments: Sequence[str]) -> Any:
                 raise cause from None
             cause = cause.__context__
         if text := messages.getvalue():
-            show(text.rstrip("\n"), error=True)
+            show(_without_none(text.rstrip("\n")), error=True)
         raise
+
+
+def _without_none(message: str) -> str:
+    """Return a message of tyro without `{None}|`, at the same width."""
+    return re.sub(r"\{None\}\|(\w+)", lambda found: found[1] + " " * len("{None}|"), message)
 
 
 def _information(name: str, rest: list[str]) -> str | None:

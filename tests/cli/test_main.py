@@ -138,6 +138,7 @@ def test_old_names(calls: list[tuple], capsys: pytest.CaptureFixture[str]):
     assert OLD_OPTIONS == {
         "--output": "--out",
         "--run-folder": "RUN",
+        "--senses": "RUN",
         "--active-vocabulary": "--sparse-embeddings",
         "--label-pieces": "--label-subwords",
         "--own-metrics": "--custom-metrics",
@@ -152,7 +153,7 @@ def test_old_names(calls: list[tuple], capsys: pytest.CaptureFixture[str]):
     assert predict == Predict(folder="run", text=("a",), out="x.csv")
     assert capsys.readouterr().err == "note: --output is now --out.\n"
     assert parse(["bench", "--phases", "onnx", "--run-folder", "run"]).folder == "run"
-    for name in set(COMMANDS) - {"wsd", "wic"}:
+    for name in COMMANDS:
         assert not any(f" {old} " in run(name, "--help-all").out for old in OLD_OPTIONS)
 
 
@@ -225,6 +226,7 @@ def test_a_wrong_option_lists_similar_ones_of_its_command(calls: list[tuple]):
     outcome = run("tag", "--batch-sze", "3")
     assert outcome.code == 2 and outcome.out == "" and not calls
     assert "--batch-size INT" in outcome.err and "finetune tag --help" in outcome.err
+    assert "{None}" not in run("tag", "--limt", "3").err
     assert "classify" not in outcome.err and outcome.err.count("\n") < 12
 
 

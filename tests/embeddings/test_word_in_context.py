@@ -72,7 +72,7 @@ def test_command(standardize: bool, tmp_path: Path) -> None:
         assert line["label"] == expected
     compared = run("compare", str(out), str(out), "--resamples", "20")
     assert compared.code == 0, compared.err
-    again = run("wic", "--run-folder", str(out), "--data", str(tmp_path / "data" / "test.jsonl"))
+    again = run("wic", str(out), "--data", str(tmp_path / "data" / "test.jsonl"))
     assert again.code == 0 and "accuracy" in again.err, again.err
     assert [json.loads(line)["cosine"] for line in again.out.splitlines()] == pytest.approx(
         [line["cosine"] for line in lines], abs=1e-5
@@ -81,9 +81,9 @@ def test_command(standardize: bool, tmp_path: Path) -> None:
         trained_head(tmp_path, model, rows)
     write_jsonl(tmp_path / "no.jsonl", [{"text": "a", "text_pair": "b", "label": "x"}] * 2)
     for wrong, message in (
-        (["--data", "x"], "either --out"),
-        (["--data", "x", "--run-folder", str(tmp_path), "--layers", "last4"], "--layers is saved"),
-        (["--data", "x", "--run-folder", str(tmp_path)], "no threshold.json in it"),
+        (["--data", "x"], "wic needs --out"),
+        ([str(tmp_path), "--data", "x", "--layers", "last4"], "--layers is saved"),
+        ([str(tmp_path), "--data", "x"], "no threshold.json in it"),
         (
             ["--data", str(tmp_path / "no.jsonl"), "--model", model, "--out", str(tmp_path / "n")],
             "no column names the word",

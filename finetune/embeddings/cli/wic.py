@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
-from finetune.cli.options import EncoderOptions
+from finetune.cli.options import DataOptions, EncoderOptions
 from finetune.cli.output import (
     open_records,
     print_table,
@@ -17,7 +19,7 @@ from finetune.cli.output import (
     show,
     write_run,
 )
-from finetune.config.tasks import column_map
+from finetune.config.options import OUTPUT
 from finetune.embeddings.cli.embed import layer_numbers
 from finetune.runtime.records import write_records
 from finetune.types import UserError
@@ -30,18 +32,20 @@ SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wic(Command):
+class Wic(DataOptions, Command):
     """Tell whether a word has the same sense in two texts, by a threshold on the cosine.
 
     Examples:
         finetune wic --data wic/ --model minilm --out runs/wic
-        finetune wic --data new.jsonl --run-folder runs/wic
+        finetune wic runs/wic --data new.jsonl
     """
 
+    folder: Annotated[Positional[str | None], arg(metavar="RUN")] = None
+    """Run folder whose threshold predicts --data."""
     data: str
     """Pairs of texts with `index` and `index_pair` (words between blanks, from 0), or `start`,
     `end`, `start_pair` and `end_pair` (characters): `train=FILE,test=FILE` or a folder. With
-    --run-folder one file."""
+    RUN one file."""
     model: str = "minilm"
     """Model name, folder, or folder of a run."""
     layers: str = "last"
@@ -51,16 +55,9 @@ class Wic(Command):
     """Pooling of a word over its subwords."""
     standardize: bool = False
     """Standardize vectors by mean and deviation of the words of the training texts."""
-    out: str | None = None
-    """Run folder to write: threshold, scores and predictions."""
-    run_folder: str | None = None
-    """Run folder whose threshold predicts --data."""
-    output: str | None = None
-    """File of predictions for --run-folder; unset prints them."""
-    columns: tuple[str, ...] = ()
-    """Columns if their names are not recognized, as `role=column`."""
-    encoding: str = "utf-8"
-    """Text encoding of the data files, such as `cp1252` or `utf-16`."""
+    out: Annotated[str | None, OUTPUT] = None
+    """Run folder to write: threshold, scores and predictions. With RUN, the file of predictions to
+    write; unset prints them."""
     max_length: int | None = None
     """Tokens of the longest sequence; longer texts are read in windows. Unset is the limit of the
     model, at most 512."""
@@ -69,28 +66,25 @@ class Wic(Command):
 
     def __post_init__(self) -> None:
         """Check the options."""
-        if (self.out is None) == (self.run_folder is None):
-            raise UserError("wic needs either --out, to choose a threshold, or --run-folder.")
-        if self.run_folder is None and self.output is not None:
-            raise UserError("--output needs --run-folder: runs write predictions to --out.")
+        if self.out is None and self.folder is None:
+            raise UserError("wic needs --out, to choose a threshold, or the RUN of one.")
         for name in ("model", "layers", "pooling", "standardize", "max_length"):
-            if self.run_folder is not None and getattr(self, name) != getattr(Wic, name):
+            if self.folder is not None and getattr(self, name) != getattr(Wic, name):
                 option = name.replace("_", "-")
-                raise UserError(f"--{option} is saved in --run-folder: leave it out.")
+                raise UserError(f"--{option} is saved in the run: leave it out.")
 
     def run(self) -> None:
         """Choose a threshold and score it, or predict with the threshold of a run."""
         quiet_libraries()
-        if self.run_folder is None:
+        if self.folder is None:
             self._fit()
         else:
-            self._predict(Path(self.run_folder))
+            self._predict(Path(self.folder))
 
     def _read(self, split: str | None) -> Sequence[SimilarityPair]:
         from finetune.embeddings.data.similarity_pairs import read_similarity
 
-        columns = column_map(self.columns)
-        found = read_similarity(self.data, split=split, columns=columns, encoding=self.encoding)
+        found = read_similarity(self.data, split=split, **self.reading)
         return found.pairs
 
     def _fit(self) -> None:
@@ -146,7 +140,7 @@ class Wic(Command):
         predicted = WordInContext.load(run, **self.encoder.keywords()).predict(
             pairs, reporter=Reporter()
         )
-        with open_records(self.output, [Path(self.data), *run.glob("*")]) as write:
+        with open_records(self.out, [Path(self.data), *run.glob("*")]) as write:
             for record in _records(pairs, predicted):
                 write(record)
         if scores := _scores(pairs, predicted):

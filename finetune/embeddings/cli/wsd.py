@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
 from finetune.cli.options import EncoderOptions
@@ -18,6 +20,7 @@ from finetune.cli.output import (
     show,
     write_run,
 )
+from finetune.config.options import OUTPUT
 from finetune.config.tasks import flag
 from finetune.embeddings.cli.embed import layer_numbers
 from finetune.runtime.records import write_records
@@ -39,9 +42,11 @@ class Wsd(Command):
 
     Examples:
         finetune wsd --model minilm --data senses/ --out runs/senses
-        finetune wsd --senses runs/senses --text "He sat on the *bank*."
+        finetune wsd runs/senses --text "He sat on the *bank*."
     """
 
+    folder: Annotated[Positional[str | None], arg(metavar="RUN")] = None
+    """Run folder whose sense vectors find the senses of --file or --text, in place of --data."""
     model: str = "minilm"
     """Model name, folder, or folder of a run."""
     data: str | None = None
@@ -66,17 +71,14 @@ class Wsd(Command):
     """Weight of the gloss of a sense in its vector; its uses have weight 1. 0 reads no glosses."""
     vote: float = 0.0
     """Weight of the mean score that a sense has for the other uses of a lemma in the document."""
-    out: str | None = None
-    """Run folder to write: sense vectors, scores and predictions."""
-    senses: str | None = None
-    """Run folder whose sense vectors find the senses of --file, in place of --data."""
+    out: Annotated[str | None, OUTPUT] = None
+    """Run folder to write: sense vectors, scores and predictions. With RUN, the file of predictions
+    to write; unset prints them."""
     file: str | None = None
-    """Sentences with targets, for --senses; `-` is standard input."""
+    """Sentences with targets, for RUN; `-` is standard input."""
     text: str | None = None
-    """A sentence with a word between asterisks, as in `He sat on the *bank*.`, for --senses: print
-    its senses with their glosses, the best first. `*went=go*` gives the base form."""
-    output: str | None = None
-    """File of predictions for --senses; unset prints them."""
+    """A sentence with a word between asterisks, as in `He sat on the *bank*.`, for RUN. It prints
+    the senses with their glosses, the best first. `*went=go*` gives the base form."""
     encoding: str = "utf-8"
     """Text encoding of the data files, such as `cp1252` or `utf-16`."""
     max_length: int | None = None
@@ -92,33 +94,32 @@ class Wsd(Command):
             if value is not None and not 0 <= value < float("inf"):
                 raise UserError(f"--{name} must be a finite number of 0 or more, not {value}.")
         required: tuple[str, ...] = ("data", "out")
-        excluded: tuple[str, ...] = ("file", "text", "output")
-        if self.senses is not None:
+        excluded: tuple[str, ...] = ("file", "text")
+        if self.folder is not None:
             required = ("file",) if self.text is None else ()
             excluded = tuple(
                 field.name
                 for field in dataclasses.fields(self)
                 if field.name
-                not in ("senses", "file", "text", "output", "inventory", "encoding", "encoder")
+                not in ("folder", "file", "text", "out", "inventory", "encoding", "encoder")
             )
-        if self.text is not None and (self.file is not None or self.output is not None):
-            raise UserError(
-                "--text prints the senses of one sentence: leave --file and --output out."
-            )
+        printed = None if self.folder is None else self.out  # with RUN, predictions
+        if self.text is not None and (self.file is not None or printed is not None):
+            raise UserError("--text prints the senses of one sentence: leave --file and --out out.")
         for name in required:
             if getattr(self, name) is None:
-                with_senses = " with --senses" if self.senses is not None else ""
+                with_run = " RUN" if self.folder is not None else ""
                 or_text = " or --text" if name == "file" else ""
-                raise UserError(f"wsd{with_senses} needs {flag(name)}{or_text}.")
+                raise UserError(f"wsd{with_run} needs {flag(name)}{or_text}.")
         for name in excluded:
             if getattr(self, name) != getattr(Wsd, name):
-                problem = "is saved with --senses" if self.senses is not None else "needs --senses"
+                problem = "is saved in the run" if self.folder is not None else "needs a RUN"
                 raise UserError(f"{flag(name)} {problem}: leave it out.")
 
     def run(self) -> None:
         """Fit sense vectors and score them, or predict with the sense vectors of a run."""
         quiet_libraries()
-        if self.senses is None:
+        if self.folder is None:
             self._fit()
         elif self.text is not None:
             self._show_senses(self.text)
@@ -228,12 +229,12 @@ class Wsd(Command):
         from finetune.embeddings.inference.word_senses import WordSenses
         from finetune.runtime.progress import Reporter
 
-        run, file = Path(self.senses or ""), self.file or ""
+        run, file = Path(self.folder or ""), self.file or ""
         examples = list(read_sense_file(file, self.encoding))
         senses = WordSenses.load(run, inventory=self.inventory, **self.encoder.keywords())
         targets, predictions = senses.predict(examples, reporter=Reporter())
         _report_unknown(senses, targets)
-        with open_records(self.output, [Path(file), *run.glob("*")]) as write:
+        with open_records(self.out, [Path(file), *run.glob("*")]) as write:
             for record in _records(targets, predictions):
                 write(record)
         if number := senses.num_without_vector:
@@ -248,7 +249,7 @@ class Wsd(Command):
         from finetune.embeddings.inference.word_senses import WordSenses
 
         senses = WordSenses.load(
-            Path(self.senses or ""), inventory=self.inventory, **self.encoder.keywords()
+            Path(self.folder or ""), inventory=self.inventory, **self.encoder.keywords()
         )
         inventory, counts = senses.model.inventory, senses.model.counts
 
