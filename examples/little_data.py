@@ -4,12 +4,11 @@ python examples/little_data.py
 """
 
 import os
-from functools import partial
 from pathlib import Path
 
 from finetune import ClassifyConfig
 from finetune.api import train_once
-from finetune.training.seeds import train_folds
+from finetune.training.repeated_runs import train_folds
 
 config = ClassifyConfig(
     model=os.environ.get("MODEL", "minilm"),
@@ -18,7 +17,12 @@ config = ClassifyConfig(
     steps=int(os.environ.get("STEPS", "40")),
 )
 folder = Path(os.environ.get("OUT", "runs/example-folds"))
-train = partial(train_once, "classify", command="python examples/little_data.py")
+
+
+def train(config, data, opened):
+    train_once("classify", config, data, command="python examples/little_data.py", folder=opened)
+
+
 results = train_folds("classify", config, 2, folder, train)  # finished runs are kept
 score = results.summary["test"]["accuracy"]
 print(f"accuracy {score['mean']:.3f}, 95 % interval {score['low']:.3f} to {score['high']:.3f}")

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import html
 import shutil
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from finetune.training.callbacks import Callback
     from finetune.training.distillation import Distillation, Measured
     from finetune.training.environment import RunOutcome
+    from finetune.training.run_folder import RunWriter
     from finetune.training.search import Pruner, SearchResult
     from finetune.training.trainer import FitResult
 
@@ -236,7 +238,9 @@ def train_once(
     data: Any = None,
     *,
     command: str,
+    folder: RunWriter | None = None,
     recipe_run: RecipeRun | None = None,
+    repeatable: bool | None = None,
     reporter: Reporter | None = None,
     report: Callable[[Path], object] = write_run_report,
     callbacks: Sequence[Callback] = (),
@@ -249,7 +253,10 @@ def train_once(
         config: The settings.
         data: Data that replace ``config.data``.
         command: The command or call that trains this run, for its README.
+        folder: The run folder, opened; by default ``config.out``.
         recipe_run: The recipe of the settings.
+        repeatable: Whether the settings alone, with the data that they name, train the run again.
+            By default they do unless ``data``, ``callbacks`` or ``metrics`` are given.
         reporter: Shows the progress.
         report: Writes the report and the model card.
         callbacks: As in ``train``.
@@ -258,37 +265,39 @@ def train_once(
     Returns:
         The run; None on all processes but the main one.
     """
-    from finetune.runtime.launch import make_accelerator, on_all_processes
+    from finetune.runtime.launch import on_all_processes
     from finetune.runtime.memory import memory_kept
     from finetune.runtime.progress import Reporter
     from finetune.tasks import load_task
-    from finetune.training.run_folder import hold
+    from finetune.training.run_folder import open_run
     from finetune.training.trainer import fit
 
-    accelerator = make_accelerator(config)
-    if reporter is None or not accelerator.is_main_process:
-        reporter = Reporter(quiet=not accelerator.is_main_process)
-    with hold(Path(config.out or "")), memory_kept():
+    if repeatable is None:
+        repeatable = data is None and not metrics and not callbacks
+    with contextlib.ExitStack() as opened:
+        folder = folder or opened.enter_context(open_run(config))
+        opened.enter_context(memory_kept())
+        is_main = folder.accelerator.is_main_process
+        if reporter is None or not is_main:
+            reporter = Reporter(quiet=not is_main)
         task, dataset = on_all_processes(lambda: load_task(config, task_name, data))
         if recipe_run:
             recipe_run.check_splits(list(dataset.splits)[1:])
         for line in (*describe(task, dataset), *dataset.notes):
             reporter.say(line)
-        result = fit(
-            task, dataset, config, accelerator, reporter, callbacks=callbacks, metrics=metrics
-        )
-        if not accelerator.is_main_process:
+        result = fit(task, dataset, config, folder, reporter, callbacks=callbacks, metrics=metrics)
+        if not is_main:
             return None
         return _finished(
             task,
             dataset,
             config,
             result,
-            accelerator,
+            folder.accelerator,
             recipe_run,
             command,
             report,
-            repeatable=data is None and not metrics and not callbacks,
+            repeatable=repeatable,
         )
 
 
@@ -425,14 +434,14 @@ def search_once(
     """Search in the folder ``config.out``; ``search`` explains the arguments."""
     from finetune.config.search_space import parse_space
     from finetune.reporting.search import write_search
-    from finetune.training.run_folder import RUNS, run_name
+    from finetune.training.repeated_runs import runs_folder
     from finetune.training.search import Search, default_space, quiet_optuna
 
     if trials < 1:
         raise UserError(f"--trials must be 1 or more, not {trials}.")
     if minutes is not None and not minutes > 0:
         raise UserError(f"--minutes must be above 0, not {minutes}.")
-    folder = Path(config.out or RUNS / f"{run_name(config, task)}-search")
+    folder = runs_folder(config, task, "search")
     with quiet_optuna():
         parsed = parse_space(task, config, space or default_space(config))
         study = Search(
@@ -459,7 +468,7 @@ def search_once(
             )
         if ended and result.best is not None:
             best = study.config_of(result.best)
-            run = _scored(task, best, data, command, reporter, report, metrics)
+            run = _scored(task, best, data, study.accelerator, command, reporter, report, metrics)
         if run is not None and result.best is not None:
             recipe = folder / RECIPE_FILE
             source = f"trial {result.best.number} of {len(result.trials)} of: {command}"
@@ -477,6 +486,7 @@ def _scored(
     task: str,
     config: TrainConfig,
     data: Any,
+    accelerator: Accelerator,
     command: str,
     reporter: Reporter,
     report: Callable[[Path], object],
@@ -487,30 +497,27 @@ def _scored(
     The trial resumes after its last step, now with the test split, so it takes no further step.
     Returns None while another process does this.
     """
-    from finetune.data.json_files import read_object
     from finetune.runtime.files import FolderInUse
     from finetune.training.environment import saved_outcome
-    from finetune.training.run_folder import hold, pin_model
+    from finetune.training.run_folder import open_run, pin_model
 
-    folder = Path(config.out or "")
     try:
-        with hold(folder):
-            pin_model(folder, config)
-            if (folder / "README.md").is_file():
-                return TrainedRun(
-                    folder, read_object(folder / "metrics.json"), saved_outcome(folder)
-                )
+        with open_run(config, accelerator) as folder:
+            pin_model(folder.run, config)
+            if folder.run.is_finished:
+                return TrainedRun(folder.path, folder.run.metrics, saved_outcome(folder.run))
             config = dataclasses.replace(config, resume=True)
             run = train_once(
                 task,
                 config,
                 data,
                 command=command,
+                folder=folder,
                 reporter=reporter,
                 report=report,
                 metrics=metrics,
             )
-            shutil.rmtree(folder / "last")
+            shutil.rmtree(folder.last)
             return run
     except FolderInUse:
         return None
@@ -522,15 +529,14 @@ def _expected(task: str, metric: str, run: TrainedRun, source: str) -> list[Expe
     The tolerance is half of the 95 % interval over the examples, at least 0.01.
     """
     from finetune.config.expected_scores import SPLITS, Expected, metrics_of
-    from finetune.data.json_files import read_object
     from finetune.reporting.runs import gather
 
-    fingerprint = read_object(run.folder / "config.json")["fingerprint"]
     expected = []
     for split, values in run.metrics.items():
         if metric not in metrics_of(task) or split not in SPLITS:
             continue
-        found = gather(run.folder, split).headline
+        system = gather(run.folder, split)
+        found = system.headline
         wide = (found.estimate.high - found.estimate.low) / 2 if found else 0.0
         expected.append(
             Expected(
@@ -539,7 +545,7 @@ def _expected(task: str, metric: str, run: TrainedRun, source: str) -> list[Expe
                 round(values[metric], 4),
                 round(max(wide, 0.01), 4),
                 f"{source}; the tolerance is half the 95 % interval over the examples",
-                fingerprint=fingerprint,
+                fingerprint=system.runs[0].config["fingerprint"],
             )
         )
     return expected
@@ -656,6 +662,7 @@ def distill(
         >>> small.models["student"].score  # doctest: +SKIP
         0.92
     """
+    from finetune.evaluation.runs import RunFolder
     from finetune.runtime.launch import make_accelerator
     from finetune.runtime.memory import memory_kept
     from finetune.runtime.processes import num_processes
@@ -671,7 +678,7 @@ def distill(
         student_config,
         student_folder,
     )
-    from finetune.training.run_folder import hold, is_run, require_free, with_run_folder
+    from finetune.training.run_folder import open_run, require_free, with_run_folder
 
     if (model is None) == (layers is None):
         raise UserError("distill needs either --model SMALL or --layers N of the teacher.")
@@ -688,11 +695,11 @@ def distill(
     given["out"] = given.get("out") or student_folder(teacher, given.get("resume", False))
     config = student_config(loaded.task.record.config, model, str(teacher), **given)
     config = with_run_folder(config, loaded.task.name)
-    without_teacher = Path(f"{config.out}-without-teacher")
-    if baseline and not (config.resume and is_run(without_teacher)):
+    without_teacher = RunFolder.open(Path(f"{config.out}-without-teacher"))
+    if baseline and not (config.resume and without_teacher.is_run):
         require_free(without_teacher)  # before the student is trained
     accelerator, reporter = make_accelerator(config), reporter or Reporter()
-    with hold(Path(config.out or "")), memory_kept():
+    with open_run(config, accelerator) as folder, memory_kept():
         task, dataset = load_student(loaded, config, data)
         for line in (*describe(task, dataset), *dataset.notes):
             reporter.say(line)
@@ -700,7 +707,7 @@ def distill(
             task,
             dataset,
             config,
-            accelerator,
+            folder,
             reporter,
             loaded,
             distillation or Distillation(),
@@ -712,20 +719,20 @@ def distill(
     if baseline:
         config = dataclasses.replace(
             config,
-            out=str(without_teacher),
+            out=str(without_teacher.path),
             epochs=None,
             steps=schedule.num_steps,
             eval_every=schedule.eval_every,
-            resume=config.resume and is_run(without_teacher),
+            resume=config.resume and without_teacher.is_run,
         )
         reporter.say(f"student without teacher: {config.out}")
-        with hold(without_teacher), memory_kept():
+        with open_run(config, accelerator) as folder, memory_kept():
             task = dataclasses.replace(task, record=dataclasses.replace(task.record, config=config))
             head = None
             if layers is not None:
                 task, head = plain_start(task, loaded, layers)
             config = with_run_folder(task.record.config, task.name)
-            result = fit_plain(task, dataset, config, accelerator, reporter, head, layers)
+            result = fit_plain(task, dataset, config, folder, reporter, head, layers)
             plain = _finished(task, dataset, config, result, accelerator, None, command, report)
         models["student without teacher"] = plain.folder
     split = next((name for name in ("test", *run.metrics) if name in run.metrics), "")

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -20,7 +19,7 @@ from finetune.types import UserError
 
 if TYPE_CHECKING:
     from finetune.evaluation.learning_curve import LearningCurve
-    from finetune.training.seeds import SeedResults
+    from finetune.training.repeated_runs import RunResults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,17 +70,16 @@ class TaskCurve(Curve):
         quiet_libraries()
         from finetune.reporting.learning_curve import write_curve
         from finetune.training.environment import command_line
-        from finetune.training.run_folder import RUNS, run_name
-        from finetune.training.seeds import train_sizes
+        from finetune.training.repeated_runs import runs_folder, train_sizes
 
-        folder = Path(config.out or RUNS / f"{run_name(config, self.task)}-curve")
+        folder = runs_folder(config, self.task, "curve")
         results, sizes = train_sizes(
             self.task,
             config,
             self.sizes,
             self.runs,
             folder,
-            lambda each, data: train_once(self.task, each, command_line, None, data, error=True),
+            partial(train_once, self.task, command_line, error=True),
             on_start=partial(announce, "size", error=True),
         )
         curve = _curve(results, sizes, config.metric)
@@ -103,7 +101,7 @@ def parse_curve(task: str, rest: Sequence[str], parse: Callable[[Sequence[str]],
     return TaskCurve(task=task, training=parse([task, *others]), **vars(options))
 
 
-def _curve(results: SeedResults, sizes: Sequence[int], metric: str | None) -> LearningCurve:
+def _curve(results: RunResults, sizes: Sequence[int], metric: str | None) -> LearningCurve:
     """Return the curve of the scores on test, else on validation."""
     from finetune.evaluation.learning_curve import learning_curve
     from finetune.evaluation.metrics import DEFAULT_METRICS

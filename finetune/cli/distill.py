@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ from tyro.conf import Positional, arg
 from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
-from finetune.cli.train import report_run, score_lines
+from finetune.cli.train import report_run, resumable, score_lines
 from finetune.config.options import COMMON, DATA, OUTPUT, Help
 from finetune.types import UserError
 
@@ -86,7 +85,6 @@ class Distill(FormatOption, Command):
         """Train the student, and print the comparison with its teacher."""
         from finetune import api
         from finetune.runtime.progress import Reporter
-        from finetune.runtime.signals import Interrupted
         from finetune.training.distillation import Distillation, student_folder
         from finetune.training.environment import command_line, resume_command
 
@@ -117,7 +115,7 @@ class Distill(FormatOption, Command):
                 "resume",
             )
         }
-        try:
+        with resumable(reporter, lambda: resume_command(out)):
             result = api.distill(
                 self.teacher,
                 self.model,
@@ -131,10 +129,6 @@ class Distill(FormatOption, Command):
                 out=out,
                 **settings,
             )
-        except (Interrupted, KeyboardInterrupt) as interrupted:
-            again = resume_command(out)
-            reporter.say(f"{interrupted or 'interrupted'}. Continue with: {again}")
-            sys.exit(130)
         self._print(result)
 
     def _print(self, result: DistilledRun) -> None:

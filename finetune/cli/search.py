@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,7 +14,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
-from finetune.cli.train import TaskCommand, report_run, require_unset, score_lines
+from finetune.cli.train import TaskCommand, report_run, require_unset, resumable, score_lines
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
@@ -76,11 +75,10 @@ class TaskSearch(Search):
         quiet_libraries()
         from finetune import api
         from finetune.runtime.progress import Reporter
-        from finetune.runtime.signals import Interrupted
         from finetune.training.environment import command_line
 
         reporter = Reporter()
-        try:
+        with resumable(reporter, command_line):
             found = api.search_once(
                 self.task,
                 self.training.config,
@@ -93,9 +91,6 @@ class TaskSearch(Search):
                 reporter=reporter,
                 report=report_run,
             )
-        except (Interrupted, KeyboardInterrupt):
-            reporter.say(f"interrupted. Continue with: {command_line()}")
-            sys.exit(130)
         columns, rows = found.result.table(exact=self.format in ("csv", "json"))
         print_tables(self.format, ("", columns, rows))
         _summarize(found, error=self.format != "table")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, make_dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -25,7 +26,9 @@ from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.api import TrainedRun
-    from finetune.training.seeds import SeedResults
+    from finetune.runtime.progress import Reporter
+    from finetune.training.repeated_runs import RunResults
+    from finetune.training.run_folder import RunWriter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +193,6 @@ class Multitask(Command):
         from finetune import api
         from finetune.runtime.launch import is_main_process
         from finetune.runtime.progress import Reporter
-        from finetune.runtime.signals import Interrupted
         from finetune.training.environment import command_line
         from finetune.training.run_folder import RUNS
 
@@ -208,14 +210,10 @@ class Multitask(Command):
         out = Path(self.out or RUNS / f"{recipe.path.stem}-seed{seed}")
         reporter = Reporter(quiet=not is_main_process())
         command = command_line()
-        try:
+        with resumable(reporter, lambda: f"{command} --resume"):
             runs = api.train_multitask(
                 recipe, out, command=command, reporter=reporter, report=report_run
             )
-        except (Interrupted, KeyboardInterrupt) as interrupted:
-            again = command if self.resume else f"{command} --resume"
-            reporter.say(f"{interrupted or 'interrupted'}. Continue with: {again}")
-            sys.exit(130)
         for name, run in runs.items():
             show(f"{name}, in {run.folder}:")
             show(score_lines(run.metrics, run.outcome.baselines, run.outcome.positive), indent=14)
@@ -299,7 +297,7 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
         on_main_process(lambda: create_repository(id))
     config = with_run_folder(config, task, recipe_run.recipe.name if recipe_run else None)
     folder = Path(config.out or "")
-    run = train_once(task, config, lambda: resume_command(str(folder)), recipe_run)
+    run = train_once(task, lambda: resume_command(str(folder)), config, recipe_run=recipe_run)
     if run is None:
         return
     trained = run.outcome
@@ -323,45 +321,42 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
 
 def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeRun | None) -> None:
     """Train several seeds; print the scores over the seeds and how they compare."""
-    from finetune.training import seeds
+    from finetune.training import repeated_runs
     from finetune.training.environment import command_line
-    from finetune.training.run_folder import RUNS, run_name
 
     begin = time.monotonic()
-    name = recipe_run.recipe.name if recipe_run else run_name(config, task)
-    folder = Path(config.out or RUNS / f"{name}-seeds")
-
-    results = seeds.train_seeds(
+    name = recipe_run.recipe.name if recipe_run else None
+    folder = repeated_runs.runs_folder(config, task, "seeds", name)
+    results = repeated_runs.train_seeds(
         task,
         config,
         number,
         folder,
-        lambda seed_config: train_once(task, seed_config, command_line, recipe_run),
+        lambda *run: train_once(task, command_line, *run, recipe_run=recipe_run, repeatable=True),
         recipe_run=recipe_run,
         on_start=partial(announce, "seed"),
     )
-    _print_runs("seed", results, folder, begin)
+    _print_runs(results, folder, begin)
 
 
 def train_folds(task: str, config: TrainConfig, number: int, repeats: int, hold_out: bool) -> None:
     """Train and test on folds; print the scores over the folds with their intervals."""
-    from finetune.training import seeds
+    from finetune.training import repeated_runs
     from finetune.training.environment import command_line
-    from finetune.training.run_folder import RUNS, run_name
 
     begin = time.monotonic()
-    folder = Path(config.out or RUNS / f"{run_name(config, task)}-folds")
-    results = seeds.train_folds(
+    folder = repeated_runs.runs_folder(config, task, "folds")
+    results = repeated_runs.train_folds(
         task,
         config,
         number,
         folder,
-        lambda fold_config, data: train_once(task, fold_config, command_line, None, data),
+        partial(train_once, task, command_line),
         repeats=repeats,
         hold_out=hold_out,
         on_start=partial(announce, "fold"),
     )
-    _print_runs("fold", results, folder, begin)
+    _print_runs(results, folder, begin)
 
 
 def announce(kind: str, config: TrainConfig, finished: bool, *, error: bool = False) -> None:
@@ -374,9 +369,9 @@ def announce(kind: str, config: TrainConfig, finished: bool, *, error: bool = Fa
         show(f"{kind} {name}: {config.out}{kept}", error=error)
 
 
-def _print_runs(kind: str, results: SeedResults, folder: Path, begin: float) -> None:
+def _print_runs(results: RunResults, folder: Path, begin: float) -> None:
     """Print the scores over seeds or folds, and write their report."""
-    from finetune.evaluation.reproduction import score_table
+    from finetune.evaluation.reproduction import summary_table
     from finetune.reporting import REPORT_FILE
     from finetune.runtime.launch import is_main_process
     from finetune.runtime.progress import clock
@@ -384,13 +379,13 @@ def _print_runs(kind: str, results: SeedResults, folder: Path, begin: float) -> 
     if not is_main_process():
         return
     if any(results.metrics.values()):
-        columns, rows = score_table(folder)
+        columns, rows = summary_table(results.summary)
         # scores of single types are only in the file
         print_table(columns, [row for row in rows if ":" not in row[1]])
-    if results.folds is not None:
+    if results.kind == "fold":
         show("low and high: 95 % interval, corrected resampled t (Nadeau & Bengio, 2003)")
     for key, reasons in results.degenerate.items():
-        name = f"seed {key}" if kind == "seed" else key
+        name = f"seed {key}" if results.kind == "seed" else key
         show(f"{name} is degenerate: {'; '.join(reasons)}")
     for verdict in results.verdicts():
         show(verdict.line())
@@ -403,11 +398,13 @@ def _print_runs(kind: str, results: SeedResults, folder: Path, begin: float) -> 
 
 def train_once(
     task: str,
-    config: TrainConfig,
     resume_command: Callable[[], str],
-    recipe_run: RecipeRun | None,
+    config: TrainConfig,
     data: Any = None,
+    folder: RunWriter | None = None,
     *,
+    recipe_run: RecipeRun | None = None,
+    repeatable: bool | None = None,
     error: bool = False,
 ) -> TrainedRun | None:
     """Train in the folder ``config.out``, write its README and report, and print the scores.
@@ -419,30 +416,40 @@ def train_once(
     from finetune import api
     from finetune.runtime.launch import is_main_process
     from finetune.runtime.progress import Reporter
-    from finetune.runtime.signals import Interrupted
     from finetune.training.environment import command_line
 
     reporter = Reporter(quiet=not is_main_process())
     summary: list[str] = []
-    try:
+    with resumable(reporter, resume_command):
         run = api.train_once(
             task,
             config,
             data,
             command=command_line(),
+            folder=folder,
             recipe_run=recipe_run,
+            repeatable=repeatable,
             reporter=reporter,
             report=lambda folder: summary.extend(report_run(folder)),
         )
-    except (Interrupted, KeyboardInterrupt) as interrupted:
-        reporter.say(f"{interrupted or 'interrupted'}. Continue with: {resume_command()}")
-        sys.exit(130)
     if run is not None:
         lines = score_lines(run.metrics, run.outcome.baselines, run.outcome.positive)
         show(lines, indent=14, error=error)
         for line in summary:
             show(line, error=error)
     return run
+
+
+@contextlib.contextmanager
+def resumable(reporter: Reporter, command: Callable[[], str]) -> Iterator[None]:
+    """Context that after Ctrl-C prints the command that continues, and exits with 130."""
+    from finetune.runtime.signals import Interrupted
+
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as interrupted:
+        reporter.say(f"{interrupted or 'interrupted'}. Continue with: {command()}")
+        sys.exit(130)
 
 
 def score_lines(
@@ -472,7 +479,7 @@ def report_run(folder: Path) -> list[str]:
     Return the lines that sum up the run.
     """
     from finetune.reporting import write_run_report
-    from finetune.reporting.summary import summary_lines
+    from finetune.reporting.runs import summary_lines
 
     try:
         return summary_lines(write_run_report(folder))

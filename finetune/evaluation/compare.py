@@ -16,7 +16,7 @@ from finetune.evaluation.custom_metrics import load_metric
 from finetune.evaluation.metrics import DEFAULT_METRICS, LOWER_IS_BETTER, score_limits
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.resampling import Counts, count_metric, custom_counts, default_metric
-from finetune.evaluation.runs import System, align_runs, find_system
+from finetune.evaluation.runs import NamedPredictions, align_runs, find_system
 from finetune.evaluation.significance import (
     ALPHA,
     Comparison,
@@ -35,8 +35,8 @@ from finetune.types import Example, SenseTarget, TextExample, UserError, quantit
 class SystemComparison:
     """The comparison of systems A and B; ``unit`` is texts, sentences, targets or documents."""
 
-    first: System
-    second: System
+    first: NamedPredictions
+    second: NamedPredictions
     gold: str
     aligned_by: str
     metric: str
@@ -114,7 +114,7 @@ class _Counted(NamedTuple):
 
 
 def _count(
-    systems: Sequence[System],
+    systems: Sequence[NamedPredictions],
     *,
     gold: str | None,
     columns: Mapping[str, str] | None,

@@ -15,6 +15,7 @@ from finetune.config.recipes import Recipe, changed, load_recipe
 from finetune.config.values import conforms
 from finetune.data.json_files import read_object
 from finetune.evaluation.metrics import score_limits
+from finetune.evaluation.runs import RunFolder
 from finetune.evaluation.significance import fold_interval
 from finetune.types import UserError, quantity
 
@@ -168,7 +169,6 @@ class FinishedRun(NamedTuple):
     degenerate: Sequence[str] = ()
 
 
-_METRICS = dict[str, dict[str, float]]
 _SUMMARY = dict[str, dict[str, dict[str, Any]]]
 _SEEDS = {
     "seeds": list[int],
@@ -176,7 +176,6 @@ _SEEDS = {
     "degenerate": list[dict[str, Any]],
     "recipe": dict | None,
 }
-_ENVIRONMENT = {"degenerate": list[str] | None, "recipe": dict | None}
 
 
 def finished_runs(runs: Path) -> list[FinishedRun]:
@@ -199,19 +198,16 @@ def _read(folder: Path) -> FinishedRun:
     if not conforms(degenerate, list[int | str]):
         seeds = {}
     first = min(folder.glob("seed-*"), default=folder) if seeds else folder
-    metrics = seeds.get("metrics") or _read_object(folder / "metrics.json")
-    if not conforms(metrics, _SUMMARY if seeds else _METRICS):
-        metrics = {}
-    environment = _read_object(folder / "environment.json", _ENVIRONMENT)
-    recipe = seeds.get("recipe") or environment.get("recipe") or {}
+    run = RunFolder.open(first)
+    recipe = seeds.get("recipe") or run.environment.get("recipe") or {}
     named = isinstance(recipe.get("name"), str) and isinstance(recipe.get("path"), str)
     return FinishedRun(
         folder,
-        _read_object(first / "config.json"),
-        metrics,
+        run.config,
+        seeds.get("metrics") or run.metrics,
         seeds,
         recipe if named else None,
-        environment.get("degenerate") or (),
+        run.environment.get("degenerate") or (),
     )
 
 
@@ -240,9 +236,17 @@ def score_table(folder: Path) -> tuple[list[str], list[list[Any]]]:
             f"{folder}: no scores in seeds.json, folds.json or metrics.json: give the folder of a "
             "finished run, or train it again if the file is damaged."
         )
-    scores = [(split, *each) for split, found in run.metrics.items() for each in found.items()]
-    if not run.seeds:
-        return ["split", "metric", "value"], [list(row) for row in scores]
+    if run.seeds:
+        return summary_table(run.metrics)
+    scores = [[split, *each] for split, found in run.metrics.items() for each in found.items()]
+    return ["split", "metric", "value"], scores
+
+
+def summary_table(
+    summary: Mapping[str, Mapping[str, Mapping[str, Any]]],
+) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows of the statistics of scores over seeds or folds."""
+    scores = [(split, *each) for split, found in summary.items() for each in found.items()]
     names, runs = dict(STATISTICS), "seeds"
     if any("low" in each for _, _, each in scores):
         names, runs = {"mean": "mean", "low": "low", "high": "high"} | STATISTICS, "folds"

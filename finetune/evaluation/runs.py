@@ -1,4 +1,4 @@
-"""Find, align and score the predictions of a file, a run folder, or several of these."""
+"""Open run folders; find, align and score the predictions of files and of runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal, Self
 
-from finetune.config.tasks import column_map
+from finetune.config.tasks import CONFIGS, column_map
+from finetune.config.values import conforms
 from finetune.data import DataError
 from finetune.data.files import UTF_8
 from finetune.data.json_files import read_object
@@ -47,7 +49,90 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class System:
+class RunFolder:
+    """A run, opened: what its folder held at that time."""
+
+    path: Path
+    config: Mapping[str, Any]
+    """``config.json``: the settings, and facts such as the fingerprint of the data."""
+    metrics: Mapping[str, Mapping[str, float]]
+    """``metrics.json``: scores by split and name."""
+    environment: Mapping[str, Any]
+    """``environment.json``: versions, baselines, and why the run is degenerate."""
+    problems: Mapping[str, str]
+    """Why a file could not be read, by its name. Empty text: the run has not written it."""
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Read what a run has written until now; nothing of a folder without a run."""
+        found: dict[str, dict[str, Any]] = {}
+        problems = {}
+        for name, types in _FILES.items():
+            found[name] = {}
+            try:
+                found[name] = read_object(path / name, types)
+            except OSError:
+                problems[name] = ""
+            except UserError as error:
+                problems[name] = str(error)
+        if not conforms(found["metrics.json"], dict[str, dict[str, float]]):
+            problems["metrics.json"] = (
+                f"{path / 'metrics.json'} is damaged: it must hold scores by split and name."
+            )
+            found["metrics.json"] = {}
+        return cls(
+            path,
+            found["config.json"],
+            found["metrics.json"],
+            found["environment.json"],
+            problems,
+        )
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the folder holds a run, finished or not, and not only a model."""
+        return conforms(self.config.get("task"), Literal[*CONFIGS]) and conforms(
+            self.config.get("fingerprint"), str
+        )
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all that a run computes is there; its README.md is written last."""
+        whole = not {"metrics.json", "environment.json"} & self.problems.keys()
+        return whole and (self.path / "README.md").is_file()
+
+    @property
+    def best(self) -> Path:
+        """The folder of the best model."""
+        return self.path / "best"
+
+    def predictions(self, split: str) -> Path:
+        """Return the file with the predictions of a split, which also holds their gold."""
+        return self.path / _PREDICTIONS.format(split)
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits with predictions."""
+        found = self.path.glob(_PREDICTIONS.format("*"))
+        return [file.name.split(".")[1] for file in found]
+
+
+_FILES: Mapping[str, Mapping[str, Any]] = {
+    "config.json": {},
+    "metrics.json": {},
+    "environment.json": {
+        "degenerate": list[str] | None,
+        "baselines": dict[str, dict[str, Any]] | None,
+        "versions": dict[str, str] | None,
+        "splits": dict[str, int] | None,
+        "recipe": dict[str, Any] | None,
+    },
+}
+"""The files of a run that are JSON objects, with the types of their values."""
+
+
+@dataclass(frozen=True)
+class NamedPredictions:
     """A system as the user named it, and the prediction file of each of its runs."""
 
     name: str
@@ -71,7 +156,7 @@ class AlignedRuns:
         return "" if self.in_one_file else "position" if "position" in by else "id"
 
 
-def find_system(name: str, split: str) -> System:
+def find_system(name: str, split: str) -> NamedPredictions:
     """Return the prediction files of a system.
 
     ``name`` is a prediction file, a run folder (with ``split``), a folder of run folders (several
@@ -83,7 +168,7 @@ def find_system(name: str, split: str) -> System:
         raise UserError(f"{name}: names the same predictions twice.")
     if not files:
         raise UserError(f"{name!r} names no predictions: give a file or the folder of a run.")
-    return System(name, files)
+    return NamedPredictions(name, files)
 
 
 def _files_of(path: Path, split: str) -> list[Path]:

@@ -82,7 +82,7 @@ def write_report(
     runs = [run for system in systems for run in system.runs]
     if split is not None and not any(run.evaluated for run in runs):
         problem = next(line for line in runs[0].warnings if "predictions" in line)
-        raise UserError(f"--split {split}: {runs[0].folder}: {problem}: nothing was written.")
+        raise UserError(f"--split {split}: {runs[0].path}: {problem}: nothing was written.")
     names = Counter(system.name for system in systems)
     systems = [replace(s, name=str(s.folder)) if names[s.name] > 1 else s for s in systems]
     if (number := sum(len(system.runs) for system in systems)) > MOST_RUNS:
@@ -161,7 +161,7 @@ def _run_name(system: System, run: Run, systems: Sequence[System]) -> str:
     """Name a run by its folder; if there are several systems, also by the folder of its system."""
     if len(system.runs) == 1:
         return system.name
-    return run.folder.name if len(systems) == 1 else f"{system.name}/{run.folder.name}"
+    return run.path.name if len(systems) == 1 else f"{system.name}/{run.path.name}"
 
 
 def _intervals(systems: Sequence[System]) -> dict[str, Any] | None:

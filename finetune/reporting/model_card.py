@@ -1,4 +1,4 @@
-"""The model card: README.md of a saved model, as the Hugging Face hub reads it.
+"""The README.md of a run folder, and of its model: the card that the Hugging Face hub reads.
 
 A card may be published, so it names files and folders of this machine by their last part only.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from finetune.config.tasks import CONFIGS
+from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.data import hub_dataset
 from finetune.data.json_files import read_object
+from finetune.evaluation.baselines import selection_note
 from finetune.evaluation.calibration import error_of_bins
 from finetune.models.loading import ALIASES
 from finetune.reporting.rendering import render
@@ -20,7 +22,11 @@ from finetune.reporting.runs import Run, System
 from finetune.runtime.files import write_text
 from finetune.runtime.hub import ID
 from finetune.tasks import TASK_FILE
+from finetune.training.environment import RunOutcome, again_command, predict_command
 from finetune.types import UserError, last_part
+
+if TYPE_CHECKING:
+    from finetune.training.trainer import FitResult
 
 PLACEHOLDER = "path/to/this/folder"
 """Name of the model in its card until it is uploaded."""
@@ -54,16 +60,16 @@ _METRICS = {  # names of the hub
 
 def write_card(system: System) -> None:
     """Write the card of a run's best model; raise UserError where there is no such model."""
-    path = system.runs[0].folder / "best" / "README.md"
+    path = system.runs[0].path / "best" / "README.md"
     write_text(path, card(system))
 
 
 def card(system: System) -> str:
     """Return the card: metadata in YAML, then Markdown."""
     run = system.runs[0]
-    path = run.folder / "best" / TASK_FILE
+    path = run.path / "best" / TASK_FILE
     if not path.is_file():
-        raise UserError(f"{run.folder}: no saved model: best/{TASK_FILE} does not exist.")
+        raise UserError(f"{run.path}: no saved model: best/{TASK_FILE} does not exist.")
     saved = read_object(path, {"task": str, "config": dict})
     native = is_native(saved["task"], saved["config"])
     analysis = run.evaluated.analysis if run.evaluated else None
@@ -177,6 +183,38 @@ def is_native(task: str, config: Mapping[str, Any]) -> bool:
 
 def _mask_token(run: Run) -> str:
     """Return the mask token of the saved tokenizer."""
-    saved = read_object(run.folder / "best" / "tokenizer_config.json")
+    saved = read_object(run.path / "best" / "tokenizer_config.json")
     token = saved.get("mask_token", "")
     return str(token.get("content") if isinstance(token, dict) else token)
+
+
+def write_run_readme(
+    config: TrainConfig, result: FitResult, outcome: RunOutcome, command: str, *, repeatable: bool
+) -> None:
+    """Write the README.md of a run folder.
+
+    ``command`` trained the run; ``repeatable`` says that its settings and their data suffice to
+    train the model again.
+    """
+    values = settings(replace(config, resume=False))
+    defaults = settings(type(config)())
+    text = render(
+        "run_readme.md",
+        result=result,
+        model=config.init_from or config.model or "a new encoder",
+        data=config.data,
+        validation=config.validation,
+        selection_note=selection_note(result.metrics, config.validation),
+        changed={name: value for name, value in values.items() if value != defaults[name]},
+        about=config.description,
+        native=is_native(result.task.name, values),
+        baselines=outcome.baselines,
+        degenerate=outcome.degenerate,
+        positive=outcome.positive,
+        train_command=command,
+        again=again_command(result.folder) if repeatable else "",
+        predict_command=predict_command(
+            result.folder, result.task.name, outcome.pairs, outcome.mask
+        ),
+    )
+    write_text(result.folder / "README.md", text)

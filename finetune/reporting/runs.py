@@ -18,16 +18,22 @@ from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.baselines import Baseline, selection_note
 from finetune.evaluation.error_analysis import Analysis, analyze_predictions
 from finetune.evaluation.metrics import score_limits
+from finetune.evaluation.pairs import metric_title
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.resampling import count_metric, default_metric
-from finetune.evaluation.runs import align_runs
-from finetune.evaluation.significance import Estimate, estimate, observed_scores
-from finetune.types import UserError
+from finetune.evaluation.runs import RunFolder, align_runs
+from finetune.evaluation.significance import ALPHA, Estimate, estimate, observed_scores
+from finetune.reporting.rendering import format_score
+from finetune.types import UserError, abbreviated, quantity
 
 TOLERANCE = 1e-4
 """Largest difference of scores that count as equal."""
 MOST_SEEDS = 10
 """Most runs to read of one system."""
+MOST_CLASSES = 10
+"""Most classes whose scores are listed; the report has all."""
+RARE = 10
+"""Classes with fewer examples in gold are named as rare."""
 _MAY_DIFFER = RESULT_FREE | {"seed", "revision_used", "data", "data_used"}
 """Settings that may differ between runs of one system. Data are compared by their fingerprint."""
 
@@ -42,18 +48,13 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Run:
-    """The content of a run folder.
+class Run(RunFolder):
+    """A run folder with its log and its analyzed predictions.
 
-    ``config``, ``environment`` and ``metrics`` are JSON files; an unfinished run has no metrics.
     ``training`` and ``evaluations`` are lines of the log, ``warnings`` name missing or damaged
     files.
     """
 
-    folder: Path
-    config: dict[str, Any]
-    environment: dict[str, Any]
-    metrics: dict[str, dict[str, float]]
     training: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
     evaluated: Evaluated | None
@@ -137,10 +138,10 @@ class System:
         """The warnings of the folder and of its runs, and the degenerate runs."""
         lines = list(self.warnings)
         for run in self.runs:
-            prefix = f"{run.folder.name}: " if len(self.runs) > 1 else ""
+            prefix = f"{run.path.name}: " if len(self.runs) > 1 else ""
             lines += [f"{prefix}{line}" for line in run.warnings]
             if not self.seeds and (reasons := run.environment.get("degenerate")):
-                lines.append(f"{run.folder.name} is degenerate: {'; '.join(reasons)}")
+                lines.append(f"{run.path.name} is degenerate: {'; '.join(reasons)}")
         for each in self.seeds.get("degenerate", ()):
             name = each["seed"] if "folds" in self.seeds else f"seed {each['seed']}"
             lines.append(f"{name} is degenerate: {'; '.join(each['reasons'])}")
@@ -191,7 +192,7 @@ def _fold_headline(runs: Sequence[Run], folds: Mapping[str, Any]) -> Headline | 
         return None
     scores = tuple(found["seeds"].values())
     value = Estimate(found["mean"], found["low"], found["high"])
-    folders = tuple(run.folder for run in runs)
+    folders = tuple(run.path for run in runs)
     deviation = found["standard_deviation"]
     return Headline(metric, "test", value, scores, deviation, folders, len(scores), "fold")
 
@@ -207,19 +208,24 @@ def _is_run(folder: Path) -> bool:
 
 def gather_run(folder: Path, split: str | None = None) -> Run:
     """Read the folder of one run."""
-    warnings: list[str] = []
-    config = _read_object(folder / "config.json", warnings)
-    metrics = _read_object(folder / "metrics.json", warnings, ": the run is not finished")
-    if not conforms(metrics, dict[str, dict[str, float]]):
-        warnings.append("metrics.json is damaged: it must hold scores by split and name")
-        metrics = {}
-    path = folder / "environment.json"
-    environment = _read_object(path, warnings, types=_ENVIRONMENT) if metrics else {}
+    opened = RunFolder.open(folder)
+    consequences = {"metrics.json": ": the run is not finished"}
+    warnings = [
+        problem or f"no {name}{consequences.get(name, '')}"
+        for name, problem in opened.problems.items()
+        if name != "environment.json" or opened.metrics
+    ]
     log = _read_log(folder / "log.jsonl", warnings)
     training = [line for line in log if "loss" in line]
     evaluations = [line for line in log if "split" in line]
-    found = _evaluate(folder, split, warnings)
-    return Run(folder, config, environment, metrics, training, evaluations, found, warnings)
+    found = _evaluate(opened, split, warnings)
+    return Run(
+        **vars(opened),
+        training=training,
+        evaluations=evaluations,
+        evaluated=found,
+        warnings=warnings,
+    )
 
 
 def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
@@ -246,7 +252,7 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
         saved = run.metrics.get(split, {}).get(metric)
         if saved is not None and abs(saved - value) > TOLERANCE:
             warnings.append(
-                f"{metric} of {run.folder.name} on {split} is {value:.4f} over the labels of that "
+                f"{metric} of {run.path.name} on {split} is {value:.4f} over the labels of that "
                 f"split, but {saved:.4f} in metrics.json"
             )
     unit = "sentence" if predictions[0].kind in ("tags", "spans", "relations") else "text"
@@ -256,7 +262,7 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
         interval,
         scores,
         standard_deviation(scores),
-        tuple(run.folder for run, _ in known),
+        tuple(run.path for run, _ in known),
         counts[0].num_units,
         unit,
     )
@@ -276,9 +282,9 @@ def _counts(
         return usual, count_metric(usual, predictions)
 
 
-def _evaluate(folder: Path, wanted: str | None, warnings: list[str]) -> Evaluated | None:
+def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Evaluated | None:
     """Analyze the predictions of the wanted split, of a test split, or of another with gold."""
-    names = [path.name.split(".")[1] for path in folder.glob("predictions.*.jsonl")]
+    names = run.splits
     if not names:
         warnings.append("no predictions: the run has not reached its first evaluation")
         return None
@@ -288,7 +294,7 @@ def _evaluate(folder: Path, wanted: str | None, warnings: list[str]) -> Evaluate
     order = sorted(names, key=lambda name: (not name.startswith("test"), len(name), name))
     for name in order if wanted is None else [wanted]:
         try:
-            aligned = align_runs([folder / f"predictions.{name}.jsonl"])
+            aligned = align_runs([run.predictions(name)])
             if not aligned.runs[0].gold:
                 raise UserError("no example has gold")
             analysis = analyze_predictions(aligned.runs[0], aligned.vocabulary)
@@ -299,13 +305,6 @@ def _evaluate(folder: Path, wanted: str | None, warnings: list[str]) -> Evaluate
 
 
 _VERDICTS = list[dict[str, Any]] | None
-_ENVIRONMENT = {
-    "degenerate": list[str] | None,
-    "baselines": dict[str, dict[str, Any]] | None,
-    "versions": dict[str, str] | None,
-    "splits": dict[str, int] | None,
-    "recipe": dict[str, Any] | None,
-}
 _SEEDS = {
     "seeds": list[int] | None,
     "metrics": dict[str, dict[str, dict[str, Any]]] | None,
@@ -350,3 +349,25 @@ def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:
         else:
             warnings.append(f"{path.name} has an incomplete line: {number}")
     return found
+
+
+def summary_lines(system: System) -> list[str]:
+    """Return the score with its interval, the scores of few classes, and the rare classes."""
+    headline, run = system.headline, system.runs[0]
+    if headline is None:
+        return []
+    value, low, high = headline.estimate
+    name = metric_title(headline.metric, run.positive)
+    lines = [
+        f"{headline.split} {name} {format_score(value, headline.metric)}, {1 - ALPHA:.0%} interval "
+        f"{low:.4f} to {high:.4f} over {quantity(headline.num_units, headline.unit)}"
+    ]
+    if run.selection_note:
+        lines.append(run.selection_note)
+    kind, rows = run.class_rows
+    if 2 <= len(rows) <= MOST_CLASSES:
+        scores = (f"{row[kind]} {row['f1']:.4f} ({row['support']:,})" for row in rows)
+        lines.append(f"F1 by {kind} (examples): {', '.join(scores)}")
+    if rare := [f"{row[kind]} ({row['support']})" for row in rows if row["support"] < RARE]:
+        lines.append(f"rare on {headline.split}, with scores that say little: {abbreviated(rare)}")
+    return lines

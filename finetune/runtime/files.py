@@ -13,11 +13,11 @@ import re
 import secrets
 import shutil
 import socket
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from finetune.types import UserError
 
@@ -230,90 +230,71 @@ def clear_folder(folder: Path, last: str | None = None) -> None:
 
 
 @contextlib.contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Create a folder if needed, and hold it for this process, which may hold it several times.
 
-    The system releases the lock however the process ends.
+    The system releases the lock however the process ends. On a file system without
+    locks nothing is held.
+
+    Args:
+        folder: The folder.
+        wait: Wait for the process that holds the folder.
 
     Raises:
         FolderInUse: Another process holds the folder.
         SaveError: The folder or the lock cannot be written.
     """
-    path, owner = folder / LOCK, f"process {os.getpid()} on {socket.gethostname()}"
     created = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file, locked = _open_lock(path)
-        if locked:
-            file.truncate(0)
-            file.write(owner.encode())
-        holder = owner if locked else file.read().decode(errors="replace")
+        path = folder.resolve() / LOCK
+        lock = FileLock(path, thread_local=False, is_singleton=True, on_acquired=_write_holder)
+        outermost = not lock.is_locked
+        lock.acquire(-1 if wait else 0)
+        while outermost and _holder(path) != _this_process():
+            lock.release()  # its holder removed the file meanwhile
+            lock.acquire(-1 if wait else 0)
+    except Timeout as error:
+        raise FolderInUse(
+            f"{folder} is in use by {_holder(path) or 'another process'}: wait until it ends, or "
+            "choose another --out."
+        ) from error
     except OSError as error:
-        raise _save_error(folder, error) from error
-    with file:
-        if holder != owner:
-            raise FolderInUse(
-                f"{folder} is in use by {holder or 'another process'}: wait until it ends, or "
-                "choose another --out."
-            )
-        try:
-            yield
-        finally:
-            if locked:
-                if sys.platform == "win32":  # no file is removed there while it is open
-                    file.close()
-                with contextlib.suppress(OSError):
-                    path.unlink()
-                    if created:
-                        folder.rmdir()  # fails unless it is empty
-
-
-@contextlib.contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Hold a folder as ``lock_folder`` does, after waiting for the process that holds it."""
-    with contextlib.ExitStack() as held:
-        while True:
-            try:
-                held.enter_context(lock_folder(folder))
-                break
-            except FolderInUse:
-                time.sleep(0.05)
-        yield
-
-
-def _open_lock(path: Path) -> tuple[IO[bytes], bool]:
-    """Open a lock file; return it, and whether this call has locked it."""
-
-    def create(name: str, _: int) -> int:
-        return os.open(name, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-
-    while True:
-        file = open(path, "r+b", buffering=0, opener=create)
-        if not _lock(file):
-            return file, False
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file, True
-        file.close()  # its holder has removed it
-
-
-def _lock(file: IO[bytes]) -> bool:
-    """Lock an open file; return False if another process holds it."""
+        if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP):
+            raise _save_error(folder, error) from error
     try:
-        if sys.platform == "win32":
-            import msvcrt
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if outermost and _LOCKS:  # elsewhere no file is removed while it is open
+                path.unlink()
+        lock.release()
+        if outermost:
+            with contextlib.suppress(OSError):
+                if not _LOCKS:
+                    path.unlink()
+                if created:
+                    folder.rmdir()  # fails unless it is empty
 
-            file.seek(2**30)  # the beginning stays readable
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            file.seek(0)
-        else:
-            import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.seek(0)
-        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
-    return True
+def _this_process() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _write_holder(descriptor: int) -> None:
+    """Write the holder into a lock file, after a byte that others cannot read on Windows."""
+    os.truncate(descriptor, 0)
+    os.write(descriptor, f" {_this_process()}".encode())
+
+
+def _holder(path: Path) -> str:
+    """Return the holder of a folder by its lock file; empty if there is none."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(1)
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def _save_error(path: Path, error: BaseException) -> SaveError:

@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from accelerate import Accelerator
 
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, assign_folds, hold_out
-from finetune.data.json_files import read_object
 from finetune.inference.loop import predict
-from finetune.runtime.files import clear_folder, entries, is_free, recover, write_text
+from finetune.runtime.files import recover, write_text
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, task_definition
 from finetune.tasks.base import Task
 from finetune.training.optimizer import result_settings
-from finetune.training.run_folder import is_run, require_own
+from finetune.training.repeated_runs import require_runs_folder
+from finetune.training.run_folder import open_run
 from finetune.training.trainer import fit
 from finetune.types import (
     Prediction,
@@ -60,6 +61,9 @@ def cross_validate(
     ``work`` holds the finished folds and the run in progress; the same call continues there.
     """
     reporter = reporter or Reporter()
+    accelerator = make_accelerator(config)
+    if accelerator.num_processes > 1:
+        raise UserError("--label-errors runs in one process: start it without accelerate launch.")
     config = config.with_class_probabilities()
     raw = task_definition(name).read(config, config.data)
     task, data = load_task(config, name, raw)
@@ -77,18 +81,8 @@ def cross_validate(
     folds = np.array(assign_folds(examples, num_folds, config.seed))
     facts = {"task": name, "folds": num_folds, "data": data.fingerprint} | result_settings(config)
     recover(work)
-    path = work / "folds.json"
-    saved, damaged = _saved_facts(path)
-    if damaged and all(each.startswith("fold") for each in entries(work)):
-        reporter.say(f"{damaged} The search starts again.")
-        clear_folder(work)
-    elif not saved:
-        require_own(work, is_free(work))
-    elif saved != facts:
-        raise UserError(
-            f"{work}: has folds of other data or settings: choose another --out, or delete it."
-        )
-    write_text(path, json.dumps(facts, indent=2))
+    require_runs_folder(work, "fold", facts)
+    write_text(work / "folds.json", json.dumps(facts, indent=2))
     predictions: dict[int, Any] = {}
     for fold in range(num_folds):
         file = work / f"fold-{fold + 1}.jsonl"
@@ -106,20 +100,14 @@ def cross_validate(
             fold_data = replace(raw.with_splits(splits), notes=[])
             if config.validation != "none":
                 fold_data = hold_out(fold_data, config.validation_share)
-            rows = _predict_fold(task, fold_data, config, held_out, file.with_suffix(""), reporter)
+            rows = _predict_fold(
+                task, fold_data, config, held_out, file.with_suffix(""), accelerator, reporter
+            )
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows.items())
             write_text(file, "".join(lines))
         shutil.rmtree(file.with_suffix(""), ignore_errors=True)
         predictions |= rows
     return OutOfFold(task, examples, [predictions[example.id] for example in examples])
-
-
-def _saved_facts(path: Path) -> tuple[dict[str, Any], str]:
-    """Read the settings and data that saved folds depend on; also return why they are damaged."""
-    try:
-        return (read_object(path) if path.is_file() else {}), ""
-    except UserError as error:
-        return {}, str(error)
 
 
 def _saved_fold(file: Path, examples: Sequence[Any], reporter: Reporter) -> dict[int, Any] | None:
@@ -143,15 +131,15 @@ def _predict_fold(
     config: TrainConfig,
     examples: Sequence[Any],
     folder: Path,
+    accelerator: Accelerator,
     reporter: Reporter,
 ) -> dict[int, Any]:
     """Train a model in a folder, and predict examples with it."""
-    config = replace(config, out=str(folder), resume=is_run(folder))
-    accelerator = make_accelerator(config)
-    if accelerator.num_processes > 1:
-        raise UserError("--label-errors runs in one process: start it without accelerate launch.")
-    task = fit(task, data, config, accelerator, reporter).task
-    head = task.head(folder / "best").to(accelerator.device)
+    config = replace(config, out=str(folder))
+    with open_run(config, accelerator) as opened:
+        config = replace(config, resume=opened.run.is_run)
+        task = fit(task, data, config, opened, reporter).task
+    head = task.head(opened.best).to(accelerator.device)
     predicted = predict(
         task,
         head,

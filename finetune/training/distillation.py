@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from accelerate import Accelerator
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -56,7 +55,7 @@ from finetune.training.optimizer import (
     default_learning_rate,
     parameter_groups,
 )
-from finetune.training.run_folder import OTHERS, with_run_folder
+from finetune.training.run_folder import OTHERS, RunWriter, with_run_folder
 from finetune.training.step import Step
 from finetune.training.trainer import FitResult, TrainingRun
 from finetune.types import (
@@ -339,7 +338,7 @@ class DistillationRun(TrainingRun):
         task: Task,
         data: Dataset,
         config: TrainConfig,
-        accelerator: Accelerator,
+        folder: RunWriter,
         reporter: Reporter,
         head: Any,
         restore: contextlib.ExitStack,
@@ -357,16 +356,8 @@ class DistillationRun(TrainingRun):
             name: getattr(distillation, name)
             for name in ("temperature", "hard_weight", "hidden_weight")
         }
-        super().__init__(
-            task,
-            data,
-            config,
-            accelerator,
-            reporter,
-            head,
-            restore,
-            teacher={**teacher.facts(), **distilling, **facts},
-        )
+        folder.teacher = {**teacher.facts(), **distilling, **facts}
+        super().__init__(task, data, config, folder, reporter, head, restore)
 
     def _make_data(self) -> TrainingData:
         self.distillable = distillable(self.task, self.folder.path)
@@ -522,7 +513,7 @@ def fit_student(
     task: Task,
     data: Dataset,
     config: TrainConfig,
-    accelerator: Accelerator,
+    folder: RunWriter,
     reporter: Reporter,
     teacher: Teacher,
     distillation: Distillation,
@@ -534,7 +525,7 @@ def fit_student(
         task: The task of the student (``load_student``).
         data: Its data.
         config: Its settings.
-        accelerator: The device; there is one process.
+        folder: The run folder; there is one process.
         reporter: Shows the progress.
         teacher: The teacher, whose model is used up.
         distillation: The losses.
@@ -562,7 +553,7 @@ def fit_student(
             task,
             data,
             config,
-            accelerator,
+            folder,
             reporter,
             head,
             restore,
@@ -577,15 +568,15 @@ def fit_plain(
     task: Task,
     data: Dataset,
     config: TrainConfig,
-    accelerator: Accelerator,
+    folder: RunWriter,
     reporter: Reporter,
     head: Any,
     layers: int | None,
 ) -> FitResult:
     """Train as ``fit`` does. A run that starts with some layers of a model is only resumed so."""
-    teacher = None if layers is None else {"layers": layers}
+    folder.teacher = None if layers is None else {"layers": layers}
     with contextlib.ExitStack() as restore:
-        run = TrainingRun(task, data, config, accelerator, reporter, head, restore, teacher=teacher)
+        run = TrainingRun(task, data, config, folder, reporter, head, restore)
         return run.run()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import shlex
@@ -18,19 +19,23 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.config.recipes import RUN_SETTINGS, RecipeRun
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
-from finetune.data.json_files import read_object
 from finetune.evaluation.baselines import Baseline, degenerate, majority_baselines
 from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts
+from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import model_license
 from finetune.runtime.files import write_text
 from finetune.runtime.processes import num_processes, uses_fsdp
-from finetune.training.advice import advice
+from finetune.training.optimizer import Schedule
+from finetune.types import Example, TextExample, quantity
 
 if TYPE_CHECKING:  # reports read this module without torch
     from finetune.data import Dataset
     from finetune.tasks.base import Task
 
 PACKAGES = ("finetune", "torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy")
+FEW_EXAMPLES, ENOUGH_EXAMPLES, ENOUGH_STEPS = 100, 64, 100
+"""Most training examples of a tiny run; examples of each label from which fine-tuning scores as
+high as few-shot training; and steps (these fine-tuned runs had 60 to 120; docs/results.md)."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +117,57 @@ def _license(config: TrainConfig) -> str | None:
     return model_license(name, config.revision)
 
 
-def saved_outcome(folder: Path) -> RunOutcome:
+def saved_outcome(run: RunFolder) -> RunOutcome:
     """Return baselines and reasons of a finished run, from its ``environment.json``."""
-    found = read_object(folder / "environment.json", {"baselines": dict, "degenerate": list[str]})
-    baselines = {split: Baseline(**each) for split, each in found["baselines"].items()}
-    return RunOutcome(baselines, found["degenerate"], (), None)
+    found = run.environment.get("baselines") or {}
+    baselines = {split: Baseline(**each) for split, each in found.items()}
+    return RunOutcome(baselines, run.environment.get("degenerate") or (), (), None)
+
+
+def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> str:
+    """Return advice after a degenerate run, or a run on few examples; empty for other runs.
+
+    Args:
+        config: The settings of the run, with its folder.
+        train: The training examples.
+        degenerate: Whether the run learned nothing.
+    """
+    few = len(train) < FEW_EXAMPLES
+    if not degenerate and (config.schedule.once or not few):
+        return ""
+    schedule = Schedule.from_config(config, len(train))
+    names = [example.label if isinstance(example, TextExample) else None for example in train]
+    labels = {name for name in names if isinstance(name, str)}
+    each = len(train) / max(1, len(labels))
+    settings = Path(config.out or "") / "config.json"
+    ways, command = [], ["finetune", "run", str(settings)]
+    option = config.few_label_option
+    if option and all(isinstance(name, str) for name in names) and each < ENOUGH_EXAMPLES:
+        ways.append(
+            f"{option} (it scores higher than fine-tuning with fewer than about "
+            f"{ENOUGH_EXAMPLES} examples of each label)"
+        )
+        command += [option]
+    if schedule.num_steps < ENOUGH_STEPS:
+        epochs = math.ceil(ENOUGH_STEPS / schedule.steps_per_epoch)
+        ways.append(f"more epochs (--epochs {epochs} makes {epochs * schedule.steps_per_epoch:,})")
+        command += [] if option in command else ["--epochs", str(epochs)]
+    if few or each < ENOUGH_EXAMPLES:
+        many = f"{ENOUGH_EXAMPLES} of each label or more; " if labels else ""
+        ways.append(f"more labeled examples ({many}`finetune curve` estimates what more bring)")
+    if len(command) == 3:
+        ways.append(
+            "another --lr (`finetune search` tries several), or `finetune check` of the data"
+        )
+    of_each = f", {each:.0f} of each of {quantity(len(labels), 'label')}" if labels else ""
+    tried = ""
+    if len(command) > 3:
+        tried = f" Try: {shlex.join([*command, '--out', f'{config.out}-2'])}"
+    return (
+        f"The run made {quantity(schedule.num_steps, 'step')} on "
+        f"{quantity(len(train), 'training example')}{of_each}. What can help: "
+        f"{'; '.join(ways)}.{tried}"
+    )
 
 
 def memory_estimate(config: TrainConfig, mean_length: float) -> str:

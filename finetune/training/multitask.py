@@ -42,7 +42,7 @@ from finetune.training.checkpoint import (
     write_checksums,
 )
 from finetune.training.optimizer import Schedule, adamw, parameter_groups
-from finetune.training.run_folder import RunLog, hold
+from finetune.training.run_folder import RunLog, open_run
 from finetune.training.step import Step
 from finetune.training.trainer import FitResult, TrainingRun
 from finetune.types import UserError
@@ -94,7 +94,8 @@ def fit_together(
     Args:
         tasks: by name, each task with its data and settings, ``steps`` among them; settings outside
             ``FREE`` are equal.
-        out: the folder, with the checkpoint in ``last/`` and a run folder for each task.
+        out: the folder, which this process holds: the checkpoint is in ``last/``, and each task
+            has a run folder.
         accelerator: device and processes.
         reporter: shows the progress.
 
@@ -107,7 +108,6 @@ def fit_together(
     """
     _require_common_settings({name: config for name, (_, _, config) in tasks.items()})
     with contextlib.ExitStack() as restore:
-        restore.enter_context(hold(out))
         return _JointRun(tasks, out, accelerator, reporter, restore).run()
 
 
@@ -210,11 +210,10 @@ class _JointRun:
                 task,
                 data,
                 config,
-                accelerator,
+                restore.enter_context(open_run(config, accelerator, self.last / name)),
                 _Titled(reporter, name),
                 None,
                 restore,
-                self.last / name,
             )
             for name, (task, data, config) in tasks.items()
         }

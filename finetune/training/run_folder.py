@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from accelerate import Accelerator
 from accelerate.utils import gather_object
 from safetensors.torch import save_file
 from torch.optim import Optimizer
@@ -27,8 +28,9 @@ from finetune.config.recipes import changed
 from finetune.config.tasks import CONFIGS, TrainConfig, current_settings, settings
 from finetune.config.values import conforms
 from finetune.data import Dataset
-from finetune.data.json_files import parse_json, read_object
+from finetune.data.json_files import parse_json
 from finetune.evaluation.predictions import to_row
+from finetune.evaluation.runs import RunFolder
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
 from finetune.models.adapters import (
     adapters,
@@ -48,7 +50,7 @@ from finetune.runtime.files import (
     write_text,
 )
 from finetune.runtime.hub import pin_repository
-from finetune.runtime.launch import on_main_process
+from finetune.runtime.launch import make_accelerator, on_main_process
 from finetune.runtime.processes import num_processes, uses_fsdp
 from finetune.tasks import save_task
 from finetune.tasks.base import Task
@@ -75,29 +77,16 @@ def with_run_folder(config: TrainConfig, task: str, name: str | None = None) -> 
     Without ``config.out`` it is ``name``, by default one of task, model, data and seed. With
     ``config.resume`` it must hold a run, without it must not.
     """
-    folder = on_main_process(lambda: _run_folder(config, task, name))
+    run = on_main_process(lambda: _choose_run(config, task, name))
     if config.resume:
-        pin_model(folder, config)
-    return replace(config, out=str(folder))
+        pin_model(run, config)
+    return replace(config, out=str(run.path))
 
 
 def run_name(config: TrainConfig, task: str) -> str:
     """Return the name that runs share if they differ in their seed alone: task, model and data."""
     model = config.init_from or config.model or ""
     return "-".join(_plain_name(text) for text in (task, model, config.data))
-
-
-def is_run(folder: Path) -> bool:
-    """Return whether a folder holds a run, finished or not, and not only a model."""
-    return bool(_saved_config(folder))
-
-
-def _saved_config(folder: Path) -> dict[str, Any]:
-    """Return the ``config.json`` of a run; empty if there is none."""
-    try:
-        return read_object(folder / "config.json", {"task": Literal[*CONFIGS], "fingerprint": str})
-    except (OSError, UserError):
-        return {}
 
 
 def require_writable(folder: Path) -> None:
@@ -109,14 +98,14 @@ def require_writable(folder: Path) -> None:
         raise UserError(f"--out {folder}: {parent} cannot be written to: choose another folder.")
 
 
-def require_free(folder: Path) -> None:
+def require_free(run: RunFolder) -> None:
     """Raise UserError if a new run would overwrite a model or files of others in this folder."""
-    require_writable(folder)
-    if not is_run(folder):
-        require_own(folder, is_free(folder))
-    elif any((folder / name).exists() for name in ("best", "last")):
+    require_writable(run.path)
+    if not run.is_run:
+        require_own(run.path, is_free(run.path))
+    elif any((run.path / name).exists() for name in ("best", "last")):
         raise UserError(
-            f"--out {folder} holds a run already: add --resume to continue it, or choose another."
+            f"--out {run.path} holds a run already: add --resume to continue it, or choose another."
         )
 
 
@@ -128,24 +117,24 @@ def require_own(folder: Path, own: bool) -> None:
 
 
 def require_same_run(
-    folder: Path,
+    run: RunFolder,
     config: TrainConfig,
     fingerprint: str | None = None,
     num_processes: int = 0,
     fsdp: bool = False,
     training_fingerprint: str = "",
 ) -> None:
-    """Raise UserError unless a command continues the run in a folder.
+    """Raise UserError unless a command continues a run.
 
     Args:
-        folder: The folder.
+        run: The run.
         config: The settings of the command. Paths of data and models may be spelled in other ways.
         fingerprint: The hash of the data; None if the data have not been read.
         num_processes: The number of processes; 0 compares neither it nor ``fsdp``.
         fsdp: Whether the model is sharded.
         training_fingerprint: The hash of the data without test splits, which alone may change.
     """
-    saved = _saved_config(folder)
+    folder, saved = run.path, run.config
     if training_fingerprint and saved.get("training_fingerprint") == training_fingerprint:
         fingerprint = saved["fingerprint"]
     if CONFIGS[saved["task"]] is not type(config):
@@ -180,22 +169,22 @@ def require_same_run(
         )
 
 
-def pin_model(folder: Path, config: TrainConfig) -> None:
+def pin_model(run: RunFolder, config: TrainConfig) -> None:
     """Read the hub model of a run at the commit that the run has started from."""
-    name, commit = config.init_from or config.model, _saved_config(folder).get("revision_used")
+    name, commit = config.init_from or config.model, run.config.get("revision_used")
     if commit and name and is_hub_id(name):
         id, _, revision = resolve_model(name).partition("@")
         pin_repository("model", id, revision or config.revision, commit)
 
 
-def require_same_teacher(folder: Path, teacher: Mapping[str, Any] | None) -> None:
+def require_same_teacher(run: RunFolder, teacher: Mapping[str, Any] | None) -> None:
     """Raise UserError if a run is continued without its teacher, or with other settings of it."""
-    before, now = _saved_config(folder).get("teacher") or {}, teacher or {}
+    before, now = run.config.get("teacher") or {}, teacher or {}
     for name in {**before, **now}:
         if name != "folder" and before.get(name) != now.get(name):
             raise UserError(
-                f"{folder}: `finetune distill` was started with {name} = {before.get(name)!r}, now "
-                f"{now.get(name)!r}: continue with the same command, or use another --out."
+                f"{run.path}: `finetune distill` was started with {name} = {before.get(name)!r}, "
+                f"now {now.get(name)!r}: continue with the same command, or use another --out."
             )
 
 
@@ -216,21 +205,21 @@ def hold(folder: Path) -> Iterator[None]:
         yield
 
 
-def _run_folder(config: TrainConfig, task: str, name: str | None) -> Path:
+def _choose_run(config: TrainConfig, task: str, name: str | None) -> RunFolder:
     if config.out is not None:
-        folder = Path(config.out)
+        run = RunFolder.open(Path(config.out))
         if not config.resume:
-            require_free(folder)
-        elif not is_run(folder):
-            raise UserError(f"--resume: there is no run in {folder} to continue.")
+            require_free(run)
+        elif not run.is_run:
+            raise UserError(f"--resume: there is no run in {run.path} to continue.")
         else:
-            require_same_run(folder, config)
-        return folder
+            require_same_run(run, config)
+        return run
     base = RUNS / (name or f"{run_name(config, task)}-seed{config.seed}")
     folders = [base, *(base.with_name(f"{base.name}-{n}") for n in range(2, 10_000))]
     if not config.resume:
-        return next(folder for folder in folders if not folder.exists())
-    runs = [folder for folder in folders if is_run(folder)]
+        return RunFolder.open(next(folder for folder in folders if not folder.exists()))
+    runs = [run for run in map(RunFolder.open, folders) if run.is_run]
     if not runs:
         raise UserError(f"--resume: there is no run {base} to continue; name it with --out.")
     return runs[-1]
@@ -242,25 +231,41 @@ def _plain_name(text: str) -> str:
     return re.sub(r"[^\w.-]+", "_", last) or "data"
 
 
-class RunFolder:
-    """The files of one run.
+@contextlib.contextmanager
+def open_run(
+    config: TrainConfig, accelerator: Accelerator | None = None, last: Path | None = None
+) -> Iterator[RunWriter]:
+    """Hold the run folder ``config.out`` for the processes of this launch, and open it for writing.
+
+    Args:
+        config: The settings of the run.
+        accelerator: The device and processes; by default those of this launch.
+        last: The checkpoint; by default ``last/`` in the folder.
+
+    Raises:
+        UserError: Another command uses the folder, or it cannot be written.
+    """
+    if config.out is None:
+        raise UserError("--out must name the run folder.")
+    accelerator = accelerator or make_accelerator(config)
+    with hold(Path(config.out)):
+        yield RunWriter(Path(config.out), accelerator, last)
+
+
+class RunWriter:
+    """A run folder that this launch holds and writes.
 
     The main process writes while the others wait; if it fails, all processes raise its error.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        accelerator: Any,
-        last: Path | None = None,
-        teacher: Mapping[str, Any] | None = None,
-    ) -> None:
-        """``last`` is the checkpoint, by default the subfolder of that name; ``teacher`` has the
-        settings of a run of ``finetune distill``."""
-        self.path, self.accelerator, self.teacher = path, accelerator, teacher
-        self.best, self.last = path / "best", last or path / "last"
+    def __init__(self, path: Path, accelerator: Accelerator, last: Path | None = None) -> None:
+        """See ``open_run``. ``teacher`` has the settings of a run of ``finetune distill``."""
+        self.path, self.accelerator = path, accelerator
+        self.run = RunFolder.open(path)
+        self.best, self.last = self.run.best, last or path / "last"
+        self.teacher: Mapping[str, Any] | None = None
 
-    def open(self, config: TrainConfig, data: Dataset) -> tuple[bool, str]:
+    def begin(self, config: TrainConfig, data: Dataset) -> tuple[bool, str]:
         """Prepare the folder for a run; return whether it continues from a checkpoint, and a note.
 
         Raises UserError if the folder or its files belong to another run.
@@ -272,19 +277,19 @@ class RunFolder:
             recover(self.path)
             recover(self.best)
             if not config.resume:
-                require_free(self.path)
+                require_free(self.run)
                 return False, note
-            if is_run(self.path):
+            if self.run.is_run:
                 require_same_run(
-                    self.path,
+                    self.run,
                     config,
                     data.fingerprint,
                     num_processes,
                     uses_fsdp(),
                     data.training_fingerprint,
                 )
-                require_same_teacher(self.path, self.teacher)
-                if _saved_config(self.path)["fingerprint"] != data.fingerprint:
+                require_same_teacher(self.run, self.teacher)
+                if self.run.config["fingerprint"] != data.fingerprint:
                     note = "the test split has changed since the run was started"
             if self.last.is_dir():
                 check_files(self.last)
@@ -296,7 +301,7 @@ class RunFolder:
 
     def require_no_checkpoint(self, save_every: int) -> None:
         """Raise UserError if a run without ``last/`` had a checkpoint, by its log."""
-        first = max(save_every, _saved_config(self.path).get("save_every") or 0)
+        first = max(save_every, self.run.config.get("save_every") or 0)
         if any(line["step"] > first for line in _log_lines(self.path / "log.jsonl")):
             raise UserError(
                 f"{self.last} is missing, but the run had reached it: restore it from a copy, or "

@@ -32,7 +32,6 @@ from finetune.runtime.files import (
     SaveError,
     clear_folder,
     entries,
-    exclusive,
     is_free,
     lock_folder,
 )
@@ -48,7 +47,7 @@ from finetune.training.optimizer import (
     default_learning_rate,
     result_settings,
 )
-from finetune.training.run_folder import Diverged, is_run, require_own, require_writable
+from finetune.training.run_folder import Diverged, RunWriter, require_own, require_writable
 from finetune.training.trainer import fit
 from finetune.types import UserError, install_command
 
@@ -212,7 +211,7 @@ class Search:
         self.lower_is_better = own is not None and own.lower_is_better
         require_writable(folder)
         require_own(folder, is_free(folder) or DATABASE in entries(folder))
-        with exclusive(folder):
+        with lock_folder(folder, wait=True):
             self.study = self._open(pruner)
 
     def _open(self, pruner: Pruner) -> Study:
@@ -293,12 +292,12 @@ class Search:
         """
         while True:
             with contextlib.ExitStack() as held:
-                with exclusive(self.folder):
+                with lock_folder(self.folder, wait=True):
                     trial = self._claim(trials, minutes, held)
                 if trial is None:
                     break
                 self._run_trial(trial)
-                with exclusive(self.folder):
+                with lock_folder(self.folder, wait=True):
                     self._remove_files()
                     on_end()
         return all(trial.state != "running" for trial in self.trials())
@@ -365,8 +364,8 @@ class Search:
             torch.cuda.empty_cache()
 
     def _train(self, number: int, values: Mapping[str, Any], watch: _Watch) -> float:
-        folder = self._folder(number)
-        config = replace(self.config, **values, out=str(folder), resume=is_run(folder))
+        folder = RunWriter(self._folder(number), self.accelerator)  # held since ``_claim``
+        config = replace(self.config, **values, out=str(folder.path), resume=folder.run.is_run)
         task, data = load_task(config, self.task, self.data)
         watch.schedule = Schedule.from_config(config, len(data.splits["train"]))
         with memory_kept():
@@ -374,7 +373,7 @@ class Search:
                 task,
                 data,
                 config,
-                self.accelerator,
+                folder,
                 self.reporter,
                 callbacks=[watch],
                 metrics=self.metrics,

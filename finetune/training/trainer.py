@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import set_seed
+from accelerate.utils import ProjectConfiguration, set_seed
 
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data import WITHOUT_LEAKS, Dataset, leaked
@@ -34,7 +33,7 @@ from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import checkpointed_layers
 from finetune.models.sharding import place
 from finetune.runtime.contention import ContentionCheck
-from finetune.runtime.launch import make_accelerator, on_main_process, require_equal
+from finetune.runtime.launch import on_main_process, require_equal
 from finetune.runtime.precision import resolve_precision
 from finetune.runtime.processes import uses_fsdp
 from finetune.runtime.progress import Reporter
@@ -63,7 +62,7 @@ from finetune.training.checkpoint import (
 )
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import logged_learning_rates, make_optimizer
-from finetune.training.run_folder import RunFolder, RunLog, hold
+from finetune.training.run_folder import RunLog, RunWriter, open_run
 from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
 from finetune.types import Example, Prediction, UserError
@@ -95,7 +94,7 @@ def fit(
     task: Task,
     data: Dataset,
     config: TrainConfig,
-    accelerator: Accelerator | None = None,
+    folder: RunWriter | None = None,
     reporter: Reporter | None = None,
     head: Any = None,
     *,
@@ -108,7 +107,7 @@ def fit(
         task: The task.
         data: Its prepared data.
         config: The settings; ``out`` names the run folder.
-        accelerator: Device and processes; by default those of this launch.
+        folder: The run folder, opened; by default ``config.out``, on the device of this launch.
         reporter: Shows the progress.
         head: The model to train; by default a new one on the configured encoder.
         callbacks: Called after steps, evaluations and saves.
@@ -122,12 +121,10 @@ def fit(
             to resume.
         Interrupted: After Ctrl-C or SIGTERM, once the checkpoint is written.
     """
-    if config.out is None:
-        raise UserError("--out must name the run folder.")
-    accelerator = accelerator or make_accelerator(config)
-    reporter = reporter or Reporter(quiet=not accelerator.is_main_process)
     with contextlib.ExitStack() as restore:
-        run = TrainingRun(task, data, config, accelerator, reporter, head, restore)
+        folder = folder or restore.enter_context(open_run(config))
+        reporter = reporter or Reporter(quiet=not folder.accelerator.is_main_process)
+        run = TrainingRun(task, data, config, folder, reporter, head, restore)
         run.callbacks = Callbacks(callbacks)
         run.custom_metrics |= custom_metrics((), metrics or {})
         return run.run()
@@ -141,12 +138,10 @@ class TrainingRun:
         task: Task,
         data: Dataset,
         config: TrainConfig,
-        accelerator: Accelerator,
+        folder: RunWriter,
         reporter: Reporter,
         head: Any,
         restore: contextlib.ExitStack,
-        last: Path | None = None,
-        teacher: Mapping[str, Any] | None = None,
     ) -> None:
         """``restore`` collects how to undo the changes to the caller's model; ``last`` and
         ``teacher`` are as in ``RunFolder``."""
@@ -156,15 +151,13 @@ class TrainingRun:
             custom_metrics(config.custom_metrics, {}),
         )
         self.dataset, self.config, self.notes = data, config, list(data.notes)
-        self.accelerator, self.reporter = accelerator, reporter
-        self.folder = RunFolder(Path(config.out or ""), accelerator, last, teacher)
-        restore.enter_context(hold(self.folder.path))
+        self.folder, self.accelerator, self.reporter = folder, folder.accelerator, reporter
         advice = "give all machines the same files"
         require_equal("fingerprint of the data", data.fingerprint, advice)
-        resuming, note = self.folder.open(config, data)
+        resuming, note = folder.begin(config, data)
         if note:
             self._report(note)
-        self.device = accelerator.device
+        self.device = self.accelerator.device
         self.precision = resolve_precision(config, self.device)
         if uses_fsdp():
             require_support_of_fsdp(self.task, config, self.precision)
@@ -535,6 +528,8 @@ class TrainingRun:
                 name: value if isinstance(value, int | float | str | bool) else str(value)
                 for name, value in settings(self.config).items()
             }
+            # of several runs, each has its own
+            self.accelerator.project_configuration = ProjectConfiguration(str(self.folder.path))
             self.accelerator.init_trackers("finetune", config=plain)
 
 

@@ -80,7 +80,7 @@ def test_texts_and_going_on(place: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert not out.exists() and (tmp_path / "found.jsonl.folds" / "fold-1.jsonl").exists()
     monkeypatch.undo()
     other = check(path, "--out", out, "--epochs", "1")
-    assert other.code == 2 and "folds of other data or settings" in other.err
+    assert other.code == 2 and "holds folds with " in other.err
     again = check(path, "--out", out)
     assert again.code == 0, again.err
     assert "fold 1 of 3" not in again.err and "continuing from step" in again.err

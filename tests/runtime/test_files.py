@@ -11,7 +11,6 @@ import sys
 import threading
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -295,7 +294,7 @@ def test_a_folder_is_held_until_its_process_ends(tmp_path: Path) -> None:
     assert (folder / LOCK).is_file() and is_free(folder), "stale"
     with lock_folder(folder):
         with lock_folder(folder):
-            assert (folder / LOCK).read_text().startswith(f"process {os.getpid()} on ")
+            assert (folder / LOCK).read_text().startswith(f" process {os.getpid()} on ")
         assert (folder / LOCK).is_file()
     assert list(folder.iterdir()) == []
 
@@ -312,37 +311,18 @@ def test_locking_leaves_no_folder_behind(tmp_path: Path) -> None:
             pass
 
 
-def test_locks_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulated: no fcntl, a lock of one byte, and open files that cannot be removed."""
-    held: dict[int, int] = {}
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_nothing_is_held_on_a_file_system_without_locks(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(number, "no locks")
 
-    def locking(descriptor: int, mode: int, size: int) -> None:
-        position = os.lseek(descriptor, 0, os.SEEK_CUR)
-        assert (mode, size) == (2, 1) and position > 1000, "the name of the holder is readable"
-        if held:
-            raise OSError(errno.EACCES, "held")
-        held[descriptor] = position
-
-    def unlink(path: Path, missing_ok: bool = False) -> None:
-        for descriptor in held:
-            with pytest.raises(OSError, match="Bad file descriptor"):
-                os.fstat(descriptor)
-        held.clear()
-        os.unlink(path)
-
-    monkeypatch.setattr(files.sys, "platform", "win32")
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
-    monkeypatch.setattr(Path, "unlink", unlink)
-    folder = tmp_path / "run"
-    with lock_folder(folder):
-        assert (folder / LOCK).read_text().startswith(f"process {os.getpid()} on ")
-        with lock_folder(folder):
-            assert len(held) == 1
-        monkeypatch.setattr(files.os, "getpid", lambda: 1)
-        with pytest.raises(UserError, match="is in use by process"), lock_folder(folder):
-            pass
-    assert not folder.exists()
+    monkeypatch.setattr("fcntl.flock", flock)
+    for _ in range(2):
+        with lock_folder(tmp_path / "run"), lock_folder(tmp_path / "run"):
+            assert (tmp_path / "run").is_dir()
+        assert not (tmp_path / "run").exists()
 
 
 def test_folders_are_not_synchronized_on_windows(

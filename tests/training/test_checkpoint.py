@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from finetune.config.tasks import NerConfig, TagConfig, TrainConfig, settings
+from finetune.evaluation.runs import RunFolder
 from finetune.training.checkpoint import (
     TrainerState,
     check_files,
@@ -19,7 +20,7 @@ from finetune.training.checkpoint import (
     random_state,
     save_training_state,
 )
-from finetune.training.run_folder import RunLog, is_run, require_free, require_same_run
+from finetune.training.run_folder import RunLog, require_free, require_same_run
 from finetune.types import UserError
 
 
@@ -117,11 +118,11 @@ def test_a_log_that_was_edited_is_refused(line: str, tmp_path: Path):
         RunLog(path, SimpleNamespace(is_main_process=True, log_with=[]), 1)
 
 
-def run_of(folder: Path, config: TrainConfig, task: str = "tag", **saved: object) -> Path:
-    """The folder of a run that was started with a configuration."""
+def run_of(folder: Path, config: TrainConfig, task: str = "tag", **saved: object) -> RunFolder:
+    """A run that was started with a configuration."""
     content = {"task": task, **settings(config), "fingerprint": "f", "num_processes": 2, **saved}
     (folder / "config.json").write_text(json.dumps(content))
-    return folder
+    return RunFolder.open(folder)
 
 
 def test_a_run_continues_with_the_same_settings_data_and_processes(tmp_path: Path) -> None:
@@ -157,9 +158,7 @@ def test_a_model_may_be_named_by_another_path(
 
 def test_settings_of_a_run_may_have_their_old_names(tmp_path: Path) -> None:
     run = run_of(tmp_path, TagConfig(), label_pieces="all")
-    saved = json.loads((run / "config.json").read_text())
-    del saved["label_subwords"]
-    (run / "config.json").write_text(json.dumps(saved))
+    del run.config["label_subwords"]
     require_same_run(run, TagConfig(label_subwords="all"))
     with pytest.raises(UserError, match=r"label_subwords = 'all', now 'first'"):
         require_same_run(run, TagConfig())
@@ -173,16 +172,16 @@ def test_runs_that_start_from_a_run_and_saved_the_default_model_go_on(tmp_path: 
 
 
 def test_a_new_run_overwrites_nothing_of_others(tmp_path: Path) -> None:
-    require_free(tmp_path / "absent" / "run")
-    require_free(tmp_path)
+    require_free(RunFolder.open(tmp_path / "absent" / "run"))
+    require_free(RunFolder.open(tmp_path))
     (tmp_path / ".lock").touch()
-    require_free(tmp_path)
+    require_free(RunFolder.open(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "README.md").write_text("mine")
-    assert not is_run(tmp_path)
+    assert not RunFolder.open(tmp_path).is_run
     with pytest.raises(UserError, match=r"holds other files \(README.md, config.json\)"):
-        require_free(tmp_path)
-    require_free(run_of(tmp_path, TagConfig()))
+        require_free(RunFolder.open(tmp_path))
+    require_free(run := run_of(tmp_path, TagConfig()))
     (tmp_path / "last").mkdir()
     with pytest.raises(UserError, match="holds a run already: add --resume"):
-        require_free(tmp_path)
+        require_free(run)

@@ -21,7 +21,6 @@ from finetune.api import distill
 from finetune.inference.predictor import Predictor
 from finetune.inference.teacher import read_outputs, write_outputs
 from finetune.preprocessing.batching import pack
-from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.tasks.capabilities import Distillable
@@ -33,6 +32,7 @@ from finetune.training.distillation import (
     starting_head,
     student_config,
 )
+from finetune.training.run_folder import open_run
 from finetune.types import UserError
 from tests import small_data, tiny
 from tests.command import run
@@ -160,7 +160,7 @@ def prepared(
             task,
             data,
             config,
-            make_accelerator(config),
+            restore.enter_context(open_run(config)),
             Reporter(quiet=True),
             head.double(),
             restore,

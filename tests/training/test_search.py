@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 import finetune
 from finetune.config.search_space import parse_space
 from finetune.config.tasks import CONFIGS
 from finetune.data.json_files import read_object
-from finetune.runtime.files import lock_folder
 from finetune.runtime.progress import Reporter
 from finetune.training.callbacks import EvaluationEvent
 from finetune.training.optimizer import Schedule
@@ -188,8 +188,7 @@ def test_a_trial_of_another_process_is_left_to_it(place: Path, tmp_path: Path):
         space = parse_space("classify", config, SPACE)
         search = Scripted("classify", config, space, tmp_path, reporter=Reporter(quiet=True))
         lock = tmp_path / "trial-001" / ".lock"
-        with lock_folder(lock.parent):
-            lock.write_text("process 1 elsewhere")  # this process then no longer owns it
+        with FileLock(lock):  # as another process does
             assert not search.run(3)
             states = [trial.state for trial in search.trials()]
             assert states[1] == "running" and "running" not in (states[0], states[2])

@@ -195,10 +195,10 @@ def test_a_seed_that_diverges_is_flagged_and_the_others_count(
 
     real = train.train_once
 
-    def train_once(task, config, resume_command, recipe_run):
+    def train_once(task, resume_command, config, *others, **options):
         if config.seed == 1:
             raise Diverged("the loss is not finite")
-        return real(task, config, resume_command, recipe_run)
+        return real(task, resume_command, config, *others, **options)
 
     monkeypatch.setattr(train, "train_once", train_once)
     outcome = run("run", place / "small.yaml", "--seeds", "2", "--out", tmp_path / "out")

@@ -1,8 +1,8 @@
-"""Train one configuration with several seeds or on several folds, and summarize the scores.
+"""Train one configuration with several seeds, folds or sizes of data, and summarize the scores.
 
 On small data the scores of seeds differ by several points, and some runs fail entirely (Mosbach et
-al., 2021; Dodge et al., 2020). Finished seeds are kept, so that the same call continues after an
-interruption, or adds seeds.
+al., 2021; Dodge et al., 2020). Data are read once. Finished runs are kept, so that the same call
+continues after an interruption, or adds runs.
 """
 
 from __future__ import annotations
@@ -12,54 +12,57 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, assign_folds, with_held_out_splits
 from finetune.data.dataset import fingerprint, gold_labels, renumbered
-from finetune.data.json_files import check_types, read_object
+from finetune.data.json_files import read_object
 from finetune.data.splitting import nested_order
 from finetune.evaluation.reproduction import ScoreVerdict, seed_verdicts, summarize
+from finetune.evaluation.runs import RunFolder
 from finetune.runtime.files import entries, is_free, recover, write_text
-from finetune.runtime.launch import on_main_process
+from finetune.runtime.launch import make_accelerator, on_all_processes, on_main_process
 from finetune.runtime.progress import Reporter
 from finetune.tasks import task_definition
 from finetune.training.run_folder import (
+    RUNS,
     Diverged,
+    RunWriter,
     hold,
-    is_run,
+    open_run,
     pin_model,
     require_own,
     require_same_run,
     require_writable,
+    run_name,
 )
-from finetune.types import UserError
+from finetune.types import Example, UserError
 
 Metrics = Mapping[str, Mapping[str, float]]
 """Scores by split and name."""
+Kind = Literal["seed", "fold", "size"]
+"""The setting in which runs differ: seed, fold, or size of the training data."""
+TrainOne = Callable[[TrainConfig, Dataset, RunWriter], object]
+"""Trains a run in its opened folder and writes all its files, ``README.md`` last."""
+OnStart = Callable[[TrainConfig, bool], object]
+"""Called for each run with its configuration, and whether it is finished."""
 
 
 @dataclass
-class SeedResults:
+class RunResults:
     """Scores, and reasons why a run is degenerate, by seed or by name of the fold."""
 
+    kind: Kind
+    facts: Mapping[str, Any]
+    """What all runs share, which is compared when they are continued. First entries of the file."""
     recipe_run: RecipeRun | None = None
     metrics: dict[Any, Metrics] = field(default_factory=dict)
     degenerate: dict[Any, list[str]] = field(default_factory=dict)
     baselines: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str | None = None
     """Hash of the data of the first seed."""
-    folds: Mapping[str, Any] | None = None
-    """How the data were divided, if the runs are folds or subsets: the first entries of the file.
-    """
-    data: str | None = None
-    """Hash of the data of all seeds, before each draws its own of them."""
-
-    @property
-    def kind(self) -> str:
-        """The setting in which the runs differ: seed, fold, or size of the training data."""
-        return "seed" if self.folds is None else "fold" if "folds" in self.folds else "size"
 
     @property
     def file(self) -> str:
@@ -67,26 +70,19 @@ class SeedResults:
         return f"{self.kind}s.json"
 
     @property
-    def facts(self) -> Mapping[str, Any]:
-        """What all runs of the folder share, which is compared when they are continued."""
-        return self.folds or ({} if self.data is None else {"data": self.data})
-
-    @property
     def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
         """Statistics of each score."""
-        return summarize(self.metrics, self.folds.get("ratio") if self.folds else None)
+        return summarize(self.metrics, self.facts.get("ratio"))
 
     def add(self, seed: Any, folder: Path) -> None:
         """Read the scores of a finished seed, which must have the data of the others."""
-        config = read_object(folder / "config.json", {"fingerprint": str})
-        metrics = read_object(folder / "metrics.json")
-        environment = read_object(
-            folder / "environment.json", {"baselines": dict, "degenerate": list[str]}
-        )
-        check_types(folder / "metrics.json", metrics, dict.fromkeys(metrics, dict[str, float]))
-        self.fingerprint = self.fingerprint or config["fingerprint"]
-        drawn = self.folds is not None or config.get("per_class")  # each seed has its own data
-        if config["fingerprint"] != self.fingerprint and not drawn:
+        run = RunFolder.open(folder)
+        for name, problem in run.problems.items():
+            raise UserError(problem or f"{folder / name} is missing: train the run again.")
+        metrics = run.metrics
+        self.fingerprint = self.fingerprint or run.config["fingerprint"]
+        drawn = self.kind != "seed" or run.config.get("per_class")  # each has its own data
+        if run.config["fingerprint"] != self.fingerprint and not drawn:
             raise UserError(
                 f"{folder}: was trained on other data than the other seeds: choose another --out, "
                 "or delete the folder to train it again."
@@ -97,8 +93,8 @@ class SeedResults:
                 "other runs here: delete the folder to train it again."
             )
         self.metrics[seed] = metrics
-        self.baselines = environment["baselines"]
-        if reasons := environment["degenerate"]:
+        self.baselines = run.environment.get("baselines") or {}
+        if reasons := run.environment.get("degenerate"):
             self.degenerate[seed] = reasons
 
     def verdicts(self) -> Sequence[ScoreVerdict]:
@@ -115,10 +111,10 @@ class SeedResults:
         )
 
     def write(self, folder: Path) -> None:
-        """Write the summary to ``seeds.json`` or ``folds.json``."""
+        """Write the summary to ``seeds.json``, ``folds.json`` or ``sizes.json``."""
         content = {
             **self.facts,
-            "seeds" if self.folds is None else "runs": list(self.metrics),
+            "seeds" if self.kind == "seed" else "runs": list(self.metrics),
             **({"scores": self.metrics} if self.kind == "size" else {"metrics": self.summary}),
             "degenerate": [{"seed": seed, "reasons": r} for seed, r in self.degenerate.items()],
             "recipe": self.recipe_run.record() if self.recipe_run else None,
@@ -129,54 +125,57 @@ class SeedResults:
         write_text(folder / self.file, text)
 
 
+def runs_folder(config: TrainConfig, task: str, kind: str, name: str | None = None) -> Path:
+    """Return the folder of several runs: ``config.out``, else one in ``runs/``."""
+    return Path(config.out or RUNS / f"{name or run_name(config, task)}-{kind}")
+
+
 def train_seeds(
     name: str,
     config: TrainConfig,
     number: int,
     folder: Path,
-    train_one: Callable[[TrainConfig], object],
+    train_one: TrainOne,
     *,
     recipe_run: RecipeRun | None = None,
-    on_start: Callable[[TrainConfig, bool], object] = lambda config, finished: None,
-) -> SeedResults:
+    on_start: OnStart = lambda config, finished: None,
+) -> RunResults:
     """Train ``number`` seeds of a task, from ``config.seed`` on; write ``seeds.json`` after each.
 
-    All seeds read the same data; each may draw its own examples from it. Finished seeds in
-    ``folder`` are kept. ``train_one`` writes all files of the folder ``seed-<n>``, ``README.md``
-    last; if it raises Diverged, the seed is degenerate. ``on_start`` is called for each seed with
-    its configuration and whether it is finished.
+    All seeds share the data; each may draw its own examples from it.
     """
+    raw = _read(name, config)
     configs = {
         seed: replace(config, seed=seed, out=str(folder / f"seed-{seed}"))
         for seed in range(config.seed, config.seed + number)
     }
-    data = on_main_process(lambda: task_definition(name).read(config, config.data).fingerprint)
-    results = SeedResults(recipe_run, data=data)
-    return train_runs(configs, folder, train_one, results, on_start=on_start)
+    results = RunResults("seed", {"data": raw.fingerprint}, recipe_run)
+    return train_runs(configs, folder, train_one, results, lambda _: raw, on_start)
 
 
 def train_runs(
     configs: Mapping[Any, TrainConfig],
     folder: Path,
-    train_one: Callable[[TrainConfig], object],
-    results: SeedResults,
-    *,
-    on_start: Callable[[TrainConfig, bool], object] = lambda config, finished: None,
-) -> SeedResults:
-    """Train several runs as ``train_seeds`` does; ``configs`` has the settings by name or seed."""
-    kind = results.kind
+    train_one: TrainOne,
+    results: RunResults,
+    data_of: Callable[[Any], Dataset],
+    on_start: OnStart = lambda config, finished: None,
+) -> RunResults:
+    """Train several runs in a folder, and write their summary after each.
+
+    Runs that are finished there are kept. A run whose training raises Diverged is degenerate.
+
+    Args:
+        configs: The settings by seed or name; ``out`` is in ``folder``.
+        folder: The folder of all runs.
+        train_one: Trains a run.
+        results: The kind and the facts of the runs, to which their scores are added.
+        data_of: Returns the data of a run by its seed or name.
+        on_start: Called before each run.
+    """
 
     def find_states() -> list[str]:
-        require_writable(folder)
-        if is_run(folder):
-            raise UserError(
-                f"--{kind}s: {folder} is the folder of a single run: use another --out."
-            )
-        runs = [path for path in folder.glob(f"{kind}-*") if path.is_dir()]
-        new = is_free(folder) or all(folder / name in runs for name in entries(folder))
-        own = (folder / results.file).is_file() or any(map(is_run, runs))
-        require_own(folder, own or (new and all(map(is_free, runs))))
-        _require_same_facts(folder, results)
+        require_runs_folder(folder, results.kind, results.facts)
         return [_state(Path(each.out or ""), each) for each in configs.values()]
 
     def record(key: Any, config: TrainConfig, diverged: str | None, *, write: bool) -> None:
@@ -193,6 +192,7 @@ def train_runs(
             results.write(folder)
 
     states = on_main_process(find_states)
+    accelerator = make_accelerator(next(iter(configs.values())))
     with hold(folder):
         on_main_process(begin)
         for index, ((key, each), state) in enumerate(zip(configs.items(), states, strict=True)):
@@ -200,7 +200,9 @@ def train_runs(
             diverged = None
             if state != "finished":
                 try:
-                    train_one(replace(each, resume=state == "unfinished"))
+                    with open_run(each, accelerator) as opened:
+                        each = replace(each, resume=state == "unfinished")
+                        train_one(each, data_of(key), opened)
                 except Diverged as error:
                     diverged = str(error)
             write = state != "finished" or index + 1 == len(states)
@@ -208,19 +210,29 @@ def train_runs(
     return results
 
 
-def _require_same_facts(folder: Path, results: SeedResults) -> None:
-    """Raise UserError if a folder has runs of other data, or other folds."""
-    path = folder / results.file
+def require_runs_folder(folder: Path, kind: Kind, facts: Mapping[str, Any]) -> None:
+    """Raise UserError unless a folder is free, or holds runs of these facts (data and settings).
+
+    The facts are in ``seeds.json``, ``folds.json`` or ``sizes.json``. Repeats and sizes may grow.
+    """
+    require_writable(folder)
+    if RunFolder.open(folder).is_run:
+        raise UserError(f"--{kind}s: {folder} is the folder of a single run: use another --out.")
+    path = folder / f"{kind}s.json"
+    runs = [inside for inside in folder.glob(f"{kind}-*") if inside.is_dir()]
+    new = is_free(folder) or all(folder / name in runs for name in entries(folder))
+    own = path.is_file() or any(RunFolder.open(run).is_run for run in runs)
+    require_own(folder, own or (new and all(map(is_free, runs))))
     if not path.is_file():
         return
     saved = read_object(path)
-    for name, value in results.facts.items():
+    for name, value in facts.items():
         if name in ("repeats", "sizes") or saved.get(name) == value:
             continue
-        if name in saved or results.folds is not None:  # else of an earlier version
+        if name in saved or kind != "seed":  # else of an earlier version
             raise UserError(
-                f"{folder}: holds {results.kind}s with {name} = {saved.get(name)!r}, now "
-                f"{value!r}: continue with the same data and options, or use another --out."
+                f"{folder}: holds {kind}s with {name} = {saved.get(name)!r}, now {value!r}: "
+                "continue with the same data and options, or use another --out."
             )
 
 
@@ -229,37 +241,33 @@ def train_folds(
     config: TrainConfig,
     num_folds: int,
     folder: Path,
-    train_one: Callable[[TrainConfig, Dataset], object],
+    train_one: TrainOne,
     *,
     repeats: int = 1,
     hold_out: bool = False,
-    on_start: Callable[[TrainConfig, bool], object] = lambda config, finished: None,
-) -> SeedResults:
+    on_start: OnStart = lambda config, finished: None,
+) -> RunResults:
     """Train and test on folds of the training data, and write ``folds.json`` after each.
 
     Each repeat divides the examples into ``num_folds`` new folds. Run ``fold-R.K`` tests on fold K
     of repeat R (split ``test``) and trains on the others; with ``hold_out`` each repeat has its
     first fold only. A validation split of the data serves every run; else each run holds one out of
     its training examples. The test split of the data is not used. Each run has a different seed, so
-    that the interval includes the variance of training. Finished runs are kept, as are seeds.
+    that the interval includes the variance of training.
     """
-    raw = task_definition(name).read(config, config.data)
-    if "train" not in raw.splits:
-        raise UserError(f"--folds: {config.data}: there is no train split.")
-    examples = raw.splits["train"][: config.limit]
+    raw = _read(name, config)
+    examples = _train_split(raw, config, "--folds")
     others = {split: rows for split, rows in raw.splits.items() if split.startswith("validation")}
     numbers = range(1, 2 if hold_out else num_folds + 1)
     keys = [(repeat, number) for repeat in range(1, repeats + 1) for number in numbers]
+    names = {f"fold-{repeat}.{number}": (repeat, number) for repeat, number in keys}
     configs = {
-        f"fold-{repeat}.{number}": replace(
-            config, seed=config.seed + index, out=str(folder / f"fold-{repeat}.{number}")
-        )
-        for index, (repeat, number) in enumerate(keys)
+        each: replace(config, seed=config.seed + index, out=str(folder / each))
+        for index, each in enumerate(names)
     }
-    by_out = dict(zip((each.out for each in configs.values()), keys, strict=True))
 
-    def train(run_config: TrainConfig) -> None:
-        repeat, number = by_out[run_config.out]
+    def data_of(each: str) -> Dataset:
+        repeat, number = names[each]
         dealt = assign_folds(examples, num_folds, config.seed + repeat - 1, keep_rare=True)
         sides = {"train": False, "test": True}
         splits = {
@@ -268,7 +276,7 @@ def train_folds(
             )
             for split, held in sides.items()
         }
-        train_one(run_config, raw.with_splits(splits | others))
+        return raw.with_splits(splits | others)
 
     facts = {
         "folds": num_folds,
@@ -279,7 +287,7 @@ def train_folds(
         "ratio": 1 / (num_folds - 1),
     }
     assign_folds(examples, num_folds)  # raises if there are too few examples
-    return train_runs(configs, folder, train, SeedResults(folds=facts), on_start=on_start)
+    return train_runs(configs, folder, train_one, RunResults("fold", facts), data_of, on_start)
 
 
 def train_sizes(
@@ -288,23 +296,22 @@ def train_sizes(
     sizes: Sequence[int],
     num_seeds: int,
     folder: Path,
-    train_one: Callable[[TrainConfig, Dataset], object],
+    train_one: TrainOne,
     *,
-    on_start: Callable[[TrainConfig, bool], object] = lambda config, finished: None,
-) -> tuple[SeedResults, list[int]]:
+    on_start: OnStart = lambda config, finished: None,
+) -> tuple[RunResults, list[int]]:
     """Train on nested, stratified subsets of the training data; return scores and sizes.
 
     Run ``size-N-S`` has seed S and the first N examples of an order that depends on the seed. All
     runs have the validation and test splits of the data, or one validation split that is held out.
-    Without ``sizes`` they are all examples, and four times the half. Finished runs are kept.
+    Without ``sizes`` they are all examples, and four times the half.
     """
-    raw = task_definition(name).read(config, config.data)
-    if "train" not in raw.splits:
-        raise UserError(f"curve: {config.data}: there is no train split.")
+    raw = _read(name, config)
+    _train_split(raw, config, "curve")
     if config.validation != "none" or "test" not in raw.splits:
         raw = with_held_out_splits(raw, config)
         config = replace(config, validation_share=None, test_share=None)
-    examples = raw.splits["train"][: config.limit]
+    examples = _train_split(raw, config, "curve")
     labels = {label for example in examples for label in gold_labels(example) or ()}
     numbers = any(isinstance(getattr(each, "label", None), float) for each in examples)
     least = 2 if numbers else len(labels)
@@ -315,35 +322,46 @@ def train_sizes(
             f"--sizes must be {least} (the labels) to {len(examples):,} (the training examples), "
             f"not {', '.join(map(str, sizes))}."
         )
-    configs = {
-        f"size-{size}-{seed}": replace(config, seed=seed, out=str(folder / f"size-{size}-{seed}"))
+    names = {
+        f"size-{size}-{seed}": (size, seed)
         for size in sizes
         for seed in range(config.seed, config.seed + num_seeds)
     }
+    configs = {
+        each: replace(config, seed=seed, out=str(folder / each))
+        for each, (_, seed) in names.items()
+    }
 
-    def train(run_config: TrainConfig) -> None:
-        size = int(Path(run_config.out or "").name.split("-")[1])
-        chosen = nested_order(examples, run_config.seed)[:size]
-        splits = raw.splits | {"train": renumbered([examples[index] for index in chosen])}
-        train_one(run_config, raw.with_splits(splits))
+    def data_of(each: str) -> Dataset:
+        size, seed = names[each]
+        chosen = nested_order(examples, seed)[:size]
+        return raw.with_splits(
+            raw.splits | {"train": renumbered([examples[index] for index in chosen])}
+        )
 
-    facts = {"sizes": sizes, "data": raw.fingerprint}
-    results = train_runs(configs, folder, train, SeedResults(folds=facts), on_start=on_start)
-    return results, sizes
+    results = RunResults("size", {"sizes": sizes, "data": raw.fingerprint})
+    return train_runs(configs, folder, train_one, results, data_of, on_start), sizes
+
+
+def _read(name: str, config: TrainConfig) -> Dataset:
+    """Read the data of all runs."""
+    data: Dataset = on_all_processes(lambda: task_definition(name).read(config, config.data))
+    return data
+
+
+def _train_split(data: Dataset, config: TrainConfig, option: str) -> Sequence[Example]:
+    if "train" not in data.splits:
+        raise UserError(f"{option}: {config.data}: there is no train split.")
+    return data.splits["train"][: config.limit]
 
 
 def _state(folder: Path, config: TrainConfig) -> str:
     """Return whether the run of a seed is ``finished``, ``unfinished`` or ``new``."""
-    if not is_run(folder):
+    run = RunFolder.open(folder)
+    if not run.is_run:
         return "new"
-    require_same_run(folder, config)
-    pin_model(folder, config)
-    for name in ("metrics.json", "environment.json"):
-        try:
-            read_object(folder / name)
-        except OSError:
-            return "unfinished"
-        except UserError as error:
-            Reporter().say(f"{error} The seed is scored again.")
-            return "unfinished"
-    return "finished" if (folder / "README.md").is_file() else "unfinished"
+    require_same_run(run, config)
+    pin_model(run, config)
+    for problem in filter(None, run.problems.values()):
+        Reporter().say(f"{problem} The seed is scored again.")
+    return "finished" if run.is_finished else "unfinished"
