@@ -17,12 +17,12 @@ if TYPE_CHECKING:
         NerConfig,
         NliConfig,
         RelationsConfig,
-        SentenceConfig,
         TagConfig,
         TrainConfig,
     )
     from finetune.data import Dataset, read_text, read_tokens
     from finetune.embeddings.evaluation.standardization import Standardizer
+    from finetune.embeddings.settings import SentenceConfig
     from finetune.evaluation.custom_metrics import CustomMetric
     from finetune.evaluation.hf_trainer import compute_metrics
     from finetune.inference.embed import Embedder, Embedding
@@ -63,10 +63,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": "DistilledRun FinishedSearch TrainedRun distill search train",
-    "config.tasks": "ClassifyConfig NerConfig NliConfig RelationsConfig SentenceConfig TagConfig "
-    "TrainConfig",
+    "config.tasks": "ClassifyConfig NerConfig NliConfig RelationsConfig TagConfig TrainConfig",
     "data": "Dataset read_text read_tokens",
     "evaluation.custom_metrics": "CustomMetric",
+    "embeddings.settings": "SentenceConfig",
     "embeddings.evaluation.standardization": "Standardizer",
     "evaluation.hf_trainer": "compute_metrics",
     "inference.embed": "Embedder Embedding",

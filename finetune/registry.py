@@ -77,8 +77,8 @@ TASKS = {
         "relations between spans of a text",
     ),
     "sentence": TaskPaths(
-        "finetune.config.tasks:SentenceConfig",
-        "finetune.tasks.sentence_encoder:SENTENCE",
+        "finetune.embeddings.settings:SentenceConfig",
+        "finetune.embeddings.tasks.sentence_encoder:SENTENCE",
         "sentence encoders: one vector for each text",
     ),
     "pretrain": TaskPaths(

@@ -1,1 +1,1 @@
-"""Embeddings: similarity, word senses, words in context, maps, geometry, ranking."""
+"""Embeddings: sentence encoders, similarity, word senses, maps, geometry, ranking."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput
+from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.runtime.transfer import to_device
 from finetune.tasks.capabilities import (
@@ -26,7 +26,6 @@ from finetune.tasks.capabilities import (
     Export,
     FittedHead,
 )
-from finetune.tasks.sentence_encoder import starting_pooling
 from finetune.tasks.sentence_losses import cosine_loss
 from finetune.tasks.text_classification import TextClassificationTask
 from finetune.types import (

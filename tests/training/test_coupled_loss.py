@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
 
-from finetune.config.tasks import SentenceConfig
+from finetune.embeddings.settings import SentenceConfig
 from finetune.models.dropout import fast_dropout
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task

@@ -16,10 +16,10 @@ from transformers import AutoModelForSequenceClassification
 from finetune.config.tasks import (
     ClassifyConfig,
     NerConfig,
-    SentenceConfig,
     TagConfig,
     TrainConfig,
 )
+from finetune.embeddings.settings import SentenceConfig
 from finetune.models.adapters import (
     adapters,
     apply_masks,

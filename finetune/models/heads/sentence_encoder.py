@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoModel, PreTrainedModel
 
+from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import read_object
 from finetune.models.encoder import Batching, Encoder, remove_pooler
 from finetune.models.heads.base import Head, labels_of, save_module
@@ -256,3 +257,11 @@ def saved_settings(folder: Path) -> tuple[Pooling | None, bool]:
         modules = json.loads((folder / MODULES_FILE).read_text(encoding="utf-8"))
         normalize = any(module["type"].endswith(".Normalize") for module in modules)
     return given, normalize
+
+
+def starting_pooling(config: TrainConfig) -> tuple[Pooling | None, bool]:
+    """Return pooling and normalization of the starting model; None if its folder names none."""
+    found = saved_settings(Path(str(config.init_from or config.model)))
+    if config.init_from is not None and found[0] is None:
+        found = saved_settings(Path(config.init_from) / "best")
+    return found

@@ -14,14 +14,14 @@ import torch
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 import finetune
-from finetune.config.tasks import SentenceConfig
 from finetune.data import Dataset
-from finetune.evaluation.ranking import ranking_scores
+from finetune.embeddings.evaluation.ranking import ranking_scores
+from finetune.embeddings.settings import SentenceConfig
+from finetune.embeddings.tasks.sentence_encoder import TEMPLATE_ALONE
 from finetune.inference.embed import Embedder
 from finetune.models.heads.sentence_encoder import SentenceEncoder
 from finetune.tasks import load_task
 from finetune.tasks.capabilities import CoupledLoss, EpochSequences, sequences_of_epoch
-from finetune.tasks.sentence_encoder import TEMPLATE_ALONE
 from finetune.training.trainer import fit
 from finetune.types import TextExample, UserError
 from tests.command import run

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from finetune.config.tasks import SentenceConfig
+from finetune.embeddings.models.conditional_lm import NUM_CONDITIONS, ConditionalMaskedLM
+from finetune.embeddings.settings import SentenceConfig
 from finetune.models.dropout import fast_dropout
-from finetune.models.heads.conditional_lm import NUM_CONDITIONS, ConditionalMaskedLM
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.tasks import load_task
 from finetune.tasks.capabilities import sequences_of_epoch

@@ -21,19 +21,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finetune.config.tasks import SentenceConfig, TrainConfig, column_map
+from finetune.config.tasks import column_map
 from finetune.data import DataError, Dataset, read_text
 from finetune.data.nli_labels import NLI_LABELS, with_standard_names
+from finetune.embeddings.evaluation.ranking import ranking_scores
+from finetune.embeddings.models.conditional_lm import NUM_CONDITIONS, ConditionalMaskedLM
+from finetune.embeddings.settings import SentenceConfig
 from finetune.evaluation.metrics import text_scores
 from finetune.evaluation.pairs import named_positive
-from finetune.evaluation.ranking import ranking_scores
-from finetune.models.heads.conditional_lm import NUM_CONDITIONS, ConditionalMaskedLM
 from finetune.models.heads.masked_lm import MaskedScores
 from finetune.models.heads.sentence_encoder import (
-    Pooling,
     SentenceEncoder,
     SentenceOutput,
-    saved_settings,
+    starting_pooling,
 )
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.preprocessing.masking import Masking, special_subwords
@@ -405,14 +405,6 @@ class SentenceTask(Task):
             return {}
         u, v = np.stack([prediction.vectors for prediction in predicted], axis=1)
         return ranking_scores(u, v, [str(e.text) for e in gold], [str(e.pair) for e in gold])
-
-
-def starting_pooling(config: TrainConfig) -> tuple[Pooling | None, bool]:
-    """Return pooling and normalization of the starting model; None if its folder names none."""
-    found = saved_settings(Path(str(config.init_from or config.model)))
-    if config.init_from is not None and found[0] is None:
-        found = saved_settings(Path(config.init_from) / "best")
-    return found
 
 
 def _training_rows(objective: str, rows: Sequence[TextExample]) -> Iterator[TextExample]:

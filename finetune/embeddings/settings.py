@@ -1,0 +1,121 @@
+"""The settings of `finetune sentence`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from finetune.config.description import PROBLEMS, TaskDescription
+from finetune.config.options import COMMON
+from finetune.config.tasks import Ranges, TrainConfig
+from finetune.types import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceConfig(TrainConfig):
+    """Sentence encoders: one vector for each text, for similarity and search.
+
+    Examples:
+        finetune sentence --model minilm --data stsb
+        finetune sentence --model minilm --data pairs.jsonl --objective ranking --batch-size 64
+    """
+
+    group: ClassVar[str] = "task"
+
+    description: ClassVar = TaskDescription(
+        name="sentence",
+        title="sentence vectors",
+        windows=False,
+        labels=False,
+        metrics=(
+            "spearman_all",
+            "pearson_all",
+            "ranking_accuracy",
+            "ranking_mrr",
+            *PROBLEMS["single"][:5],
+        ),
+        pipeline="sentence-similarity",
+        library="sentence-transformers",
+        custom_head=lambda settings: settings.get("objective") == "prompt",
+    )
+    data: str = "stsb"
+    objective: Annotated[
+        Literal["mirror", "simcse", "prompt", "cmlm", "ranking", "softmax", "cosine", "cosent"],
+        COMMON,
+    ] = "cosine"
+    """Training objective. From texts alone: `mirror` (Mirror-BERT: a copy with a masked span),
+    `simcse` (a copy with other dropout) or `prompt` (PromptBERT: two templates). From running text:
+    `cmlm` (masked subwords of a sentence, given the vector of the sentence before it). From pairs
+    that belong together, perhaps with hard negatives: `ranking`. From labeled pairs: `softmax`
+    (Sentence-BERT's siamese classifier). From pairs with a number: `cosine` (regression) or
+    `cosent` (order)."""
+    pooling: Annotated[Literal["auto", "mean", "cls", "max"], COMMON] = "auto"
+    """Vector of a text: the mean or the maximum over its tokens, or its first token. `auto` is the
+    pooling of the starting model if its folder names one, else the mean. With `--objective prompt`
+    the vector is the mask token of the template."""
+    normalize: bool = False
+    """Scale vectors to length 1."""
+    temperature: Annotated[float | None, COMMON] = None
+    """Divides the cosines in the loss of mirror, simcse, prompt, ranking and cosent; unset is 0.04
+    for mirror and 0.05 (a scale of 20) for others."""
+    mask_span: int = 2
+    """Most subwords that a mask token replaces in the copies of `--objective mirror`."""
+    templates: tuple[str, ...] = ()
+    """The two templates of `--objective prompt`, with {text} and {mask}; unset are PromptBERT's
+    templates. After training, vectors come from the first template."""
+
+    @property
+    def ranges(self) -> Ranges:
+        """The legal values of settings that only this task has."""
+        return {("temperature", "mask_span"): (lambda value: value > 0, "above 0")}
+
+    @property
+    def trains_language_model(self) -> bool:
+        """True for the conditional language model."""
+        return self.objective == "cmlm"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        objective = self.objective
+        for wrong, setting, reason in (
+            (self.overlap is not None, f"--overlap {self.overlap}", "long texts are cut"),
+            (
+                objective == "prompt" and self.pooling != "auto",
+                f"--pooling {self.pooling}",
+                "with --objective prompt the mask token is the vector",
+            ),
+            (
+                objective in ("softmax", "cosine", "cmlm") and self.temperature is not None,
+                f"--temperature {self.temperature}",
+                f"--objective {objective} has none",
+            ),
+            (
+                objective == "cmlm" and self.sparse_embeddings == "on",
+                "--sparse-embeddings on",
+                "the softmax of --objective cmlm trains the embeddings of all subwords",
+            ),
+            (
+                objective != "mirror" and self.mask_span != SentenceConfig.mask_span,
+                f"--mask-span {self.mask_span}",
+                "it applies to --objective mirror",
+            ),
+            (
+                objective not in ("softmax", "cosine", "cmlm") and self.batch_size == 1,
+                "--batch-size 1",
+                f"--objective {objective} compares the texts of a batch",
+            ),
+            (
+                objective != "prompt" and bool(self.templates),
+                f"--templates {self.templates}",
+                "they apply to --objective prompt",
+            ),
+        ):
+            if wrong:
+                raise UserError(f"{setting}: {reason}: leave {setting.split()[0]} out.")
+        for template in self.templates:
+            if any(template.count(part) != 1 for part in ("{text}", "{mask}")):
+                raise UserError(
+                    f"--templates {template!r}: a template has {{text}} and {{mask}} once each."
+                )
+        if self.templates and len(self.templates) != 2:
+            raise UserError(f"--templates must be two templates, not {len(self.templates)}.")
