@@ -380,7 +380,7 @@ def search(
         trials: The number of trials. The first has the settings of the call.
         minutes: Start no new trial after this total time.
         pruner: How to stop bad trials early.
-        keep_models: Keep the weights of all finished trials, not only those of the best.
+        keep_models: Keep the weights of all finished trials, not only of the best.
         metrics: Custom metrics by name, as in ``train``.
         quiet: Show no progress.
         settings: The other settings, the same for all trials. The call with the same ``out``

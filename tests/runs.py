@@ -37,8 +37,7 @@ def write_run(
         vocabulary = TrainingVocabulary.of(read.splits["train"]).to_json()
         (folder / VOCABULARY_FILE).write_text(vocabulary, "utf-8")
     write_jsonl(
-        folder / "log.jsonl",
-        [line for step in range(1, steps + 1) for line in _lines(step, steps)],
+        folder / "log.jsonl", [line for step in range(1, steps + 1) for line in _lines(step, steps)]
     )
     scores = score_predictions(folder / "predictions.test.jsonl", str(source / "test.jsonl"))
     (folder / "metrics.json").write_text(json.dumps({"test": scores}), "utf-8")

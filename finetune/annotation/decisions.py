@@ -94,7 +94,7 @@ def apply_decisions(
                 "name the data that the review page was made from."
             )
         applied = False
-        for index in _narrowed(same, rows, decision):
+        for index in _matching_rows(same, rows, decision):
             example = rows[index].example
             after = (_relabeled if "label" in decision else _annotated)(example, decision)
             if after is not None:
@@ -125,7 +125,9 @@ def _content(example: Any) -> Any:
     return example.words if example.text is None else example.text
 
 
-def _narrowed(indices: list[int], rows: Sequence[AnnotatedRow], decision: Decision) -> list[int]:
+def _matching_rows(
+    indices: list[int], rows: Sequence[AnnotatedRow], decision: Decision
+) -> list[int]:
     """Return the rows with the id and the line of a decision; all given rows if none matches."""
     id, line = decision.get("id"), decision.get("line")
     keyed = [i for i in indices if id is not None and str(rows[i].example.key) == str(id)]

@@ -158,7 +158,7 @@ def _tokens(example: TokenExample) -> list[dict[str, Any]]:
 
 
 def _prodigy(row: AnnotatedRow, labels: list[str] | None, omitted: Omissions) -> dict[str, Any]:
-    """Return a task with choices, or with tokens and spans; what a model labeled has no answer."""
+    """Return a task with choices, or with tokens and spans; labels of a model have no answer."""
     row = row.as_text()
     example = row.example
     answer = {} if row.predicted else {"answer": "accept"}

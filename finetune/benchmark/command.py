@@ -26,9 +26,7 @@ from finetune.runtime.launch import make_accelerator
 
 
 def run(
-    settings: BenchSettings,
-    on_case: Callable[[Case], None],
-    on_rows: Callable[[list[Row]], None],
+    settings: BenchSettings, on_case: Callable[[Case], None], on_rows: Callable[[list[Row]], None]
 ) -> tuple[list[Row], dict[str, object]]:
     """Measure all cases of the chosen phases.
 

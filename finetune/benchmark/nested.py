@@ -29,7 +29,7 @@ from finetune.benchmark.subject import (
     longest,
     operations,
     subject_on,
-    task_on_drawn,
+    synthetic_task,
 )
 from finetune.benchmark.synthetic_texts import LIKE, sample
 from finetune.benchmark.training import FORWARD_AND_BACKWARD, seconds
@@ -49,7 +49,7 @@ def subject_of(model: str, size: Size) -> Iterator[Subject]:
     """Yield nested entity recognition with a model."""
     most = min(longest(model), size.marked_length)
     config = NerConfig(model=model, max_length=most, max_width=MAX_WIDTH)
-    task, data, occurring = task_on_drawn(config, "ner", MEGABATCH * size.batch_size)
+    task, data, occurring = synthetic_task(config, "ner", MEGABATCH * size.batch_size)
     fewer = replace(size, num_batches=max(1, size.num_batches // 4))
     with subject_on(task, data, occurring, f"like {LIKE['ner'].name}", fewer) as subject:
         yield subject

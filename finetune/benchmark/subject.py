@@ -16,7 +16,7 @@ import torch
 from finetune.benchmark.measure import Work
 from finetune.benchmark.random_models import write_shape
 from finetune.benchmark.settings import BenchSettings
-from finetune.benchmark.synthetic_texts import LIKE, Words, drawn, sample, strata
+from finetune.benchmark.synthetic_texts import LIKE, Words, sample, strata, synthetic_examples
 from finetune.config.tasks import CONFIGS, TrainConfig, choices
 from finetune.data import Dataset
 from finetune.models.loading import load_config, resolve_model
@@ -186,7 +186,8 @@ def subject_on(
     torch.manual_seed(0)
     head = task.head().to(accelerator.device)
     examples, encoded = _in_one_window(task, data)
-    count = size.num_batches if _small(head) else max(1, size.num_batches // 2)
+    small = operations(head.encoder, [1]) < 4e7  # under 20 million weights in the layers
+    count = size.num_batches if small else max(1, size.num_batches // 2)
     lengths = [len(encoding.input_ids) for (encoding,) in encoded]
     like = list(chain.from_iterable(strata(lengths, count, size.batch_size)))
     places = [*sample(lengths, len(like)), *like]
@@ -216,11 +217,6 @@ def _in_one_window(task: Task, data: Dataset) -> tuple[list[Example], list[list[
     pairs = zip(examples, task.encode(examples), strict=True)
     kept = [(example, list(windows)) for example, windows in pairs if len(windows) == 1]
     return [example for example, _ in kept], [windows for _, windows in kept]
-
-
-def _small(head: Any) -> bool:
-    """Return whether the layers have less than 20 million weights."""
-    return operations(head.encoder, [1]) < 4e7
 
 
 def _in_batches(number: int, batch_size: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -259,17 +255,17 @@ def _task(
             )
         return task, data, [], f"of {command.data}"
     config = CONFIGS[command.task](**settings)
-    task, data, occurring = task_on_drawn(config, command.task, MEGABATCH * size.batch_size)
+    task, data, occurring = synthetic_task(config, command.task, MEGABATCH * size.batch_size)
     return task, data, occurring, f"like {LIKE[command.task].name}"
 
 
-def task_on_drawn(
+def synthetic_task(
     config: TrainConfig, name: str, number: int
 ) -> tuple[Task, Dataset, list[list[list[Encoding]]]]:
     """Return a task, synthetic data, and sequences with all subwords of the imitated data."""
     tokenizer = SubwordTokenizer.from_pretrained(config.model or "", words=config.description.words)
     vocabulary = Words(tokenizer, LIKE[name].vocabulary, random.Random(0))
-    examples = drawn(name, vocabulary, number, config.max_length or LONGEST)
+    examples = synthetic_examples(name, vocabulary, number, config.max_length or LONGEST)
     data = Dataset("drawn", {"train": examples, "validation": examples[:1]}, fingerprint="drawn")
     return *load_task(config, name, data), [[vocabulary.occurring()]]
 

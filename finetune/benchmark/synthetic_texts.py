@@ -84,7 +84,7 @@ class Words:
         return [Encoding(-1, self.ids)]
 
 
-def drawn(task: str, words: Words, number: int, longest: int) -> list[Example]:
+def synthetic_examples(task: str, words: Words, number: int, longest: int) -> list[Example]:
     """Draw examples for a task, of at most ``longest`` tokens."""
     lengths = LIKE[task]
     sizes = [min(lengths.draw(words.random), longest) for _ in range(number)]

@@ -201,11 +201,7 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
         with tempfile.TemporaryDirectory(prefix="finetune-") as folder:
             file = str(Path(folder) / "predictions.jsonl")
             Predict(
-                folder=name,
-                file=self.gold,
-                out=file,
-                columns=self.columns,
-                encoding=self.encoding,
+                folder=name, file=self.gold, out=file, columns=self.columns, encoding=self.encoding
             ).run()
             yield file
 

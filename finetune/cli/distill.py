@@ -29,7 +29,7 @@ class Distill(FormatOption, Command):
 
     teacher: Annotated[Positional[str], arg(metavar="TEACHER")]
     """Folder of a run of `classify`, `nli`, `tag` or `ner`, or hub id of such a model. The student
-    has its task, labels and data, and its settings except those of training."""
+    has its task, labels and data, and its settings except the training settings."""
     model: Annotated[str | None, COMMON] = None
     """Encoder of the student: a hub id, short name or folder."""
     layers: Annotated[int | None, COMMON] = None

@@ -19,17 +19,7 @@ from tyro.conf import arg
 from finetune.config.options import Help
 from finetune.config.tasks import flag
 
-GROUPS = (
-    "arguments",
-    "data",
-    "model",
-    "task",
-    "training",
-    "options",
-    "output",
-    "run",
-    "encoder",
-)
+GROUPS = ("arguments", "data", "model", "task", "training", "options", "output", "run", "encoder")
 """The groups of options, in the order of the help."""
 MOST_OPTIONS = 20
 """Most options that `--help` lists; if there are more, it lists options marked `COMMON`."""

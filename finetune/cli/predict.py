@@ -38,7 +38,7 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
     """The second text, for a model of pairs."""
     format: Annotated[Literal["jsonl", "csv"], OUTPUT] = "jsonl"
     """Print JSON Lines, or CSV for spreadsheets: lists in a cell are JSON, and a text that begins
-    like a formula gets an apostrophe. The suffix of --out goes before."""
+    like a formula gets an apostrophe. The suffix of --out overrides it."""
     keep_columns: Annotated[bool, OUTPUT] = False
     """Repeat the columns of the input before the prediction, as tables always do. A column with the
     name of a field of the prediction becomes input_NAME."""
@@ -139,12 +139,7 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
                 given = text if self.pair is None else (text, self.pair)
                 yield task.record.inputs.example(index, given, "--text")
         else:
-            yield from read_inputs(
-                task,
-                self.file or "",
-                **self.reading,
-                rows=rows,
-            )
+            yield from read_inputs(task, self.file or "", **self.reading, rows=rows)
 
 
 def with_columns(record: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

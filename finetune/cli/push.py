@@ -65,7 +65,7 @@ def show_push(pushed: Pushed) -> None:
     """Print the address of a model that was uploaded."""
     if pushed.removed:
         names = abbreviated(pushed.removed, 3)
-        show(f"removed what the model does not have: {names}", error=True)
+        show(f"removed files that the model does not have: {names}", error=True)
     if pushed.license is None:
         show(
             "note: the card names no license, as the card of the base model has none: add one with "

@@ -33,7 +33,7 @@ class SearchOptions(FormatOption):
     """Total number of trials, including trials of earlier calls and of other processes. The first
     trial has the settings of the command."""
     minutes: float | None = None
-    """Start no trial after all of them have trained for so long together."""
+    """Start no new trial after this total time, in minutes."""
     pruner: Literal["median", "halving", "none"] = "median"
     """End a trial that is worse than the median of others after the same number of epochs
     (`median`), or not among the best third after 1, 3, 9, … epochs (`halving`)."""

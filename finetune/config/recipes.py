@@ -44,7 +44,7 @@ FACTS = frozenset({"task", "fingerprint", "training_fingerprint", "precision_use
 }
 """Keys of that file which are no settings."""
 NOT_REPEATED = frozenset({"out", "resume", "push_to_hub", "trust_remote_code"})
-"""Settings of a run that another run with its settings does not take over."""
+"""Settings that another run with the settings of a run does not inherit."""
 SMOKE_EVALUATION = 200
 """Examples of each split besides train that a quick check scores."""
 MULTITASK = "multitask"

@@ -232,7 +232,7 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         return None
 
     @property
-    def own_head(self) -> bool:
+    def custom_head(self) -> bool:
         """True if the head is not one of transformers because of settings of texts."""
         return False
 
@@ -412,7 +412,7 @@ class TextConfig(LabelConfig):
         return "--few-shot" if not self.few_shot and self.pair_encoder == "cross" else None
 
     @property
-    def own_head(self) -> bool:
+    def custom_head(self) -> bool:
         """True if the head is not one of transformers."""
         return self.pair_encoder != "cross" or self.marked_words or self.few_shot
 

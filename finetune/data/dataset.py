@@ -17,7 +17,7 @@ WITHOUT_LEAKS = "_without_leaks"
 
 
 class DataError(UserError):
-    """An error in the user's data; the message names file and line, and what to write instead."""
+    """An error in the user's data; the message names file, line, and the correction."""
 
 
 class WordsNotTexts(DataError):

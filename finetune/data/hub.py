@@ -306,7 +306,7 @@ def _unknown_config(chosen: HubDataset, configs: Sequence[str], known: str = "")
 
 
 def _reading_error(chosen: HubDataset, repository: Repository, error: Exception) -> DataError:
-    """Return what an error of `datasets` means."""
+    """Return the meaning of an error of `datasets`."""
     text = " ".join(str(error).split())
     if repository.online:  # datasets drops the reason why the hub refuses a gated data set
         from huggingface_hub import HfApi

@@ -49,8 +49,7 @@ def joined(parts: Sequence[Opened]) -> Opened:
 
 
 def joined_splits(
-    data: str,
-    splits: Mapping[str, Sequence[tuple[str, Table]]],
+    data: str, splits: Mapping[str, Sequence[tuple[str, Table]]]
 ) -> tuple[dict[str, Table], list[str]]:
     """Return one table for each split, and notes on splits that are joined from several tables.
 

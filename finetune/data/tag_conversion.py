@@ -147,7 +147,7 @@ def _check_plain_tags(
 ) -> None:
     """Raise DataError where tags without a scheme are probably span tags with errors.
 
-    Left alone, one header or misprint among span tags would make plain tags of all of them.
+    Without this check, one header or misprint among span tags would turn all tags into plain tags.
     """
     records = list(chain.from_iterable(splits.values()))
     counts = Counter(tag for record in records for layer in record.layers for tag in layer)

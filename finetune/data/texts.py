@@ -37,7 +37,7 @@ PAIR_COLUMNS = (
 )
 """Usual columns of pairs: ours, NLI, GLUE and STS, QQP, QNLI, SICK, MRPC, and of search."""
 NEGATIVE_COLUMN = "negative"
-"""Usual column of a text that a pair of search is contrasted with."""
+"""Usual column of a hard negative, a text that does not belong to the pair."""
 TEXT_COLUMNS = ("text", "sentence", "review", "content")
 LABEL_COLUMNS = (
     "label",

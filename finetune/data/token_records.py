@@ -143,10 +143,7 @@ def table_records(
 
 
 def token_record(
-    row: Record,
-    columns: TokenColumns,
-    names: Mapping[str, Sequence[str]],
-    relations: bool = False,
+    row: Record, columns: TokenColumns, names: Mapping[str, Sequence[str]], relations: bool = False
 ) -> TokenRecord:
     """Return the words and the gold of a row; a row of text alone is split into words.
 

@@ -142,7 +142,7 @@ def export_onnx(
 
     Raises:
         UserError: Packages are missing, the output is not empty, the model cannot be exported, the
-            logits of onnxruntime differ from those of torch, or int8 costs too much.
+            logits of onnxruntime and torch differ, or int8 costs too much.
     """
     missing = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:

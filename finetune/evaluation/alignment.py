@@ -14,11 +14,7 @@ from finetune.data.character_spans import chars_to_words, words_to_chars
 from finetune.data.dataset import normalized_texts
 from finetune.data.nli_labels import canonical_names
 from finetune.data.tag_conversion import respelled
-from finetune.data.tag_schemes import (
-    convert_tags,
-    detect_scheme,
-    tags_to_spans,
-)
+from finetune.data.tag_schemes import convert_tags, detect_scheme, tags_to_spans
 from finetune.data.token_records import ParsedSpans, TokenRecord, read_relations, read_spans
 from finetune.evaluation.pairs import CharacterSpans, Pairs, pair, spans_in_characters
 from finetune.evaluation.predictions import KINDS, PredictionFile, ids_of

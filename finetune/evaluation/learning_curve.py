@@ -95,7 +95,7 @@ def learning_curve(
     """Fit a power law to scores of several runs by size, and predict the score at ``sizes``.
 
     Intervals are percentiles of laws fitted to resampled runs of each size (bootstrap). They hold
-    if the scores follow a power law; ``checked`` tells how far that was true at the largest size.
+    if the scores follow a power law; ``checked`` tests this at the largest size.
     """
     if len(scores) < LEAST_SIZES:
         return LearningCurve(metric, split, scores, None, {}, None)

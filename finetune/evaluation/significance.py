@@ -27,7 +27,7 @@ from finetune.types import UserError
 ALPHA = 0.05
 """Significance level of the tests; intervals contain 1 - ALPHA of the resamples."""
 UNLIMITED = (-math.inf, math.inf)
-"""The range of a metric without a least and a largest value."""
+"""The range of an unbounded metric."""
 
 
 class Estimate(NamedTuple):

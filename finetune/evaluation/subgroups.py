@@ -235,9 +235,7 @@ def word_groupings(
     return groupings
 
 
-def subword_groupings(
-    rows: Sequence[Mapping[str, Any]],
-) -> dict[str, tuple[Words, Sequence[str]]]:
+def subword_groupings(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Words, Sequence[str]]]:
     """Return the groupings of masked subwords, from the lines of a prediction file."""
     read_as = [row.get("read_as", ()) for row in rows]
     groupings: dict[str, tuple[Words, Sequence[str]]] = {}

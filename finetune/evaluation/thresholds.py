@@ -1,8 +1,8 @@
 """Choose the probabilities from which labels are predicted, on predictions with gold.
 
-A threshold decides between two labels, or whether a label of a set applies. Only cuts just below
-the probability of an example with the label can be best: lower ones add errors alone. The threshold
-is the middle between that probability and the next lower one.
+A threshold decides between two labels, or whether a label of a set applies. The best threshold is
+just below the probability of an example with the label: a lower one only adds errors. The candidate
+("cut") is the middle between this probability and the next lower one.
 
 Shapes: N examples, C labels with a threshold (of two labels only the positive one), K cuts.
 """

@@ -318,7 +318,7 @@ class Embedder:
 
 @dataclass(frozen=True, kw_only=True)
 class WordSettings:
-    """The settings of vectors of words (of ``Embedder``), saved with what is fitted to them."""
+    """The settings of vectors of words (of ``Embedder``), saved with values fitted to them."""
 
     model: str
     layers: str | tuple[int, ...] = "last"

@@ -111,14 +111,14 @@ def plain_layers(head: nn.Module, *, merged: bool) -> Iterator[None]:
 
 def save_adapter_state(head: nn.Module, folder: Path) -> None:
     """Write the weights of the adapters of a model, if it has any, to continue training."""
-    state = {name: weight.detach().cpu().contiguous() for name, weight in _own_weights(head)}
+    state = {name: weight.detach().cpu().contiguous() for name, weight in _adapter_weights(head)}
     if state:
         save_file(state, folder / ADAPTER_FILE)
 
 
 def load_adapter_state(head: nn.Module, folder: Path) -> None:
     """Restore the weights of the adapters of a model, if it has any."""
-    weights = dict(_own_weights(head))
+    weights = dict(_adapter_weights(head))
     if weights:
         saved = load_file(folder / ADAPTER_FILE)
         with torch.no_grad():
@@ -133,7 +133,7 @@ def export_adapter(head: Any, config: TrainConfig, folder: Path) -> None:
     """
     model: Any = head if isinstance(head, CustomModel) else head.model
     layers = adapters(model)
-    own = {id(weight) for _, weight in _own_weights(model)}
+    own = {id(weight) for _, weight in _adapter_weights(model)}
     trained = {
         name.rpartition(".")[0]
         for name, weight in model.named_parameters()
@@ -189,7 +189,7 @@ def trained_share(head: nn.Module) -> str:
 
 def weight_numbers(head: nn.Module) -> tuple[int, int]:
     """Return the number of trained weights of a model, and of all its weights without adapters."""
-    own = {id(weight) for _, weight in _own_weights(head)}
+    own = {id(weight) for _, weight in _adapter_weights(head)}
     trained = sum(weight.numel() for weight in head.parameters() if weight.requires_grad)
     return trained, sum(weight.numel() for weight in head.parameters() if id(weight) not in own)
 
@@ -241,7 +241,7 @@ def _linear_layers(head: Any, config: TrainConfig) -> list[str]:
         legal = abbreviated(list(dict.fromkeys(name.rpartition(".")[2] for name in found)), 20)
         wrong = f"--lora-targets {unknown[0]}" if unknown else f"--tuning {config.tuning}"
         raise UserError(
-            f"{wrong}: not an unfrozen linear layer of the encoder; its layers are "
+            f"{wrong}: the encoder has no such unfrozen linear layer; its layers are "
             f"{legal or 'none'}."
         )
     return chosen
@@ -251,7 +251,7 @@ def _ends_with(name: str, targets: tuple[str, ...]) -> bool:
     return any(f".{name}".endswith(f".{target}") for target in targets)
 
 
-def _own_weights(head: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def _adapter_weights(head: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Yield the weights of adapters by name, without the weights of the layers inside."""
     for path, layer in adapters(head).items():
         for name, weight in layer.named_parameters():

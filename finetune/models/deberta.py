@@ -19,12 +19,7 @@ import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from finetune.models.dropout import (
-    dropout,
-    keys_of_heads,
-    next_keys,
-    next_shared_keys,
-)
+from finetune.models.dropout import dropout, keys_of_heads, next_keys, next_shared_keys
 from finetune.models.packing import Group, PackedLayout
 from finetune.runtime.transfer import to_device
 

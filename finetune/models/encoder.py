@@ -22,11 +22,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from finetune.models import deberta
 from finetune.models.attention import packed_attention
-from finetune.models.dropout import (
-    dropout_replay,
-    keyed_dropout,
-    keyed_padded_dropout,
-)
+from finetune.models.dropout import dropout_replay, keyed_dropout, keyed_padded_dropout
 from finetune.models.families import (
     FAMILIES,
     Family,
@@ -223,9 +219,7 @@ class Encoder(nn.Module):
         inputs = {"input_ids": pad_rows(batch.input_ids, index, shape, self.pad_id)}
         if vectors is not None:
             inputs = {"inputs_embeds": pad_rows(vectors, index, shape, 0)}
-        inputs |= {
-            "attention_mask": pad_rows(torch.ones_like(batch.input_ids), index, shape, 0),
-        }
+        inputs |= {"attention_mask": pad_rows(torch.ones_like(batch.input_ids), index, shape, 0)}
         if self.family.positions is not None:
             columns = torch.arange(shape[1], device=index.device) + self._first_position
             inputs["position_ids"] = columns.expand(shape)

@@ -1,4 +1,4 @@
-"""Model families: what their modeling code supports, and the depth of each of their weights."""
+"""Model families: the features of their modeling code, and the depth of each weight."""
 
 from __future__ import annotations
 

@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 # Functions import torch.distributed, which takes time and is not in every build of torch.
 
 
-def _copy_into_memory(head: Any) -> None:
-    """Copy memory-mapped weights, which would change, or crash the process, with their file."""
-    for tensor in (*head.parameters(), *head.buffers()):
-        tensor.data = tensor.data.clone()
-
-
 def place(head: Any, device: torch.device, precision: str) -> Any:
     """Move a model to the device of this process; under FSDP, shard it over all processes.
 
@@ -45,7 +39,8 @@ def place(head: Any, device: torch.device, precision: str) -> Any:
     """
     if not uses_fsdp():
         if device.type == "cpu":
-            _copy_into_memory(head)
+            for tensor in (*head.parameters(), *head.buffers()):
+                tensor.data = tensor.data.clone()  # a mapped file that changes would crash it
         return head.to(device)
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
     from torch.distributed.device_mesh import init_device_mesh

@@ -138,7 +138,7 @@ def find_warm_start(
         if getattr(inner, setting, False) and not getattr(config, setting):
             added = flag(setting)
             raise UserError(f"--init-from {name} was trained with {added}: add {added}.")
-    head_class = None if config.own_head else reusable
+    head_class = None if config.custom_head else reusable
     rows = _matching_rows(_reusable_labels(inner, custom_type, head_class, problem), labels)
     return WarmStart(
         name,

@@ -15,12 +15,12 @@ WordIds = list[list[int]]
 
 
 class Window(NamedTuple):
-    """Words ``start .. end-1`` of a text; the core words are ``own_start .. own_end-1``."""
+    """Words ``start .. end-1`` of a text; the core words are ``core_start .. core_end-1``."""
 
     start: int
     end: int
-    own_start: int
-    own_end: int
+    core_start: int
+    core_end: int
 
 
 def windows(subword_counts: Sequence[int], capacity: int, overlap: int) -> list[Window]:
@@ -44,7 +44,7 @@ def windows(subword_counts: Sequence[int], capacity: int, overlap: int) -> list[
     inner = [_cut(before, right[0], left[1]) for left, right in pairwise(bounds)]
     core = pairwise([0, *inner, len(subword_counts)])
     found = [Window(*bound, *own) for bound, own in zip(bounds, core, strict=True)]
-    return [w for w in found if w.own_start < w.own_end] or [Window(0, 0, 0, 0)]
+    return [w for w in found if w.core_start < w.core_end] or [Window(0, 0, 0, 0)]
 
 
 def encode_words(

@@ -484,10 +484,7 @@ def read_documents(config: Any, source: Any) -> Dataset:
         if not str(spec).strip():
             raise UserError("--data must name running text: a file, a folder, or en=A,de=B.")
         return read_running_text(
-            str(spec),
-            columns=config.columns,
-            encoding=config.encoding,
-            without_test=without_test,
+            str(spec), columns=config.columns, encoding=config.encoding, without_test=without_test
         )
     data = read_text(source, columns=column_map(config.columns), pair=False)
     splits = {

@@ -117,9 +117,7 @@ def _text_content(
 
 
 def _sentence_content(
-    example: TokenExample,
-    both: tuple[set[Span], set[Span]] | None,
-    errors: Sequence[ErrorCase],
+    example: TokenExample, both: tuple[set[Span], set[Span]] | None, errors: Sequence[ErrorCase]
 ) -> dict[str, Any]:
     """Highlight all spans of gold and prediction; of plain tags, only wrong words.
 

@@ -316,10 +316,7 @@ _SEEDS = {
 
 
 def _read_object(
-    path: Path,
-    warnings: list[str],
-    consequence: str = "",
-    types: Mapping[str, Any] | None = None,
+    path: Path, warnings: list[str], consequence: str = "", types: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Read a JSON object; warn and return an empty one if the file is missing or damaged."""
     try:

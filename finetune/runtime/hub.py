@@ -79,7 +79,7 @@ class Repository:
             return folder
         begin = time.monotonic()
         url = hf_hub_url(self.id, missing[0], repo_type=self.kind, revision=self.commit)
-        _asked(
+        _request(
             lambda: get_hf_file_metadata(url, timeout=TIMEOUT),
             self.kind,
             self.id,
@@ -189,12 +189,12 @@ def _look_up(kind: Kind, id: str, revision: str | None) -> Repository:
             id, repo_type=kind, revision=revision, timeout=TIMEOUT, files_metadata=True
         )
 
-    found = _asked(ask, kind, id, revision)
+    found = _request(ask, kind, id, revision)
     files = {each.rfilename: each.size or 0 for each in found.siblings or ()}
     return Repository(kind, id, revision, found.sha, files, online=True)
 
 
-def _asked(
+def _request(
     ask: Callable[[], Any], kind: Kind, id: str, revision: str | None, *, reading: bool = False
 ) -> Any:
     """Return the answer of the hub to a request; ask again if it fails at once."""
@@ -296,7 +296,7 @@ def upload_folder(
 def hub_error(
     error: BaseException, kind: str, id: str, revision: str | None = None, *, reading: bool = False
 ) -> HubError | None:
-    """Return what an error of the client of the hub means; None if it is another error.
+    """Return the meaning of an error of the hub's client; None if it is another error.
 
     Args:
         error: The error, perhaps of a library that calls the client.

@@ -12,13 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import finetune
-from finetune.config.tasks import (
-    CONFIGS,
-    TrainConfig,
-    current_settings,
-    from_settings,
-    settings,
-)
+from finetune.config.tasks import CONFIGS, TrainConfig, current_settings, from_settings, settings
 from finetune.data.json_files import check_types, read_object
 from finetune.models.loading import is_hub_id, local_model, resolve_model
 from finetune.registry import TASKS, Registry

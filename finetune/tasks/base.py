@@ -24,14 +24,7 @@ from finetune.models.warm_start import WarmStart
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks.inputs import Inputs
-from finetune.types import (
-    Batch,
-    Encoding,
-    Example,
-    LabelSet,
-    Partial,
-    UserError,
-)
+from finetune.types import Batch, Encoding, Example, LabelSet, Partial, UserError
 
 if TYPE_CHECKING:
     import torch
@@ -178,11 +171,11 @@ class Task(ABC):
         """Compute metrics of examples that all have gold."""
 
     def capability(self, kind: type[C]) -> C | None:
-        """Return what the task can do besides, by class (``capabilities``); None if it cannot."""
+        """Return an additional ability of the task by class (``capabilities``), or None."""
         return next((each for each in self._capabilities() if isinstance(each, kind)), None)
 
     def _capabilities(self) -> Iterator[object]:
-        """Yield everything that ``capability`` finds."""
+        """Yield the additional abilities of the task."""
         yield from ()
 
     @contextlib.contextmanager

@@ -160,7 +160,7 @@ class FittedHead:
     """Weights of the head that are fitted to predictions for the training examples."""
 
     reader: Task
-    """The task that predicts what ``fit`` reads."""
+    """The task that predicts the input of ``fit``."""
     fit: Callable[[Any, Sequence[Any], Sequence[Any]], None]
     """Fit weights of the head in place, to gold and predictions, before each evaluation."""
 

@@ -13,12 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from finetune.models.heads.crf import (
-    CrfScores,
-    log_partition,
-    path_score,
-    restrict,
-)
+from finetune.models.heads.crf import CrfScores, log_partition, path_score, restrict
 from finetune.preprocessing.encodings import Ragged
 from finetune.types import IGNORED, Batch
 

@@ -13,13 +13,7 @@ from finetune.data.json_files import read_object
 from finetune.data.label_names import renamed
 from finetune.data.sources import is_test
 from finetune.models.families import FAMILIES, position_limit
-from finetune.models.loading import (
-    is_hub_id,
-    load_config,
-    model_commit,
-    new_config,
-    resolve_model,
-)
+from finetune.models.loading import is_hub_id, load_config, model_commit, new_config, resolve_model
 from finetune.models.warm_start import ReusableHead, WarmStart, find_warm_start
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import TASK_FILE

@@ -28,13 +28,7 @@ from finetune.tasks.capabilities import (
 )
 from finetune.tasks.sentence_losses import cosine_loss
 from finetune.tasks.text_classification import TextClassificationTask
-from finetune.types import (
-    Batch,
-    Partial,
-    SentencePrediction,
-    Sequences,
-    TextExample,
-)
+from finetune.types import Batch, Partial, SentencePrediction, Sequences, TextExample
 
 
 class FewShotTask(TextClassificationTask):

@@ -44,15 +44,7 @@ from finetune.tasks.soft_losses import class_divergence, label_divergence
 from finetune.tasks.span_decoding import choose_thresholds
 from finetune.tasks.span_targets import SpanTargets
 from finetune.tasks.word_task import WordRecord, WordTask, classes_of_words, read_words, with_gold
-from finetune.types import (
-    IGNORED,
-    Batch,
-    Encoding,
-    LabelSet,
-    Partial,
-    SpanPrediction,
-    TokenExample,
-)
+from finetune.types import IGNORED, Batch, Encoding, LabelSet, Partial, SpanPrediction, TokenExample
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,11 +42,7 @@ from finetune.tasks.capabilities import (
     one_row,
     sampling_of,
 )
-from finetune.tasks.class_losses import (
-    class_losses,
-    label_losses,
-    loss_targets,
-)
+from finetune.tasks.class_losses import class_losses, label_losses, loss_targets
 from finetune.tasks.decoding import TextDecoder
 from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.inputs import TextInputs
@@ -60,18 +56,11 @@ from finetune.tasks.text_data import (
     read_texts,
     text_notes,
 )
-from finetune.types import (
-    Batch,
-    Encoding,
-    Partial,
-    TextExample,
-    TextPrediction,
-    UserError,
-)
+from finetune.types import Batch, Encoding, Partial, TextExample, TextPrediction, UserError
 
 NUM_CODES = 16
 """Codes of a poly-encoder by default."""
-OWN_HEAD = (
+CUSTOM_HEAD = (
     "the model reads the texts of a pair apart, or compares marked words, which a graph of one "
     "sequence does not: use `finetune predict`, or train without --pair-encoder and --marked-words"
 )
@@ -138,7 +127,7 @@ class TextClassificationTask(Task):
         yield from sampling_of(record.config, label_names)
         yield BlankPredictions(self._decoder.of_blank)
         yield Distillable(self._soft_loss, one_row, self._targets_without_gold)
-        refusal = OWN_HEAD if record.config.own_head else ""
+        refusal = CUSTOM_HEAD if record.config.custom_head else ""
         yield Export(self._decoder, record.config.long_text, refusal)
         if record.with_threshold:
             yield Thresholds(self, record.with_threshold)
@@ -201,7 +190,7 @@ class TextClassificationTask(Task):
     def head(self, folder: str | Path | None = None) -> Any:
         """Make a new classifier on the configured encoder, or load one from a folder."""
         config = self.record.config
-        if config.own_head:
+        if config.custom_head:
             return self._pair_head(folder)
         if folder is not None:
             return SequenceClassifier.from_pretrained(

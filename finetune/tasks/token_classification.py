@@ -23,12 +23,7 @@ from torch.nn import functional
 from finetune.config.tasks import TagConfig, WordConfig
 from finetune.data import Dataset, split_at_gold
 from finetune.data.dataset import numbered_order
-from finetune.data.tag_schemes import (
-    convert_tags,
-    detect_scheme,
-    tag_names,
-    tags_to_spans,
-)
+from finetune.data.tag_schemes import convert_tags, detect_scheme, tag_names, tags_to_spans
 from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
 from finetune.evaluation.metrics import tagging_scores
 from finetune.evaluation.pairs import spans_in_characters

@@ -58,14 +58,7 @@ from finetune.training.optimizer import (
 from finetune.training.run_folder import OTHERS, RunWriter, with_run_folder
 from finetune.training.step import Step
 from finetune.training.trainer import FitResult, TrainingRun
-from finetune.types import (
-    IGNORED,
-    Batch,
-    Example,
-    UserError,
-    abbreviated,
-    quantity,
-)
+from finetune.types import IGNORED, Batch, Example, UserError, abbreviated, quantity
 
 LR_FACTOR = 6.0
 """The default learning rate of a student, in multiples of the usual one."""

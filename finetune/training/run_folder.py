@@ -32,12 +32,7 @@ from finetune.data.json_files import parse_json
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.runs import RunFolder
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
-from finetune.models.adapters import (
-    adapters,
-    export_adapter,
-    plain_layers,
-    save_adapter_state,
-)
+from finetune.models.adapters import adapters, export_adapter, plain_layers, save_adapter_state
 from finetune.models.loading import is_hub_id, resolve_model
 from finetune.models.sharding import is_sharded, whole_state
 from finetune.runtime.files import (

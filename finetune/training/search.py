@@ -116,8 +116,7 @@ class SearchResult:
         """
         sign = 1 if self.lower_is_better else -1
         order = sorted(
-            self.trials,
-            key=lambda t: (t.state != "finished", sign * (t.score or 0.0), t.number),
+            self.trials, key=lambda t: (t.state != "finished", sign * (t.score or 0.0), t.number)
         )
         rows = [
             [
@@ -274,10 +273,7 @@ class Search:
         return study
 
     def run(
-        self,
-        trials: int,
-        minutes: float | None = None,
-        on_end: Callable[[], object] = lambda: None,
+        self, trials: int, minutes: float | None = None, on_end: Callable[[], object] = lambda: None
     ) -> bool:
         """Run trials until their number or their total time reaches a limit.
 
@@ -558,11 +554,7 @@ def quiet_optuna() -> Iterator[None]:
 
 
 def _distribution(dimension: Any) -> Any:
-    from optuna.distributions import (
-        CategoricalDistribution,
-        FloatDistribution,
-        IntDistribution,
-    )
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(dimension, Choices):
         return CategoricalDistribution(tuple(dimension.values))

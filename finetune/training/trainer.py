@@ -23,12 +23,7 @@ from finetune.data import WITHOUT_LEAKS, Dataset, leaked
 from finetune.evaluation.custom_metrics import custom_metrics, custom_scores
 from finetune.evaluation.metrics import LOWER_IS_BETTER
 from finetune.inference.loop import predict
-from finetune.models.adapters import (
-    light_tuning,
-    load_adapter_state,
-    trained_share,
-    weight_numbers,
-)
+from finetune.models.adapters import light_tuning, load_adapter_state, trained_share, weight_numbers
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import checkpointed_layers
 from finetune.models.sharding import place
@@ -47,13 +42,7 @@ from finetune.tasks.capabilities import (
     FittedHead,
 )
 from finetune.tasks.definition import starting_commit
-from finetune.training.callbacks import (
-    Callback,
-    Callbacks,
-    EvaluationEvent,
-    SaveEvent,
-    StepEvent,
-)
+from finetune.training.callbacks import Callback, Callbacks, EvaluationEvent, SaveEvent, StepEvent
 from finetune.training.checkpoint import (
     TrainerState,
     load_random_state,

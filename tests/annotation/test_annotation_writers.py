@@ -348,9 +348,7 @@ def test_any_words_in_columns(tmp_path):
     again, notes = converted(annotations, "conll", tmp_path)
     assert [row.example.words[0] for row in again.rows] == ["a", "é😀", "a b", "\u2028", "1"]
     assert [row.example.key for row in again.rows] == ["0", "5", "6", "7", "9"]
-    assert notes == [
-        "5 rows with words that columns cannot hold: left out (1, 2, 3, 4, 8)",
-    ]
+    assert notes == ["5 rows with words that columns cannot hold: left out (1, 2, 3, 4, 8)"]
     bare = annotations._replace(
         rows=[
             replace(row, example=replace(row.example, tags=None, spans=None))

@@ -171,12 +171,7 @@ def test_model_folders_that_are_no_encoders(place: Path, tmp_path: Path):
 
     shutil.copytree(place / "bert", decoder := tmp_path / "decoder")
     (decoder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    one_line(
-        train("classify", decoder, source),
-        "type 'gpt2'",
-        "is a decoder",
-        "roberta-base",
-    )
+    one_line(train("classify", decoder, source), "type 'gpt2'", "is a decoder", "roberta-base")
 
     shutil.copytree(place / "bert", mute := tmp_path / "mute")
     for name in ("tokenizer.json", "tokenizer_config.json"):

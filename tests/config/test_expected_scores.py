@@ -19,17 +19,8 @@ from finetune.config.expected_scores import (
     read_expected,
 )
 from finetune.evaluation.calibration import calibration_scores
-from finetune.evaluation.metrics import (
-    span_scores,
-    tagging_scores,
-    text_scores,
-)
-from finetune.evaluation.reproduction import (
-    ScoreVerdict,
-    run_verdicts,
-    seed_verdicts,
-    summarize,
-)
+from finetune.evaluation.metrics import span_scores, tagging_scores, text_scores
+from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts, seed_verdicts, summarize
 from finetune.registry import TASKS
 from finetune.types import Span
 from tests.command import run

@@ -286,10 +286,7 @@ def test_streaming_a_folder(write):
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.text("aé😀ß東\u0301 .\n\u2028", max_size=8), min_size=1, max_size=6),
-    st.data(),
-)
+@given(st.lists(st.text("aé😀ß東\u0301 .\n\u2028", max_size=8), min_size=1, max_size=6), st.data())
 def test_what_is_annotated_is_read(tmp_path_factory, parts, data):
     """Spans over random stretches of any text keep their characters, but for invisible ends."""
     text = "Ann ".join(parts) + "Lee"

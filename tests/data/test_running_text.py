@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.data.running_text import (
-    read_running_text,
-    sample_lines,
-    text_sources,
-)
+from finetune.data.running_text import read_running_text, sample_lines, text_sources
 from finetune.data.sampling import sampling_probabilities
 from finetune.types import UserError
 

@@ -269,12 +269,7 @@ def test_one_stray_tag_does_not_make_plain_tags_of_all(error, stray, line):
 
 @pytest.mark.parametrize(
     "tags",
-    [
-        "B_PER I_PER O B_LOC",
-        "b-PER i-PER o b-LOC",
-        "PER-B PER-I O LOC-B",
-        "B-PER I_PER O B-LOC",
-    ],
+    ["B_PER I_PER O B_LOC", "b-PER i-PER o b-LOC", "PER-B PER-I O LOC-B", "B-PER I_PER O B-LOC"],
 )
 def test_other_spellings_of_tags(read, tags):
     words = "".join(f"w {tag}\n" for tag in tags.split())

@@ -116,6 +116,7 @@ def start(
     return server, int(found[1])
 
 
+@pytest.mark.slow
 def test_weights_that_are_overwritten_in_place_change_no_answer(trained: Path, tmp_path: Path):
     shutil.copytree(trained / "best", tmp_path / "best")
     weights = tmp_path / "best" / "model.safetensors"
@@ -180,6 +181,7 @@ def test_an_export_is_served_without_torch(trained: Path, tmp_path: Path):
         server.communicate()
 
 
+@pytest.mark.slow
 def test_more_connections_than_file_handles(trained: Path):
     """They are closed without headers in time, then the server answers; the log has one line.
 

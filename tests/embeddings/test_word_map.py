@@ -59,16 +59,7 @@ def test_neighbors_are_those_of_the_vectors(place: Path):
     """Coordinates do not decide on neighbors: the vectors of `embed` do."""
     output = place / "last.json"
     outcome = run(
-        "map",
-        place / "bert",
-        "--file",
-        DATA,
-        "--word",
-        "die",
-        "--layers",
-        "last",
-        "--out",
-        output,
+        "map", place / "bert", "--file", DATA, "--word", "die", "--layers", "last", "--out", output
     )
     assert outcome.code == 0, outcome.err
     found = json.loads(output.read_text("utf-8"))["occurrences"]

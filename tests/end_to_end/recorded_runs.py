@@ -100,10 +100,7 @@ def runs(folder: Path) -> dict[str, list[list[str | Path]]]:
     }
     return {name: [[*arguments, *into]] for name, arguments in single.items()} | {
         "distill": [one, student],
-        "export": [
-            one,
-            ["export", "OUT/one", "--out", "OUT/graph", "--int8", "--max-loss", "50"],
-        ],
+        "export": [one, ["export", "OUT/one", "--out", "OUT/graph", "--int8", "--max-loss", "50"]],
         "perplexity": [["perplexity", model, "--file", texts, "--out", "OUT/predictions.jsonl"]],
     }
 

@@ -491,12 +491,7 @@ def test_gold_in_any_prediction_file(place: Path):
 
 
 @pytest.mark.parametrize(
-    "task, make",
-    [
-        ("classify", data.sentiment),
-        ("tag", data.entities),
-        ("ner", data.entities),
-    ],
+    "task, make", [("classify", data.sentiment), ("tag", data.entities), ("ner", data.entities)]
 )
 def test_a_real_run_needs_its_folder_only(task: str, make: Callable[[Path], Path], tmp_path: Path):
     """Its scores follow from its prediction files, also where its data are gone."""

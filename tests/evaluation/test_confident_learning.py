@@ -37,12 +37,7 @@ def test_noise_is_found_in_order_of_doubt():
 
 @pytest.mark.parametrize(
     ("accuracy", "error", "credible"),
-    [
-        (0.9, 0.5, True),
-        (0.5, 0.05, True),
-        (0.68, 0.24, False),
-        (0.8999, 0.0501, False),
-    ],
+    [(0.9, 0.5, True), (0.5, 0.05, True), (0.68, 0.24, False), (0.8999, 0.0501, False)],
 )
 def test_whose_doubts_are_worth_a_look(accuracy: float, error: float, credible: bool):
     assert (credibility_warning(accuracy, error) == "") is credible

@@ -11,12 +11,7 @@ import pytest
 import torch
 from seqeval.metrics import f1_score
 from sklearn.metrics import f1_score as class_f1
-from transformers import (
-    AutoModelForTokenClassification,
-    EvalPrediction,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import AutoModelForTokenClassification, EvalPrediction, Trainer, TrainingArguments
 
 import finetune
 from finetune.evaluation.evaluate_modules import SPAN_F1

@@ -24,12 +24,7 @@ from finetune.config.tasks import NliConfig
 from finetune.data.tag_schemes import spans_to_tags, tag_names
 from finetune.evaluation.error_analysis import confusion_tables
 from finetune.evaluation.hf_trainer import compute_metrics
-from finetune.evaluation.metrics import (
-    class_scores,
-    span_scores,
-    tagging_scores,
-    text_scores,
-)
+from finetune.evaluation.metrics import class_scores, span_scores, tagging_scores, text_scores
 from finetune.evaluation.pairs import positive_label
 from finetune.tasks.text_classification import TextClassificationTask, TextRecord
 from finetune.tasks.text_data import label_order, nli_label_order

@@ -123,12 +123,7 @@ def test_depth_found_otherwise():
         outermost["found"],
         outermost["predicted"],
         outermost["correct"],
-    ) == (
-        1,
-        0,
-        1,
-        1,
-    )
+    ) == (1, 0, 1, 1)
     assert (inner["gold"], inner["found"], inner["predicted"], inner["correct"]) == (1, 1, 0, 0)
     assert outermost["f1"] == inner["f1"] == 0.0
 

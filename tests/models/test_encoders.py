@@ -15,13 +15,7 @@ from finetune.models.packing import MULTIPLE, needs_round_size, with_round_size
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.types import Batch, Encoding
 from tests import tiny
-from tests.models.parity import (
-    CLOSE,
-    assert_same_gradients,
-    encodings,
-    gradients,
-    plain_inputs,
-)
+from tests.models.parity import CLOSE, assert_same_gradients, encodings, gradients, plain_inputs
 
 
 @pytest.mark.parametrize("batching", ["auto", "padded"])

@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 from finetune.preprocessing.encodings import Encodings
-from finetune.preprocessing.masking import (
-    KEPT,
-    MASKED,
-    RANDOM,
-    SPAN_LENGTHS,
-    Mask,
-    Masking,
-)
+from finetune.preprocessing.masking import KEPT, MASKED, RANDOM, SPAN_LENGTHS, Mask, Masking
 from finetune.types import Encoding
 
 VOCABULARY, MASK_ID = 200, 4

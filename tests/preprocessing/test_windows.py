@@ -20,12 +20,12 @@ def test_windows(counts, capacity, data):
     def size(start, end):
         return before[end] - before[start]
 
-    owned = [word for w in found for word in range(w.own_start, w.own_end)]
+    owned = [word for w in found for word in range(w.core_start, w.core_end)]
     assert owned == list(range(len(counts)))
     for w in found:
-        assert w.start <= w.own_start <= w.own_end <= w.end
+        assert w.start <= w.core_start <= w.core_end <= w.end
         assert size(w.start, w.end) <= capacity or w.end == w.start + 1
-        assert w.own_start < w.own_end or not counts
+        assert w.core_start < w.core_end or not counts
     if size(0, len(counts)) <= capacity:
         assert found == [Window(0, len(counts), 0, len(counts))]
     for left, right in pairwise(found):
@@ -51,7 +51,7 @@ def test_each_word_belongs_where_it_has_most_context(counts, capacity, share):
         return min(left, right)
 
     for w in found:
-        for word in range(w.own_start, w.own_end):
+        for word in range(w.core_start, w.core_end):
             holding = [other for other in found if other.start <= word < other.end]
             assert context(word, w) == max(context(word, other) for other in holding)
 
@@ -79,7 +79,7 @@ def test_windows_of_a_long_text_have_context_on_both_sides():
     assert len(found) == 1 + math.ceil((5000 - 510) / (510 - 64))
     for left, right in pairwise(found):
         assert left.end - right.start == 64
-        assert left.end - left.own_end == right.own_start - right.start == 32
+        assert left.end - left.core_end == right.core_start - right.start == 32
 
 
 @pytest.mark.parametrize(("capacity", "overlap"), [(0, 0), (-3, 0), (4, 4), (4, 9), (4, -1)])

@@ -132,14 +132,7 @@ def test_encoder_without_head(tmp_path: Path):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(LINES), encoding="utf-8")
     done = run(
-        "vocabulary",
-        texts,
-        "--for",
-        tmp_path / "old",
-        "--size",
-        "420",
-        "--out",
-        tmp_path / "new",
+        "vocabulary", texts, "--for", tmp_path / "old", "--size", "420", "--out", tmp_path / "new"
     )
     assert done.code == 0, done.err
     assert "copied" in done.out and "old" in done.out

@@ -258,7 +258,7 @@ def test_a_push_replaces_what_was_there(signed_in: Hub, place: Path):
         (folder / name).write_text("{}")
     outcome = run("push", place / "ner", "lab/names", "--yes")
     assert outcome.code == 0, outcome.err
-    assert "removed what the model does not have: 1_Pooling/config.json, modules.json" in (
+    assert "removed files that the model does not have: 1_Pooling/config.json, modules.json" in (
         outcome.err
     )
     best = {path.name for path in (place / "ner" / "best").iterdir()}

@@ -7,12 +7,7 @@ import torch
 from torch.nn import functional
 
 from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig
-from finetune.tasks.class_losses import (
-    class_frequencies,
-    class_losses,
-    label_losses,
-    loss_targets,
-)
+from finetune.tasks.class_losses import class_frequencies, class_losses, label_losses, loss_targets
 from finetune.types import IGNORED, UserError
 
 LABELS, COUNTS = ["a", "b", "c"], {"a": 70, "b": 20, "c": 10}

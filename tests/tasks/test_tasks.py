@@ -36,14 +36,7 @@ from finetune.tasks import TASK_FILE, load_task, save_task, saved_task, task_def
 from finetune.tasks.base import Task
 from finetune.training.data import TrainingData
 from finetune.training.trainer import fit
-from finetune.types import (
-    IGNORED,
-    Partial,
-    TextExample,
-    TextPrediction,
-    TokenExample,
-    UserError,
-)
+from finetune.types import IGNORED, Partial, TextExample, TextPrediction, TokenExample, UserError
 from tests.small_data import sentiment, write_jsonl
 from tests.tiny import save_tiny_checkpoint
 

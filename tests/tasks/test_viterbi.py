@@ -86,7 +86,7 @@ LOGS = np.log(
         [0.2, 0.2, 0.6],  # first of three
         [0.6, 0.1, 0.3],
         [0.1, 0.8, 0.1],
-    ],
+    ]
 )
 LENGTHS = np.array([1, 2, 3])
 NAMES = ["O", "B-A", "I-A"]

@@ -8,13 +8,7 @@ import pytest
 import torch
 from transformers import get_linear_schedule_with_warmup
 
-from finetune.config.tasks import (
-    RESULT_FREE,
-    NerConfig,
-    ScheduleDefaults,
-    TagConfig,
-    TrainConfig,
-)
+from finetune.config.tasks import RESULT_FREE, NerConfig, ScheduleDefaults, TagConfig, TrainConfig
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier

@@ -25,12 +25,7 @@ from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.sharding import is_sharded, shards, whole_state
 from finetune.models.sharding import place as place_model
 from finetune.tasks import load_task
-from finetune.training.checkpoint import (
-    TrainerState,
-    finish_checkpoint,
-    load_shards,
-    save_shards,
-)
+from finetune.training.checkpoint import TrainerState, finish_checkpoint, load_shards, save_shards
 from finetune.training.data import StepBatch, TrainingData
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step

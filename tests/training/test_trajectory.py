@@ -17,12 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from finetune.config.tasks import (
-    ClassifyConfig,
-    NerConfig,
-    TagConfig,
-    TrainConfig,
-)
+from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig
 from finetune.pretraining.settings import PretrainConfig
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted

@@ -52,9 +52,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "checkpointed": ("classify", {"gradient_checkpointing": True}),
     "fp16": ("classify", {"precision": "fp16"}),
     "bilstm": ("classify", {"bilstm": True}),
-    "crf": ("tag", {"crf": True, "max_tokens": 60}),
-    "ner": ("ner", {"max_tokens": 60}),
-    "coupled": ("sentence", {"objective": "simcse", "max_tokens": 60}),
+    "crf": ("tag", {"crf": True, "max_tokens": 60, "batch_size": 4}),
+    "ner": ("ner", {"max_tokens": 60, "batch_size": 4}),
+    "coupled": ("sentence", {"objective": "simcse", "max_tokens": 60, "batch_size": 4}),
     "tied": ("pretrain", {"mask": "spans", "boundary": True, "max_tokens": 200}),
 }
 DATA = {
@@ -94,7 +94,7 @@ def without_copies(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def weights_after(name: str, place: Path) -> tuple[dict[str, Tensor], Step]:
-    """Take three steps, and return the weights."""
+    """Take two steps, and return the weights."""
     kind, config = config_of(name, place)
     task, dataset = load_task(config, kind)
     torch.manual_seed(3)
@@ -110,7 +110,7 @@ def weights_after(name: str, place: Path) -> tuple[dict[str, Tensor], Step]:
         stack.enter_context(fast_dropout(head))
         optimizer = sparse.attach(make_optimizer(head, config))
         step = Step(task, head, optimizer, config, accelerator, config.precision)
-        for number in range(3):
+        for number in range(2):
             step(batches.batch(number).micro_batches, weight=1.0, lr_factor=1.0)
         assert all("forward" not in vars(each) for each in head.modules())
         found = {n: value.detach().clone() for n, value in head.named_parameters()}
@@ -150,6 +150,7 @@ def test_a_run_is_that_of_autocast_and_resumes(
     same_files(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_weights_of_one(place: Path, tmp_path: Path) -> None:
     words = [
         sys.executable,

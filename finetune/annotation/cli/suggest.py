@@ -71,9 +71,4 @@ class Suggest(OutOption, SpeedOptions, SeedOption, DataOptions, Command):
     def _examples(self, task: Any, rows: dict[int, Mapping[str, Any]]) -> Iterator[Example]:
         from finetune.inference.inputs import read_inputs
 
-        return read_inputs(
-            task,
-            self.file,
-            **self.reading,
-            rows=rows,
-        )
+        return read_inputs(task, self.file, **self.reading, rows=rows)

@@ -73,10 +73,7 @@ def predict_schema(models: Sequence[ServedModel]) -> dict[str, Any]:
     examples["several"] = {"value": {"examples": several}}
     content = {"application/json": {"schema": _REQUEST, "examples": examples}}
     answer = {"description": "Predictions.", "content": {"application/json": {"schema": _ANSWER}}}
-    return {
-        "requestBody": {"required": True, "content": content},
-        "responses": {"200": answer},
-    }
+    return {"requestBody": {"required": True, "content": content}, "responses": {"200": answer}}
 
 
 def _sample(model: ServedModel) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Map(SeedOption, DataOptions, Command):
     method: Literal["tsne", "umap", "pca"] = "tsne"
     """Projection to the plane; umap needs the extra `umap`."""
     limit: int = 300
-    """Most occurrences of a word; of more, a sample is drawn."""
+    """Most occurrences of a word to show; a random sample if there are more."""
     seed: int = 1
     match_case: bool = False
     """Tell upper case from lower case."""

@@ -275,10 +275,7 @@ def _name(label: str | tuple[str, ...] | float | None) -> str | None:
 
 
 def _occurrence(
-    example: Example,
-    words: Sequence[str],
-    offsets: Sequence[tuple[int, int]] | None,
-    match: _Match,
+    example: Example, words: Sequence[str], offsets: Sequence[tuple[int, int]] | None, match: _Match
 ) -> Occurrence:
     """Return an occurrence with its context, cut to the words around it."""
     first, last = max(0, match.start - CONTEXT), min(len(words), match.end + CONTEXT)

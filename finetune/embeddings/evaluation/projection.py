@@ -65,7 +65,7 @@ def project_layers(
         done: Called with the number of finished layers.
 
     Returns:
-        Points [layers, points, 2]. Those of equal vectors are equal.
+        Points [layers, points, 2]. Equal vectors have equal points.
 
     Raises:
         UserError: There are fewer than 3 points, or umap-learn is not installed.
@@ -161,11 +161,7 @@ def nearest_neighbors(vectors: Array, count: int) -> tuple[Array, Array]:
 
 
 def layer_scores(
-    layer: int,
-    vectors: Array,
-    points: Array,
-    words: Sequence[str],
-    labels: Sequence[str | None],
+    layer: int, vectors: Array, points: Array, words: Sequence[str], labels: Sequence[str | None]
 ) -> LayerScores:
     """Measure how the vectors of a layer separate labels, and how true its map is.
 

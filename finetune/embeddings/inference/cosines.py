@@ -53,7 +53,7 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True)
 class Contexts:
-    """Uses of words in a corpus, by the word in lower case, and the number of all of them."""
+    """Uses of words in a corpus, by the word in lower case, and their number."""
 
     frequencies: Mapping[Words, int]
     found: Mapping[Words, Sequence[Use]]

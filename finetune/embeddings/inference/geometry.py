@@ -25,7 +25,7 @@ from finetune.types import Encoding, UserError
 LEAST_USES = 5
 """Uses of a word from which its self-similarity is measured (Ethayarajh 2019)."""
 MOST_WORDS = 200
-"""Words whose self-similarity is measured; of more, a sample is drawn."""
+"""Most words to measure the self-similarity of; a random sample if there are more."""
 MOST_TOKENS = 64
 """Tokens of a sentence whose attention is shown."""
 NUM_SENTENCES = 50

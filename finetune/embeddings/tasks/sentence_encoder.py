@@ -553,10 +553,7 @@ def _with_half(example: TextExample) -> TextExample:
 def read_pairs(config: SentenceConfig, source: Any) -> Dataset:
     """Read texts or pairs; the splits may have different kinds of labels."""
     return read_text(
-        source,
-        columns=column_map(config.columns),
-        encoding=config.encoding,
-        mixed_labels=True,
+        source, columns=column_map(config.columns), encoding=config.encoding, mixed_labels=True
     )
 
 
