@@ -59,7 +59,7 @@ def reference() -> dict[str, str]:
     for heading, names in public_names().items():
         entries = "\n\n".join(f"::: finetune.{name}" for name in names)
         pages[f"reference/{heading.lower().replace(' ', '-')}.md"] = f"# {heading}\n\n{entries}\n"
-    text = "# Parts by module\n\nWhat programs of the pages and examples import from modules.\n"
+    text = "# Parts by module\n\nNames that programs on the pages and in `examples/` import.\n"
     for module, names in imported_names().items():
         text += f"\n## {module}\n\n"
         for name in names:
