@@ -126,7 +126,6 @@ class TokenExample:
 Example = TextExample | TokenExample
 
 
-@dataclass(frozen=True, init=False)
 class LabelSet:
     """The label names of a model, in the order of its classes.
 
@@ -135,12 +134,9 @@ class LabelSet:
         1
     """
 
-    names: tuple[str, ...]
-    _ids: dict[str, int] = field(repr=False, compare=False)
-
     def __init__(self, names: Iterable[str]) -> None:
-        object.__setattr__(self, "names", tuple(names))
-        object.__setattr__(self, "_ids", {name: i for i, name in enumerate(self.names)})
+        self.names = tuple(names)
+        self._ids = {name: i for i, name in enumerate(self.names)}
         if len(self._ids) != len(self.names):
             repeated = next(n for n in self.names if self.names.count(n) > 1)
             raise UserError(f"label {repeated!r} occurs twice in the label set")
@@ -153,6 +149,15 @@ class LabelSet:
             f"{where}{': ' if where else ''}label {name!r} is not among the training labels "
             f"({abbreviated(self.names)}).{did_you_mean(name, self.names)}"
         )
+
+    def __repr__(self) -> str:
+        return f"LabelSet({self.names})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LabelSet) and self.names == other.names
+
+    def __hash__(self) -> int:
+        return hash(self.names)
 
     def __contains__(self, name: object) -> bool:
         return name in self._ids
@@ -171,8 +176,10 @@ class LabelSet:
 class Encoding:
     """One sequence for the model: a whole example, or one window of a long one.
 
-    The core words of a sequence are those that it predicts, from ``first_word`` of the example on.
-    Every word is a core word of exactly one window; the others are context. ``word_starts`` has the
+    ``part`` distinguishes the sequences of an example: the number of a window of a text, of a view
+    or of a pair of spans, and for a window of words its ``first_word``. The core words of a
+    sequence are those that it predicts, from ``first_word`` of the example on. Every word is a core
+    word of exactly one window; the others are context. ``word_starts`` has the
     index of the first subword of each core word, then the end of the last one; it is empty for
     texts. ``target`` has the numbers of the task by name, or is None without gold.
     """
@@ -181,8 +188,13 @@ class Encoding:
     input_ids: list[int]
     segment_ids: list[int] | None = None
     word_starts: list[int] = field(default_factory=list)
-    first_word: int = 0
+    part: int = 0
     target: Mapping[str, Sequence[float]] | None = None
+
+    @property
+    def first_word(self) -> int:
+        """The position of the first core word in the example, for tasks of words."""
+        return self.part
 
     @property
     def num_words(self) -> int:
@@ -210,7 +222,7 @@ class Batch:
     ``cu_seqlens`` [N+1] int32, the boundaries of the sequences; ``words`` [W], the row of each
     word's first subword; ``word_lengths`` [W], its number of subwords; ``words_cu`` [N+1], the
     boundaries of the sequences' words. Python values, so that nothing waits for a device:
-    ``lengths``, ``example``, ``first_word`` and ``num_words`` [N]; ``num_subwords``, the sum of
+    ``lengths``, ``example``, ``part`` and ``num_words`` [N]; ``num_subwords``, the sum of
     ``word_lengths``, if known; ``seed``, which determines the random numbers of training together
     with the example (None: torch's generator draws them). ``targets`` is the task's own. A batch on
     a device has the batch on the CPU, where values can be read without waiting, as its ``host``.
@@ -225,7 +237,7 @@ class Batch:
     words_cu: torch.Tensor
     lengths: tuple[int, ...]
     example: tuple[int, ...]
-    first_word: tuple[int, ...]
+    part: tuple[int, ...]
     num_words: tuple[int, ...]
     targets: Mapping[str, torch.Tensor] = field(default_factory=dict)
     num_subwords: int | None = None
@@ -236,6 +248,11 @@ class Batch:
     def max_seqlen(self) -> int:
         """Length of the longest sequence, in tokens."""
         return max(self.lengths)
+
+    def partials(self, values: Iterable[Any]) -> list[Partial]:
+        """Return the values of each sequence with its example and part."""
+        rows = zip(self.example, self.part, values, strict=True)
+        return [Partial(*row) for row in rows]
 
     def to(self, device: Any) -> Batch:
         """Return the batch with its tensors on a device."""
@@ -253,13 +270,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """The N sequences of a whole optimizer batch, by ``example`` and ``first_word``.
+    """The N sequences of a whole optimizer batch, by ``example`` and ``part``.
 
     ``targets`` have a row for each sequence: [N, ...].
     """
 
     example: tuple[int, ...]
-    first_word: tuple[int, ...]
+    part: tuple[int, ...]
     targets: Mapping[str, torch.Tensor]
 
 
@@ -267,8 +284,13 @@ class Partial(NamedTuple):
     """The scores of one sequence, for one example: ``values`` is a numpy array of the task."""
 
     example: int
-    first_word: int
+    part: int
     values: Any
+
+    @property
+    def first_word(self) -> int:
+        """The position of the first core word in the example, for tasks of words."""
+        return self.part
 
 
 @dataclass(frozen=True, slots=True)

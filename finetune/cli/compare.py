@@ -21,7 +21,7 @@ from finetune.cli.predict import Predict
 from finetune.types import UserError, abbreviated, last_part, quantity
 
 if TYPE_CHECKING:
-    from finetune.evaluation.compare import Entry, SystemComparison, TableScore
+    from finetune.evaluation.compare import ComparisonOptions, Entry, SystemComparison, TableScore
     from finetune.evaluation.significance import Estimate
 
 
@@ -79,19 +79,21 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
         data = entry.data or (last_part(self.gold) if self.gold else data_of_run(entry.runs))
         return entry._replace(system=entry.system or name_of_run(entry.runs), data=data)
 
-    def _reading(self) -> dict[str, Any]:
+    def _options(self) -> ComparisonOptions:
         """Return the options of both comparisons."""
-        return {
-            "gold": self.gold,
+        from finetune.evaluation.compare import ComparisonOptions
+
+        return ComparisonOptions(
+            gold=self.gold,
             **self.reading,
-            "metric": self.metric,
-            "split": self.split,
-            "unit": self.unit,
-            "resamples": self.resamples,
-            "train": self.train,
-            "positive": self.positive,
-            "seed": self.seed,
-        }
+            metric=self.metric,
+            split=self.split,
+            unit=self.unit,
+            resamples=self.resamples,
+            train=self.train,
+            positive=self.positive,
+            seed=self.seed,
+        )
 
     def _compare_two(self, first: Entry, second: Entry) -> None:
         from finetune.evaluation.compare import compare_systems, comparison_record
@@ -100,7 +102,7 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
             return self._compare_folds(first, second)
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(self._predictions_of(e.runs)) for e in (first, second)]
-            comparison = compare_systems(*files, **self._reading())
+            comparison = compare_systems(*files, options=self._options())
         comparison = replace(
             comparison,
             first=replace(comparison.first, name=first.system or first.runs),
@@ -170,7 +172,7 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
                 entry._replace(runs=stack.enter_context(self._predictions_of(entry.runs)))
                 for entry in entries
             ]
-            scores, notes = score_systems(read, baseline=baseline, **self._reading())
+            scores, notes = score_systems(read, baseline=baseline, options=self._options())
         if self.format in ("csv", "json"):
             records = [each.record() for each in scores]
             columns = [*records[0]]

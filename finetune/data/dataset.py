@@ -24,7 +24,7 @@ class WordsNotTexts(DataError):
     """The data are words where texts are read."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Dataset:
     """A data set in memory.
 
@@ -51,7 +51,7 @@ class Dataset:
     def __post_init__(self) -> None:
         """Compute the fingerprint unless it is given."""
         if not self.fingerprint:
-            object.__setattr__(self, "fingerprint", fingerprint(self.splits))
+            self.fingerprint = fingerprint(self.splits)
 
     @property
     def training_fingerprint(self) -> str:

@@ -144,7 +144,7 @@ class OnnxModel:
             windows = [window for _, window in group]
             values = self._decoded(windows, self.logits(windows))
             for (row, window), value in zip(group, values, strict=True):
-                found[row].append(Partial(row, window.first_word, value))
+                found[row].append(Partial(row, window.part, value))
         pairs = zip(examples, found, strict=True)
         return [self.decoder.finish(example, partials) for example, partials in pairs]
 

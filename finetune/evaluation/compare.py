@@ -47,20 +47,41 @@ class SystemComparison:
     lower_is_better: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions:
+    """Options of a comparison.
+
+    Attributes:
+        gold: As in ``align_runs``, with ``columns``, ``train``, ``positive`` and ``encoding``.
+        columns: See ``gold``.
+        metric: The metric of training by default; `FILE.py:FUNCTION` is a custom one.
+        split: The split whose predictions are read from run folders.
+        unit: The resampling unit, ``example`` or ``document``.
+        resamples: The number of resamples of each test.
+        seed: The seed of the resamples.
+        train: See ``gold``.
+        positive: See ``gold``.
+        encoding: See ``gold``.
+    """
+
+    gold: str | None = None
+    columns: Mapping[str, str] | None = None
+    metric: str | None = None
+    split: str = "test"
+    unit: str = "example"
+    resamples: int = 10_000
+    seed: int = 0
+    train: str | None = None
+    positive: str | None = None
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        if self.resamples < 1:
+            raise UserError(f"--resamples must be 1 or more, not {self.resamples}.")
+
+
 def compare_systems(
-    first: str,
-    second: str,
-    *,
-    gold: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    metric: str | None = None,
-    split: str = "test",
-    unit: str = "example",
-    resamples: int = 10_000,
-    seed: int = 0,
-    train: str | None = None,
-    positive: str | None = None,
-    encoding: str = "utf-8",
+    first: str, second: str, *, options: ComparisonOptions | None = None
 ) -> SystemComparison:
     """Compare two systems, each given by the predictions of one or several runs (``find_system``).
 
@@ -68,20 +89,14 @@ def compare_systems(
     `FILE.py:FUNCTION`; the default is the metric of training. ``unit`` is the resampling unit:
     ``example`` or ``document``.
     """
-    _check_resamples(resamples)
-    systems = find_system(first, split), find_system(second, split)
-    found = _count(
-        systems,
-        gold=gold,
-        columns=columns,
-        metric=metric,
-        unit=unit,
-        train=train,
-        positive=positive,
-        encoding=encoding,
-    )
+    options = options or ComparisonOptions()
+    systems = find_system(first, options.split), find_system(second, options.split)
+    found = _count(systems, options)
     result = compare(
-        *found.counts, num_resamples=resamples, seed=seed, limits=score_limits(found.metric)
+        *found.counts,
+        num_resamples=options.resamples,
+        seed=options.seed,
+        limits=score_limits(found.metric),
     )
     return SystemComparison(
         *systems,
@@ -89,16 +104,11 @@ def compare_systems(
         found.aligned_by,
         found.metric,
         found.unit,
-        seed,
+        options.seed,
         result,
         found.note,
         found.lower_is_better,
     )
-
-
-def _check_resamples(number: int) -> None:
-    if number < 1:
-        raise UserError(f"--resamples must be 1 or more, not {number}.")
 
 
 class _Counted(NamedTuple):
@@ -113,22 +123,18 @@ class _Counted(NamedTuple):
     note: str
 
 
-def _count(
-    systems: Sequence[NamedPredictions],
-    *,
-    gold: str | None,
-    columns: Mapping[str, str] | None,
-    metric: str | None,
-    unit: str,
-    train: str | None,
-    positive: str | None,
-    encoding: str,
-) -> _Counted:
+def _count(systems: Sequence[NamedPredictions], options: ComparisonOptions) -> _Counted:
     files = [file for system in systems for file in system.files]
     aligned = align_runs(
-        files, gold, columns=columns, train=train, positive=positive, encoding=encoding
+        files,
+        options.gold,
+        columns=options.columns,
+        train=options.train,
+        positive=options.positive,
+        encoding=options.encoding,
     )
     examples = aligned.runs[0].examples
+    metric = options.metric
     if metric is not None and ".py:" in metric:
         metric, own = load_metric(metric)
         counts, lower = custom_counts(own, aligned.runs), own.lower_is_better
@@ -137,7 +143,7 @@ def _count(
         counts = count_metric(metric, aligned.runs, aligned.vocabulary)
         lower = metric in LOWER_IS_BETTER
     units = {TextExample: "text", SenseTarget: "target"}.get(type(examples[0]), "sentence")
-    if unit == "document":
+    if options.unit == "document":
         units, documents = "document", _document_indices(examples, aligned.gold)
         counts = [replace(each, unit=documents) for each in counts]
     remaining = iter(counts)
@@ -198,43 +204,26 @@ def score_systems(
     entries: Sequence[Entry],
     *,
     baseline: str,
-    gold: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    metric: str | None = None,
-    split: str = "test",
-    unit: str = "example",
-    resamples: int = 10_000,
-    seed: int = 0,
-    train: str | None = None,
-    positive: str | None = None,
-    encoding: str = "utf-8",
+    options: ComparisonOptions,
 ) -> tuple[list[TableScore], list[str]]:
     """Score systems on data sets, and test each of them against the ``baseline``.
 
     ``compare_systems`` explains the options. Also returns notes for the reader.
     """
-    _check_resamples(resamples)
     table: list[TableScore] = []
     notes: list[str] = []
     for data in dict.fromkeys(entry.data for entry in entries):
         names = [entry.system for entry in entries if entry.data == data]
-        systems = [find_system(entry.runs, split) for entry in entries if entry.data == data]
-        found = _count(
-            systems,
-            gold=gold,
-            columns=columns,
-            metric=metric,
-            unit=unit,
-            train=train,
-            positive=positive,
-            encoding=encoding,
-        )
+        systems = [
+            find_system(entry.runs, options.split) for entry in entries if entry.data == data
+        ]
+        found = _count(systems, options)
         if found.note:
             notes.append(f"{data}: {found.note}")
         means = [float(observed_scores(runs).mean()) for runs in found.counts]
         best = min(means) if found.lower_is_better else max(means)
         against = found.counts[names.index(baseline)] if baseline in names else None
-        tests = {"num_resamples": resamples, "seed": seed}
+        tests = {"num_resamples": options.resamples, "seed": options.seed}
         limits = score_limits(found.metric)
         for name, runs, mean in zip(names, found.counts, means, strict=True):
             score = TableScore(

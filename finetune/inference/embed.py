@@ -296,7 +296,7 @@ class Embedder:
         """Divide the vectors of a batch among its sequences."""
         counts = [1] * len(batch.lengths) if self.unit == "text" else batch.num_words
         by_sequence = np.split(vectors.cpu().numpy(), np.cumsum(counts)[:-1])
-        return list(map(_Part, batch.first_word, batch.lengths, by_sequence))
+        return list(map(_Part, batch.part, batch.lengths, by_sequence))
 
     def _pool(self, rows: Tensor, lengths: Tensor) -> Tensor:
         """Pool consecutive rows: [sum of lengths, X] -> [number of lengths, X]."""

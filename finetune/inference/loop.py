@@ -138,8 +138,8 @@ def _partials(
         for group, partials in passes:
             for number, partial in zip(group, partials, strict=True):
                 for row in copies[number]:
-                    id, first_word = int(sequences.example[row]), int(sequences.first_word[row])
-                    yield partial._replace(example=id, first_word=first_word)
+                    id, part = int(sequences.example[row]), int(sequences.part[row])
+                    yield partial._replace(example=id, part=part)
 
 
 def forward_passes(

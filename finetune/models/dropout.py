@@ -75,7 +75,7 @@ def token_keys(batch: Batch) -> Tensor | None:
 def _sequence_keys(batch: Batch, seed: int) -> np.ndarray:
     """Return the key of each sequence of a batch [N]."""
     keys = np.array([seed % 2**64], dtype=np.uint64)
-    for numbers in (batch.example, batch.first_word):
+    for numbers in (batch.example, batch.part):
         keys = _splitmix(keys + np.array(numbers, dtype=np.uint64) * np.uint64(COLUMN))
     return keys
 

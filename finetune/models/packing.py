@@ -239,5 +239,5 @@ def with_round_size(batch: Batch, max_length: int | None = None) -> Batch:
         cu_seqlens=pad(batch.cu_seqlens, (0, 1), value=num_tokens + filler),
         lengths=(*batch.lengths, filler),
         example=(*batch.example, 0),
-        first_word=(*batch.first_word, 0),
+        part=(*batch.part, 0),
     )

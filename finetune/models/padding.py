@@ -63,7 +63,7 @@ def take_sequences(batch: Batch, members: Sequence[int]) -> tuple[Batch, Tensor]
         cu_seqlens=to_device(torch.tensor([0, *lengths]).cumsum(0).int(), device),
         lengths=lengths,
         example=tuple(batch.example[member] for member in members),
-        first_word=tuple(batch.first_word[member] for member in members),
+        part=tuple(batch.part[member] for member in members),
         targets={},
         host=None,
     )
@@ -96,7 +96,7 @@ def batch_of_rows(input_ids: Tensor, attention_mask: Tensor, segments: Tensor | 
         words_cu=bounds,
         lengths=lengths,
         example=tuple(range(len(lengths))),
-        first_word=(0,) * len(lengths),
+        part=(0,) * len(lengths),
         num_words=lengths,
         num_subwords=len(tokens),
     )

@@ -147,7 +147,7 @@ def pack(
         words_cu=torch.from_numpy(np.concatenate(([0], np.cumsum(num_words)))),
         lengths=tuple(lengths.tolist()),
         example=tuple(encodings.example.tolist()),
-        first_word=tuple(encodings.first_word.tolist()),
+        part=tuple(encodings.part.tolist()),
         num_words=tuple(num_words.tolist()),
         targets=dict(targets or {}),
         seed=seed,

@@ -15,7 +15,7 @@ import numpy as np
 
 from finetune.types import Encoding
 
-SEQUENCES = 2
+SEQUENCES = 3
 """Version of sequences and targets. Raise it when they change, so that cached ones are not used."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -78,7 +78,7 @@ class Encodings(Sequence[Encoding]):
     segments: Array | None  # in the layout of ``ids.values``; None if all are 0
     words: Ragged  # the word starts
     example: Array  # [N]
-    first_word: Array  # [N]
+    part: Array  # [N]
     targets: Mapping[str, Ragged] | None  # None if a sequence has no target
 
     @classmethod
@@ -99,7 +99,7 @@ class Encodings(Sequence[Encoding]):
             segments,
             Ragged.of([item.word_starts for item in items]),
             np.array([item.example for item in items], dtype=np.int64),
-            np.array([item.first_word for item in items], dtype=np.int32),
+            np.array([item.part for item in items], dtype=np.int32),
             targets,
         )
 
@@ -121,7 +121,7 @@ class Encodings(Sequence[Encoding]):
             segments,
             Ragged.joined([part.words for part in parts]),
             np.concatenate([part.example for part in parts]),
-            np.concatenate([part.first_word for part in parts]),
+            np.concatenate([part.part for part in parts]),
             targets,
         )
 
@@ -135,7 +135,12 @@ class Encodings(Sequence[Encoding]):
         if targets is not None:
             targets = {name: target.take(rows) for name, target in targets.items()}
         words, example = self.words.take(rows), self.example[rows]
-        return Encodings(ids, segments, words, example, self.first_word[rows], targets)
+        return Encodings(ids, segments, words, example, self.part[rows], targets)
+
+    @property
+    def first_word(self) -> Array:
+        """The position of the first core word of each sequence, for tasks of words: [N]."""
+        return self.part
 
     @property
     def lengths(self) -> Array:
@@ -165,7 +170,7 @@ class Encodings(Sequence[Encoding]):
             self.ids.row(row),
             None if segments is None else Ragged(segments, self.ids.offsets).row(row),
             self.words.row(row),
-            int(self.first_word[row]),
+            int(self.part[row]),
             None if targets is None else {name: t.row(row) for name, t in targets.items()},
         )
 

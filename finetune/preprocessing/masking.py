@@ -49,7 +49,7 @@ class Mask(NamedTuple):
     that touch are one unit."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Masking:
     """The rule by which masks are drawn.
 
@@ -78,7 +78,7 @@ class Masking:
     def __post_init__(self) -> None:
         """Prepare the cumulative weights of random subwords."""
         weights = np.ones(len(self.special)) if self.frequency is None else self.frequency
-        object.__setattr__(self, "_pool", np.cumsum(np.where(self.special, 0, weights)))
+        self._pool = np.cumsum(np.where(self.special, 0, weights))
 
     def apply(self, sequences: Encodings, seed: int | None = None, epoch: int = 0) -> Encodings:
         """Return sequences with the masks of an epoch; without a seed, with masks for scoring.

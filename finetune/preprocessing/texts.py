@@ -39,7 +39,7 @@ def encode_texts(
             parts = _windows(first, second, room, overlap)
             num_cut += min(len(first), len(second or ())) > room // 2  # the shorter is cut
         built = [tokenizer.build(*part) for part in parts]
-        result.append([Encoding(example.id, *b, first_word=k) for k, b in enumerate(built)])
+        result.append([Encoding(example.id, *b, part=k) for k, b in enumerate(built)])
     return result, num_cut
 
 

@@ -123,7 +123,7 @@ class SentencePairs:
             np.concatenate(segments).astype(np.uint8),
             Ragged.of(words),
             own.example,
-            own.first_word,
+            own.part,
             targets,
         )
 

@@ -305,13 +305,13 @@ class PretrainingTask(Task):
             best = scores.cpu().double().softmax(-1).topk(min(NUM_BEST, scores.shape[-1]))
             values = torch.stack([best.indices.double(), best.values], 1)
         rows = np.split(values.numpy(), batch.targets["number"].cumsum(0).tolist()[:-1])
-        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
+        return batch.partials(rows)
 
     def finish(
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> MaskedPrediction:
         """Name the subwords of all windows in order."""
-        partials = sorted(partials, key=lambda partial: partial.first_word)
+        partials = sorted(partials, key=lambda partial: partial.part)
         values = np.concatenate([partial.values for partial in partials])
         names = self.tokenizer.tokenizer.convert_ids_to_tokens
         if self._frequency is None:

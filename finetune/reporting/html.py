@@ -19,7 +19,13 @@ from typing import Any
 
 from finetune.config.tasks import CONFIGS, settings
 from finetune.evaluation.calibration import error_of_bins
-from finetune.evaluation.compare import SystemComparison, compare_systems, seed_note, verdict
+from finetune.evaluation.compare import (
+    ComparisonOptions,
+    SystemComparison,
+    compare_systems,
+    seed_note,
+    verdict,
+)
 from finetune.evaluation.error_analysis import TITLES, Analysis
 from finetune.evaluation.errors import count_categories
 from finetune.evaluation.pairs import metric_title
@@ -225,7 +231,7 @@ def _compare(first: System, second: System) -> SystemComparison:
     if (one.metric, one.split) != (other.metric, other.split):
         raise UserError(f"{one.metric} on {one.split} and {other.metric} on {other.split} differ.")
     files = (",".join(map(str, each.folders)) for each in (one, other))
-    return compare_systems(*files, gold=None, metric=one.metric, split=one.split)
+    return compare_systems(*files, options=ComparisonOptions(metric=one.metric, split=one.split))
 
 
 def _errors(evaluated: NamedEvaluations, most: int) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class TextDecoder:
 
     def finish(self, example: TextExample, partials: Sequence[Partial]) -> TextPrediction:
         """Average the windows; take the best label, those over the threshold, or the number."""
-        partials = sorted(partials, key=lambda partial: partial.first_word)  # a fixed summation
+        partials = sorted(partials, key=lambda partial: partial.part)  # a fixed summation
         values = np.mean([partial.values for partial in partials], axis=0)
         if self.problem == "regression":
             return TextPrediction(example.id, float(values[0]))
@@ -102,7 +102,7 @@ class Chain(NamedTuple):
     probabilities: np.ndarray
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TagDecoder:
     """Decodes one tag for each word.
 
@@ -158,7 +158,7 @@ class TagDecoder:
         self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> TokenPrediction:
         """Predict one tag for each word; keep the log-probabilities [W, C] of all on request."""
-        values = [p.values for p in sorted(partials, key=lambda partial: partial.first_word)]
+        values = [p.values for p in sorted(partials, key=lambda partial: partial.part)]
         logs = None
         if isinstance(values[0], Chain):
             _, transitions, classes, probabilities = values[0]
@@ -262,7 +262,7 @@ class SpanDecoder:
 
     def finish(self, example: TokenExample, partials: Sequence[Partial]) -> SpanPrediction:
         """Predict the most probable set of spans that the constraint allows."""
-        partials = sorted(partials, key=lambda partial: partial.first_word)
+        partials = sorted(partials, key=lambda partial: partial.part)
         check_complete(example, max(p.first_word + p.values.num_words for p in partials))
         prediction = SpanPrediction(
             example.id,

@@ -74,7 +74,7 @@ class FewShotTask(TextClassificationTask):
     ) -> Encodings:
         """Return each text with one of its own label and one of another.
 
-        They are the anchor, its positive and its negative: ``first_word`` 0, 1 and 2.
+        They are the anchor, its positive and its negative: ``part`` 0, 1 and 2.
         """
         chosen = np.arange(len(sequences)) if rows is None else rows
         assert sequences.targets is not None
@@ -89,14 +89,14 @@ class FewShotTask(TextClassificationTask):
         return replace(
             sequences.take(triples),
             example=np.repeat(sequences.example[chosen], 3),
-            first_word=np.tile(np.arange(3), len(chosen)),
+            part=np.tile(np.arange(3), len(chosen)),
         )
 
     def _coupled_loss(
         self, head: SentenceEncoder, vectors: torch.Tensor, sequences: Sequences
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the squared errors of the cosines of texts, of 1 and of 0."""
-        numbers = torch.tensor(sequences.first_word)
+        numbers = torch.tensor(sequences.part)
         rows = [to_device((numbers == each).nonzero()[:, 0], vectors.device) for each in range(3)]
         anchor, *others = (vectors.index_select(0, each) for each in rows)
         label = torch.cat([anchor.new_ones(len(anchor)), anchor.new_zeros(len(anchor))])
@@ -141,7 +141,7 @@ class _VectorTask(FewShotTask):
 
     def decode(self, logits: SentenceOutput, batch: Batch) -> list[Partial]:
         rows = logits.vectors.cpu().numpy()
-        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
+        return batch.partials(rows)
 
     def finish(
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False

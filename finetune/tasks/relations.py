@@ -112,7 +112,7 @@ class RelationTask(WordTask):
                 if gold is not None:
                     label = gold.get(pair)
                     target = {"label": [_class_of(label, record.labels)]}
-                found.append(replace(encoding, first_word=number, target=target))
+                found.append(replace(encoding, part=number, target=target))
                 num_cut += num_left_out
             result.append(found)
         return result, num_cut
@@ -187,7 +187,7 @@ class RelationTask(WordTask):
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         """Return the probabilities [1 + C] of each pair."""
         rows = np.exp(log_softmax(logits.cpu().numpy().astype(np.float64)))
-        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
+        return batch.partials(rows)
 
     def finish(
         self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
@@ -196,10 +196,10 @@ class RelationTask(WordTask):
         record, spans = self.record, _spans(example)
         pairs = list(_pairs(record.config, record.related, spans))
         found: dict[tuple[Span, Span], tuple[float, Relation]] = {}
-        for partial in sorted(partials, key=lambda partial: partial.first_word):
+        for partial in sorted(partials, key=lambda partial: partial.part):
             best = int(partial.values.argmax())
             if best:
-                subject, object = pairs[partial.first_word]
+                subject, object = pairs[partial.part]
                 relation = Relation(subject, object, record.labels[best - 1])
                 found[subject, object] = float(partial.values[best]), relation
         setting = record.config.decoding

@@ -231,7 +231,7 @@ class SpanNerTask(WordTask):
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         """Return the candidates of each sequence whose score could reach a threshold."""
         rows = self._decoder.windows(logits.cpu().numpy(), batch.num_words)
-        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
+        return batch.partials(rows)
 
     def finish(
         self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False

@@ -271,7 +271,7 @@ class TextClassificationTask(Task):
     def decode(self, logits: Any, batch: Batch) -> list[Partial]:
         """Return the probabilities [C] of each sequence (regression: the number)."""
         rows = self._decoder.windows(logits.cpu().numpy())
-        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
+        return batch.partials(rows)
 
     def finish(
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False

@@ -237,7 +237,7 @@ class TokenClassificationTask(WordTask):
         logits = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
         lengths = batch.word_lengths.cpu().numpy()
         rows = self._decoder.windows(logits.cpu().numpy(), batch.num_words, lengths, transitions)
-        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
+        return batch.partials(rows)
 
     def finish(
         self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False

@@ -57,13 +57,13 @@ class ZeroShotTask(TextClassificationTask):
             for found, windows in zip(result, encoded, strict=True):
                 for window, encoding in enumerate(windows):
                     number = window * len(self._hypotheses) + index
-                    found.append(replace(encoding, first_word=number))
+                    found.append(replace(encoding, part=number))
         return result, most_cut
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         """Return the logits of entailment and contradiction [2] of each sequence."""
         rows = logits.cpu().double().numpy()[:, [self._entailment, self._contradiction]]
-        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
+        return batch.partials(rows)
 
     def finish(
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
@@ -71,9 +71,9 @@ class ZeroShotTask(TextClassificationTask):
         """Average the windows of each hypothesis; take the best label, or several."""
         logits = np.zeros((len(self._hypotheses), 2))
         counts = np.zeros((len(self._hypotheses), 1))
-        for partial in sorted(partials, key=lambda partial: partial.first_word):
-            logits[partial.first_word % len(logits)] += partial.values
-            counts[partial.first_word % len(logits)] += 1
+        for partial in sorted(partials, key=lambda partial: partial.part):
+            logits[partial.part % len(logits)] += partial.values
+            counts[partial.part % len(logits)] += 1
         logits /= counts
         if self.record.problem == "multi":
             odds = np.exp(logits - logits.max(1, keepdims=True))

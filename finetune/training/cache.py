@@ -85,7 +85,7 @@ def _save(entry: Path, content: Encoded) -> None:
     rows = {"ids": sequences.ids, "words": sequences.words}
     rows |= {f"target-{name}": target for name, target in (sequences.targets or {}).items()}
     arrays = {"windows": content.offsets, "example": sequences.example}
-    arrays["first-word"] = sequences.first_word
+    arrays["part"] = sequences.part
     if sequences.segments is not None:
         arrays["segments"] = sequences.segments
     for name, ragged in rows.items():
@@ -114,6 +114,6 @@ def _load(entry: Path) -> Encoded:
     targets = {n.removeprefix("target-"): r for n, r in rows.items() if n.startswith("target-")}
     segments = array("segments") if (entry / "segments.npy").is_file() else None
     sequences = Encodings(
-        rows["ids"], segments, rows["words"], array("example"), array("first-word"), targets or None
+        rows["ids"], segments, rows["words"], array("example"), array("part"), targets or None
     )
     return Encoded(sequences, array("windows"), described["num_cut"], tuple(described["notes"]))

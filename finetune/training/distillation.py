@@ -393,7 +393,7 @@ class DistillationRun(TrainingRun):
         subwords = self.distillable.per_subword
         same = len(own) == len(other) and all(
             (getattr(own, name) == getattr(other, name)).all()
-            for name in ("example", "first_word", "num_words")
+            for name in ("example", "part", "num_words")
         )
         if subwords or not same or len(own) != len(set(own.example.tolist())):
             what = "--label-subwords all and --word-score" if subwords else "long examples"

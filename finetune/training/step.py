@@ -236,7 +236,7 @@ def _collected(
     Returns:
         The vectors [N, H], the rows of each micro-batch of this process, and the sequences.
     """
-    keys = [key for batch in batches for key in zip(batch.example, batch.first_word, strict=True)]
+    keys = [key for batch in batches for key in zip(batch.example, batch.part, strict=True)]
     vectors = torch.cat(list(parts))
     targets = {
         name: torch.cat([batch.targets[name] for batch in batches]) for name in batches[0].targets
@@ -252,11 +252,11 @@ def _collected(
     order = sorted(range(len(keys)), key=keys.__getitem__)
     index = to_device(torch.tensor(order), vectors.device)
     targets = {name: rows.index_select(0, index) for name, rows in targets.items()}
-    example, first_word = zip(*(keys[row] for row in order), strict=True)
+    examples, of_examples = zip(*(keys[row] for row in order), strict=True)
     rank = {row: position for position, row in enumerate(order)}
     places = []
     for part in parts if own else []:
         places.append([rank[first + row] for row in range(len(part))])
         first += len(part)
-    sequences = Sequences(example, first_word, targets)
+    sequences = Sequences(examples, of_examples, targets)
     return vectors.index_select(0, index), places or [[] for _ in parts], sequences

@@ -227,7 +227,7 @@ def test_masked_views(place: Path, family: str) -> None:
     seen: set[tuple[int, ...]] = set()
     for seed in range(20):
         views = sequences_of_epoch(task, whole, 1, seed)
-        assert [view.first_word for view in views] == [0, 1] * len(whole)
+        assert [view.part for view in views] == [0, 1] * len(whole)
         for one, other in zip(views[::2], views[1::2], strict=True):
             at = other.input_ids.index(mask)
             after = len(other.input_ids) - at - 1
@@ -273,10 +273,10 @@ def test_the_vector_of_a_template_is_subtracted(place: Path) -> None:
     vectors = torch.randn(len(views), 8, dtype=torch.float64)
 
     def loss(bias: torch.Tensor) -> float:
-        moved = vectors + bias[[view.first_word for view in views]]
+        moved = vectors + bias[[view.part for view in views]]
         sequences = finetune.types.Sequences(
             tuple(view.example for view in views),
-            tuple(view.first_word for view in views),
+            tuple(view.part for view in views),
             task.collate(views),
         )
         return float(task.capability(CoupledLoss).loss(None, moved, sequences)[0])

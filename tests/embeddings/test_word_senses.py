@@ -16,7 +16,7 @@ from finetune.embeddings.evaluation.word_senses import (
     choose_prior,
     vote_in_documents,
 )
-from finetune.evaluation.compare import compare_systems
+from finetune.evaluation.compare import ComparisonOptions, compare_systems
 from finetune.evaluation.metrics import scores
 from finetune.evaluation.pairs import pair
 from finetune.evaluation.runs import score_predictions
@@ -64,12 +64,13 @@ def test_files_of_keys_and_of_predictions(tmp_path: Path) -> None:
     ]
     lines = write_jsonl(tmp_path / "system.jsonl", rows)
     assert score_predictions(lines, str(gold)) == pytest.approx(expected)
-    result = compare_systems(str(lines), str(keys), gold=str(gold), resamples=50)
+    result = compare_systems(
+        str(lines), str(keys), options=ComparisonOptions(gold=str(gold), resamples=50)
+    )
     assert (result.metric, result.unit, result.result.num_units) == ("f1", "target", 3)
     assert result.result.difference.value == 0
-    of_nouns = compare_systems(
-        str(lines), str(keys), gold=str(gold), metric="f1_pos:NOUN", resamples=50
-    )
+    nouns = ComparisonOptions(gold=str(gold), metric="f1_pos:NOUN", resamples=50)
+    of_nouns = compare_systems(str(lines), str(keys), options=nouns)
     assert of_nouns.result.first.value == pytest.approx(2 / 3)  # one of two answered, correctly
     with pytest.raises(UserError, match="is not in"):
         score_predictions(

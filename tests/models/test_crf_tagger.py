@@ -25,7 +25,7 @@ from finetune.tasks import load_task
 from finetune.tasks.crf import chain_loss, chain_targets
 from finetune.tasks.decoding import TagDecoder
 from finetune.training.optimizer import parameter_groups
-from finetune.types import IGNORED, Batch, Encoding, Partial, TokenExample
+from finetune.types import IGNORED, Batch, Encoding, TokenExample
 from tests import small_data as data
 from tests import tiny
 from tests.models.parity import CLOSE, encodings
@@ -298,8 +298,7 @@ def decoded(
     decoder = TagDecoder(labels=("O", "B-A", "I-A"), scheme="BIO")
     lengths = batch.word_lengths.numpy()
     values = decoder.windows(emissions, batch.num_words, lengths, (start, end, pairs))
-    parts = zip(batch.example, batch.first_word, values, strict=True)
-    partials = [Partial(*part) for part in parts][rows]
+    partials = batch.partials(values)[rows]
     example = TokenExample(0, ("a",) * sum(batch.num_words[rows]))
     found = decoder.finish(example, partials)
     return [decoder.labels.index(tag) for tag in found.tags], found.scores

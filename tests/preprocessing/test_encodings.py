@@ -30,7 +30,7 @@ def encoding(draw: st.DrawFn) -> Encoding:
 
 
 def same(found: Encoding, expected: Encoding) -> None:
-    for name in ("example", "input_ids", "word_starts", "first_word", "target"):
+    for name in ("example", "input_ids", "word_starts", "part", "target"):
         assert getattr(found, name) == getattr(expected, name), name
     nothing = [0] * len(expected.input_ids)
     assert (found.segment_ids or nothing) == (expected.segment_ids or nothing)

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForMaskedLM, BertForPreTraining, pipeline
 
 from finetune.config.tasks import ClassifyConfig
-from finetune.evaluation.compare import compare_systems
+from finetune.evaluation.compare import ComparisonOptions, compare_systems
 from finetune.evaluation.error_analysis import analyze
 from finetune.evaluation.runs import score_predictions
 from finetune.inference.predictor import Predictor
@@ -76,7 +76,7 @@ def test_analysis_comparison_and_report(run: Path) -> None:
         )
     by_kind = {row["read as"]: row["accuracy"] for row in found.tables["read as"]}
     assert by_kind["kept"] > by_kind["random"], "a kept subword can be read off"
-    compared = compare_systems(str(run), str(run), metric="mlm_loss")
+    compared = compare_systems(str(run), str(run), options=ComparisonOptions(metric="mlm_loss"))
     assert compared.result.difference.value == 0
     (run / "environment.json").write_text("{}")
     write_run_report(run)

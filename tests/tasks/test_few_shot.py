@@ -123,7 +123,7 @@ def test_pairs_and_loss(place: Path) -> None:
     rows = np.array([5, 0, 17])
     taken = sequences_of_epoch(task, encoded, 1, 0, rows)
     assert taken.example.tolist() == [5, 5, 5, 0, 0, 0, 17, 17, 17]
-    assert taken.first_word.tolist() == [0, 1, 2] * 3
+    assert taken.part.tolist() == [0, 1, 2] * 3
     ids = [encoding.input_ids for encoding in encoded]
     labels = {tuple(own): example.label for own, example in zip(ids, train, strict=True)}
     for row, (anchor, positive, negative) in zip(rows, _threes(taken), strict=True):

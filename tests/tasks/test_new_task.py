@@ -131,12 +131,12 @@ class ChoiceTask(Task):
 
     def decode(self, logits: Scores, batch: Batch) -> list[Partial]:
         rows = logits.vectors[:, 0].cpu().numpy()
-        return [Partial(*item) for item in zip(batch.example, batch.first_word, rows, strict=True)]
+        return batch.partials(rows)
 
     def finish(
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> TextPrediction:
-        scores = [each.values for each in sorted(partials, key=attrgetter("first_word"))]
+        scores = [each.values for each in sorted(partials, key=attrgetter("part"))]
         return TextPrediction(example.id, example.text.split("|")[int(np.argmax(scores))])
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:

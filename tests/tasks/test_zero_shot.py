@@ -87,7 +87,7 @@ def test_windows_of_a_hypothesis_are_averaged(tmp_path: Path):
     task = finetune.load(folder, labels="a,b").task
     encoded = task.encode([TextExample(0, TEXTS[3] * 2)])
     assert encoded.num_windows.tolist() == [len(encoded.sequences)] and len(encoded.sequences) >= 4
-    assert sorted(encoded.sequences.first_word) == list(range(len(encoded.sequences)))
+    assert sorted(encoded.sequences.part) == list(range(len(encoded.sequences)))
     assert sum(whole.scores.values()) == pytest.approx(1)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import finetune
 from finetune.cli.main import main
-from finetune.evaluation.compare import compare_systems
+from finetune.evaluation.compare import ComparisonOptions, compare_systems
 from finetune.types import CustomMetricError
 from tests import small_data
 from tests.tiny import save_tiny_checkpoint
@@ -120,10 +120,10 @@ def test_own_metrics_of_a_file_train_compare_and_report(place: Path, tmp_path: P
     assert "accuracy_of_mine" in (run.folder / "report.html").read_text()
     other = train(place, tmp_path / "b", seed=2, steps=1)
     sides = str(run.folder), str(other.folder)
-    plain = compare_systems(*sides, metric="accuracy", resamples=200)
-    own = compare_systems(*sides, metric=names[0], resamples=200)
+    plain = compare_systems(*sides, options=ComparisonOptions(metric="accuracy", resamples=200))
+    own = compare_systems(*sides, options=ComparisonOptions(metric=names[0], resamples=200))
     assert own.result == plain.result and own.metric == "accuracy_of_mine"
-    lower = compare_systems(*sides, metric=names[1], resamples=50)
+    lower = compare_systems(*sides, options=ComparisonOptions(metric=names[1], resamples=50))
     assert lower.lower_is_better
     assert lower.result.difference.value == pytest.approx(-plain.result.difference.value)
 

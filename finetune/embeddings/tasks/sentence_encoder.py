@@ -1,7 +1,7 @@
 """Sentence encoders: vectors of texts, trained without labels, with pairs, or with scores of pairs.
 
 A sequence is one text, so that a pair has two and a pair with a hard negative three, numbered by
-``first_word``. Losses contrast the vectors of all sequences of an optimizer batch
+``part``. Losses contrast the vectors of all sequences of an optimizer batch
 (``sentence_losses``).
 """
 
@@ -209,7 +209,7 @@ class SentenceTask(Task):
             return self._conditioned(sequences, seed, epoch)
         views = []
         for view in sequences:
-            other = replace(view, first_word=1)
+            other = replace(view, part=1)
             if objective == "mirror":
                 other = self._masked(other, random.Random(f"{seed}/{epoch}/{view.example}"))
             elif objective == "prompt":
@@ -219,7 +219,7 @@ class SentenceTask(Task):
             views += [view, other]
         if objective == "prompt":
             alone = self._encoding(TEMPLATE_ALONE, 0, [], 0.0)
-            views += [alone, self._in_second_template(replace(alone, first_word=1), [])]
+            views += [alone, self._in_second_template(replace(alone, part=1), [])]
         return Encodings.of(views)
 
     def _conditioned(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
@@ -237,11 +237,11 @@ class SentenceTask(Task):
             if len(text.input_ids) > longest
             else text
             for text in sequences
-            if text.first_word
+            if text.part
         ]
         pairs = []
         masked = masking.apply(Encodings.of(seconds), seed, epoch)
-        firsts = (text for text in sequences if not text.first_word)
+        firsts = (text for text in sequences if not text.part)
         for first, second in zip(firsts, masked, strict=True):
             ids = [*first.input_ids, *second.input_ids]
             segments = first.segment_ids and first.segment_ids[:1] * len(ids)
@@ -333,7 +333,7 @@ class SentenceTask(Task):
         objective, temperature = self.record.config.objective, self.record.temperature
         rows: dict[int, list[int]] = {0: [], 1: [], 2: []}
         alone: dict[int, int] = {}
-        for row, key in enumerate(zip(sequences.example, sequences.first_word, strict=True)):
+        for row, key in enumerate(zip(sequences.example, sequences.part, strict=True)):
             if key[0] == TEMPLATE_ALONE:
                 alone.setdefault(key[1], row)  # each process has one
             else:
@@ -366,16 +366,14 @@ class SentenceTask(Task):
         vectors, weights = logits.vectors.cpu().numpy(), logits.classifier.cpu().double().numpy()
         return [
             Partial(example, number, (vector, weights))
-            for example, number, vector in zip(
-                batch.example, batch.first_word, vectors, strict=True
-            )
+            for example, number, vector in zip(batch.example, batch.part, vectors, strict=True)
         ]
 
     def finish(
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> SentencePrediction:
         """Return the vectors, and for a pair its label or its cosine."""
-        parts = sorted(partials, key=lambda partial: partial.first_word)[:2]
+        parts = sorted(partials, key=lambda partial: partial.part)[:2]
         vectors = np.stack([part.values[0] for part in parts])
         if example.pair is None:
             return SentencePrediction(example.id, vectors)

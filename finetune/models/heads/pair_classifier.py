@@ -200,8 +200,8 @@ class PairClassifier(CustomModel):
 def separate_texts(batch: Batch, parts: int = 1) -> Batch:
     """Return a batch whose sequences are the texts of the pairs of a batch, in order.
 
-    A text has ``parts`` "words". The texts of a pair are told apart by ``first_word``, which is 0
-    and 1, so that their dropout differs.
+    A text has ``parts`` "words". The texts of a pair are told apart by ``part``, which is 0 and
+    1, so that their dropout differs.
     """
     starts, lengths = batch.words[::parts], batch.word_lengths.unflatten(0, (-1, parts)).sum(1)
     on_host = (batch.host or batch).word_lengths.unflatten(0, (-1, parts)).sum(1).tolist()
@@ -215,7 +215,7 @@ def separate_texts(batch: Batch, parts: int = 1) -> Batch:
         words_cu=torch.arange(len(starts) + 1, device=starts.device),
         lengths=tuple(on_host),
         example=tuple(number for number in batch.example for _ in range(2)),
-        first_word=(0, 1) * len(batch.example),
+        part=(0, 1) * len(batch.example),
         num_words=(1,) * len(starts),
         targets={},
         host=None,
