@@ -5,17 +5,25 @@ from __future__ import annotations
 import functools
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 
-from finetune.models.encoder import ABOVE, Encoder
-from finetune.models.loading import copy_tokenizer, load_whole, model_license, quiet, require_finite
+from finetune.models.encoder import ABOVE, Batching, Encoder, remove_pooler
+from finetune.models.loading import (
+    copy_tokenizer,
+    load_config,
+    load_weights,
+    load_whole,
+    model_license,
+    quiet,
+    require_finite,
+)
 from finetune.runtime.hub import create_repository, upload_folder
 from finetune.types import Batch, LabelSet, UserError
 
@@ -152,6 +160,59 @@ class CustomModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_h
             super().save_pretrained(folder, **options)
         if options.get("is_main_process", True):
             copy_tokenizer(Path(str(self.encoder.model.name_or_path)), Path(folder))
+
+
+class EncoderModel(CustomModel):
+    """A ``CustomModel`` with a base model of transformers, ``model``, and layers above it.
+
+    A subclass adds the layers in ``__init__`` and then calls ``post_init``. Its ``config_class`` is
+    an ``EncoderModelConfig``.
+    """
+
+    base_model_prefix = "model"
+    encoder_prefix = "model."
+
+    def __init__(
+        self, config: Any, batching: Batching = "auto", model: PreTrainedModel | None = None
+    ) -> None:
+        super().__init__(config)
+        config.require_legal()
+        auto_class: Any = AutoModel
+        self.model = auto_class.from_config(config.encoder) if model is None else model
+        remove_pooler(self.model)
+        self.__dict__["encoder"] = Encoder(self.model, batching)
+
+    @classmethod
+    def _on_pretrained(
+        cls,
+        name: str | Path,
+        labels: Sequence[str],
+        batching: Batching,
+        options: Mapping[str, Any],
+        **settings: Any,
+    ) -> Any:
+        """Make a model to train on a pretrained encoder; ``settings`` are its configuration's."""
+        name = str(name)
+        inner = load_config(name, **options)
+        names = LabelSet(labels)
+        config_class: Any = cls.config_class
+        config = config_class(
+            encoder=inner,
+            id2label=dict(enumerate(names)),
+            label2id={name: index for index, name in enumerate(names)},
+            **settings,
+        )
+        config.require_legal()
+        config.encoder.name_or_path = ""  # the checkpoint's, as its architectures
+        config.encoder.architectures = None
+        model = load_weights(AutoModel, name, inner, **options)
+        require_library_model(name, model)
+        return cls(config, batching, model)
+
+    @property
+    def labels(self) -> LabelSet:
+        """The labels, in the order of the classes; without none."""
+        return labels_of(self.config)
 
 
 def save_module(module: nn.Module, path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import importlib
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import AutoConfig, PreTrainedConfig
 
@@ -39,7 +39,27 @@ class CrfTaggerConfig(PreTrainedConfig):
         super().__init__(**more)
 
 
-class SpanClassifierConfig(PreTrainedConfig):
+class EncoderModelConfig(PreTrainedConfig):
+    """A configuration with that of an ``encoder`` inside; ``head_module`` defines the model."""
+
+    sub_configs = {"encoder": AutoConfig}  # noqa: RUF012 (transformers' own attribute)
+    head_module: ClassVar[str]
+
+    encoder: PreTrainedConfig | dict[str, Any] | None = None
+
+    def __post_init__(self, **more: Any) -> None:
+        """Embed a copy of the encoder's configuration, whose attention the base class resets."""
+        importlib.import_module(self.head_module)  # registers the model
+        self.encoder = _embedded(self.encoder)
+        super().__post_init__(**more)  # type: ignore[no-untyped-call]
+
+    def require_legal(self) -> None:
+        """Raise ``UserError`` if the settings are incomplete, or not legal together."""
+        if self.encoder is None:
+            raise UserError(f"a {self.model_type} configuration needs its encoder's configuration")
+
+
+class SpanClassifierConfig(EncoderModelConfig):
     """The configuration of a ``SpanClassifier``, with that of its ``encoder`` inside.
 
     Attributes:
@@ -54,9 +74,8 @@ class SpanClassifierConfig(PreTrainedConfig):
     """
 
     model_type = "span-ner"
-    sub_configs = {"encoder": AutoConfig}  # noqa: RUF012 (transformers' own attribute)
+    head_module = "finetune.models.heads.span_classifier"
 
-    encoder: PreTrainedConfig | dict[str, Any] | None = None
     representation: str = "boundary"
     word_vectors: str = "first"
     max_width: int | None = None
@@ -66,16 +85,9 @@ class SpanClassifierConfig(PreTrainedConfig):
     thresholds: dict[str, float] = field(default_factory=dict)
     decoding: str = "nested"
 
-    def __post_init__(self, **more: Any) -> None:
-        """Embed a copy of the encoder's configuration, whose attention the base class resets."""
-        importlib.import_module("finetune.models.heads.span_classifier")  # registers the model
-        self.encoder = _embedded(self.encoder)
-        super().__post_init__(**more)  # type: ignore[no-untyped-call]
-
     def require_legal(self) -> None:
         """Raise ``UserError`` if the settings are incomplete, or not legal together."""
-        if self.encoder is None:
-            raise UserError("a span-ner configuration needs its encoder's configuration")
+        super().require_legal()
         settings = {
             "representation": REPRESENTATIONS,
             "word_vectors": WORD_VECTORS,
@@ -96,7 +108,7 @@ class SpanClassifierConfig(PreTrainedConfig):
             raise UserError("span NER needs at least one label")
 
 
-class PairClassifierConfig(PreTrainedConfig):
+class PairClassifierConfig(EncoderModelConfig):
     """The configuration of a ``PairClassifier``, with the configuration of its ``encoder`` inside.
 
     Attributes:
@@ -107,26 +119,16 @@ class PairClassifierConfig(PreTrainedConfig):
     """
 
     model_type = "pair-classifier"
-    sub_configs = {"encoder": AutoConfig}  # noqa: RUF012 (transformers' own attribute)
+    head_module = "finetune.models.heads.pair_classifier"
 
-    encoder: PreTrainedConfig | dict[str, Any] | None = None
     kind: str = "bi"
     num_codes: int = 16
     dropout: float = 0.0
     marked_words: bool = False
 
-    def __post_init__(self, **more: Any) -> None:
-        """Embed a copy of the encoder's configuration, whose attention the base class resets."""
-        importlib.import_module("finetune.models.heads.pair_classifier")  # registers the model
-        self.encoder = _embedded(self.encoder)
-        super().__post_init__(**more)  # type: ignore[no-untyped-call]
-
     def require_legal(self) -> None:
         """Raise ``UserError`` if the settings are incomplete or not legal."""
-        if self.encoder is None:
-            raise UserError(
-                "a pair-classifier configuration needs the configuration of its encoder"
-            )
+        super().require_legal()
         legal = ("cross", "bi") if self.marked_words else ("bi", "poly")
         if self.kind not in legal:
             raise UserError(f"kind {self.kind!r} is not one of {', '.join(legal)}.")
@@ -134,7 +136,7 @@ class PairClassifierConfig(PreTrainedConfig):
             raise UserError(f"num_codes must be 1 or more, not {self.num_codes}")
 
 
-class RelationClassifierConfig(PreTrainedConfig):
+class RelationClassifierConfig(EncoderModelConfig):
     """The configuration of a ``RelationClassifier``, with that of its ``encoder`` inside.
 
     Attributes:
@@ -144,22 +146,10 @@ class RelationClassifierConfig(PreTrainedConfig):
     """
 
     model_type = "relation-classifier"
-    sub_configs = {"encoder": AutoConfig}  # noqa: RUF012 (transformers' own attribute)
+    head_module = "finetune.models.heads.relation_classifier"
 
-    encoder: PreTrainedConfig | dict[str, Any] | None = None
     subject_id: int = 0
     dropout: float = 0.1
-
-    def __post_init__(self, **more: Any) -> None:
-        """Embed a copy of the encoder's configuration, whose attention the base class resets."""
-        importlib.import_module("finetune.models.heads.relation_classifier")  # registers the model
-        self.encoder = _embedded(self.encoder)
-        super().__post_init__(**more)  # type: ignore[no-untyped-call]
-
-    def require_legal(self) -> None:
-        """Raise ``UserError`` if the settings are incomplete."""
-        if self.encoder is None:
-            raise UserError("a relation-classifier configuration needs its encoder's configuration")
 
 
 AutoConfig.register(CrfTaggerConfig.model_type, CrfTaggerConfig, exist_ok=True)

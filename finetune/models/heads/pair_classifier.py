@@ -17,15 +17,14 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from finetune.models.dropout import keyed_dropout
-from finetune.models.encoder import Batching, Encoder, remove_pooler
-from finetune.models.heads.base import CustomModel, labels_of, require_library_model
+from finetune.models.encoder import Batching
+from finetune.models.heads.base import EncoderModel
 from finetune.models.heads.configurations import PairClassifierConfig
 from finetune.models.heads.sentence_encoder import pool
-from finetune.models.loading import load_config, load_weights
-from finetune.types import Batch, LabelSet
+from finetune.types import Batch
 
 
-class PairClassifier(CustomModel):
+class PairClassifier(EncoderModel):
     """Logits of C classes for each of N pairs of texts, softmax(W [u; v; |u - v|]).
 
     v is the mean of the last hidden states of the second text. With a bi-encoder u is the mean of
@@ -53,9 +52,7 @@ class PairClassifier(CustomModel):
     """
 
     config_class = PairClassifierConfig
-    base_model_prefix = "model"
     config: PairClassifierConfig
-    encoder_prefix = "model."
 
     def __init__(
         self,
@@ -63,18 +60,13 @@ class PairClassifier(CustomModel):
         batching: Batching = "auto",
         model: PreTrainedModel | None = None,
     ) -> None:
-        super().__init__(config)
-        config.require_legal()
-        auto_class: Any = AutoModel
-        self.model = auto_class.from_config(config.encoder) if model is None else model
-        remove_pooler(self.model)
+        super().__init__(config, batching, model)
         width = self.model.config.hidden_size
         # small at first (post_init): codes attend almost evenly, as the mean of a bi-encoder does
         self.codes = nn.Embedding(config.num_codes, width) if config.kind == "poly" else None
         self.dropout = nn.Dropout(config.dropout)
         features = 4 if config.marked_words else 3
         self.classifier = nn.Linear(features * width, len(self.labels))
-        self.__dict__["encoder"] = Encoder(self.model, batching)
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
@@ -114,23 +106,17 @@ class PairClassifier(CustomModel):
                 name, *inputs, batching=batching, **options
             )
             return trained
-        name = str(name)
-        inner = load_config(name, **options)
-        names = LabelSet(labels)
-        config = PairClassifierConfig(
-            encoder=inner,
+        made: PairClassifier = cls._on_pretrained(
+            name,
+            labels,
+            batching,
+            options,
             kind=kind,
             num_codes=num_codes,
             dropout=dropout,
             marked_words=marked_words,
-            id2label=dict(enumerate(names)),
-            label2id={n: i for i, n in enumerate(names)},
         )
-        embedded: Any = config.encoder
-        embedded.name_or_path, embedded.architectures = "", None  # they describe the checkpoint
-        model = load_weights(AutoModel, name, inner, **options)
-        require_library_model(name, model)
-        return cls(config, batching, model)
+        return made
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [N, C] for a batch of N pairs."""
@@ -190,11 +176,6 @@ class PairClassifier(CustomModel):
             features.append(first * candidates)
         logits: Tensor = self.classifier(self.dropout(torch.cat(features, dim=-1)))
         return logits
-
-    @property
-    def labels(self) -> LabelSet:
-        """The labels, in the order of the classes."""
-        return labels_of(self.config)
 
 
 def separate_texts(batch: Batch, parts: int = 1) -> Batch:

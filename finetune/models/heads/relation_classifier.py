@@ -16,14 +16,13 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from finetune.models.dropout import keyed_dropout
-from finetune.models.encoder import Batching, Encoder, remove_pooler
-from finetune.models.heads.base import CustomModel, labels_of, require_library_model
+from finetune.models.encoder import Batching
+from finetune.models.heads.base import EncoderModel
 from finetune.models.heads.configurations import RelationClassifierConfig
-from finetune.models.loading import load_config, load_weights
-from finetune.types import Batch, LabelSet
+from finetune.types import Batch
 
 
-class RelationClassifier(CustomModel):
+class RelationClassifier(EncoderModel):
     """Logits of no relation and C labels for each of N pairs of spans, W [h_subject; h_object].
 
     ``from_pretrained`` loads a trained model; with ``labels`` it makes one to train. A sequence
@@ -40,9 +39,7 @@ class RelationClassifier(CustomModel):
     """
 
     config_class = RelationClassifierConfig
-    base_model_prefix = "model"
     config: RelationClassifierConfig
-    encoder_prefix = "model."
 
     def __init__(
         self,
@@ -50,14 +47,9 @@ class RelationClassifier(CustomModel):
         batching: Batching = "auto",
         model: PreTrainedModel | None = None,
     ) -> None:
-        super().__init__(config)
-        config.require_legal()
-        auto_class: Any = AutoModel
-        self.model = auto_class.from_config(config.encoder) if model is None else model
-        remove_pooler(self.model)
+        super().__init__(config, batching, model)
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(2 * self.model.config.hidden_size, len(self.labels) + 1)
-        self.__dict__["encoder"] = Encoder(self.model, batching)
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
@@ -93,21 +85,15 @@ class RelationClassifier(CustomModel):
                 name, *inputs, batching=batching, **options
             )
             return trained
-        name = str(name)
-        inner = load_config(name, **options)
-        names = LabelSet(labels)
-        config = RelationClassifierConfig(
-            encoder=inner,
+        made: RelationClassifier = cls._on_pretrained(
+            name,
+            labels,
+            batching,
+            options,
             subject_id=subject_id,
             dropout=dropout,
-            id2label=dict(enumerate(names)),
-            label2id={n: i for i, n in enumerate(names)},
         )
-        embedded: Any = config.encoder
-        embedded.name_or_path, embedded.architectures = "", None  # they describe the checkpoint
-        model = load_weights(AutoModel, name, inner, **options)
-        require_library_model(name, model)
-        return cls(config, batching, model)
+        return made
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [N, 1 + C] of a batch of N pairs; class 0 is no relation."""
@@ -118,11 +104,6 @@ class RelationClassifier(CustomModel):
         with keyed_dropout(batch, batch.cu_seqlens[:-1]):
             logits: Tensor = self.classifier(self.dropout(hidden[markers].flatten(1)))
         return logits
-
-    @property
-    def labels(self) -> LabelSet:
-        """The labels, without none, in the order of the classes."""
-        return labels_of(self.config)
 
 
 AutoModel.register(RelationClassifierConfig, RelationClassifier, exist_ok=True)

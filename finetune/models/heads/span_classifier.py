@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from finetune.models.dropout import keyed_dropout
-from finetune.models.encoder import Batching, Encoder, remove_pooler
-from finetune.models.heads.base import CustomModel, labels_of, require_library_model
+from finetune.models.encoder import Batching
+from finetune.models.heads.base import EncoderModel
 from finetune.models.heads.configurations import SpanClassifierConfig
 from finetune.models.heads.span_scorers import (
     BIAFFINE_WIDTH,
@@ -26,15 +26,14 @@ from finetune.models.heads.span_scorers import (
     SpanLayout,
     word_vectors,
 )
-from finetune.models.loading import load_config, load_weights
-from finetune.types import Batch, LabelSet
+from finetune.types import Batch
 
 PRIOR = 0.01
 """The probability that a new scorer gives to all types of a candidate together. Otherwise training
 first has to learn that most candidates have no type (Lin et al., 2017)."""
 
 
-class SpanClassifier(CustomModel):
+class SpanClassifier(EncoderModel):
     """Scores of C classes for each of S candidate spans of words.
 
     ``from_pretrained`` loads a trained model; with ``labels`` it makes one to train.
@@ -50,10 +49,8 @@ class SpanClassifier(CustomModel):
     """
 
     config_class = SpanClassifierConfig
-    base_model_prefix = "model"
     head_lr_factor: ClassVar[float] = 10.0
     config: SpanClassifierConfig
-    encoder_prefix = "model."
 
     def __init__(
         self,
@@ -61,11 +58,7 @@ class SpanClassifier(CustomModel):
         batching: Batching = "auto",
         model: PreTrainedModel | None = None,
     ) -> None:
-        super().__init__(config)
-        config.require_legal()
-        auto_class: Any = AutoModel
-        self.model = auto_class.from_config(config.encoder) if model is None else model
-        remove_pooler(self.model)
+        super().__init__(config, batching, model)
         self.dropout = nn.Dropout(config.dropout)
         width = self.model.config.hidden_size
         num_classes = len(self.labels) + (not config.multi_label)
@@ -83,7 +76,6 @@ class SpanClassifier(CustomModel):
                 config.max_width,
                 config.dropout,
             )
-        self.__dict__["encoder"] = Encoder(self.model, batching)
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
@@ -127,27 +119,19 @@ class SpanClassifier(CustomModel):
                 name, *inputs, batching=batching, **options
             )
             return trained
-        name = str(name)
-        inner = load_config(name, **options)
-        names = LabelSet(labels)
-        config = SpanClassifierConfig(
-            encoder=inner,
+        ner: SpanClassifier = cls._on_pretrained(
+            name,
+            labels,
+            batching,
+            options,
             representation=representation,
             word_vectors=word_vectors,
             max_width=max_width,
             multi_label=multi_label,
             decoding=decoding,
-            id2label=dict(enumerate(names)),
-            label2id={n: i for i, n in enumerate(names)},
         )
-        config.require_legal()
-        embedded: Any = config.encoder
-        embedded.name_or_path, embedded.architectures = "", None  # they describe the checkpoint
-        model = load_weights(AutoModel, name, inner, **options)
-        require_library_model(name, model)
-        ner = cls(config, batching, model)
         with torch.no_grad():
-            ner.scorer.bias.fill_(math.log(PRIOR / len(names)))
+            ner.scorer.bias.fill_(math.log(PRIOR / len(ner.labels)))
             if not multi_label:
                 ner.scorer.bias[0] = 0.0
         return ner
@@ -163,11 +147,6 @@ class SpanClassifier(CustomModel):
             words = self.dropout(word_vectors(hidden, batch, self.config.word_vectors))  # [W, H]
             scores: Tensor = self.scorer(words, SpanLayout(batch, self.config.max_width))
         return scores
-
-    @property
-    def labels(self) -> LabelSet:
-        """The types, without none, in the order of the classes."""
-        return labels_of(self.config)
 
 
 AutoModel.register(SpanClassifierConfig, SpanClassifier, exist_ok=True)
