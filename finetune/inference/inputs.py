@@ -33,4 +33,4 @@ def read_inputs(
     Raises:
         DataError: If a row cannot be read; the message names file and line.
     """
-    return task.record.inputs.read(source, columns, encoding, rows)
+    return task.record.inputs.read(source, columns=columns, encoding=encoding, rows=rows)

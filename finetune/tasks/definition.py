@@ -21,21 +21,6 @@ from finetune.tasks.base import Task, TaskRecord
 from finetune.types import TextExample, UserError, quantity
 
 
-def as_they_are(config: Any, data: Dataset) -> Dataset:
-    """Return data that a task reads as they are."""
-    return data
-
-
-def no_notes(record: Any, data: Dataset) -> list[str]:
-    """Return no notes on how settings and data fit together."""
-    return []
-
-
-def complete(task: Task, data: Dataset) -> Dataset:
-    """Return the data of a task that adds nothing to them."""
-    return data
-
-
 @dataclass(frozen=True, kw_only=True)
 class TaskDefinition:
     """How settings and data make a task; ``registry.TASKS`` names it.
@@ -53,11 +38,11 @@ class TaskDefinition:
     """Derive the record's fields from the training data: ``labels`` and those it adds."""
     gold: Callable[[Any], Any]
     """Return the gold of an example, None if it has none."""
-    prepare: Callable[[Any, Dataset], Dataset] = as_they_are
+    prepare: Callable[[Any, Dataset], Dataset] = lambda config, data: data
     """Convert labels for the task; drop rows without gold and count them in the notes."""
-    notes: Callable[[Any, Dataset], list[str]] = no_notes
+    notes: Callable[[Any, Dataset], list[str]] = lambda record, data: []
     """Return notes for the log on how the record and the data fit together."""
-    complete: Callable[[Task, Dataset], Dataset] = complete
+    complete: Callable[[Task, Dataset], Dataset] = lambda task, data: data
     """Check the data with the task, and add what scores need."""
     skipped_checks: Collection[str] = ()
     """The data checks that do not apply."""

@@ -14,8 +14,6 @@ from finetune.preprocessing.context import DocumentContext
 from finetune.preprocessing.inputs import Input, as_example, check_pair
 from finetune.types import Example, TextExample, UserError
 
-Rows = dict[int, Mapping[str, Any]]
-
 
 @dataclass(frozen=True)
 class Inputs(ABC):
@@ -32,14 +30,8 @@ class Inputs(ABC):
         return ()
 
     @abstractmethod
-    def read(
-        self,
-        source: str | Path | Table,
-        columns: Mapping[str, str] | None,
-        encoding: str,
-        rows: Rows | None,
-    ) -> Iterator[Example]:
-        """Stream examples (``finetune.inference.inputs.read_inputs``)."""
+    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
+        """Stream examples; ``options`` are as in ``finetune.inference.inputs.read_inputs``."""
 
     @abstractmethod
     def example(self, index: int, item: Input, where: str = "") -> Example:
@@ -61,23 +53,15 @@ class TextInputs(Inputs):
             return ()
         return ("text",) if self.pairs is False else ("text", "text_pair")
 
-    def read(
-        self,
-        source: str | Path | Table,
-        columns: Mapping[str, str] | None,
-        encoding: str,
-        rows: Rows | None,
-    ) -> Iterator[Example]:
+    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
         """Stream texts, without their labels."""
         return read_text_file(
             source,
-            columns=columns,
             usual_columns=self.usual_columns,
             pair=self.pairs,
             labels=False,
-            encoding=encoding,
             targets=self.marked,
-            rows=rows,
+            **options,
         )
 
     def example(self, index: int, item: Input, where: str = "") -> Example:
@@ -109,21 +93,10 @@ class WordInputs(Inputs):
         """The keys of an example in a request to a server."""
         return () if self.relations else ("text", "words")
 
-    def read(
-        self,
-        source: str | Path | Table,
-        columns: Mapping[str, str] | None,
-        encoding: str,
-        rows: Rows | None,
-    ) -> Iterator[Example]:
+    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
         """Stream sentences."""
         return read_token_file(
-            source,
-            columns=columns,
-            usual_columns=self.usual_columns,
-            encoding=encoding,
-            rows=rows,
-            relations=self.relations,
+            source, usual_columns=self.usual_columns, relations=self.relations, **options
         )
 
     def example(self, index: int, item: Input, where: str = "") -> Example:
