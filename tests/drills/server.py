@@ -22,7 +22,7 @@ import transformers
 from finetune import fit, load_task  # noqa: F401
 from finetune.annotation import label_errors  # noqa: F401
 from finetune.cli.main import main
-from finetune.training import seeds  # noqa: F401
+from finetune.training import repeated_runs  # noqa: F401
 
 
 def child(job: dict[str, Any], answers: int) -> None:
