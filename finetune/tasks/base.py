@@ -146,9 +146,12 @@ class Task(ABC):
     def head(self, folder: str | Path | None = None) -> Any:
         """Make a new model on the configured encoder, or load the model saved in a folder."""
 
-    @abstractmethod
     def loss(self, logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sum of the losses of a batch, and the number to divide it by."""
+        """Return the sum of the losses of a batch, and the number to divide it by.
+
+        A task whose loss is always a ``CoupledLoss`` leaves this method out.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def decode(self, logits: Any, batch: Batch) -> list[Partial]:

@@ -116,9 +116,6 @@ class ChoiceTask(Task):
         with self._pretrained() as start:
             return ChoiceHead.from_pretrained(labels=["score"], problem="regression", **start)
 
-    def loss(self, logits: Any, batch: Batch) -> Any:
-        raise AssertionError("the loss couples sequences")
-
     def _softmax(
         self, head: Any, vectors: torch.Tensor, sequences: Sequences
     ) -> tuple[torch.Tensor, torch.Tensor]:
