@@ -329,9 +329,9 @@ class TextPrediction:
 class TokenPrediction:
     """A tag and its probability for every word.
 
-    ``spans`` are those that the tags encode (None if they encode none, as in POS); ``offsets`` and
-    ``text`` are set for raw text. ``log_probabilities`` of all tags, a numpy array [W, C], are kept
-    on request only, and are not part of the record.
+    The tags encode ``spans`` (None without spans, as in POS); ``offsets`` and ``text`` are set for
+    raw text. ``log_probabilities`` of all tags, a numpy array [W, C], are kept on request only, and
+    are not part of the record.
     """
 
     id: int

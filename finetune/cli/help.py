@@ -76,7 +76,7 @@ class Option(NamedTuple):
 
 
 def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
-    """Return the options of a command, its own before those of the classes it derives from.
+    """Return the options of a command, its own before inherited ones.
 
     Args:
         kind: The dataclass of the command, or of settings.

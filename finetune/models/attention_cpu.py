@@ -114,7 +114,7 @@ def _softmax(scores: Tensor, bias: Tensor | None, size: int, scale: float) -> Te
 
 
 def _softmax_gradient(gradient: Tensor, weights: Tensor, scale: float) -> Tensor:
-    """Turn the gradient of the weights into that of the unscaled scores: [size * A, L, L]."""
+    """Turn the gradient of the weights into a gradient of the unscaled scores: [size * A, L, L]."""
     dtype = _softmax_dtype(weights)
     of_scores = torch._softmax_backward_data(gradient.to(dtype), weights.to(dtype), -1, dtype)
     return of_scores.mul_(scale).to(weights.dtype)

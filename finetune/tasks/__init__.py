@@ -188,9 +188,9 @@ def _record_text(task: Task) -> str:
 def model_folder(folder: str | Path) -> Path:
     """Return the folder of a saved model.
 
-    ``folder`` is that folder, a run folder with it in ``best``, or a hub id (``OWNER/NAME``, with
-    ``@REVISION`` if it is not ``main``), whose files are then downloaded unless they are cached.
-    The model is one of this toolkit, or one of transformers with a trained head.
+    ``folder`` holds the model, is a run folder with the model in ``best``, or is a hub id
+    (``OWNER/NAME``, with ``@REVISION`` if not ``main``), whose files are downloaded unless they are
+    cached. The model was saved by this toolkit, or by transformers with a trained head.
     """
     from finetune.tasks.model_config import architecture, has_trained_head
 

@@ -234,7 +234,7 @@ def open_run(
 
     Args:
         config: The settings of the run.
-        accelerator: The device and processes; by default those of this launch.
+        accelerator: The device and processes; by default of this launch.
         last: The checkpoint; by default ``last/`` in the folder.
 
     Raises:

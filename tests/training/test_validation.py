@@ -176,7 +176,7 @@ def test_seeds_and_report_without_validation_and_test(place: Path, tmp_path: Pat
     assert outcome.code == 0, outcome.err
     assert "no split with gold labels to score" in outcome.out
     assert (tmp_path / "seeds" / "report.html").is_file()
-    assert "that of the last step, 2." in (tmp_path / "seeds/seed-1/README.md").read_text()
+    assert "comes from the last step, 2." in (tmp_path / "seeds/seed-1/README.md").read_text()
     assert run("predict", tmp_path / "seeds" / "seed-2", "--text", "good film").code == 0
 
 
