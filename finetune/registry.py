@@ -107,7 +107,6 @@ COMMANDS = {
     "geometry": "finetune.embeddings.cli.geometry:Geometry",
     "map": "finetune.embeddings.cli.map:Map",
     "wsd": "finetune.embeddings.cli.wsd:Wsd",
-    "wic": "finetune.embeddings.cli.wic:Wic",
     "serve": "finetune.deployment.cli.serve:Serve",
     "export": "finetune.deployment.cli.export:Export",
     "score": "finetune.cli.score:Score",
@@ -121,6 +120,19 @@ COMMANDS = {
     "bench": "finetune.benchmark.cli:Bench",
 }
 """The commands that train no task. The order is the order in `finetune --help`."""
+
+FORMER_SPELLINGS = {
+    "wic": "finetune.embeddings.cli.former:current_spelling",
+    "wsd": "finetune.embeddings.cli.former:current_spelling",
+}
+"""What replaces the former spellings of a wing's commands, accepted for one release."""
+
+PREDICTORS = {
+    "wsd": "finetune.embeddings.cli.predict:predict_senses",
+    "similarity": "finetune.embeddings.cli.predict:predict_pairs",
+    "wic": "finetune.embeddings.cli.predict:predict_pairs",
+}
+"""What predicts with the runs of a wing's commands, by the `task` in their config.json."""
 
 FORMATS = {".xml": "finetune.embeddings.data.word_sense_files:read_sense_xml"}
 """The readers of data files of a wing by their suffix."""

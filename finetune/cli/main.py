@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tyro
@@ -43,10 +43,12 @@ COMMANDS = (*CONFIGS, *registry.COMMANDS)
 OLD_COMMANDS = {"analyse": "analyze"}
 """Former names of commands, accepted for one release."""
 
+SPELLINGS: Registry[Callable[..., tuple[str, list[str]]]] = Registry(registry.FORMER_SPELLINGS)
+"""What replaces former spellings of commands."""
+
 OLD_OPTIONS = {
     "--output": "--out",
     "--run-folder": "RUN",
-    "--senses": "RUN",
     **{flag(old): flag(new) for old, new in RENAMED.items()},
 }
 """Former names of options, accepted for one release; `RUN` is now a positional argument."""
@@ -182,6 +184,8 @@ def parse(arguments: Sequence[str]) -> Any:
         SystemExit: After help, or with 2 after tyro's message about wrong arguments.
     """
     name, *rest = arguments or ["help"]
+    if name in SPELLINGS:
+        name, rest = SPELLINGS[name](name, rest)
     if name in OLD_COMMANDS:
         show(f"note: {name} is now {OLD_COMMANDS[name]}.", error=True)
         name = OLD_COMMANDS[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging as python_logging
 import math
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import textwrap
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
+from finetune.config.tasks import flag
 from finetune.runtime.files import is_free
 from finetune.runtime.memory import is_out_of_memory
 from finetune.runtime.progress import terminal
@@ -263,6 +265,15 @@ def check_output(path: str, inputs: Iterable[Path] = (), suffixes: Iterable[str]
             raise UserError(f"--out {path} would overwrite the input {each}: name another file.")
     if suffixes:
         require_suffix(path, suffixes)
+
+
+def refuse_options(command: Any, used: Collection[str], subject: str) -> None:
+    """Raise UserError if an option is given that ``subject`` does not use."""
+    for field in dataclasses.fields(command):
+        made = field.default_factory
+        default = field.default if made is dataclasses.MISSING else made()
+        if field.name not in used and vars(command)[field.name] != default:
+            raise UserError(f"{flag(field.name)}: it does not apply to {subject}: leave it out.")
 
 
 def require_free(out: str | None) -> Path:

@@ -52,7 +52,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "geometry": "anisotropy and attention, layer by layer",
         "map": "a map of one word in many contexts",
         "wsd": "the senses of words",
-        "wic": "whether a word has the same sense in two texts",
         "perplexity": "pseudo-perplexity of texts, minimal pairs",
     },
     "share and serve": {

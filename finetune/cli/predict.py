@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,6 +13,8 @@ from finetune.cli.command import Command
 from finetune.cli.options import InputOptions, OutOption, SpeedOptions
 from finetune.cli.output import check_output, open_records, quiet_libraries, show
 from finetune.config.options import DATA, OUTPUT
+from finetune.data.json_files import read_object
+from finetune.registry import PREDICTORS, Registry
 from finetune.runtime.processes import num_processes, process_index
 from finetune.runtime.records import RECORD_SUFFIXES, TABLE_SUFFIXES, csv_lines, json_line
 from finetune.types import UserError, quantity
@@ -56,16 +58,35 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
     multi_label: bool = False
     """Predict any number of the --labels, by --threshold."""
 
+    inventory: str | None = None
+    """Folder of WordNet's files for a run of `wsd`, where they have moved."""
+
     @property
     def shares_work(self) -> bool:
-        """True: all processes predict."""
-        return True
+        """Whether all processes predict, as they do with a trained model."""
+        return self._predictor is None
+
+    @property
+    def _predictor(self) -> Callable[[Predict], None] | None:
+        """What predicts with the run of a wing's command; None for a trained model."""
+        path = Path(self.folder) / "config.json"
+        task = str(read_object(path).get("task")) if path.is_file() else ""
+        return Registry[Callable[[Predict], None]](PREDICTORS).get(task)
 
     def run(self) -> None:
         """Write one line for each input."""
         self.require_input("predict")
         if len(self.text) > 1 and self.pair is not None:
             raise UserError("--pair is the second text of one --text: write pairs to a file.")
+        if (predict := self._predictor) is not None:
+            predict(self)
+        elif self.inventory is not None:
+            raise UserError("--inventory is for runs of wsd: leave it out.")
+        else:
+            self._predict()
+
+    def _predict(self) -> None:
+        """Predict with a trained model."""
         output = None if self.out == "-" else self.out
         file, run = Path(self.file or ""), Path(self.folder)
         if output is not None:

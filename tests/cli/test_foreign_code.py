@@ -154,7 +154,10 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
     return found | {
         "predict": [["predict", runs[task], *inputs(task)] for task in DATA],
         "embed": [["embed", m, "--file", "-"] for m in (encoder, runs["classify"])],
-        "similarity": [["similarity", encoder, "--text", "a", "--pair", "b"]],
+        "similarity": [
+            ["similarity", encoder, "--text", "a", "--pair", "b"],
+            ["similarity", encoder, "--data", folder / "wic", "--threshold", "--out", out / "wic"],
+        ],
         "geometry": [["geometry", encoder, "--data", texts, "--texts=4"]],
         "map": [
             [
@@ -180,7 +183,6 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
                 out / "wsd",
             ]
         ],
-        "wic": [["wic", "--model", encoder, "--data", folder / "wic", "--out", out / "wic"]],
         "perplexity": [["perplexity", m, "--text", "a b"] for m in (encoder, runs["pretrain"])],
         "vocabulary": [["vocabulary", texts, "--for", encoder, "--out", out / "v", "--size=60"]],
         "serve": [["serve", runs["classify"], "--port=0"]],

@@ -138,7 +138,6 @@ def test_old_names(calls: list[tuple], capsys: pytest.CaptureFixture[str]):
     assert OLD_OPTIONS == {
         "--output": "--out",
         "--run-folder": "RUN",
-        "--senses": "RUN",
         "--active-vocabulary": "--sparse-embeddings",
         "--label-pieces": "--label-subwords",
         "--own-metrics": "--custom-metrics",

@@ -106,7 +106,7 @@ def test_command(model: str, tmp_path: Path) -> None:
     assert json.loads(scored.out)["f1"] == pytest.approx(metrics["test"]["f1"])
     compared = run("compare", str(out), str(out / "first_sense.test.jsonl"), "--resamples", "50")
     assert compared.code == 0 and "f1 on 17 targets" in compared.out, compared.err
-    again = run("wsd", str(out), "--file", str(EXAMPLES / "test.jsonl"))
+    again = run("predict", out, "--file", EXAMPLES / "test.jsonl")
     assert again.code == 0 and f"f1 {metrics['test']['f1']:.4f}" in again.err
     assert [json.loads(line)["senses"] for line in again.out.splitlines()] == [
         line["senses"] for line in lines
@@ -116,17 +116,17 @@ def test_command(model: str, tmp_path: Path) -> None:
     reported = run("report", str(out))
     assert reported.code == 0 and "VERB" in (out / "report.html").read_text("utf-8"), reported.err
 
-    typed = run("wsd", out, "--text", "He sat on the *banks* of the river.")
+    typed = run("predict", out, "--text", "He sat on the *banks* of the river.")
     assert typed.code == 0, typed.err
     lines = typed.out.splitlines()
     assert lines[0] == "banks" and lines[1].split()[:2] == ["sense", "part"]
     assert "bank%1:17:00::" in typed.out and "the edge of a river" in typed.out
     scored = [float(line.split()[2]) for line in lines[2:] if line.split()[2][-1].isdigit()]
     assert len(scored) > 1 and scored == sorted(scored, reverse=True)
-    given = run("wsd", out, "--text", "He *went=bank* there, and took the *bass*.")
+    given = run("predict", out, "--text", "He *went=bank* there, and took the *bass*.")
     assert given.code == 0 and {"went", "bass"} <= {*given.out.splitlines()}, given.err
     for text, problem in (("no mark", "no word is marked"), ("a *zzz*", "no sense of 'zzz'")):
-        refused = run("wsd", out, "--text", text)
+        refused = run("predict", out, "--text", text)
         assert refused.code == 2 and problem in refused.err
 
     new = write_jsonl(
@@ -142,10 +142,18 @@ def test_command(model: str, tmp_path: Path) -> None:
         ],
     )
     saved = tmp_path / "out.jsonl"
-    outcome = run("wsd", str(out), "--file", str(new), "--out", str(saved))
+    outcome = run("predict", out, "--file", new, "--out", saved)
     first, second = (json.loads(line) for line in saved.open())
     assert first["id"] == "0.0" and first["senses"][0].startswith("bass%") and not outcome.out
     assert second["senses"] == [] and second["backed_off"] and "gold" not in second
+    former = run("wsd", "--senses", out, "--file", new)
+    assert former.out == saved.read_text() and f"finetune predict {out} --file" in former.err
+    for wrong, message in (
+        (["--file", new, "--threshold", "0.5"], "--threshold: it does not apply to a run of wsd"),
+        (["--text", "a *bank*", "--out", saved], "--text prints the senses of a sentence"),
+    ):
+        refused = run("predict", out, *wrong)
+        assert refused.code == 2 and message in refused.err, refused.err
 
 
 def test_wrong_use(model: str, tmp_path: Path) -> None:
@@ -155,14 +163,6 @@ def test_wrong_use(model: str, tmp_path: Path) -> None:
     (tmp_path / "full" / "x").write_text("")
     test = EXAMPLES / "test.jsonl"
     for wrong, message in (
-        ([*data], "wsd needs --out"),
-        (out, "wsd needs --data"),
-        ([*data, *out, "--file", "x"], "--file needs a RUN"),
-        (["x", "--file", "y", "--layers", "last4"], "--layers is saved in the run"),
-        (["x"], "wsd RUN needs --file or --text"),
-        ([*data, *out, "--text", "a *b*"], "--text needs a RUN"),
-        (["x", "--text", "a *b*", "--file", "x"], "leave --file and --out out"),
-        ([str(tmp_path), "--file", str(test)], "no senses.json in it"),
         ([*data, *out, "--glosses=-1"], "--glosses must be a finite number of 0 or more"),
         ([*data, "--out", str(tmp_path / "full")], "is not empty: name a new folder"),
         (["--data", f"test={test}", *out], "no train split (found: test)"),

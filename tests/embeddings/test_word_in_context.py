@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from finetune.embeddings.cli.former import current_spelling
 from finetune.embeddings.inference.word_in_context import Threshold
 from finetune.types import UserError
 from tests.command import run
@@ -57,10 +58,9 @@ def test_command(standardize: bool, tmp_path: Path) -> None:
     for split in ("train", "test"):
         write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
     out = tmp_path / "run"
-    options = ["--standardize"] if standardize else []
-    outcome = run(
-        "wic", "--data", str(tmp_path / "data"), "--model", model, "--out", str(out), *options
-    )
+    options = ["--standardize", "train"] if standardize else []
+    fit = ("similarity", model, "--threshold", "--data", tmp_path / "data", "--out", out)
+    outcome = run(*fit, *options)
     assert outcome.code == 0, outcome.err
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["train"] == metrics["test"] and "or more" in outcome.out
@@ -72,7 +72,7 @@ def test_command(standardize: bool, tmp_path: Path) -> None:
         assert line["label"] == expected
     compared = run("compare", str(out), str(out), "--resamples", "20")
     assert compared.code == 0, compared.err
-    again = run("wic", str(out), "--data", str(tmp_path / "data" / "test.jsonl"))
+    again = run("predict", out, "--file", tmp_path / "data" / "test.jsonl")
     assert again.code == 0 and "accuracy" in again.err, again.err
     assert [json.loads(line)["cosine"] for line in again.out.splitlines()] == pytest.approx(
         [line["cosine"] for line in lines], abs=1e-5
@@ -81,15 +81,15 @@ def test_command(standardize: bool, tmp_path: Path) -> None:
         trained_head(tmp_path, model, rows)
     write_jsonl(tmp_path / "no.jsonl", [{"text": "a", "text_pair": "b", "label": "x"}] * 2)
     for wrong, message in (
-        (["--data", "x"], "wic needs --out"),
-        ([str(tmp_path), "--data", "x", "--layers", "last4"], "--layers is saved"),
-        ([str(tmp_path), "--data", "x"], "no threshold.json in it"),
+        (["--data", "x"], "--threshold needs --data with a train split, and --out"),
+        (["--data", "x", "--text", "y"], "--text: it does not apply to --threshold"),
+        (["--data", "x", "--out", "y", "--standardize", "z"], "write --standardize train"),
         (
-            ["--data", str(tmp_path / "no.jsonl"), "--model", model, "--out", str(tmp_path / "n")],
+            ["--data", f"train={tmp_path / 'no.jsonl'}", "--out", tmp_path / "n"],
             "no column names the word",
         ),
     ):
-        outcome = run("wic", *wrong)
+        outcome = run("similarity", model, "--threshold", *wrong)
         assert outcome.code == 2 and message in outcome.err, outcome.err
 
 
@@ -123,3 +123,24 @@ def trained_head(place: Path, model: str, rows: list[dict]) -> None:
     ):
         outcome = run(*command)
         assert outcome.code == 2 and message in outcome.err, outcome.err
+
+
+@pytest.mark.parametrize(
+    ("former", "current"),
+    [
+        (
+            "wic --data d --standardize --model=m --out r",
+            "similarity m --threshold --data d --standardize train --out r",
+        ),
+        ("wic --run-folder r --data=f --out o", "predict r --file f --out o"),
+        ("wsd --senses=r --text a", "predict r --text a"),
+        ("wsd --data d --out r", "wsd --data d --out r"),
+    ],
+)
+def test_former_spellings(former: str, current: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name, *arguments = former.split()
+    name, arguments = current_spelling(name, arguments)
+    assert " ".join([name, *arguments]) == current
+    assert (f"note: this is now `finetune {current}`." in capsys.readouterr().err) == (
+        former != current
+    )

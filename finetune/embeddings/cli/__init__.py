@@ -1,1 +1,1 @@
-"""The commands `embed`, `similarity`, `geometry`, `map`, `wsd` and `wic`."""
+"""The commands `embed`, `similarity`, `geometry`, `map` and `wsd`."""

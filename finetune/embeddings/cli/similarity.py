@@ -41,6 +41,7 @@ class Similarity(OutOption, FormatOption, ResampleOptions, DataOptions, Command)
     Examples:
         finetune similarity minilm --data stsb
         finetune similarity minilm --text "A cat." --pair "A dog."
+        finetune similarity minilm --data wic/ --threshold --out runs/wic
     """
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
@@ -67,7 +68,8 @@ class Similarity(OutOption, FormatOption, ResampleOptions, DataOptions, Command)
     """Pooling of a word over its subwords, or of a text over its tokens; first is the CLS token of
     a text. Unset is the mean; texts and a run of `sentence` have the vector that was trained."""
     standardize: Annotated[str | None, Help("CORPUS", common=True)] = None
-    """Standardize vectors over a corpus: its file or folder, or a standardizer (.safetensors)."""
+    """Standardize vectors over a corpus: its file or folder, or a standardizer (.safetensors). With
+    --threshold write `train`, for the words of the training texts."""
     standardize_texts: int = 1000
     """Lines of the corpus to sample for --standardize."""
     save_standardizer: Annotated[str | None, Help("FILE")] = None
@@ -80,14 +82,23 @@ class Similarity(OutOption, FormatOption, ResampleOptions, DataOptions, Command)
     are reported by the frequency of words in it."""
     num_contexts: int | None = None
     """Contexts of each single word, the first in the corpus; 0 reads words alone. Unset is 5."""
+    threshold: Annotated[bool, COMMON] = False
+    """Choose the threshold on the cosine of two words in context that separates the two labels of
+    the train split best, score all splits, and write a run folder, for `finetune predict`."""
     out: Annotated[str | None, COMMON] = None
-    """File of predictions (.jsonl) for `finetune compare`. Its label is the cosine, standardized
-    with --standardize."""
+    """File of predictions (.jsonl) for `finetune compare`: their label is the cosine, standardized
+    with --standardize. With --threshold the run folder."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
     """Lengths, batches and source of the encoder."""
 
     def run(self) -> None:
         """Print the scores, or the cosines of pairs without gold."""
+        if self.threshold:
+            from finetune.embeddings.cli.threshold import fit_threshold
+
+            quiet_libraries()
+            fit_threshold(self)
+            return
         self._check()
         data = self._read()
         in_context = data.pairs[0].targets is not None

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from tyro.conf import Positional, arg
+from typing import TYPE_CHECKING, Literal
 
 from finetune.cli.command import Command
 from finetune.cli.options import EncoderOptions
 from finetune.cli.output import (
-    open_records,
     print_table,
     quiet_libraries,
     require_free,
     show,
     write_run,
 )
-from finetune.config.options import OUTPUT
-from finetune.config.tasks import flag
 from finetune.embeddings.cli.embed import layer_numbers
+from finetune.embeddings.cli.predict import report_unknown, sense_records
 from finetune.runtime.records import write_records
-from finetune.types import UserError, abbreviated, quantity
+from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
-    from finetune.embeddings.evaluation.word_senses import SensePrediction
     from finetune.embeddings.inference.word_senses import WordSenses
-    from finetune.types import SenseTarget
 
 PREDICTIONS = "predictions.{}.jsonl"
 BASELINES = {"first_sense": False, "most_frequent": True}
@@ -42,14 +35,12 @@ class Wsd(Command):
 
     Examples:
         finetune wsd --model minilm --data senses/ --out runs/senses
-        finetune wsd runs/senses --text "He sat on the *bank*."
+        finetune predict runs/senses --text "He sat on the *bank*."
     """
 
-    folder: Annotated[Positional[str | None], arg(metavar="RUN")] = None
-    """Run folder whose sense vectors find the senses of --file or --text, in place of --data."""
     model: str = "minilm"
     """Model name, folder, or folder of a run."""
-    data: str | None = None
+    data: str
     """Sentences with targets: `train=FILE,validation=FILE,test=FILE` or a folder. Files are JSON
     Lines with `tokens` and `targets` (start, end, lemma, pos, senses), or NAME.data.xml of the
     framework of Raganato et al. with NAME.gold.key.txt."""
@@ -71,14 +62,8 @@ class Wsd(Command):
     """Weight of the gloss of a sense in its vector; its uses have weight 1. 0 reads no glosses."""
     vote: float = 0.0
     """Weight of the mean score that a sense has for the other uses of a lemma in the document."""
-    out: Annotated[str | None, OUTPUT] = None
-    """Run folder to write: sense vectors, scores and predictions. With RUN, the file of predictions
-    to write; unset prints them."""
-    file: str | None = None
-    """Sentences with targets, for RUN; `-` is standard input."""
-    text: str | None = None
-    """A sentence with a word between asterisks, as in `He sat on the *bank*.`, for RUN. It prints
-    the senses with their glosses, the best first. `*went=go*` gives the base form."""
+    out: str
+    """Run folder to write: sense vectors, scores and predictions."""
     encoding: str = "utf-8"
     """Text encoding of the data files, such as `cp1252` or `utf-16`."""
     max_length: int | None = None
@@ -93,40 +78,10 @@ class Wsd(Command):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
                 raise UserError(f"--{name} must be a finite number of 0 or more, not {value}.")
-        required: tuple[str, ...] = ("data", "out")
-        excluded: tuple[str, ...] = ("file", "text")
-        if self.folder is not None:
-            required = ("file",) if self.text is None else ()
-            excluded = tuple(
-                field.name
-                for field in dataclasses.fields(self)
-                if field.name
-                not in ("folder", "file", "text", "out", "inventory", "encoding", "encoder")
-            )
-        printed = None if self.folder is None else self.out  # with RUN, predictions
-        if self.text is not None and (self.file is not None or printed is not None):
-            raise UserError("--text prints the senses of one sentence: leave --file and --out out.")
-        for name in required:
-            if getattr(self, name) is None:
-                with_run = " RUN" if self.folder is not None else ""
-                or_text = " or --text" if name == "file" else ""
-                raise UserError(f"wsd{with_run} needs {flag(name)}{or_text}.")
-        for name in excluded:
-            if getattr(self, name) != getattr(Wsd, name):
-                problem = "is saved in the run" if self.folder is not None else "needs a RUN"
-                raise UserError(f"{flag(name)} {problem}: leave it out.")
 
     def run(self) -> None:
-        """Fit sense vectors and score them, or predict with the sense vectors of a run."""
+        """Fit sense vectors and score them."""
         quiet_libraries()
-        if self.folder is None:
-            self._fit()
-        elif self.text is not None:
-            self._show_senses(self.text)
-        else:
-            self._predict()
-
-    def _fit(self) -> None:
         from finetune.embeddings.data.word_senses import read_senses
         from finetune.embeddings.evaluation.word_senses import sense_scores
         from finetune.embeddings.inference.word_senses import (
@@ -138,7 +93,7 @@ class Wsd(Command):
         from finetune.runtime.progress import Reporter
 
         out = require_free(self.out)
-        data = read_senses(self.data or "", encoding=self.encoding)
+        data = read_senses(self.data, encoding=self.encoding)
         if "train" not in data.splits:
             raise UserError(
                 f"--data {self.data}: no train split (found: {', '.join(data.splits)}): write "
@@ -165,7 +120,7 @@ class Wsd(Command):
         )
         for note in data.notes:
             show(note, error=True)
-        _report_unknown(
+        report_unknown(
             senses, [t for rows in data.splits.values() for e in rows for t in e.targets]
         )
         metrics: dict[str, dict[str, float]] = {}
@@ -175,12 +130,12 @@ class Wsd(Command):
                     continue
                 before = senses.num_without_vector
                 targets, predictions = senses.predict(examples, reporter=reporter)
-                records = _records(targets, predictions)
+                records = sense_records(targets, predictions)
                 write_records(folder / PREDICTIONS.format(split), records)
                 scores = sense_scores(targets, predictions)
                 for name, trained in BASELINES.items():
                     found = first_senses(senses.model, targets, trained=trained)
-                    write_records(folder / f"{name}.{split}.jsonl", _records(targets, found))
+                    write_records(folder / f"{name}.{split}.jsonl", sense_records(targets, found))
                     baseline = sense_scores(targets, found)
                     scores |= {f"{name}_{metric}": value for metric, value in baseline.items()}
                 metrics[split] = scores | {
@@ -222,85 +177,6 @@ class Wsd(Command):
             header = ("split", *(name.replace("_", " ") for name in (*names, *counts)))
             print_table(header, table)
         show(f"run folder: {self.out}")
-
-    def _predict(self) -> None:
-        from finetune.embeddings.data.word_senses import read_sense_file
-        from finetune.embeddings.evaluation.word_senses import sense_scores
-        from finetune.embeddings.inference.word_senses import WordSenses
-        from finetune.runtime.progress import Reporter
-
-        run, file = Path(self.folder or ""), self.file or ""
-        examples = list(read_sense_file(file, self.encoding))
-        senses = WordSenses.load(run, inventory=self.inventory, **self.encoder.keywords())
-        targets, predictions = senses.predict(examples, reporter=Reporter())
-        _report_unknown(senses, targets)
-        with open_records(self.out, [Path(file), *run.glob("*")]) as write:
-            for record in _records(targets, predictions):
-                write(record)
-        if number := senses.num_without_vector:
-            show(f"targets without subwords, answered by the first sense: {number:,}", error=True)
-        if scores := sense_scores(targets, predictions):
-            show("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), error=True)
-
-    def _show_senses(self, text: str) -> None:
-        """Print the senses of the marked words of a sentence, with scores and definitions."""
-        from finetune.embeddings.data.word_senses import marked_sentence
-        from finetune.embeddings.data.wordnet import pos_of
-        from finetune.embeddings.inference.word_senses import WordSenses
-
-        senses = WordSenses.load(
-            Path(self.folder or ""), inventory=self.inventory, **self.encoder.keywords()
-        )
-        inventory, counts = senses.model.inventory, senses.model.counts
-
-        def known(lemma: str, pos: str) -> bool:
-            listed = inventory is not None and (lemma, pos) in inventory.senses
-            return listed or (lemma, pos) in counts
-
-        targets, predictions = senses.predict([marked_sentence(text, known)])
-        by_word: dict[tuple[int, int], list[int]] = {}
-        for index, target in enumerate(targets):
-            by_word.setdefault((target.start, target.end), []).append(index)
-        for number, indices in enumerate(by_word.values()):
-            scores: dict[str, float | None] = {}
-            for index in indices:
-                scores |= predictions[index].scores
-            scores = dict(sorted(scores.items(), key=lambda item: -(item[1] or 0.0)))
-            for index in indices:  # senses without vectors follow in the order of the inventory
-                scores |= {s: scores.get(s) for s in senses.model.candidates(targets[index])}
-            definitions = {} if inventory is None else inventory.definitions(scores)
-            show("\n" * (number > 0) + targets[indices[0]].key)
-            print_table(
-                ("sense", "part of speech", "score", "gloss"),
-                [(s, pos_of(s), score, definitions.get(s)) for s, score in scores.items()],
-            )
-        if inventory is None:
-            show(
-                "glosses come from WordNet: name the folder of its files, --inventory FOLDER.",
-                error=True,
-            )
-
-
-def _records(
-    targets: Sequence[SenseTarget], predictions: Sequence[SensePrediction]
-) -> Iterator[dict[str, Any]]:
-    for target, prediction in zip(targets, predictions, strict=True):
-        yield prediction.record(target)
-
-
-def _report_unknown(senses: WordSenses, targets: Sequence[SenseTarget]) -> None:
-    """Say once which gold senses the inventory does not list."""
-    from finetune.embeddings.evaluation.word_senses import unknown_senses
-
-    if senses.model.inventory is None:
-        return
-    if unknown := unknown_senses(targets, senses.model.inventory):
-        names = abbreviated(sorted({*unknown}), 4)
-        show(
-            f"{quantity(len(unknown), 'gold sense')} are not in the inventory ({names}): it may be "
-            "of another version of WordNet.",
-            error=True,
-        )
 
 
 def _layers(layers: Sequence[int]) -> str:
