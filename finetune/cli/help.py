@@ -182,7 +182,8 @@ def command_help(name: str, kind: type[Any], given: object | None, *, everything
     rest = [option for option in options if not option.positional]
     all_fit = everything or len(rest) <= MOST_OPTIONS
     shown = [each for each in options if all_fit or each.common or each.required or each.positional]
-    needed = [each.spelling for each in options if each.required or each.positional]
+    needed = [each.spelling for each in options if each.positional]
+    needed += [each.spelling for each in rest if each.required]
     width = min(WIDTH, max(60, shutil.get_terminal_size((WIDTH, 24)).columns))
     usage = textwrap.fill(
         " ".join(["usage: finetune", name, *needed, "[--option value …]"]),

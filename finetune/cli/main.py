@@ -53,6 +53,9 @@ OLD_OPTIONS = {
 }
 """Former names of options, accepted for one release; `RUN` is now a positional argument."""
 
+OLD_OPTIONS_OF = {"map": {"--limit": "--most"}}
+"""Further ones of single commands."""
+
 TRANSFORMERS_NAMES = {
     "--learning-rate": "--lr",
     "--output-dir": "--out",
@@ -288,7 +291,8 @@ def _parse_repeated(name: str, arguments: list[str]) -> Command:
 
 def _with_current_options(command: str, arguments: list[str]) -> list[str]:
     """Replace former names of options, with a note, unless they are options of the command."""
-    given = OLD_OPTIONS.keys() & {argument.partition("=")[0] for argument in arguments}
+    renamed = OLD_OPTIONS | OLD_OPTIONS_OF.get(command, {})
+    given = renamed.keys() & {argument.partition("=")[0] for argument in arguments}
     if not given:
         return arguments
     from finetune.cli.help import options_of
@@ -300,7 +304,7 @@ def _with_current_options(command: str, arguments: list[str]) -> list[str]:
         if name not in old:
             current.append(argument)
             continue
-        new = OLD_OPTIONS[name]
+        new = renamed[name]
         show(f"note: {name} is now {new}.", error=True)
         if new == "RUN":
             runs.append(value if equals else next(rest, ""))

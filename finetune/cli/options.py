@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from tyro.conf import UseAppendAction
+from tyro.conf import Positional, UseAppendAction, arg
 
 from finetune.cli.output import TableFormat, show
 from finetune.config.options import Help
@@ -42,7 +42,26 @@ class OutOption:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions:
+class ModelArgument:
+    """The argument of the commands that read an encoder."""
+
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
+    """Model name, folder, or folder of a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodingOption:
+    """The option of the commands that read files of text."""
+
+    group: ClassVar[str] = "data"
+
+    encoding: str = "utf-8"
+    """Text encoding of the files, such as `cp1252`, `utf-16` or `gb18030`. Predictions in JSON
+    Lines are UTF-8."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(EncodingOption):
     """Options of the commands that read data."""
 
     group: ClassVar[str] = "data"
@@ -52,9 +71,6 @@ class DataOptions:
     pair, label and negative, or words, tags, spans, relations and document. Numbers, from 0, name
     columns without a header. With a run, unset are the columns that training named, if the file has
     them."""
-    encoding: str = "utf-8"
-    """Text encoding of the files, such as `cp1252`, `utf-16` or `gb18030`. Predictions in JSON
-    Lines are UTF-8."""
 
     @property
     def column_map(self) -> Mapping[str, str]:
@@ -81,7 +97,7 @@ class TextOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputOptions(DataOptions, TextOptions):
+class InputOptions(TextOptions, DataOptions):
     """Options of the commands that read texts or words of any format."""
 
     def require_input(self, command: str) -> None:

@@ -15,7 +15,7 @@ from finetune.cli import train
 from finetune.cli.analyze import Analyze
 from finetune.cli.check import Check
 from finetune.cli.compare import Compare
-from finetune.cli.main import COMMANDS, OLD_COMMANDS, OLD_OPTIONS, main, parse
+from finetune.cli.main import COMMANDS, OLD_COMMANDS, OLD_OPTIONS, OLD_OPTIONS_OF, main, parse
 from finetune.cli.overview import GROUPS
 from finetune.cli.predict import Predict
 from finetune.cli.report import Report
@@ -142,6 +142,7 @@ def test_old_names(calls: list[tuple], capsys: pytest.CaptureFixture[str]):
         "--label-pieces": "--label-subwords",
         "--own-metrics": "--custom-metrics",
     }
+    assert OLD_OPTIONS_OF == {"map": {"--limit": "--most"}}
     outcome = run("tag", "--active-vocabulary=off", "--label-pieces", "all")
     assert outcome.err == (
         "note: --active-vocabulary is now --sparse-embeddings.\n"

@@ -32,7 +32,7 @@ def test_files_agree(place: Path):
         DATA,
         "--word",
         "die,bank",
-        "--limit",
+        "--most",
         "12",
         "--out",
         place / "a.json",
@@ -40,7 +40,7 @@ def test_files_agree(place: Path):
         place / "a.csv",
     )
     assert outcome.code == 0, outcome.err
-    assert "die: 30 occurrences in 50 texts, 12 drawn at random (--limit)" in outcome.err
+    assert "die: 30 occurrences in 50 texts, 12 drawn at random (--most)" in outcome.err
     assert outcome.out.split("\n")[0].split("  ")[0] == "layer" and "1-NN purity" in outcome.out
     assert "always the main label of the word: 1-NN purity 0." in outcome.out
     content = json.loads((place / "a.json").read_text("utf-8"))
@@ -77,7 +77,7 @@ def test_neighbors_are_those_of_the_vectors(place: Path):
 def test_a_picture_for_papers(place: Path):
     outputs = "--out", place / "a.svg", "--out", place / "c.html"
     outcome = run(
-        "map", place / "bert", "--file", DATA, "--word", "die,bank", "--limit", "12", *outputs
+        "map", place / "bert", "--file", DATA, "--word", "die,bank", "--most", "12", *outputs
     )
     assert outcome.code == 0, outcome.err
     svg = ElementTree.parse(place / "a.svg").getroot()
@@ -121,8 +121,8 @@ def test_words_without_labels(place: Path):
         (("--word", "die", "--out", "x.txt"), "one of .html, .svg, .json, .csv"),
         (("--word", "die", "--out", "x.png"), "a picture is written as .svg"),
         (("--word", "dye", "--out", "x.csv"), "none of the 50 texts has it"),
-        (("--word", "die", "--limit", "0", "--out", "x.csv"), "--limit must be 1 or more"),
-        (("--word", "die", "--limit", "2", "--out", "x.csv"), "needs 3 points or more, not 2"),
+        (("--word", "die", "--most", "0", "--out", "x.csv"), "--most must be 1 or more"),
+        (("--word", "die", "--most", "2", "--out", "x.csv"), "needs 3 points or more, not 2"),
         (("--word", "die", "--layers", "9", "--out", "x.csv"), "legal are last, last4, all"),
         (("--word", "die", "--out", "no/x.csv"), "its folder does not exist"),
     ],

@@ -7,13 +7,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from tyro.conf import Positional, arg
+from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.cli.command import Command
-from finetune.cli.options import InputOptions, OutOption, ReadingOptions
+from finetune.cli.options import InputOptions, ModelArgument, OutOption, ReadingOptions
 from finetune.cli.output import check_output, quiet_libraries, show
+from finetune.embeddings.cli.options import VectorOptions
 from finetune.types import TextExample, UserError, quantity
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed(OutOption, InputOptions, Command):
+class Embed(ModelArgument, VectorOptions, OutOption, InputOptions, Command):
     """Write vectors of texts, words or subwords from the layers of an encoder.
 
     Examples:
@@ -29,20 +28,10 @@ class Embed(OutOption, InputOptions, Command):
         finetune embed runs/tag --text "A bank." --unit word --layers last4
     """
 
-    model: Annotated[Positional[str], arg(metavar="MODEL")]
-    """Model name, folder, or folder of a run."""
     out: str | None = None
     """File to write: .jsonl, .parquet, .npy or .safetensors. Unset prints JSON Lines."""
     unit: Literal["text", "word", "subword"] = "text"
     """The unit that gets a vector."""
-    layers: str = "last"
-    """`last`, `last4`, `all`, or numbers separated by commas: 0 is the output of the embeddings, 1
-    the first layer, -1 the last."""
-    combine: Literal["mean", "sum", "none"] = "mean"
-    """Mean or sum of the layers; none writes each of them."""
-    pooling: Literal["mean", "first", "max"] | None = None
-    """Pooling of a word over its subwords, or of a text over its tokens; first is the CLS token of
-    a text. Unset is the mean; texts and a run of `sentence` have the vector that was trained."""
     normalize: bool = False
     """Scale each vector to length 1."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)

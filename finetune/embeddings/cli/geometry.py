@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import Positional, UseAppendAction, arg
+from tyro.conf import UseAppendAction
 
 from finetune.cli.command import Command
-from finetune.cli.options import FormatOption, ReadingOptions, SeedOption
+from finetune.cli.options import (
+    EncodingOption,
+    FormatOption,
+    ModelArgument,
+    ReadingOptions,
+    SeedOption,
+)
 from finetune.cli.output import check_output, print_tables, quiet_libraries, show
 from finetune.config.options import DATA, OUTPUT
+from finetune.embeddings.cli.options import WordPoolingOption
 from finetune.runtime.files import replace_file, require_replaceable
 from finetune.types import UserError
 
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Geometry(FormatOption, SeedOption, Command):
+class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, SeedOption, Command):
     """Measure the geometry of an encoder's word vectors, and its attention, layer by layer.
 
     Examples:
@@ -29,8 +36,6 @@ class Geometry(FormatOption, SeedOption, Command):
         finetune geometry minilm --data texts.txt --out geometry.html
     """
 
-    model: Annotated[Positional[str], arg(metavar="MODEL")]
-    """Model name, folder, or folder of a run."""
     data: Annotated[str, DATA]
     """Texts: a file or folder, as for `pretrain`."""
     out: Annotated[UseAppendAction[tuple[str, ...]], OUTPUT] = ()
@@ -42,10 +47,6 @@ class Geometry(FormatOption, SeedOption, Command):
     the sample and measures the other half."""
     sentence: Annotated[UseAppendAction[tuple[str, ...]], DATA] = ()
     """A sentence whose attention to show; may be repeated. Unset shows two of the sample."""
-    encoding: str = "utf-8"
-    """Text encoding of the files, such as `cp1252`, `utf-16` or `gb18030`."""
-    pooling: Literal["mean", "first", "max"] = "mean"
-    """Pooling of a word over its subwords."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
     """Lengths, batches and source of the encoder."""
 

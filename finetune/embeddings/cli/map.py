@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, UseAppendAction, arg
+from tyro.conf import UseAppendAction
 
 from finetune.cli.command import Command
-from finetune.cli.options import DataOptions, ReadingOptions, SeedOption
+from finetune.cli.options import DataOptions, ModelArgument, ReadingOptions, SeedOption
 from finetune.cli.output import check_output, print_table, quiet_libraries, show
 from finetune.config.options import DATA, OUTPUT
 from finetune.config.tasks import column_map
+from finetune.embeddings.cli.options import LayersOption, WordPoolingOption
 from finetune.runtime.files import replace_file, require_replaceable
 from finetune.types import UserError, quantity
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Map(SeedOption, DataOptions, Command):
+class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOptions, Command):
     """Draw the occurrences of a word in many contexts as a map of their vectors, layer by layer.
 
     Examples:
@@ -30,8 +31,6 @@ class Map(SeedOption, DataOptions, Command):
         finetune map runs/tag --word light,die/dies --file senses.jsonl --out map.svg
     """
 
-    model: Annotated[Positional[str], arg(metavar="MODEL")]
-    """Model name, folder, or folder of a run."""
     word: Annotated[str, DATA]
     """The word; several with commas, forms of a word with slashes: bank/banks,die/dies/died. A form
     that ends with * stands for all words that begin with it. A form may be several words."""
@@ -42,16 +41,13 @@ class Map(SeedOption, DataOptions, Command):
     """File to write: .html (a page), .svg (a picture of each layer), .json or .csv (coordinates);
     may be repeated."""
     layers: str = "all"
-    """`all`, `last`, `last4`, or numbers separated by commas: 0 is the output of the embeddings."""
     method: Literal["tsne", "umap", "pca"] = "tsne"
     """Projection to the plane; umap needs the extra `umap`."""
-    limit: int = 300
+    most: int = 300
     """Most occurrences of a word to show; a random sample if there are more."""
     seed: int = 1
     match_case: bool = False
     """Tell upper case from lower case."""
-    pooling: Literal["mean", "first", "max"] = "mean"
-    """Pooling of a word over its subwords."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
     """Lengths, batches and source of the encoder."""
 
@@ -70,7 +66,7 @@ class Map(SeedOption, DataOptions, Command):
             read_examples(self.file, columns=columns, encoding=self.encoding),
             words,
             match_case=self.match_case,
-            limit=self.limit,
+            limit=self.most,
             seed=self.seed,
         )
         for line in self._counted(found):
@@ -112,7 +108,7 @@ class Map(SeedOption, DataOptions, Command):
         """Return lines about the numbers of occurrences."""
         lines = []
         for word, number in found.found.items():
-            sampled = f", {self.limit:,} drawn at random (--limit)" if number > self.limit else ""
+            sampled = f", {self.most:,} drawn at random (--most)" if number > self.most else ""
             texts = quantity(found.num_texts, "text")
             lines.append(f"{word}: {quantity(number, 'occurrence')} in {texts}{sampled}")
         if found.num_repeated:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.options import (
     DataOptions,
     FormatOption,
+    ModelArgument,
     OutOption,
     ReadingOptions,
     ResampleOptions,
@@ -21,6 +20,7 @@ from finetune.cli.options import (
 from finetune.cli.output import check_output, open_records, print_tables, quiet_libraries, show
 from finetune.config.options import COMMON, DATA, Help
 from finetune.embeddings.cli.embed import layer_numbers
+from finetune.embeddings.cli.options import VectorOptions
 from finetune.runtime.records import RECORD_SUFFIXES
 from finetune.types import UserError, quantity
 
@@ -35,7 +35,9 @@ NUM_CONTEXTS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Similarity(OutOption, FormatOption, ResampleOptions, DataOptions, Command):
+class Similarity(
+    ModelArgument, VectorOptions, OutOption, FormatOption, ResampleOptions, DataOptions, Command
+):
     """Compare texts, words, or words in context, and correlate their similarity with gold.
 
     Examples:
@@ -44,8 +46,6 @@ class Similarity(OutOption, FormatOption, ResampleOptions, DataOptions, Command)
         finetune similarity minilm --data wic/ --threshold --out runs/wic
     """
 
-    model: Annotated[Positional[str], arg(metavar="MODEL")]
-    """Model name, folder, or folder of a run."""
     data: Annotated[str | None, DATA] = None
     """Pairs as for training (file, folder, hub data set), with or without gold. Columns `start`,
     `end`, `start_pair`, `end_pair` (characters) or `index`, `index_pair` (words between white
@@ -59,14 +59,6 @@ class Similarity(OutOption, FormatOption, ResampleOptions, DataOptions, Command)
     unit: Annotated[Literal["auto", "text", "word"], COMMON] = "auto"
     """Compare texts, or words: those that the data name, else all words of a text, without special
     tokens. auto compares words where the data name them."""
-    layers: Annotated[str, COMMON] = "last"
-    """`last`, `last4`, or numbers separated by commas: 0 is the output of the embeddings, 1 the
-    first layer, -1 the last."""
-    combine: Annotated[Literal["mean", "sum", "none"], COMMON] = "mean"
-    """Mean or sum of the layers; none scores each of them."""
-    pooling: Annotated[Literal["mean", "first", "max"] | None, COMMON] = None
-    """Pooling of a word over its subwords, or of a text over its tokens; first is the CLS token of
-    a text. Unset is the mean; texts and a run of `sentence` have the vector that was trained."""
     standardize: Annotated[str | None, Help("CORPUS", common=True)] = None
     """Standardize vectors over a corpus: its file or folder, or a standardizer (.safetensors). With
     --threshold write `train`, for the words of the training texts."""

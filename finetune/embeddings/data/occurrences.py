@@ -160,7 +160,7 @@ def find_occurrences(
         UserError: A word does not occur.
     """
     if limit < 1:
-        raise UserError(f"--limit must be 1 or more, not {limit}.")
+        raise UserError(f"--most must be 1 or more, not {limit}.")
     finder = _Finder(words, match_case)
     generator = random.Random(seed)
     drawn: dict[str, list[tuple[int, Occurrence]]] = {word.name: [] for word in words}

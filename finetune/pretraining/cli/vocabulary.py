@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
-from finetune.cli.options import HubOptions, SeedOption
+from finetune.cli.options import EncodingOption, HubOptions, SeedOption
 from finetune.cli.output import print_table, quiet_libraries, show
 from finetune.config.options import Help
 from finetune.config.values import text_encoding
@@ -28,7 +28,7 @@ LARGEST = 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vocabulary(SeedOption, HubOptions, Command):
+class Vocabulary(EncodingOption, SeedOption, HubOptions, Command):
     """Train a subword vocabulary on text, alone or for the embeddings of a trained encoder.
 
     Examples:
@@ -63,8 +63,6 @@ class Vocabulary(SeedOption, HubOptions, Command):
     dictionary: str | None = None
     """File of translations that aligns the vectors: on each line a word of the language of the
     model, a tab, and one of the text."""
-    encoding: str = "utf-8"
-    """Text encoding of the files, such as `cp1252`, `utf-16` or `gb18030`."""
 
     def run(self) -> None:
         """Train the vocabulary, write the folder and print how it covers the text."""
