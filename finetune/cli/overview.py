@@ -11,15 +11,11 @@ Fine-tune pretrained text encoders.
 """
 FOOT = """\
 options
-  -h, --help  show this help, or the options of a command (--help-all: every option)
-  --version   show the version
-  --quiet     print results and errors only (every command)
-  --verbose   also print messages of libraries, and the traceback of an error (every command)
-  --print-completion {bash,zsh,fish}
-              print the script that completes commands and options in a shell
-
-A first run that needs no download:
-  finetune nli --model minilm --data examples/data/nli"""
+  --help      this help, or the options of a command (--help-all: every option)
+  --version   the version
+  --quiet     results and errors only (--verbose: messages of libraries and tracebacks, too)
+  --print-completion {bash,zsh,fish}  complete commands and options in a shell
+First run, without a download: finetune nli --model minilm --data examples/data/nli"""
 GROUPS: dict[str, dict[str, str]] = {
     "train": {
         **{name: row.summary for name, row in TASKS.items()},
