@@ -54,21 +54,17 @@ class Standardizer:
         Raises:
             UserError: There are fewer than two vectors.
         """
-        count, mean, squares = 0, np.zeros(()), np.zeros(())
+        from sklearn.preprocessing import StandardScaler  # which takes long to import
+
+        scaler, count, shape = StandardScaler(), 0, ()
         for group in vectors:
             values = np.asarray(group, dtype=np.float64)
-            if not (size := len(values)):
-                continue
-            # Chan, Golub & LeVeque 1983: sums of squares around the running mean
-            center = values.mean(axis=0)
-            shift = center - mean
-            squares = squares + ((values - center) ** 2).sum(axis=0)
-            squares = squares + shift**2 * (count * size / (count + size))
-            count += size
-            mean = mean + shift * (size / count)
+            if len(values):
+                scaler.partial_fit(values.reshape(len(values), -1))
+                count, shape = count + len(values), values.shape[1:]
         if count < 2:
             raise UserError(f"standardizing needs a corpus of two or more vectors, not {count}.")
-        deviation = np.sqrt(squares / count)
+        mean, deviation = scaler.mean_.reshape(shape), np.sqrt(scaler.var_).reshape(shape)
         deviation = np.where(deviation <= CONSTANT * np.abs(mean), 0.0, deviation)
         return cls(mean, deviation, count, dict(settings or {}))
 
