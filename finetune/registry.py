@@ -40,7 +40,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 class TaskPaths(NamedTuple):
-    """Where a task is defined."""
+    """Import paths of a task."""
 
     config: str
     """Its settings."""
@@ -139,7 +139,7 @@ FORMATS = {".xml": "finetune.embeddings.data.word_sense_files:read_sense_xml"}
 
 
 class KindPaths(NamedTuple):
-    """Where a kind of predictions is defined."""
+    """Import paths of a kind of predictions."""
 
     kind: str
     """A ``finetune.evaluation.predictions.PredictionKind``."""

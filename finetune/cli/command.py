@@ -1,4 +1,4 @@
-"""What the command line asks of every command, besides its options."""
+"""The base class of commands."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class Command(ABC):
 
     @property
     def trains(self) -> bool:
-        """Whether the command trains, and so goes on if nobody reads its output any more."""
+        """True if the command trains; training continues after its output is closed."""
         return False
 
     @property
     def shares_work(self) -> bool:
-        """Whether all processes of a launch run the command, and not the main one alone."""
+        """True if all processes of a launch run the command, False for the main process only."""
         return False
 
     @property

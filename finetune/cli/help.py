@@ -49,12 +49,12 @@ class Option(NamedTuple):
 
     @property
     def positional(self) -> bool:
-        """Whether the argument has no name on the command line."""
+        """True if the argument is positional."""
         return not self.name.startswith("--")
 
     @property
     def required(self) -> bool:
-        """Whether the command needs the option."""
+        """True if the option has no default."""
         return self.default is dataclasses.MISSING
 
     @property

@@ -63,12 +63,12 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
 
     @property
     def shares_work(self) -> bool:
-        """Whether all processes predict, as they do with a trained model."""
+        """True for a trained model: all processes predict."""
         return self._predictor is None
 
     @property
     def _predictor(self) -> Callable[[Predict], None] | None:
-        """What predicts with the run of a wing's command; None for a trained model."""
+        """The function that predicts with a run of a wing's command; None for a trained model."""
         path = Path(self.folder) / "config.json"
         task = str(read_object(path).get("task")) if path.is_file() else ""
         return Registry[Callable[[Predict], None]](PREDICTORS).get(task)

@@ -1,4 +1,4 @@
-"""What the rooms ask about a task without importing it."""
+"""Descriptions of tasks for rooms that cannot import the tasks."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """What the help says of an option besides the text under its field.
+    """Help of an option, besides the text under its field.
 
     An option is marked in its annotation: ``epochs: Annotated[float | None, COMMON]``. The class
     that declares options names their group in the help: ``group: ClassVar[str] = "training"``.

@@ -252,7 +252,7 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
 
     @property
     def trains_language_model(self) -> bool:
-        """Whether training keeps the checkpoint's language-model head instead of a new head."""
+        """True if training keeps the checkpoint's language-model head in place of a new head."""
         return False
 
     @property

@@ -90,14 +90,14 @@ class RunFolder:
 
     @property
     def is_run(self) -> bool:
-        """Whether the folder holds a run, finished or not, and not only a model."""
+        """True if the folder holds a run, finished or not, and not only a model."""
         return conforms(self.config.get("task"), Literal[*CONFIGS]) and conforms(
             self.config.get("fingerprint"), str
         )
 
     @property
     def is_finished(self) -> bool:
-        """Whether all that a run computes is there; its README.md is written last."""
+        """True if all files of a finished run exist; README.md is written last."""
         whole = not {"metrics.json", "environment.json"} & self.problems.keys()
         return whole and (self.path / "README.md").is_file()
 

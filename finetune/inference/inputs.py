@@ -1,4 +1,4 @@
-"""What a model predicts: the rows of a file, of standard input, or of a table in memory."""
+"""Inputs of predictions: the rows of a file, of standard input, or of a table in memory."""
 
 from __future__ import annotations
 

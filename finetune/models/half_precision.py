@@ -19,7 +19,7 @@ from finetune.runtime.precision import TYPES
 class _CastOnce:
     """The forward pass of a linear layer under autocast, with weights that were cast before.
 
-    Results equal those of autocast. If the layer's weights change, they are cast again.
+    Results equal the results of autocast. If the layer's weights change, they are cast again.
     """
 
     def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
@@ -57,8 +57,8 @@ class WeightCopies:
 
     On entry one operator copies all trained weights to half precision. The backward pass leaves
     gradients at the copies, and ``add_gradients`` adds them to the gradients of the weights. All
-    numbers equal those of autocast to the bit. Weights in single precision stay in place, for the
-    optimizer and for saving.
+    numbers equal the numbers of autocast to the bit. Weights in single precision stay in place,
+    for the optimizer and for saving.
 
     Autocast still casts a weight that other operations read too, such as an output matrix that is
     the table of embeddings. In fp32, and for a sharded model, nothing is copied.

@@ -78,7 +78,7 @@ class PretrainingRecord(TaskRecord):
 
     @property
     def inputs(self) -> TextInputs:
-        """What the model reads."""
+        """The inputs of the model."""
         return TextInputs(column_map(self.config.columns), pairs=self.pairs)
 
     @property
@@ -125,7 +125,7 @@ class PretrainingTask(Task):
 
     @cached_property
     def _pairs(self) -> SentencePairs | None:
-        """How texts are paired for next sentence prediction; None without it."""
+        """Pairs of texts for next sentence prediction; None without it."""
         paired = self.record.config.nsp and self._frequency is not None
         return SentencePairs(self.tokenizer.pair, self.record.max_length) if paired else None
 

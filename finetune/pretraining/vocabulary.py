@@ -129,7 +129,7 @@ class Sample(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """How a vocabulary covers the words (``split_words``) of a text.
+    """Coverage by a vocabulary of the words (``split_words``) of a text.
 
     ``fertility`` is the number of subwords per word, ``continued`` the fraction of words that it
     splits (Rust et al. 2021), ``unknown`` the fraction of unknown subwords, and ``covered`` the

@@ -59,7 +59,7 @@ class TaskRecord(ABC):
     @property
     @abstractmethod
     def inputs(self) -> Inputs:
-        """What the model reads."""
+        """The inputs of the model."""
 
     @property
     def metric(self) -> str:

@@ -1,4 +1,4 @@
-"""What only some tasks can do: small objects that a task has or has not.
+"""Capabilities of tasks: small objects that a task has or has not.
 
 ``Task.capability`` finds the object by its class, and None if the task lacks it:
 

@@ -23,7 +23,7 @@ from finetune.types import TextExample, UserError, quantity
 
 @dataclass(frozen=True, kw_only=True)
 class TaskDefinition:
-    """How settings and data make a task; ``registry.TASKS`` names it.
+    """Functions that make a task from settings and data; ``registry.TASKS`` names it.
 
     ``config`` in a signature are the settings of the task, ``source`` what ``config.data`` names,
     or data in memory.

@@ -1,4 +1,4 @@
-"""What a trained model reads: examples of files, of tables, and given from Python."""
+"""Inputs of a trained model: examples from files, tables and Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from finetune.types import Example, TextExample, UserError
 
 @dataclass(frozen=True)
 class Inputs(ABC):
-    """What a model reads."""
+    """The inputs of a model."""
 
     usual_columns: Mapping[str, str]
     """The columns that training named, by role: they are read where others are not named."""

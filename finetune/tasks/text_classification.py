@@ -90,7 +90,7 @@ class TextRecord(TaskRecord):
 
     @property
     def inputs(self) -> TextInputs:
-        """What the model reads."""
+        """The inputs of the model."""
         config = self.config
         return TextInputs(column_map(config.columns), pairs=self.pairs, marked=config.marked_words)
 

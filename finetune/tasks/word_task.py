@@ -24,7 +24,7 @@ class WordRecord(TaskRecord):
 
     @property
     def inputs(self) -> WordInputs:
-        """What the model reads."""
+        """The inputs of the model."""
         config, reach = self.config, max_context_subwords(self.config.context, self.max_length)
         return WordInputs(
             column_map(config.columns),

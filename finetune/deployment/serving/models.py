@@ -33,7 +33,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Engine:
-    """What runs a model: the task of the model, and the function that predicts examples."""
+    """A loaded model: its task, and the function that predicts examples."""
 
     task: str
     labels: Sequence[str]

@@ -1,1 +1,1 @@
-"""What the attention of an encoder adds to each vector."""
+"""Norms of the vectors that attention adds to each token."""

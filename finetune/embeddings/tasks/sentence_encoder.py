@@ -98,7 +98,7 @@ class SentenceRecord(TaskRecord):
 
     @property
     def inputs(self) -> TextInputs:
-        """What the model reads."""
+        """The inputs of the model."""
         return TextInputs(column_map(self.config.columns), pairs=self.pairs)
 
     @property

@@ -40,7 +40,7 @@ class CrfTaggerConfig(PreTrainedConfig):
 
 
 class EncoderModelConfig(PreTrainedConfig):
-    """A configuration with that of an ``encoder`` inside; ``head_module`` defines the model."""
+    """A configuration that embeds its ``encoder``'s; ``head_module`` defines the model."""
 
     sub_configs = {"encoder": AutoConfig}  # noqa: RUF012 (transformers' own attribute)
     head_module: ClassVar[str]
@@ -60,7 +60,7 @@ class EncoderModelConfig(PreTrainedConfig):
 
 
 class SpanClassifierConfig(EncoderModelConfig):
-    """The configuration of a ``SpanClassifier``, with that of its ``encoder`` inside.
+    """The configuration of a ``SpanClassifier``, which embeds its ``encoder``'s.
 
     Attributes:
         representation: The representation of a span, one of ``REPRESENTATIONS``.
@@ -137,7 +137,7 @@ class PairClassifierConfig(EncoderModelConfig):
 
 
 class RelationClassifierConfig(EncoderModelConfig):
-    """The configuration of a ``RelationClassifier``, with that of its ``encoder`` inside.
+    """The configuration of a ``RelationClassifier``, which embeds its ``encoder``'s.
 
     Attributes:
         subject_id: The token that represents the subject of a relation.
