@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
 C = TypeVar("C")
+H = TypeVar("H")
 
 OVERLAP = 64
 CHUNK = 8192
@@ -180,6 +181,17 @@ class Task(ABC):
     def _capabilities(self) -> Iterator[object]:
         """Yield the additional abilities of the task."""
         yield from ()
+
+    def _labeled_head(
+        self, load: Callable[..., H], folder: str | Path | None, /, **settings: Any
+    ) -> H:
+        """Return a new model with ``settings``, or a saved one; ``load`` is ``from_pretrained``."""
+        batching = self.record.config.batching
+        if folder is not None:
+            return load(str(folder), batching=batching)
+        with self._pretrained() as checkpoint:
+            labels = list(self.record.labels)
+            return load(labels=labels, batching=batching, **settings, **checkpoint)
 
     @contextlib.contextmanager
     def _pretrained(self) -> Iterator[dict[str, Any]]:

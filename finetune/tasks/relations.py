@@ -162,20 +162,12 @@ class RelationTask(WordTask):
 
     def head(self, folder: str | Path | None = None) -> RelationClassifier:
         """Make a new classifier on the configured encoder, or load one from a folder."""
-        config = self.record.config
-        if folder is not None:
-            head: RelationClassifier = RelationClassifier.from_pretrained(
-                str(folder), batching=config.batching
-            )
-            return head
-        with self._pretrained() as checkpoint:
-            return RelationClassifier.from_pretrained(
-                labels=list(self.record.labels),
-                subject_id=self._markers.subject_id,
-                dropout=config.classifier_dropout,
-                batching=config.batching,
-                **checkpoint,
-            )
+        return self._labeled_head(
+            RelationClassifier.from_pretrained,
+            folder,
+            subject_id=self._markers.subject_id,
+            dropout=self.record.config.classifier_dropout,
+        )
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the summed loss of the pairs [N, 1 + C], and their summed weight."""

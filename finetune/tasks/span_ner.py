@@ -137,23 +137,17 @@ class SpanNerTask(WordTask):
     def head(self, folder: str | Path | None = None) -> SpanClassifier:
         """Make a new span scorer on the configured encoder, or load one from a folder."""
         record, config = self.record, self.record.config
-        if folder is not None:
-            head: SpanClassifier = SpanClassifier.from_pretrained(
-                str(folder), batching=config.batching
-            )
-            head.config.thresholds = dict(record.thresholds)
-            return head
-        with self._pretrained() as checkpoint:
-            return SpanClassifier.from_pretrained(
-                labels=list(record.labels),
-                representation=config.representation,
-                word_vectors=config.word_vectors,
-                max_width=record.max_width,
-                multi_label=config.multi_label,
-                decoding=record.constraint,
-                batching=config.batching,
-                **checkpoint,
-            )
+        head = self._labeled_head(
+            SpanClassifier.from_pretrained,
+            folder,
+            representation=config.representation,
+            word_vectors=config.word_vectors,
+            max_width=record.max_width,
+            multi_label=config.multi_label,
+            decoding=record.constraint,
+        )
+        head.config.thresholds = dict(record.thresholds)
+        return head
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the summed loss of logits [S, C], and the number of words.

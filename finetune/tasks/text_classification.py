@@ -190,38 +190,21 @@ class TextClassificationTask(Task):
     def head(self, folder: str | Path | None = None) -> Any:
         """Make a new classifier on the configured encoder, or load one from a folder."""
         config = self.record.config
-        if config.custom_head:
-            return self._pair_head(folder)
-        if folder is not None:
-            return SequenceClassifier.from_pretrained(
-                str(folder), labels=None, batching=config.batching
-            )
-        with self._pretrained() as checkpoint:
-            return SequenceClassifier.from_pretrained(
-                labels=list(self.record.labels),
+        if not config.custom_head:
+            return self._labeled_head(
+                SequenceClassifier.from_pretrained,
+                folder,
                 problem=self.record.problem,
-                batching=config.batching,
                 dropout=config.classifier_dropout,
-                **checkpoint,
             )
-
-    def _pair_head(self, folder: str | Path | None) -> PairClassifier:
-        config = self.record.config
-        if folder is not None:
-            head: PairClassifier = PairClassifier.from_pretrained(
-                str(folder), batching=config.batching
-            )
-            return head
-        with self._pretrained() as checkpoint:
-            return PairClassifier.from_pretrained(
-                labels=list(self.record.labels),
-                kind=config.pair_encoder,
-                num_codes=config.poly_codes or NUM_CODES,
-                dropout=config.classifier_dropout or 0.0,
-                marked_words=config.marked_words,
-                batching=config.batching,
-                **checkpoint,
-            )
+        return self._labeled_head(
+            PairClassifier.from_pretrained,
+            folder,
+            kind=config.pair_encoder,
+            num_codes=config.poly_codes or NUM_CODES,
+            dropout=config.classifier_dropout or 0.0,
+            marked_words=config.marked_words,
+        )
 
     def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the summed loss of classes or labels, or squared error, of [N, C]."""

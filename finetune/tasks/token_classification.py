@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import chain, pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -161,24 +161,11 @@ class TokenClassificationTask(WordTask):
 
     def head(self, folder: str | Path | None = None) -> TokenClassifier | CrfTagger:
         """Make a new tagger on the configured encoder, or load one from a folder."""
-        crf, batching = self.record.config.crf, self.record.config.batching
-        subwords: Literal["first", "all"] = "all" if self.record.scores_all_subwords else "first"
-        if folder is not None and crf:
-            loaded: CrfTagger = CrfTagger.from_pretrained(folder, batching=batching)
-            return loaded
-        if folder is not None:
-            return TokenClassifier.from_pretrained(
-                str(folder), labels=None, batching=batching, subwords=subwords
-            )
-        labels, scheme = list(self.record.labels), self.record.scheme
-        with self._pretrained() as start:
-            if crf:
-                return CrfTagger.from_pretrained(
-                    labels=labels, batching=batching, scheme=scheme, **start
-                )
-            return TokenClassifier.from_pretrained(
-                labels=labels, batching=batching, subwords=subwords, **start
-            )
+        if self.record.config.crf:
+            return self._labeled_head(CrfTagger.from_pretrained, folder, scheme=self.record.scheme)
+        tagger = self._labeled_head(TokenClassifier.from_pretrained, folder)
+        tagger.subwords = "all" if self.record.scores_all_subwords else "first"
+        return tagger
 
     def loss(
         self, logits: torch.Tensor | CrfScores, batch: Batch

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
@@ -123,26 +124,41 @@ class CustomModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_h
         cls,
         name: str | Path,
         *inputs: Any,
+        labels: Sequence[str] | None = None,
+        batching: Batching = "auto",
         revision: str | None = None,
         output_loading_info: bool = False,
         **options: Any,
-    ) -> Any:
-        """Load a trained model.
+    ) -> Self:
+        """Load a trained model; with ``labels`` make one to train on a pretrained encoder.
 
         Args:
-            name: Hub id, short name or folder.
+            name: Hub id, short name or folder of a pretrained encoder, or of a trained model.
             inputs: Arguments of the class, as in transformers.
+            labels: The labels of a model to train.
+            batching: As in ``Encoder``; changes memory and speed only.
             revision: Branch, tag or commit on the hub.
-            output_loading_info: Also return the loading info of transformers.
-            options: Arguments of transformers and of the class.
+            output_loading_info: Also return the loading info of transformers for a trained model.
+            options: The settings of the class. For a model to train also ``trust_remote_code``, as
+                in ``load_config``; for a trained model arguments of transformers.
 
         Raises:
-            UserError: The model does not exist, or its weights are not all present, used and
-                finite.
+            UserError: The model does not exist, its weights are not all present, used and finite,
+                its settings are not legal together, or the encoder comes with Python code.
         """
+        if labels is not None:
+            return cls._to_train(str(name), labels, batching, revision=revision, **options)
         load = functools.partial(super().from_pretrained, *inputs)
-        model, report = load_whole(load, name, revision, **options)
-        return (model, report) if output_loading_info else model
+        model, report = load_whole(load, name, revision, batching=batching, **options)
+        loaded: Any = (model, report) if output_loading_info else model
+        return loaded  # type: ignore[no-any-return]  # the pair is for transformers itself
+
+    @classmethod
+    def _to_train(
+        cls, name: str, labels: Sequence[str], batching: Batching, **options: Any
+    ) -> Self:
+        """Make a model to train; ``options`` are as in ``from_pretrained``."""
+        raise NotImplementedError
 
     @classmethod
     def from_encoder(cls, name: str, **options: Any) -> Any:
@@ -183,19 +199,14 @@ class EncoderModel(CustomModel):
         self.__dict__["encoder"] = Encoder(self.model, batching)
 
     @classmethod
-    def _on_pretrained(
-        cls,
-        name: str | Path,
-        labels: Sequence[str],
-        batching: Batching,
-        options: Mapping[str, Any],
-        **settings: Any,
-    ) -> Any:
-        """Make a model to train on a pretrained encoder; ``settings`` are its configuration's."""
-        name = str(name)
+    def _to_train(
+        cls, name: str, labels: Sequence[str], batching: Batching, **options: Any
+    ) -> Self:
+        config_class: Any = cls.config_class
+        known = {field.name for field in dataclasses.fields(config_class)}
+        settings = {key: options.pop(key) for key in known & options.keys()}
         inner = load_config(name, **options)
         names = LabelSet(labels)
-        config_class: Any = cls.config_class
         config = config_class(
             encoder=inner,
             id2label=dict(enumerate(names)),

@@ -140,7 +140,7 @@ class RelationClassifierConfig(EncoderModelConfig):
     """The configuration of a ``RelationClassifier``, which embeds its ``encoder``'s.
 
     Attributes:
-        subject_id: The token that represents the subject of a relation.
+        subject_id: The id of the start marker of a subject.
         dropout: Dropout before the classifier.
         id2label: The labels, without none.
     """

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
@@ -20,7 +19,8 @@ from finetune.types import Batch, LabelSet, UserError
 class CrfTagger(CustomModel):
     """A tagger whose tags depend on each other: emissions of words and scores of transitions.
 
-    ``from_pretrained`` loads a trained model; with ``labels`` it makes one to train. The
+    ``from_pretrained`` loads a trained model; with ``labels`` it makes one to train, with the
+    ``scheme`` of the tags, such as ``"BIO"``; None makes all transitions legal. The
     ``TokenClassifier`` in ``tagger`` computes emissions, ``finetune.models.heads.crf`` computes the
     loss, and ``finetune.tasks.viterbi`` decodes.
 
@@ -58,37 +58,10 @@ class CrfTagger(CustomModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls,
-        name: str | Path,
-        *inputs: Any,
-        labels: Sequence[str] | None = None,
-        scheme: str | None = None,
-        batching: Batching = "auto",
-        **options: Any,
-    ) -> CrfTagger:
-        """Load a trained model; with ``labels`` make one to train on a pretrained encoder.
-
-        Args:
-            name: Hub id, short name or folder of a pretrained encoder, or of a trained model.
-            inputs: Arguments of the class, as in transformers.
-            labels: The tags of a model to train.
-            scheme: The scheme of the tags, such as ``"BIO"``; None makes all transitions legal. A
-                trained model has its own.
-            batching: As in ``Encoder``; changes memory and speed only.
-            options: As in ``load_config``, such as ``revision``; for a trained model arguments of
-                transformers.
-
-        Raises:
-            UserError: The model cannot be loaded, its settings are not legal together, or the
-                encoder comes with Python code.
-        """
-        if labels is None:
-            trained: CrfTagger = super().from_pretrained(
-                name, *inputs, batching=batching, **options
-            )
-            return trained
-        name = str(name)
+    def _to_train(
+        cls, name: str, labels: Sequence[str], batching: Batching, **options: Any
+    ) -> Self:
+        scheme = options.pop("scheme", None)
         model = load_task_model(TokenClassifier.auto_class, name, labels=labels, **options)
         require_library_model(name, model)
         inner = model.config.to_dict()

@@ -7,10 +7,7 @@ be computed once and ranked for any number of queries.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +33,13 @@ class PairClassifier(EncoderModel):
     the features [u; v; |u - v|; u * v]. The texts are read apart (``bi``) or as one sequence
     (``cross``).
 
-    ``from_pretrained`` loads a trained model; with ``labels`` it makes one to train. Sequences
-    of a batch have the first text and then the second, each with its special tokens, as their
-    "words" (``Encoding.word_starts``). With ``marked_words``, the "words" are the marked words and
-    the text around them: before, word, after, before, word, after; or for ``cross`` before, word,
-    between, word, after.
+    ``from_pretrained`` loads a trained model; with ``labels`` (for regression the name of the
+    number) it makes one to train. Its settings are the attributes of ``PairClassifierConfig``.
+
+    Sequences of a batch have the first text and then the second, each with its special tokens, as
+    their "words" (``Encoding.word_starts``). With ``marked_words``, the "words" are the marked
+    words and the text around them: before, word, after, before, word, after; or for ``cross``
+    before, word, between, word, after.
 
     Examples:
         >>> from finetune import Encoding, pack
@@ -68,55 +67,6 @@ class PairClassifier(EncoderModel):
         features = 4 if config.marked_words else 3
         self.classifier = nn.Linear(features * width, len(self.labels))
         self.post_init()  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls,
-        name: str | Path,
-        *inputs: Any,
-        labels: Sequence[str] | None = None,
-        kind: str = "bi",
-        num_codes: int = 16,
-        dropout: float = 0.0,
-        marked_words: bool = False,
-        batching: Batching = "auto",
-        **options: Any,
-    ) -> PairClassifier:
-        """Load a trained model; with ``labels`` make one to train on a pretrained encoder.
-
-        Args:
-            name: Hub id, short name or folder of a pretrained encoder, or of a trained model.
-            inputs: Arguments of the class, as in transformers.
-            labels: The labels of a model to train, or the name of the number for regression. The
-                other arguments apply with them only: a trained model has its own.
-            kind: ``"bi"`` or ``"poly"``; with ``marked_words`` ``"bi"`` or ``"cross"``.
-            num_codes: M, for ``"poly"``.
-            dropout: Dropout of the features before the classifier.
-            marked_words: Compare one word of each text.
-            batching: As in ``Encoder``; changes memory and speed only.
-            options: As in ``load_config``, such as ``revision``; for a trained model arguments of
-                transformers.
-
-        Raises:
-            UserError: The model cannot be loaded, its settings are not legal together, or the
-                encoder comes with Python code.
-        """
-        if labels is None:
-            trained: PairClassifier = super().from_pretrained(
-                name, *inputs, batching=batching, **options
-            )
-            return trained
-        made: PairClassifier = cls._on_pretrained(
-            name,
-            labels,
-            batching,
-            options,
-            kind=kind,
-            num_codes=num_codes,
-            dropout=dropout,
-            marked_words=marked_words,
-        )
-        return made
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [N, C] for a batch of N pairs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -54,8 +54,6 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
 
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True  # as ``model`` allows
     auto_class: ClassVar[Any]
-    output_class: ClassVar[Any] = None
-    """The output of transformers for padded rows; None for heads that take batches only."""
 
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
         super().__init__(model.config)
@@ -77,30 +75,6 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
     def labels(self) -> LabelSet:
         """The label names, in the order of the classes."""
         return labels_of(self.model.config)
-
-    def _output(
-        self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None,
-        labels: Tensor | None,
-    ) -> Any:
-        """Return the output of transformers for padded rows [N, L], computed without padding."""
-        if input_ids is None:
-            raise UserError("a head takes a Batch (finetune.pack), or input_ids of padded rows.")
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
-        segments = token_type_ids if self.encoder.num_segments else None
-        logits = self(batch_of_rows(input_ids, attention_mask, segments))
-        if len(logits) != len(input_ids):  # one for each token: [T, C] -> [N, L, C]
-            padded = logits.new_zeros(*input_ids.shape, logits.shape[-1])
-            logits = padded.masked_scatter(attention_mask.bool()[..., None], logits)
-        loss = None if labels is None else self._padded_loss(logits, labels)
-        return self.output_class(loss=loss, logits=logits)
-
-    def _padded_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss, as the class of transformers computes it."""
-        return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
 
     def save_pretrained(  # type: ignore[override]
         self,
@@ -135,6 +109,83 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
             parts.append(unpad(output.logits, group.batch) if tokens else output.logits)
             indices.append(group.tokens if tokens else group.sequences)
         return restore_order(parts, indices)
+
+
+class LabeledHead(PretrainedHead):
+    """A ``PretrainedHead`` that predicts labels, and that ``transformers.Trainer`` can train."""
+
+    output_class: ClassVar[Any]
+    """The output of transformers for padded rows."""
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls,
+        name: str | Path,
+        *,
+        labels: Sequence[str] | None = None,
+        batching: Batching = "auto",
+        **options: Any,
+    ) -> Self:
+        """Load a trained model; with ``labels`` make one to train, in float32.
+
+        Args:
+            name: Hub id, short name or folder of an encoder, or of a trained model.
+            labels: The labels of a model to train; for regression the name of the number. A head
+                that the checkpoint lacks, or has for another number of labels, is new.
+            batching: As in ``Encoder``; changes memory and speed only.
+            options: ``dropout`` before the classifier; ``revision``, ``trust_remote_code``,
+                ``layer_mix`` and ``bilstm``, as in ``load_config``.
+
+        Raises:
+            UserError: There is no such model or setting, or without ``labels`` no trained head.
+        """
+        model = load_task_model(cls.auto_class, str(name), labels=labels, **options)
+        return cls(model, batching)
+
+    def forward(
+        self,
+        batch: Batch | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Any:
+        """Return the logits of a batch, as the class says.
+
+        ``transformers.Trainer`` can train the head: it also takes padded rows [N, L] as keywords,
+        with ``labels`` as the class of transformers takes them, and then returns its output.
+        """
+        if batch is None:
+            return self._output(input_ids, attention_mask, token_type_ids, labels)
+        return self._logits(batch)
+
+    def _logits(self, batch: Batch) -> Tensor:
+        """Return the logits of a batch."""
+        raise NotImplementedError
+
+    def _output(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        labels: Tensor | None,
+    ) -> Any:
+        """Return the output of transformers for padded rows [N, L], computed without padding."""
+        if input_ids is None:
+            raise UserError("a head takes a Batch (finetune.pack), or input_ids of padded rows.")
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        segments = token_type_ids if self.encoder.num_segments else None
+        logits = self(batch_of_rows(input_ids, attention_mask, segments))
+        if len(logits) != len(input_ids):  # one for each token: [T, C] -> [N, L, C]
+            padded = logits.new_zeros(*input_ids.shape, logits.shape[-1])
+            logits = padded.masked_scatter(attention_mask.bool()[..., None], logits)
+        loss = None if labels is None else self._padded_loss(logits, labels)
+        return self.output_class(loss=loss, logits=logits)
+
+    def _padded_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss, as the class of transformers computes it."""
+        return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
 
 
 def problem_of(config: Any) -> Problem:
@@ -176,6 +227,8 @@ def load_task_model(
     Raises:
         UserError: If there is no such model or setting, or the weights do not match.
     """
+    if problem == "regression" and labels is not None and len(labels) != 1:
+        raise UserError(f"regression has one label, the name of the number, not {len(labels)}")
     config = load_config(name, **options)
     require_class(auto_class, name, config)
     old_labels = dict(config.id2label)

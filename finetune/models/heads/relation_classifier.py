@@ -7,10 +7,6 @@ al. 2019, "Matching the Blanks").
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
@@ -25,9 +21,11 @@ from finetune.types import Batch
 class RelationClassifier(EncoderModel):
     """Logits of no relation and C labels for each of N pairs of spans, W [h_subject; h_object].
 
-    ``from_pretrained`` loads a trained model; with ``labels`` it makes one to train. A sequence
-    of a batch marks one pair; its two "words" (``Encoding.word_starts``) begin at the start markers
-    of the two spans. The start marker of the subject is the token ``config.subject_id``.
+    ``from_pretrained`` loads a trained model; with ``labels``, without one for no relation, it
+    makes one to train. Its settings are the attributes of ``RelationClassifierConfig``.
+
+    A sequence of a batch marks one pair; its two "words" (``Encoding.word_starts``) begin at the
+    start markers of the two spans. The start marker of the subject is the token ``subject_id``.
 
     Examples:
         >>> from finetune import Encoding, pack
@@ -51,49 +49,6 @@ class RelationClassifier(EncoderModel):
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(2 * self.model.config.hidden_size, len(self.labels) + 1)
         self.post_init()  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls,
-        name: str | Path,
-        *inputs: Any,
-        labels: Sequence[str] | None = None,
-        subject_id: int = 0,
-        dropout: float = 0.1,
-        batching: Batching = "auto",
-        **options: Any,
-    ) -> RelationClassifier:
-        """Load a trained model; with ``labels`` make one to train on a pretrained encoder.
-
-        Args:
-            name: Hub id, short name or folder of a pretrained encoder, or of a trained model.
-            inputs: Arguments of the class, as in transformers.
-            labels: The labels of relations of a model to train, without one for none. The other
-                arguments apply with them only: a trained model has its own.
-            subject_id: The id of the start marker of a subject.
-            dropout: Dropout of the features before the classifier.
-            batching: As in ``Encoder``; changes memory and speed only.
-            options: As in ``load_config``, such as ``revision``; for a trained model arguments of
-                transformers.
-
-        Raises:
-            UserError: The model cannot be loaded, its settings are not legal together, or the
-                encoder comes with Python code.
-        """
-        if labels is None:
-            trained: RelationClassifier = super().from_pretrained(
-                name, *inputs, batching=batching, **options
-            )
-            return trained
-        made: RelationClassifier = cls._on_pretrained(
-            name,
-            labels,
-            batching,
-            options,
-            subject_id=subject_id,
-            dropout=dropout,
-        )
-        return made
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [N, 1 + C] of a batch of N pairs; class 0 is no relation."""

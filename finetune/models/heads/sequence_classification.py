@@ -6,9 +6,9 @@ family has its own head, so that checkpoints with a trained head keep it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -17,18 +17,18 @@ from transformers import AutoModelForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from finetune.models.dropout import keyed_dropout
-from finetune.models.encoder import Batching
 from finetune.models.families import ROBERTA
-from finetune.models.heads.pretrained import PretrainedHead, Problem, load_task_model, problem_of
-from finetune.types import Batch, UserError
+from finetune.models.heads.pretrained import LabeledHead, Problem, problem_of
+from finetune.types import Batch
 
 HeadLayers = Callable[[Any, Tensor, Batch], Tensor]
 
 
-class SequenceClassifier(PretrainedHead):
+class SequenceClassifier(LabeledHead):
     """Logits of C classes for each of N sequences.
 
-    ``PretrainedHead`` explains arguments and attributes.
+    ``PretrainedHead`` explains arguments and attributes. With padded rows, ``labels`` are [N] or
+    [N, C], and the output is a ``SequenceClassifierOutput``.
 
     Examples:
         >>> from finetune import Encoding, SequenceClassifier, pack
@@ -43,50 +43,17 @@ class SequenceClassifier(PretrainedHead):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
-        cls,
-        name: str | Path,
-        *,
-        labels: Sequence[str] | None = None,
-        problem: Problem = "single",
-        batching: Batching = "auto",
-        **options: Any,
-    ) -> SequenceClassifier:
-        """Load a trained classifier; with ``labels`` make one to train, in float32.
+        cls, name: str | Path, *, problem: Problem = "single", **options: Any
+    ) -> Self:
+        """Load a model as ``LabeledHead`` does.
 
-        Args:
-            name: Hub id, short name or folder of an encoder, or of a trained model.
-            labels: The labels of a model to train; for regression the name of the number. A head
-                that the checkpoint lacks, or has for another number of labels, is new.
-            problem: What a model to train predicts: one label (``"single"``), any number of labels
-                (``"multi"``) or a number (``"regression"``). A trained model has its own.
-            batching: As in ``Encoder``; changes memory and speed only.
-            options: ``dropout`` before the classifier; ``revision``, ``trust_remote_code``,
-                ``layer_mix`` and ``bilstm``, as in ``load_config``.
-
-        Raises:
-            UserError: There is no such model or setting, or without ``labels`` no trained head.
+        ``problem`` is what a model to train predicts: one label (``"single"``), any number of
+        labels (``"multi"``) or a number (``"regression"``). A trained model has its own.
         """
-        if problem == "regression" and labels is not None and len(labels) != 1:
-            raise UserError(f"regression has one label, the name of the number, not {len(labels)}")
-        options |= {"labels": labels, "problem": problem}
-        model = load_task_model(cls.auto_class, str(name), **options)
-        return cls(model, batching)
+        return super().from_pretrained(name, problem=problem, **options)
 
-    def forward(
-        self,
-        batch: Batch | None = None,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-    ) -> Any:
-        """Return logits [N, C] for a batch of N sequences.
-
-        ``transformers.Trainer`` can train the head: it also takes padded rows [N, L] as keywords,
-        with ``labels`` [N] or [N, C], and then returns a ``SequenceClassifierOutput``.
-        """
-        if batch is None:
-            return self._output(input_ids, attention_mask, token_type_ids, labels)
+    def _logits(self, batch: Batch) -> Tensor:
+        """Return logits [N, C] for a batch of N sequences."""
         head = _HEADS.get(self.known_type)
         if head is None:
             return self._padded_logits(batch, tokens=False)

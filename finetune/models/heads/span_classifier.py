@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +35,9 @@ first has to learn that most candidates have no type (Lin et al., 2017)."""
 class SpanClassifier(EncoderModel):
     """Scores of C classes for each of S candidate spans of words.
 
-    ``from_pretrained`` loads a trained model; with ``labels`` it makes one to train.
+    ``from_pretrained`` loads a trained model; with ``labels``, the types without one for none, it
+    makes one to train. Its settings are the attributes of ``SpanClassifierConfig``.
+
     ``encoder`` is a view of ``model``, the Hugging Face encoder; ``scorer`` is on top of it.
 
     Examples:
@@ -79,60 +80,13 @@ class SpanClassifier(EncoderModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls,
-        name: str | Path,
-        *inputs: Any,
-        labels: Sequence[str] | None = None,
-        representation: str = "boundary",
-        word_vectors: str = "first",
-        max_width: int | None = None,
-        multi_label: bool = False,
-        decoding: str = "nested",
-        batching: Batching = "auto",
-        **options: Any,
-    ) -> SpanClassifier:
-        """Load a trained model; with ``labels`` make one to train on a pretrained encoder.
-
-        Args:
-            name: Hub id, short name or folder of a pretrained encoder, or of a trained model.
-            inputs: Arguments of the class, as in transformers.
-            labels: The types of a model to train, without one for none. The other arguments apply
-                with them only: a trained model has its own.
-            representation: The representation of a span: ``"boundary"``, ``"ffn"``,
-                ``"attention"`` or ``"biaffine"``.
-            word_vectors: ``"first"`` subword of a word, or the ``"mean"`` of its subwords.
-            max_width: The widest candidate, in words; None without limit (biaffine only).
-            multi_label: Whether a span can have several types.
-            decoding: The spans that may occur together: ``"flat"``, ``"nested"`` or
-                ``"overlapping"``.
-            batching: As in ``Encoder``; changes memory and speed only.
-            options: As in ``load_config``, such as ``revision``; for a trained model arguments of
-                transformers.
-
-        Raises:
-            UserError: The model cannot be loaded, its settings are not legal together, or the
-                encoder comes with Python code.
-        """
-        if labels is None:
-            trained: SpanClassifier = super().from_pretrained(
-                name, *inputs, batching=batching, **options
-            )
-            return trained
-        ner: SpanClassifier = cls._on_pretrained(
-            name,
-            labels,
-            batching,
-            options,
-            representation=representation,
-            word_vectors=word_vectors,
-            max_width=max_width,
-            multi_label=multi_label,
-            decoding=decoding,
-        )
+    def _to_train(
+        cls, name: str, labels: Sequence[str], batching: Batching, **options: Any
+    ) -> Self:
+        ner = super()._to_train(name, labels, batching, **options)
         with torch.no_grad():
             ner.scorer.bias.fill_(math.log(PRIOR / len(ner.labels)))
-            if not multi_label:
+            if not ner.config.multi_label:
                 ner.scorer.bias[0] = 0.0
         return ner
 

@@ -7,9 +7,9 @@ before dropout and classifier, as a head over W words costs less than one over T
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -18,17 +18,18 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
-from finetune.models.heads.pretrained import PretrainedHead, load_task_model
+from finetune.models.heads.pretrained import LabeledHead
 from finetune.types import Batch, UserError
 
 Subwords = Literal["first", "all"]
 
 
-class TokenClassifier(PretrainedHead):
+class TokenClassifier(LabeledHead):
     """Logits of C tags for each of W words, or for each of their subwords.
 
     ``subwords`` says which subwords get logits, ``"first"`` or ``"all"``. ``PretrainedHead``
-    explains the other arguments and the attributes.
+    explains the other arguments and the attributes. With padded rows, ``labels`` are [N, L], and
+    the output is a ``TokenClassifierOutput``.
 
     Examples:
         >>> from finetune import Encoding, TokenClassifier, pack
@@ -52,46 +53,14 @@ class TokenClassifier(PretrainedHead):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
-        cls,
-        name: str | Path,
-        *,
-        labels: Sequence[str] | None = None,
-        subwords: Subwords = "first",
-        batching: Batching = "auto",
-        **options: Any,
-    ) -> TokenClassifier:
-        """Load a trained tagger; with ``labels`` make one to train, in float32.
+        cls, name: str | Path, *, subwords: Subwords = "first", **options: Any
+    ) -> Self:
+        """Load a model as ``LabeledHead`` does; ``subwords`` is as for the class."""
+        batching = options.get("batching", "auto")
+        return cls(super().from_pretrained(name, **options).model, batching, subwords)
 
-        Args:
-            name: Hub id, short name or folder of an encoder, or of a trained model.
-            labels: The tags of a model to train. A head that the checkpoint lacks, or has for
-                another number of tags, is new.
-            subwords: Logits of the ``"first"`` subword of each word, or of ``"all"`` its subwords.
-            batching: As in ``Encoder``; changes memory and speed only.
-            options: ``dropout`` before the classifier; ``revision``, ``trust_remote_code``,
-                ``layer_mix`` and ``bilstm``, as in ``load_config``.
-
-        Raises:
-            UserError: There is no such model or setting, or without ``labels`` no trained head.
-        """
-        model = load_task_model(cls.auto_class, str(name), labels=labels, **options)
-        return cls(model, batching, subwords)
-
-    def forward(
-        self,
-        batch: Batch | None = None,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-    ) -> Any:
-        """Return logits [W, C] of first subwords, or [P, C] of the P subwords of all words.
-
-        ``transformers.Trainer`` can train the head: it also takes padded rows [N, L] as keywords,
-        with ``labels`` [N, L], and then returns a ``TokenClassifierOutput``.
-        """
-        if batch is None:
-            return self._output(input_ids, attention_mask, token_type_ids, labels)
+    def _logits(self, batch: Batch) -> Tensor:
+        """Return logits [W, C] of first subwords, or [P, C] of the P subwords of all words."""
         rows = batch.words if self.subwords == "first" else subword_rows(batch)
         if not self.known_type:
             return self._padded_logits(batch, tokens=True).index_select(0, rows)
