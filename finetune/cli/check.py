@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -16,8 +16,8 @@ from finetune.cli.options import DataOptions, OutOption
 from finetune.cli.output import quiet_libraries, show
 from finetune.config.options import DATA
 from finetune.config.tasks import CONFIGS, TrainConfig
-from finetune.registry import OPTIONS, Registry
-from finetune.types import UserError
+from finetune.registry import OPTIONS, TASKS, Registry
+from finetune.types import UserError, did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +33,8 @@ class Check(OutOption, DataOptions, Command):
     """Data as in training, or a recipe file (.yaml)."""
     data: Annotated[str, DATA] = ""
     """Data as in training, as an option: folder, file, `train=FILE,test=FILE`, or hub data set."""
-    task: Literal["classify", "nli", "tag", "ner", "relations"] | None = None
-    """Task that the data are for; unset decides by the data."""
+    task: Annotated[str | None, arg(metavar="TASK")] = None
+    """Task that the data are for, such as `nli` or `relations`; unset decides by the data."""
     model: str | None = None
     """Also check with the tokenizer of this model: words without subwords, windows, truncation."""
     max_length: int | None = None
@@ -77,6 +77,14 @@ class Check(OutOption, DataOptions, Command):
         command, config = self._with_recipe()
         if not command.data:
             raise UserError("check needs a recipe or --data.")
+        if (task := command.task) is not None:
+            legal = [name for name in TASKS if CONFIGS[name].description.labels]
+            if task not in legal:
+                raise UserError(
+                    f"--task {task}: legal are {', '.join(legal)}.{did_you_mean(task, legal)}"
+                )
+            if self.label_errors and not CONFIGS[task].description.label_errors:
+                raise UserError(f"--label-errors does not apply to {task}: leave it out.")
         command.check(config)
 
     def _with_recipe(self) -> tuple[Check, TrainConfig | None]:
@@ -93,7 +101,7 @@ class Check(OutOption, DataOptions, Command):
             raise UserError(f"{source} is a recipe for {recipe.task}, not {self.task}.")
         given = replace(
             self,
-            task=recipe.task,  # type: ignore[arg-type]  # checked by load_recipe
+            task=recipe.task,
             data=self.data or config.data,
             columns=self.columns or config.columns,
             encoding=self.encoding if self.encoding != Check.encoding else config.encoding,
@@ -107,20 +115,25 @@ class Check(OutOption, DataOptions, Command):
         from finetune.data import check_data, data_kind, read_text, read_tokens, render
         from finetune.data.nli_labels import with_standard_names
 
-        options: Any = self.reading
+        skipped: Collection[str] = ()
         data: Any
-        about = CONFIGS[self.task].description if self.task else None
-        words = about.words if about else data_kind(self.data, self.encoding) == "tokens"
-        spans, pairs = (about.given_spans, about.pairs) if about else (False, None)
-        if words:
-            data = read_tokens(self.data, **options, relations=spans)
+        if self.task is not None:
+            from finetune.tasks import task_definition
+
+            definition, about = task_definition(self.task), CONFIGS[self.task].description
+            settings = config or CONFIGS[self.task]()
+            settings = replace(settings, columns=self.columns, encoding=self.encoding)
+            data, words = definition.read(settings, self.data), about.words
+            data = with_standard_names(data) if about.pairs else data
+            skipped = definition.skipped_checks
         else:
-            data = read_text(self.data, **options, pair=pairs)
-            data = with_standard_names(data) if pairs else data
+            words = data_kind(self.data, self.encoding) == "tokens"
+            data = (read_tokens if words else read_text)(self.data, **self.reading)
         if self.model is None:
             findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
         else:
             findings = self._check_with_tokenizer(data, words)
+        findings = [finding for finding in findings if finding.check not in skipped]
         if self.format == "json":
             show(json.dumps([asdict(each) for each in findings], indent=2, ensure_ascii=False))
         else:
@@ -128,8 +141,6 @@ class Check(OutOption, DataOptions, Command):
         stopping = ("error", "warning") if self.strict else ("error",)
         if any(finding.level in stopping for finding in findings):
             sys.exit(1)
-        if self.label_errors and spans:
-            raise UserError("--label-errors does not apply to relations: leave it out.")
         if self.label_errors:
             train: Sequence[Any] = data.splits.get("train", ())
             spans_only = words and any(e.tags is None and e.spans for e in train)

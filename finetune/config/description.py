@@ -51,6 +51,8 @@ class TaskDescription:
     """Whether predictions are labels or numbers, and not vectors or subwords."""
     fills_masks: bool = False
     """Whether the model fills masks in running text."""
+    label_errors: bool = False
+    """Whether `finetune check --label-errors` ranks the labels of its data."""
     joint: bool = False
     """Whether several tasks can share an encoder in training (``finetune multitask``)."""
     metrics: tuple[str, ...] = ()

@@ -456,6 +456,7 @@ class ClassifyConfig(TextConfig):
     description: ClassVar = TaskDescription(
         name="classify",
         title="text classification",
+        label_errors=True,
         joint=True,
         metrics=tuple(dict.fromkeys(name for names in PROBLEMS.values() for name in names)),
         custom_head=_custom_text_head,
@@ -483,6 +484,7 @@ class NliConfig(TextConfig):
         name="nli",
         title="classification of text pairs",
         pairs=True,
+        label_errors=True,
         joint=True,
         metrics=PROBLEMS["single"],
         custom_head=_custom_text_head,
@@ -522,6 +524,7 @@ class TagConfig(WordConfig):
         name="tag",
         title="word tagging",
         words=True,
+        label_errors=True,
         joint=True,
         metrics=(
             "span_precision_conll",
@@ -591,6 +594,7 @@ class NerConfig(WordConfig):
         name="ner",
         title="named entity recognition over spans",
         words=True,
+        label_errors=True,
         joint=True,
         metrics=(
             "span_precision_strict",

@@ -125,6 +125,27 @@ def _columns_found(table: Table) -> str:
     return f"the file has no header with known names; its first row: {row}"
 
 
+def is_missing(value: Any) -> bool:
+    """Return whether a cell is empty: None, or NaN as in data frames."""
+    return value is None or value != value
+
+
+def text_cell(record: Record, column: str) -> str:
+    """Return the text of a column; raise DataError if the row has none there."""
+    value = record.values.get(column)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and value == value:
+        return str(value)
+    problem = f"holds {type(value).__name__}, not a text"
+    if is_missing(value):
+        problem = "is empty" if column in record.values else "is missing in this row"
+    raise DataError(
+        f"{record.where}: column {column!r} {problem} (columns here: {', '.join(record.values)}): "
+        "write a text, or remove the row."
+    )
+
+
 _JSON_ROW = 'one object per line, such as {"text": "Fine film", "label": "positive"}'
 _JSON_ADVICE = f": write {_JSON_ROW}."
 

@@ -14,7 +14,15 @@ from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
 from finetune.data.formats import open_data, read_file
 from finetune.data.labels import convert_labels, raw_label
 from finetune.data.sources import open_splits, resolve
-from finetune.data.tables import Table, check_columns, find_column, missing_column, note_rows
+from finetune.data.tables import (
+    Table,
+    check_columns,
+    find_column,
+    is_missing,
+    missing_column,
+    note_rows,
+    text_cell,
+)
 from finetune.data.token_records import Sentences
 from finetune.types import TextExample, abbreviated, quantity
 
@@ -253,10 +261,14 @@ def open_text_table(
     columns: Mapping[str, str],
     streaming: bool = False,
     usual_columns: Mapping[str, str] | None = None,
+    header_names: frozenset[str] = HEADER_NAMES,
 ) -> Table:
-    """Open a file as a table; streamed text has columns only if its first line names some."""
+    """Open a file as a table; streamed text has columns only if its first line names some.
+
+    ``header_names`` are usual names of columns in lower case, which tell a header from data.
+    """
     usual_columns = usual_columns or {}
-    header_names = HEADER_NAMES | {name.lower() for name in usual_columns.values()}
+    header_names |= {name.lower() for name in usual_columns.values()}
     if file.format in ("txt", "unknown"):
         first = file.first_line()
         tabs, commas = ({c.strip().lower() for c in first.split(mark)} for mark in "\t,")
@@ -275,12 +287,12 @@ def open_text_table(
 
 def text_example(index: int, record: Record, columns: TextColumns, table: Table) -> TextExample:
     """Return a row as an example, its label as in the file."""
-    text, label = _text(record, columns.text), None
-    pair = None if columns.pair is None else _text(record, columns.pair)
+    text, label = text_cell(record, columns.text), None
+    pair = None if columns.pair is None else text_cell(record, columns.pair)
     if columns.label is not None:
         value = record.values.get(columns.label)
         label = raw_label(value, table.names.get(columns.label), record.where)
-    negative = None if columns.negative is None else _text(record, columns.negative)
+    negative = None if columns.negative is None else text_cell(record, columns.negative)
     targets = None
     if columns.targets:
         values = [_whole_number(record, name) for name in columns.targets]
@@ -340,32 +352,12 @@ def _characters_of_word(text: str, where: str, index: int) -> Characters:
     return words[index].span()
 
 
-def is_missing(value: Any) -> bool:
-    """Return whether a cell is empty: None, or NaN as in data frames."""
-    return value is None or value != value
-
-
 def _with_blank_cells(record: Record, columns: TextColumns) -> Record:
     """Return a row with a blank text in place of an empty cell, as workbooks and Parquet have."""
     values = record.values
     read = [name for name in (columns.text, columns.pair) if name is not None and name in values]
     blank = {name: "" for name in read if is_missing(values[name])}
     return record._replace(values={**values, **blank}) if blank else record
-
-
-def _text(record: Record, column: str) -> str:
-    value = record.values.get(column)
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int | float) and value == value:
-        return str(value)
-    problem = f"holds {type(value).__name__}, not a text"
-    if is_missing(value):
-        problem = "is empty" if column in record.values else "is missing in this row"
-    raise DataError(
-        f"{record.where}: column {column!r} {problem} (columns here: {', '.join(record.values)}): "
-        "write a text, or remove the row."
-    )
 
 
 def _column_notes(table: Table, chosen: TextColumns, columns: Mapping[str, str]) -> Iterator[str]:

@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from finetune.data import read_text_file, read_token_file
+from finetune.data.rows import RowReader
 from finetune.data.tables import Table
 from finetune.preprocessing.context import DocumentContext
 from finetune.preprocessing.inputs import Input, as_example, check_pair
@@ -102,3 +103,28 @@ class WordInputs(Inputs):
     def example(self, index: int, item: Input, where: str = "") -> Example:
         """Return words, or a text that is split into words, as an example."""
         return as_example(index, item, words=True, pairs=None, where=where)
+
+
+@dataclass(frozen=True)
+class RowInputs(Inputs):
+    """Rows whose columns have roles of their own; in Python a dict each."""
+
+    reader: ClassVar[RowReader]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of an example in a request to a server."""
+        return tuple(role for role in self.reader.roles if role not in self.reader.gold_roles)
+
+    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
+        """Stream examples, without their gold."""
+        return self.reader.stream(source, usual_columns=self.usual_columns, **options)
+
+    def example(self, index: int, item: Any, where: str = "") -> Example:
+        """Return a row as an example."""
+        where = where or f"input {index}"
+        if not isinstance(item, Mapping):
+            raise UserError(
+                f"{where}: {item!r:.60} is not a row: give a dict with {', '.join(self.keys)}."
+            )
+        return self.reader.example(index, item, where)

@@ -1,0 +1,108 @@
+"""Rows whose columns have roles of their own, such as questions and their choices.
+
+``RowReader`` reads them from any source, for training, prediction and scores alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import IO, Any
+
+from finetune.data.dataset import DataError, Dataset
+from finetune.data.files import UTF_8, DataFile, Record
+from finetune.data.formats import open_data
+from finetune.data.sources import open_splits, resolve
+from finetune.data.tables import Table, check_columns, note_rows
+from finetune.data.texts import open_text_table
+from finetune.types import TextExample, quantity
+
+MakeExample = Callable[[int, Record], TextExample]
+"""Makes the example of a row, given its number from 0."""
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Reads examples from rows of named columns.
+
+    Attributes:
+        roles: The roles that ``--columns`` can name.
+        header_names: Usual names of columns, in lower case. They tell a header from data.
+        choose: Chooses the columns of a table and returns the function that makes examples. It gets
+            the columns that the user names, by role, and whether to read gold.
+        gold: Returns the gold of an example, None without gold.
+        gold_roles: The roles of gold.
+    """
+
+    roles: tuple[str, ...]
+    header_names: frozenset[str]
+    choose: Callable[[Table, Mapping[str, str], bool], MakeExample]
+    gold: Callable[[TextExample], object] = attrgetter("label")
+    gold_roles: tuple[str, ...] = ("label",)
+
+    def read(
+        self, spec: Any, *, columns: Mapping[str, str] | None = None, encoding: str = UTF_8
+    ) -> Dataset:
+        """Read all splits of a ``--data`` value, or of data in memory (``read_text``).
+
+        Raises:
+            DataError: If the data cannot be read; the message names file and line.
+        """
+        columns = check_columns(columns, self.roles)
+        source = open_splits(resolve(spec), None, lambda file: self._open(file, columns), encoding)
+        notes, splits = list(source.notes), dict[str, list[Any]]()
+        for split, table in source.splits.items():
+            records = table.all(resolve=False)
+            if not records:
+                raise DataError(
+                    f"{table.name}: the {split} split is empty: add rows or leave it out."
+                )
+            make = self.choose(table, table.columns(columns, self.roles), True)
+            splits[split] = [make(index, record) for index, record in enumerate(records)]
+            notes += table.notes
+            if missing := sum(self.gold(row) is None for row in splits[split]):
+                counted = f"{missing:,} of {quantity(len(records), 'row')}"
+                notes.append(f"{split}: {counted} without label")
+        return Dataset(source.name, splits, notes=notes, format=source.format, pinned=source.pinned)
+
+    def stream(
+        self,
+        source: str | Path | IO[Any] | DataFile | Table,
+        *,
+        columns: Mapping[str, str] | None = None,
+        usual_columns: Mapping[str, str] | None = None,
+        encoding: str = UTF_8,
+        rows: dict[int, Mapping[str, Any]] | None = None,
+        gold: bool = False,
+    ) -> Iterator[TextExample]:
+        """Stream the examples of one file or table; the arguments are as in ``read_text_file``.
+
+        Gold is read on request only: for prediction, its columns may hold anything.
+        """
+        columns = check_columns(columns, self.roles)
+        if isinstance(source, Table):
+            table = source
+            table.usual_columns = usual_columns or {}
+        else:
+            table = self._open(open_data(source, encoding=encoding), columns, usual_columns)
+        note_rows(table, rows)
+        if table.first() is None:
+            return
+        make = self.choose(table, table.columns(columns, self.roles), gold)
+        for index, record in enumerate(table.records):
+            yield make(index, record)
+
+    def example(self, index: int, row: Mapping[str, Any], where: str) -> TextExample:
+        """Return the example of one row in memory, without its gold."""
+        table = Table(where, list(row), iter(()))
+        return self.choose(table, {}, False)(index, Record(row, where))
+
+    def _open(
+        self,
+        file: DataFile,
+        columns: Mapping[str, str],
+        usual_columns: Mapping[str, str] | None = None,
+    ) -> Table:
+        return open_text_table(file, columns, False, usual_columns, self.header_names)
