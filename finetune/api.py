@@ -670,7 +670,6 @@ def distill(
     from finetune.training.distillation import (
         Distillation,
         Teacher,
-        fit_plain,
         fit_student,
         load_student,
         measure,
@@ -679,6 +678,7 @@ def distill(
         student_folder,
     )
     from finetune.training.run_folder import open_run, require_free, with_run_folder
+    from finetune.training.trainer import fit
 
     if (model is None) == (layers is None):
         raise UserError("distill needs either --model SMALL or --layers N of the teacher.")
@@ -732,7 +732,8 @@ def distill(
             if layers is not None:
                 task, head = plain_start(task, loaded, layers)
             config = with_run_folder(task.record.config, task.name)
-            result = fit_plain(task, dataset, config, folder, reporter, head, layers)
+            folder.teacher = None if layers is None else {"layers": layers}
+            result = fit(task, dataset, config, folder, reporter, head)
             plain = _finished(task, dataset, config, result, accelerator, None, command, report)
         models["student without teacher"] = plain.folder
     split = next((name for name in ("test", *run.metrics) if name in run.metrics), "")

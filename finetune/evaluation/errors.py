@@ -63,10 +63,9 @@ def span_errors(
     probabilities = probabilities or [{}] * len(examples)
     matches = match_sentences(gold, predicted)
     for example, known, sentence in zip(examples, probabilities, matches, strict=True):
-        text = example_text(example)
         for match in sentence:
             if match.kind != "correct":
-                found.append(_words_error(match.kind, example, match, known, text))
+                found.append(_words_error(match.kind, example, match, known))
     return found
 
 
@@ -76,14 +75,13 @@ def word_errors(run: AlignedPredictions) -> list[ErrorCase]:
     probabilities = alignment.word_probabilities(run)
     examples: Sequence[Any] = run.examples
     for number, (example, *sides) in enumerate(zip(examples, run.gold, run.predicted, strict=True)):
-        text = example_text(example)
         for index, (tag, predicted) in enumerate(zip(*sides, strict=True)):
             if tag != predicted:
                 span = Span(index, index + 1, predicted)
                 match = Match(Span(index, index + 1, tag), span)
                 known = {span: probabilities[number][index]} if probabilities else {}
                 category = _confusion(tag, predicted)
-                found.append(_words_error(category, example, match, known, text))
+                found.append(_words_error(category, example, match, known))
     return found
 
 
@@ -92,7 +90,7 @@ def label_errors(run: AlignedPredictions) -> list[ErrorCase]:
     probabilities = alignment.predicted_label_probabilities(run) or repeat(None, len(run.gold))
     rows = zip(run.examples, run.gold, run.predicted, probabilities, strict=True)
     return [
-        _text_error(_confusion(gold, predicted), example, gold, predicted, confidence)
+        _error(_confusion(gold, predicted), example, gold, predicted, confidence)
         for example, gold, predicted, confidence in rows
         if gold != predicted
     ]
@@ -111,7 +109,7 @@ def contradictions(run: AlignedPredictions) -> list[ErrorCase]:
     table = np.array([[each[name] for name in names] for each in probabilities])
     classes = np.array([names.index(name) for name in run.gold], dtype=int)
     return [
-        _text_error("contradicts gold", run.examples[i], run.gold[i], names[j], float(table[i, j]))
+        _error("contradicts gold", run.examples[i], run.gold[i], names[j], float(table[i, j]))
         for i, j in probable_label_errors(table, classes)
     ]
 
@@ -125,10 +123,10 @@ def label_set_errors(run: AlignedPredictions) -> list[ErrorCase]:
         for name in sorted({*gold} ^ {*predicted}):
             probability = known.get(name)
             if name not in gold:
-                found.append(_text_error("false positive", example, None, name, probability))
+                found.append(_error("false positive", example, None, name, probability))
             else:
                 missed = None if probability is None else 1 - probability
-                found.append(_text_error("miss", example, name, None, missed))
+                found.append(_error("miss", example, name, None, missed))
     return found
 
 
@@ -162,7 +160,7 @@ def relation_errors(run: AlignedPredictions) -> list[ErrorCase]:
 def number_errors(run: AlignedPredictions) -> list[ErrorCase]:
     """List all texts, the largest error first."""
     rows = zip(run.examples, run.gold, run.predicted, strict=True)
-    errors = [_text_error("error", *row, None) for row in rows]
+    errors = [_error("error", *row, None) for row in rows]
     return sorted(errors, key=lambda error: -abs(error.gold - error.predicted))
 
 
@@ -201,24 +199,15 @@ def example_text(example: Example) -> str:
 
 
 def _words_error(
-    category: str, example: TokenExample, match: Match, known: Mapping[Span, float], text: str
+    category: str, example: TokenExample, match: Match, known: Mapping[Span, float]
 ) -> ErrorCase:
     gold, predicted = (
         span and {**span._asdict(), "text": surface(example.words, span)} for span in match
     )
     span = match.predicted or match.gold
     assert span is not None
-    return ErrorCase(
-        category,
-        example.id,
-        example.where,
-        gold,
-        predicted,
-        known.get(span),
-        text,
-        excerpt(example.words, span.start, span.end),
-        example.key,
-    )
+    shown = excerpt(example.words, span.start, span.end)
+    return _error(category, example, gold, predicted, known.get(span), shown)
 
 
 def _relation_error(
@@ -231,36 +220,25 @@ def _relation_error(
     start = min(relation.subject.start, relation.object.start)
     end = max(relation.subject.end, relation.object.end)
     names = [f"{surface(example.words, span)} ({span.label})" for span in relation[:2]]
-    shown = Span(start, end, relation.label)._asdict() | {"text": " → ".join(names)}
-    gold, predicted = (shown, None) if is_gold else (None, shown)
-    return ErrorCase(
-        category,
-        example.id,
-        example.where,
-        gold,
-        predicted,
-        known.get(relation),
-        example_text(example),
-        excerpt(example.words, start, end),
-        example.key,
-    )
+    value = Span(start, end, relation.label)._asdict() | {"text": " → ".join(names)}
+    gold, predicted = (value, None) if is_gold else (None, value)
+    shown = excerpt(example.words, start, end)
+    return _error(category, example, gold, predicted, known.get(relation), shown)
 
 
-def _text_error(
-    category: str, example: Example, gold: Any, predicted: Any, confidence: float | None
+def _error(
+    category: str,
+    example: Example,
+    gold: Any,
+    predicted: Any,
+    confidence: float | None,
+    shown: str | None = None,
 ) -> ErrorCase:
+    """Return an error; ``shown`` is its excerpt, by default the beginning of the text."""
     text = example_text(example)
-    return ErrorCase(
-        category,
-        example.id,
-        example.where,
-        gold,
-        predicted,
-        confidence,
-        text,
-        text_excerpt(text),
-        example.key,
-    )
+    shown = text_excerpt(text) if shown is None else shown
+    values = (gold, predicted, confidence, text, shown)
+    return ErrorCase(category, example.id, example.where, *values, example.key)
 
 
 def text_excerpt(text: str) -> str:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedConfig
 
 from finetune.models.attention_cpu import attend_on_cpu
-from finetune.models.packing import PackedLayout
+from finetune.models.packing import PackedCall, PackedLayout
 from finetune.types import UserError
 
 NAME = "finetune_packed"
@@ -97,20 +97,12 @@ def attend(
         compute = attend_on_cpu
     # 3 of [T, A, D]; the gradient of an index would be written into zeros
     rows = [tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value)]
-    return compute(*rows, layout, dropout, scaling, sliding_window)[None], None
+    return compute(*rows, PackedCall(layout, dropout, scaling, sliding_window))[None], None
 
 
-def _grouped(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: PackedLayout,
-    dropout: float,
-    scaling: float | None,
-    sliding_window: int | None,
-) -> Tensor:
+def _grouped(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
     """Call torch's own attention once per group: [T, A, D] three times -> [T, A, D]."""
-    order = layout.row_order(query.shape[1])
+    order = call.layout.row_order(query.shape[1])
     outputs = []
     for group, rows in order.split(*(order.to_groups(t) for t in (query, key, value))):
         queries, keys, values = (row.unflatten(0, (group.size, -1)) for row in rows)
@@ -118,9 +110,9 @@ def _grouped(
             queries,
             keys,
             values,
-            attn_mask=group.attention_mask(sliding_window, query.device),
-            dropout_p=dropout,
-            scale=scaling,
+            attn_mask=group.attention_mask(call.sliding_window, query.device),
+            dropout_p=call.dropout,
+            scale=call.scaling,
         )
         outputs.append(output.flatten(0, 2))  # [size * A * L, D]
     return order.to_tokens(torch.cat(outputs)).view(query.shape)
@@ -137,21 +129,14 @@ def _flash_supports(query: Tensor) -> bool:
     )
 
 
-def _flash(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: PackedLayout,
-    dropout: float,
-    scaling: float | None,
-    sliding_window: int | None,
-) -> Tensor:
+def _flash(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
     """Call FlashAttention over variable lengths (CUDA): [T, A, D] three times -> [T, A, D].
 
     This is the operator under ``torch.nn.attention.varlen.varlen_attn``, which has no dropout.
     """
-    window = -1 if sliding_window is None else sliding_window - 1  # the kernel's is inclusive
-    cu_seqlens, longest = layout.cu_seqlens, layout.max_seqlen
+    # the window of the kernel is inclusive
+    window = -1 if call.sliding_window is None else call.sliding_window - 1
+    cu_seqlens, longest = call.layout.cu_seqlens, call.layout.max_seqlen
     output: Tensor = torch.ops.aten._flash_attention_forward(
         query,
         key,
@@ -160,10 +145,10 @@ def _flash(
         cu_seqlens,
         longest,
         longest,
-        dropout,
+        call.dropout,
         False,
         False,
-        scale=scaling,
+        scale=call.scaling,
         window_size_left=window,
         window_size_right=window,
     )[0]

@@ -13,32 +13,25 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from finetune.models.dropout import DropoutMask, keys_of_heads, next_keys
-from finetune.models.packing import PackedLayout, RowOrder
+from finetune.models.packing import PackedCall, RowOrder
 
 _Plan = tuple[RowOrder, list[Tensor | None]]
 """The order of rows, and the bias on the scores of each group, [size, A, L, L] or broadcastable:
 -inf where a query must not attend to a key, else 0 (None: 0 everywhere)."""
 
 
-def attend_on_cpu(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: PackedLayout,
-    dropout: float,
-    scaling: float | None,
-    sliding_window: int | None,
-) -> Tensor:
+def attend_on_cpu(query: Tensor, key: Tensor, value: Tensor, call: PackedCall) -> Tensor:
     """Compute attention inside each sequence: [T, A, D] three times -> [T, A, D]."""
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layout = call.layout
+    scale = query.shape[-1] ** -0.5 if call.scaling is None else call.scaling
 
     def biases() -> list[Tensor | None]:
         device = torch.device("cpu")
-        masks = [group.attention_mask(sliding_window, device) for group in layout.groups]
+        masks = [group.attention_mask(call.sliding_window, device) for group in layout.groups]
         return [None if m is None else torch.where(m, 0.0, -torch.inf) for m in masks]
 
-    plan = layout.row_order(query.shape[1]), layout.cached(("biases", sliding_window), biases)
-    output: Tensor = _Attention.apply(query, key, value, plan, dropout, scale)  # type: ignore[no-untyped-call]
+    plan = layout.row_order(query.shape[1]), layout.cached(("biases", call.sliding_window), biases)
+    output: Tensor = _Attention.apply(query, key, value, plan, call.dropout, scale)  # type: ignore[no-untyped-call]
     return output
 
 

@@ -104,6 +104,15 @@ class PackedLayout:
         return self.cached((num_heads, heads_first), make)
 
 
+class PackedCall(NamedTuple):
+    """How attention is computed in a packed row; ``attend`` explains the values."""
+
+    layout: PackedLayout
+    dropout: float = 0.0
+    scaling: float | None = None
+    sliding_window: int | None = None
+
+
 class RowOrder(NamedTuple):
     """The permutation between rows of tokens [T * A] and padded rows of groups [G * A].
 

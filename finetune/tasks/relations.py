@@ -28,7 +28,7 @@ from finetune.preprocessing.encodings import Encoded, Ragged
 from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.preprocessing.text_labels import class_weights
 from finetune.preprocessing.windows import WordIds
-from finetune.tasks.capabilities import ComparedValues, Export, sampling_of
+from finetune.tasks.capabilities import Export
 from finetune.tasks.class_losses import class_frequencies, class_losses, loss_targets
 from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.viterbi import log_softmax
@@ -86,11 +86,14 @@ class RelationTask(WordTask):
     _gold = GOLD
 
     def _capabilities(self) -> Iterator[object]:
-        yield ComparedValues(GOLD, attrgetter("relations"))
-        yield from sampling_of(self.record.config, classes_of_relations)
+        yield from super()._capabilities()
         yield Export(
             refusal="relations are between given spans, which the exported models do not read"
         )
+
+    def _classes(self, example: TokenExample) -> Collection[str]:
+        """Return the labels of the relations of a sentence."""
+        return {relation.label for relation in example.relations or ()}
 
     @cached_property
     def _markers(self) -> Markers:
@@ -304,11 +307,6 @@ def derive_relations(config: RelationsConfig, data: Dataset) -> dict[str, Any]:
         "class_weights": weights and tuple(weights),
         "class_frequencies": class_frequencies(config, ["", *names], counts | none, num_pairs),
     }
-
-
-def classes_of_relations(example: TokenExample) -> Collection[str]:
-    """Return the labels of the relations of a sentence."""
-    return {relation.label for relation in example.relations or ()}
 
 
 def relation_notes(record: RelationRecord, data: Dataset) -> list[str]:

@@ -32,10 +32,8 @@ from finetune.preprocessing.span_candidates import num_candidates
 from finetune.preprocessing.text_labels import class_weights
 from finetune.tasks.capabilities import (
     Calibration,
-    ComparedValues,
     Distillable,
     Thresholds,
-    sampling_of,
 )
 from finetune.tasks.class_losses import class_losses, label_losses, loss_targets
 from finetune.tasks.decoding import SpanDecoder
@@ -43,7 +41,7 @@ from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.soft_losses import class_divergence, label_divergence
 from finetune.tasks.span_decoding import choose_thresholds
 from finetune.tasks.span_targets import SpanTargets
-from finetune.tasks.word_task import WordRecord, WordTask, classes_of_words, read_words, with_gold
+from finetune.tasks.word_task import WordRecord, WordTask, read_words, with_gold
 from finetune.types import IGNORED, Batch, Encoding, LabelSet, Partial, SpanPrediction, TokenExample
 
 
@@ -84,8 +82,7 @@ class SpanNerTask(WordTask):
     _gold = GOLD
 
     def _capabilities(self) -> Iterator[object]:
-        yield ComparedValues(GOLD, attrgetter("spans"))
-        yield from sampling_of(self.record.config, classes_of_words)
+        yield from super()._capabilities()
         yield Distillable(self._soft_loss, self._num_logits, self._targets_without_gold)
         yield self._export(self._decoder)
         yield Thresholds(self, list(self.record.labels))

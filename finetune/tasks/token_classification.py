@@ -33,13 +33,13 @@ from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenClassifier
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.preprocessing.text_labels import class_weights
-from finetune.tasks.capabilities import Calibration, ComparedValues, Distillable, sampling_of
+from finetune.tasks.capabilities import Calibration, Distillable
 from finetune.tasks.class_losses import class_frequencies, class_losses, loss_targets
 from finetune.tasks.crf import chain_divergence, chain_loss, chain_targets
 from finetune.tasks.decoding import TagDecoder
 from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.soft_losses import class_divergence
-from finetune.tasks.word_task import WordRecord, WordTask, classes_of_words, read_words, with_gold
+from finetune.tasks.word_task import WordRecord, WordTask, read_words, with_gold
 from finetune.types import (
     IGNORED,
     Batch,
@@ -89,8 +89,7 @@ class TokenClassificationTask(WordTask):
     _gold = GOLD
 
     def _capabilities(self) -> Iterator[object]:
-        yield ComparedValues(GOLD, attrgetter("tags"))
-        yield from sampling_of(self.record.config, classes_of_words)
+        yield from super()._capabilities()
         yield Distillable(
             self._soft_loss,
             self._num_logits,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from finetune.data import Dataset, read_tokens
 from finetune.preprocessing.context import DocumentContext, fill, in_documents
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
 from finetune.tasks.base import Task, TaskRecord
-from finetune.tasks.capabilities import Export
+from finetune.tasks.capabilities import ComparedValues, Export, sampling_of
 from finetune.tasks.inputs import WordInputs
 from finetune.types import Encoding, TokenExample, UserError
 
@@ -60,17 +60,20 @@ def with_gold(
     return replace(data, splits=splits)
 
 
-def classes_of_words(example: TokenExample) -> Collection[str]:
-    """Return the span types of a sentence; its tags if they are not spans."""
-    if example.spans is not None:
-        return {span.label for span in example.spans}
-    return set(example.tags or ())
-
-
 class WordTask(Task):
     """Base class of tasks whose examples are words."""
 
     record: WordRecord
+
+    def _capabilities(self) -> Iterator[object]:
+        yield ComparedValues(self._gold, self._gold)
+        yield from sampling_of(self.record.config, self._classes)
+
+    def _classes(self, example: TokenExample) -> Collection[str]:
+        """Return the span types of a sentence; its tags if they are not spans."""
+        if example.spans is not None:
+            return {span.label for span in example.spans}
+        return set(example.tags or ())
 
     def _export(self, decoder: Any) -> Export:
         refusal = ""

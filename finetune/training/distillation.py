@@ -326,34 +326,16 @@ def hidden_loss(
 class DistillationRun(TrainingRun):
     """A training run of a student."""
 
-    def __init__(
-        self,
-        task: Task,
-        data: Dataset,
-        config: TrainConfig,
-        folder: RunWriter,
-        reporter: Reporter,
-        head: Any,
-        restore: contextlib.ExitStack,
-        *,
-        teacher: Teacher,
-        distillation: Distillation,
-        facts: Mapping[str, Any],
-    ) -> None:
-        """See ``TrainingRun``. ``facts`` are the settings that a resumed run must share."""
+    def __init__(self, *parts: Any, teacher: Teacher, distillation: Distillation) -> None:
+        """``parts`` are the arguments of ``TrainingRun``."""
         self.teacher, self.distillation = teacher, distillation
-        self.same_tokenizer = _same_tokenizer(task.tokenizer, teacher.task.tokenizer)
         self.read_by_teacher: Encodings | None = None
         self.projections: nn.ModuleList | None = None
-        distilling = {
-            name: getattr(distillation, name)
-            for name in ("temperature", "hard_weight", "hidden_weight")
-        }
-        folder.teacher = {**teacher.facts(), **distilling, **facts}
-        super().__init__(task, data, config, folder, reporter, head, restore)
+        super().__init__(*parts)
 
     def _make_data(self) -> TrainingData:
         self.distillable = distillable(self.task, self.folder.path)
+        self.same_tokenizer = _same_tokenizer(self.task.tokenizer, self.teacher.task.tokenizer)
         data = _Data(self.task, self.dataset, self.config, self.accelerator, self._report)
         examples = data.splits["train"]
         own, others = [], []
@@ -532,45 +514,22 @@ def fit_student(
         UserError: Teacher, student and settings do not fit, and for the reasons of ``fit``.
         Interrupted: After Ctrl-C or SIGTERM, once the checkpoint is written.
     """
-    facts: dict[str, Any] = {"layers": layers, "unlabeled": None}
+    distilling = dataclasses.asdict(distillation)
+    facts = {key: distilling[key] for key in ("temperature", "hard_weight", "hidden_weight")}
+    facts |= {"layers": layers, "unlabeled": None}
     if distillation.unlabeled is not None:
         file = Path(distillation.unlabeled)
         if not file.is_file():
             raise UserError(f"--unlabeled {file}: no such file.")
         facts["unlabeled"] = [checksum(file), *distillation.unlabeled_columns]
+    folder.teacher = {**teacher.facts(), **facts}
     head = None
     if layers is not None:
         head = starting_head(task, task.head(teacher.folder), layers)
     with contextlib.ExitStack() as restore:
-        run = DistillationRun(
-            task,
-            data,
-            config,
-            folder,
-            reporter,
-            head,
-            restore,
-            teacher=teacher,
-            distillation=distillation,
-            facts=facts,
-        )
+        parts = (task, data, config, folder, reporter, head, restore)
+        run = DistillationRun(*parts, teacher=teacher, distillation=distillation)
         return run.run(), run.schedule
-
-
-def fit_plain(
-    task: Task,
-    data: Dataset,
-    config: TrainConfig,
-    folder: RunWriter,
-    reporter: Reporter,
-    head: Any,
-    layers: int | None,
-) -> FitResult:
-    """Train as ``fit`` does. A run that starts with some layers of a model is only resumed so."""
-    folder.teacher = None if layers is None else {"layers": layers}
-    with contextlib.ExitStack() as restore:
-        run = TrainingRun(task, data, config, folder, reporter, head, restore)
-        return run.run()
 
 
 class Measured(NamedTuple):

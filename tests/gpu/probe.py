@@ -24,7 +24,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.models import attention
 from finetune.models.attention_cpu import attend_on_cpu
 from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.models.packing import PackedLayout
+from finetune.models.packing import PackedCall, PackedLayout
 from finetune.preprocessing.batching import pack
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step
@@ -115,7 +115,7 @@ def parity(size: Size) -> Iterator[Row]:
 
     def run(value: torch.Tensor, dropout: float, seed: int = 0) -> torch.Tensor:
         torch.manual_seed(seed)
-        return compute(query, key, value.contiguous(), layout, dropout, None, None)
+        return compute(query, key, value.contiguous(), PackedCall(layout, dropout))
 
     expected = torch.zeros(total, heads, each, dtype=torch.float64, device=size.device)
     for start, length in zip(bounds.tolist(), lengths, strict=False):
@@ -158,9 +158,9 @@ def varlen(size: Size) -> Iterator[Row]:
         inputs = inputs.requires_grad_()
         return lambda: torch.autograd.grad(inner(*inputs).sum(), inputs)
 
-    kernel = both(lambda *qkv: attention._flash(*qkv, layout, 0.1, None, None), rows)
+    kernel = both(lambda *qkv: attention._flash(*qkv, PackedCall(layout, 0.1)), rows)
     yield "attention fwd+bwd, kernel", f"{median(kernel, size):.3f} ms" if size.large else ABSENT
-    groups = both(lambda *qkv: attention._grouped(*qkv, layout, 0.1, None, None), rows)
+    groups = both(lambda *qkv: attention._grouped(*qkv, PackedCall(layout, 0.1)), rows)
     yield "attention fwd+bwd, groups", f"{median(groups, size):.3f} ms"
     dense = both(lambda *qkv: F.scaled_dot_product_attention(*qkv, dropout_p=0.1), padded)
     yield "attention fwd+bwd, padded to 128", f"{median(dense, size):.3f} ms"

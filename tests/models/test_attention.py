@@ -12,7 +12,14 @@ from torch.nn import functional as F
 
 from finetune.models import attention
 from finetune.models.attention import attend
-from finetune.models.packing import MAX_WASTE, MULTIPLE, PackedLayout, group_by_length, round_up
+from finetune.models.packing import (
+    MAX_WASTE,
+    MULTIPLE,
+    PackedCall,
+    PackedLayout,
+    group_by_length,
+    round_up,
+)
 
 LAYER = nn.Module()
 
@@ -148,7 +155,7 @@ def test_refuses_what_would_mix_sequences() -> None:
 def test_kernel_call_fits_the_operator() -> None:
     """The CUDA operator's arguments and shapes, checked without a device (trap 5)."""
     query = torch.empty(12, 2, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
-    out = attention._flash(query, query, query, layout_of([5, 7], "meta"), 0.1, 0.5, 3)
+    out = attention._flash(query, query, query, PackedCall(layout_of([5, 7], "meta"), 0.1, 0.5, 3))
     assert out.shape == query.shape
     assert out.requires_grad
 
@@ -161,9 +168,9 @@ def test_kernel_equals_groups(window: int | None) -> None:
         torch.randn(sum(lengths), 4, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         for _ in range(3)
     ]
-    layout = layout_of(lengths, "cuda")
-    fast = attention._flash(*rows, layout, 0.0, None, window)
-    slow = attention._grouped(*[row.float() for row in rows], layout, 0.0, None, window)
+    call = PackedCall(layout_of(lengths, "cuda"), sliding_window=window)
+    fast = attention._flash(*rows, call)
+    slow = attention._grouped(*[row.float() for row in rows], call)
     torch.testing.assert_close(fast.float(), slow, rtol=0, atol=2e-2)
     weight = torch.randn_like(slow)
     grads = [torch.autograd.grad((out * weight).sum(), rows) for out in (fast.float(), slow)]
@@ -207,7 +214,7 @@ def test_both_ways_to_compute_on_a_cpu(longest: int) -> None:
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-13)
     ordered = [row[0].transpose(0, 1) for row in rows]
     for path in (attention._grouped, attention.attend_on_cpu):
-        found = path(*ordered, layout_of(lengths), 0.0, None, None)
+        found = path(*ordered, PackedCall(layout_of(lengths)))
         torch.testing.assert_close(found, expected[0], rtol=0, atol=1e-13)
 
 
