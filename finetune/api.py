@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from finetune.config.recipes import MultitaskRecipe, RecipeRun, recipe_text
 from finetune.config.tasks import CONFIGS, IN_MEMORY, RENAMED, TrainConfig
@@ -77,30 +77,6 @@ class ReportPage:
     def _repr_html_(self) -> str:
         page = html.escape(self.path.read_text(encoding="utf-8"))
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0"></iframe>'
-
-
-@overload
-def train(
-    task: TrainConfig,
-    data: Any = None,
-    *,
-    callbacks: Sequence[Callback] = (),
-    metrics: Mapping[str, Callable[..., Any]] | None = None,
-    quiet: bool = False,
-) -> TrainedRun: ...
-
-
-@overload
-def train(
-    task: str,
-    data: Any = None,
-    model: str | None = None,
-    *,
-    callbacks: Sequence[Callback] = (),
-    metrics: Mapping[str, Callable[..., Any]] | None = None,
-    quiet: bool = False,
-    **settings: Any,
-) -> TrainedRun: ...
 
 
 def train(
@@ -321,38 +297,6 @@ class FinishedSearch:
 
     def _repr_html_(self) -> str:
         return ReportPage(self.page)._repr_html_()
-
-
-@overload
-def search(
-    task: TrainConfig,
-    data: Any = None,
-    *,
-    space: Sequence[str] | Mapping[str, Any] = (),
-    trials: int = 20,
-    minutes: float | None = None,
-    pruner: Pruner = "median",
-    keep_models: bool = False,
-    metrics: Mapping[str, Callable[..., Any]] | None = None,
-    quiet: bool = False,
-) -> FinishedSearch: ...
-
-
-@overload
-def search(
-    task: str,
-    data: Any = None,
-    model: str | None = None,
-    *,
-    space: Sequence[str] | Mapping[str, Any] = (),
-    trials: int = 20,
-    minutes: float | None = None,
-    pruner: Pruner = "median",
-    keep_models: bool = False,
-    metrics: Mapping[str, Callable[..., Any]] | None = None,
-    quiet: bool = False,
-    **settings: Any,
-) -> FinishedSearch: ...
 
 
 def search(

@@ -60,13 +60,13 @@ def test_refuses_unknown_tasks_and_settings() -> None:
     with pytest.raises(finetune.UserError, match=r"no setting 'epoch'\. Perhaps you meant 'epochs"):
         finetune.train("ner", epoch=3)
     with pytest.raises(finetune.UserError, match=r"must be settings such as .* not None"):
-        finetune.train(None)  # type: ignore[call-overload]
+        finetune.train(None)
     with pytest.raises(finetune.UserError, match=r"TrainConfig has no task: use finetune\.C"):
         finetune.train(finetune.TrainConfig())
     with pytest.raises(finetune.UserError, match=r"--epochs must be .* not 'three'"):
         finetune.TagConfig(epochs="three")  # type: ignore[arg-type]
     with pytest.raises(finetune.UserError, match=r"give it to TagConfig\(epochs=…\)"):
-        finetune.train(finetune.TagConfig(), epochs=3)  # type: ignore[call-overload]
+        finetune.train(finetune.TagConfig(), epochs=3)
     with (
         pytest.warns(DeprecationWarning, match="own_metrics is deprecated: use custom_metrics"),
         pytest.raises(finetune.UserError, match="must be a list of texts"),

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 from tyro.conf import arg
 
 from finetune.config.options import Help
-from finetune.config.tasks import flag
+from finetune.config.tasks import TrainConfig, flag
 
 GROUPS = ("arguments", "data", "model", "task", "training", "options", "output", "run", "encoder")
 """The groups of options, in the order of the help."""
@@ -86,9 +86,10 @@ def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
     names, groups, texts = dict[str, str](), dict[str, str](), dict[str, str]()
     for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
         hints = get_type_hints(base, include_extras=True)
+        ungrouped = "task" if issubclass(base, TrainConfig) else "options"
         texts |= _field_texts(base.__module__).get(base.__qualname__, {})
         for name in inspect.get_annotations(base):
-            groups.setdefault(name, vars(base).get("group", "options"))
+            groups.setdefault(name, vars(base).get("group", ungrouped))
             for mark in getattr(hints[name], "__metadata__", ()):
                 if isinstance(mark, Help):
                     marks[name], groups[name] = mark, mark.group or groups[name]

@@ -10,7 +10,8 @@ class Help:
     """Help of an option, besides the text under its field.
 
     An option is marked in its annotation: ``epochs: Annotated[float | None, COMMON]``. The class
-    that declares options names their group in the help: ``group: ClassVar[str] = "training"``.
+    that declares options names their group in the help: ``group: ClassVar[str] = "training"``. The
+    group of settings of one task is "task".
     """
 
     metavar: str | None = None

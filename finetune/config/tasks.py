@@ -328,8 +328,6 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
 class LabelConfig(TrainConfig):
     """Settings of the tasks that predict labels."""
 
-    group: ClassVar[str] = "task"
-
     class_weights: Annotated[str, COMMON] = "none"
     """Weight of each class in the loss: `none`, `auto` or `a=1,b=2.5`. `auto` is the inverse
     frequency."""
@@ -362,8 +360,6 @@ class LabelConfig(TrainConfig):
 @dataclass(frozen=True, kw_only=True)
 class TextConfig(LabelConfig):
     """Settings of the tasks that label texts or pairs of texts."""
-
-    group: ClassVar[str] = "task"
 
     long_text: Literal["truncate", "window", "error"] = "truncate"
     """Treatment of texts over --max-length: cut their end and count them, read them in overlapping
@@ -451,8 +447,6 @@ class ClassifyConfig(TextConfig):
         finetune classify --model minilm --data train=train.csv,test=test.csv --columns text=review
     """
 
-    group: ClassVar[str] = "task"
-
     description: ClassVar = TaskDescription(
         name="classify",
         title="text classification",
@@ -478,8 +472,6 @@ class NliConfig(TextConfig):
         finetune nli --model minilm --data examples/data/nli --epochs 2
     """
 
-    group: ClassVar[str] = "task"
-
     description: ClassVar = TaskDescription(
         name="nli",
         title="classification of text pairs",
@@ -495,8 +487,6 @@ class NliConfig(TextConfig):
 @dataclass(frozen=True, kw_only=True)
 class WordConfig(LabelConfig):
     """Settings of the tasks that read sentences as words."""
-
-    group: ClassVar[str] = "task"
 
     context: Annotated[str, COMMON] = "none"
     """Read each sentence with words of its neighbors: `none`, N subwords on each side, or `doc`.
@@ -517,8 +507,6 @@ class TagConfig(WordConfig):
         finetune tag --model roberta-base --data conll2003
         finetune tag --model minilm --data train=train.conll,test=test.conll --crf
     """
-
-    group: ClassVar[str] = "task"
 
     description: ClassVar = TaskDescription(
         name="tag",
@@ -587,8 +575,6 @@ class NerConfig(WordConfig):
         finetune ner --model roberta-base --data conll2003
         finetune ner --model minilm --data examples/data/nested --decoding nested
     """
-
-    group: ClassVar[str] = "task"
 
     description: ClassVar = TaskDescription(
         name="ner",
@@ -660,8 +646,6 @@ class RelationsConfig(WordConfig):
         finetune relations --model roberta-base --data train=train.jsonl,test=test.jsonl
         finetune relations --model minilm --data my-data --pairs all
     """
-
-    group: ClassVar[str] = "task"
 
     description: ClassVar = TaskDescription(
         name="relations",

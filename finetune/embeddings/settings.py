@@ -20,8 +20,6 @@ class SentenceConfig(TrainConfig):
         finetune sentence --model minilm --data pairs.jsonl --objective ranking --batch-size 64
     """
 
-    group: ClassVar[str] = "task"
-
     description: ClassVar = TaskDescription(
         name="sentence",
         title="sentence vectors",

@@ -63,9 +63,10 @@ def span_errors(
     probabilities = probabilities or [{}] * len(examples)
     matches = match_sentences(gold, predicted)
     for example, known, sentence in zip(examples, probabilities, matches, strict=True):
+        text = example_text(example)
         for match in sentence:
             if match.kind != "correct":
-                found.append(_words_error(match.kind, example, match, known))
+                found.append(_words_error(match.kind, example, match, known, text))
     return found
 
 
@@ -75,13 +76,14 @@ def word_errors(run: AlignedPredictions) -> list[ErrorCase]:
     probabilities = alignment.word_probabilities(run)
     examples: Sequence[Any] = run.examples
     for number, (example, *sides) in enumerate(zip(examples, run.gold, run.predicted, strict=True)):
+        text = example_text(example)
         for index, (tag, predicted) in enumerate(zip(*sides, strict=True)):
             if tag != predicted:
                 span = Span(index, index + 1, predicted)
                 match = Match(Span(index, index + 1, tag), span)
                 known = {span: probabilities[number][index]} if probabilities else {}
                 category = _confusion(tag, predicted)
-                found.append(_words_error(category, example, match, known))
+                found.append(_words_error(category, example, match, known, text))
     return found
 
 
@@ -199,7 +201,7 @@ def example_text(example: Example) -> str:
 
 
 def _words_error(
-    category: str, example: TokenExample, match: Match, known: Mapping[Span, float]
+    category: str, example: TokenExample, match: Match, known: Mapping[Span, float], text: str
 ) -> ErrorCase:
     gold, predicted = (
         span and {**span._asdict(), "text": surface(example.words, span)} for span in match
@@ -207,7 +209,7 @@ def _words_error(
     span = match.predicted or match.gold
     assert span is not None
     shown = excerpt(example.words, span.start, span.end)
-    return _error(category, example, gold, predicted, known.get(span), shown)
+    return _error(category, example, gold, predicted, known.get(span), text, shown)
 
 
 def _relation_error(
@@ -222,8 +224,8 @@ def _relation_error(
     names = [f"{surface(example.words, span)} ({span.label})" for span in relation[:2]]
     value = Span(start, end, relation.label)._asdict() | {"text": " → ".join(names)}
     gold, predicted = (value, None) if is_gold else (None, value)
-    shown = excerpt(example.words, start, end)
-    return _error(category, example, gold, predicted, known.get(relation), shown)
+    shown, text = excerpt(example.words, start, end), example_text(example)
+    return _error(category, example, gold, predicted, known.get(relation), text, shown)
 
 
 def _error(
@@ -232,10 +234,14 @@ def _error(
     gold: Any,
     predicted: Any,
     confidence: float | None,
+    text: str | None = None,
     shown: str | None = None,
 ) -> ErrorCase:
-    """Return an error; ``shown`` is its excerpt, by default the beginning of the text."""
-    text = example_text(example)
+    """Return an error. ``shown`` is its excerpt, by default the beginning of the text.
+
+    ``text`` is the text of the example: several errors of an example share it.
+    """
+    text = example_text(example) if text is None else text
     shown = text_excerpt(text) if shown is None else shown
     values = (gold, predicted, confidence, text, shown)
     return ErrorCase(category, example.id, example.where, *values, example.key)

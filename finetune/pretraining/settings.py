@@ -20,8 +20,6 @@ class PretrainConfig(TrainConfig):
         finetune pretrain --config small --tokenizer vocabulary/ --data en=en.txt,de=de.txt
     """
 
-    group: ClassVar[str] = "task"
-
     description: ClassVar = TaskDescription(
         name="pretrain",
         title="masked language modeling",

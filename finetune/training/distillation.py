@@ -326,6 +326,8 @@ def hidden_loss(
 class DistillationRun(TrainingRun):
     """A training run of a student."""
 
+    _step_class = _Step
+
     def __init__(self, *parts: Any, teacher: Teacher, distillation: Distillation) -> None:
         """``parts`` are the arguments of ``TrainingRun``."""
         self.teacher, self.distillation = teacher, distillation
@@ -434,15 +436,8 @@ class DistillationRun(TrainingRun):
         self.layers = list(range(1, number + 1))
 
     def _make_step(self) -> Step:
-        step = _Step(
-            self.task,
-            self.head,
-            self.optimizer,
-            self.config,
-            self.accelerator,
-            self.precision,
-            self.interrupt,
-        )
+        step = super()._make_step()
+        assert isinstance(step, _Step)
         step.distillation, step.distillable = self.distillation, self.distillable
         step.hidden_weight = self.hidden_weight
         step.layers, step.projections = self.layers, self.projections

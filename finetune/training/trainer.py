@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from accelerate.utils import ProjectConfiguration, set_seed
@@ -122,6 +122,8 @@ def fit(
 class TrainingRun:
     """One training run, from data to metrics."""
 
+    _step_class: ClassVar[type[Step]] = Step
+
     def __init__(
         self,
         task: Task,
@@ -215,7 +217,7 @@ class TrainingRun:
         return make_optimizer(self.head, self.config)
 
     def _make_step(self) -> Step:
-        return Step(
+        return self._step_class(
             self.task,
             self.head,
             self.optimizer,

@@ -166,7 +166,6 @@ def prepared(
             restore,
             teacher=loaded,
             distillation=weights,
-            facts={},
         )
 
 
