@@ -186,6 +186,15 @@ class TrainingSettings:
     """Steps between evaluations on the validation split; unset is once an epoch."""
     patience: int | None = None
     """Stop after this many evaluations without a better score; unset never stops early."""
+    average: Literal["none", "ema", "tail"] = "none"
+    """Average the weights over training: `ema` is an exponential moving average over steps, `tail`
+    the mean of the weights at the last evaluations (--average-last). Training stays the same. Each
+    evaluation scores both, and the better of averaged and plain weights is saved; without
+    validation data the average."""
+    average_decay: float | None = None
+    """Decay of `--average ema`, at step t at most (1 + t) / (10 + t); unset is 0.999."""
+    average_last: int | None = None
+    """Number of evaluations that `--average tail` averages, the newest included; unset is 3."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Arithmetic of the forward pass; weights stay float32. `auto` is bf16 if the hardware
     supports it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
@@ -309,6 +318,11 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         for name in ("lora_rank", "lora_alpha", "lora_targets") if self.tuning != "lora" else ():
             if (value := getattr(self, name)) != getattr(TrainConfig, name):
                 raise UserError(f"{flag(name)} needs --tuning lora: leave it out, not {value!r}.")
+        for name, average in (("average_decay", "ema"), ("average_last", "tail")):
+            if (value := getattr(self, name)) is not None and self.average != average:
+                raise UserError(
+                    f"{flag(name)} {value} needs --average {average}: add that, or leave it out."
+                )
         if self.tuning == "head" and self.freeze != "none":
             raise UserError(
                 f"--freeze {self.freeze}: --tuning head freezes the whole encoder: leave it out."
@@ -424,8 +438,8 @@ class TextConfig(LabelConfig):
                 )
         if self.long_text == "window":
             raise UserError("--long-text window: --few-shot reads one sequence of each text.")
-        for name in ("epochs", "steps") if self.tuning == "head" else ():
-            if getattr(self, name) is not None:
+        for name in ("epochs", "steps", "average") if self.tuning == "head" else ():
+            if getattr(self, name) not in (None, "none"):
                 raise UserError(
                     f"{flag(name)}: --few-shot --tuning head fits the classifier once: leave "
                     f"{flag(name)} out."
@@ -729,7 +743,8 @@ RANGES: Ranges = {
     ("warmup", "weight_decay", "clip", "overlap"): (lambda value: value >= 0, "0 or more"),
     ("layer_decay", "negatives"): (lambda value: 0 < value <= 1, "above 0 and at most 1"),
     ("adam_beta2", "classifier_dropout"): (lambda value: 0 <= value < 1, "0 or more and below 1"),
-    ("threshold", "validation_share", "test_share"): (
+    ("average_last",): (lambda value: value >= 2, "2 or more"),
+    ("threshold", "validation_share", "test_share", "average_decay"): (
         lambda value: 0 < value < 1,
         "between 0 and 1",
     ),

@@ -31,6 +31,8 @@ class TrainerState:
     step: int = 0
     best_score: float | None = None
     best_step: int = 0
+    best_averaged: bool = False
+    """Whether the best model has averaged weights."""
     num_best: int = 0
     """The number of evaluations with the best score."""
     bad_evaluations: int = 0

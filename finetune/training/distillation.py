@@ -87,6 +87,9 @@ OF_TEACHER = (
     "eval_every",
     "save_every",
     "patience",
+    "average",
+    "average_decay",
+    "average_last",
     "resume",
     "track",
     "push_to_hub",
@@ -443,8 +446,11 @@ class DistillationRun(TrainingRun):
         step.layers, step.projections = self.layers, self.projections
         return step
 
-    def _other_weights(self) -> Mapping[str, Tensor]:
-        return {} if self.projections is None else self.projections.state_dict()
+    def _other_tensors(self) -> dict[str, Mapping[str, Tensor]]:
+        found = super()._other_tensors()
+        if self.projections is not None:
+            found[OTHERS] = self.projections.state_dict()
+        return found
 
     def _train(self) -> None:
         folder, sequences = self.folder.path / OUTPUTS, self.data.train.sequences

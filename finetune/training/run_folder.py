@@ -347,11 +347,11 @@ class RunWriter:
         head: Any,
         optimizer: Optimizer,
         state: TrainerState,
-        others: Mapping[str, torch.Tensor] = MappingProxyType({}),
+        others: Mapping[str, Mapping[str, torch.Tensor]] = MappingProxyType({}),
     ) -> None:
         """Save the checkpoint to ``last/``, with the random states of all processes.
 
-        ``others`` are trained weights outside of the model.
+        ``others`` are tensors outside of the model, by the name of their file.
         """
         gathered = gather_object([random_state(self.accelerator.process_index)])
         random_states = {name: value for each in gathered for name, value in each.items()}
@@ -365,8 +365,8 @@ class RunWriter:
                 with plain_layers(head, merged=False):
                     head.save_pretrained(fresh)
                 save_adapter_state(head, fresh)
-                if others:
-                    save_file(dict(others), str(fresh / OTHERS))
+                for name, tensors in others.items():
+                    save_file(dict(tensors), str(fresh / name))
                 save_training_state(fresh, optimizer, state, random_states)
 
         on_main_process(write)
@@ -477,7 +477,7 @@ class RunLog:
         self.start_time, self.start_step = time.monotonic(), step
         return f"loss {loss:.4f}, {line['examples_per_second']} examples/s"
 
-    def evaluation(self, step: int, split: str, metrics: dict[str, float]) -> None:
+    def evaluation(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
         """Write the metrics of an evaluation."""
         self._write({"step": step, "split": split, **metrics})
         self.start_time = time.monotonic()

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from accelerate.utils import ProjectConfiguration, set_seed
+from safetensors.torch import load_file
 
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data import WITHOUT_LEAKS, Dataset, leaked
@@ -54,6 +55,7 @@ from finetune.training.optimizer import logged_learning_rates, make_optimizer
 from finetune.training.run_folder import RunLog, RunWriter, open_run
 from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
+from finetune.training.weight_averaging import AVERAGE, WeightAverage, weight_average
 from finetune.types import Example, Prediction, UserError
 
 SCORE_EVERY = 2.0
@@ -119,6 +121,16 @@ def fit(
         return run.run()
 
 
+class _Evaluation(NamedTuple):
+    """The validation split, predicted and scored."""
+
+    examples: Sequence[Example]
+    predicted: Sequence[Prediction]
+    metrics: dict[str, float]
+    score: float
+    """The score that selects the model; higher is better."""
+
+
 class TrainingRun:
     """One training run, from data to metrics."""
 
@@ -155,6 +167,7 @@ class TrainingRun:
         self.num_threads = torch.get_num_threads() if self.device.type == "cpu" else None
         self.state = TrainerState(num_threads=self.num_threads)
 
+        self.average: WeightAverage | None = None
         self._last_score = -SCORE_EVERY
         self.leaks = leaked(data)
         self.data = self._make_data()
@@ -191,10 +204,13 @@ class TrainingRun:
             )
         self.interrupt = InterruptHandler(self.accelerator)
         self.step = self._make_step()
+        self.average = weight_average(self.head, self.config)
         if resuming:
             load = partial(load_shards, head=self.head) if sharded else load_training_state
             self.state = load(last, optimizer=self.optimizer)
             self.step.scaler.load_state_dict(self.state.loss_scale)
+            if self.average is not None:
+                self.average.load_state(load_file(str(last / AVERAGE)))
             if (before := self.state.num_threads) not in (None, self.num_threads):
                 self.reporter.say(
                     f"the run was started with {before} CPU threads, and now has "
@@ -227,9 +243,9 @@ class TrainingRun:
             self.interrupt,
         )
 
-    def _other_weights(self) -> Mapping[str, torch.Tensor]:
-        """Return trained weights outside of the model, for the checkpoint."""
-        return {}
+    def _other_tensors(self) -> dict[str, Mapping[str, torch.Tensor]]:
+        """Return tensors outside of the model, by the name of their file in the checkpoint."""
+        return {} if self.average is None else {AVERAGE: self.average.state()}
 
     def _report(self, note: str) -> None:
         self.notes.append(note)
@@ -358,6 +374,8 @@ class TrainingRun:
                     self.reporter.say(advice)
                 log.add(loss, norm, num_examples)
                 state.step += 1
+                if self.average is not None:
+                    self.average.after_step(state.step)
                 self.callbacks.on_step(StepEvent(state.step, schedule.num_steps, loss, norm))
                 at_end = state.step == schedule.num_steps
                 stop = self.interrupt.should_stop()
@@ -372,7 +390,7 @@ class TrainingRun:
                 if saving or state.finished:
                     state.loss_scale = self.step.scaler.state_dict()
                     self.folder.save_last(
-                        self.task, self.head, self.optimizer, state, self._other_weights()
+                        self.task, self.head, self.optimizer, state, self._other_tensors()
                     )
                     self.callbacks.on_save(SaveEvent(state.step, self.folder.last, False))
                 if stop or (state.finished and self.interrupt.signals_received()):
@@ -384,8 +402,34 @@ class TrainingRun:
                     break
 
     def evaluate(self, log: RunLog) -> None:
-        """Score the validation split, and save the model if it is the best yet."""
-        state = self.state
+        """Score the validation split, and save the model if it is the best yet.
+
+        With an average, score it too, and take the better of average and plain weights. Without
+        validation the average is saved.
+        """
+        self._fit_head()
+        found, averaged, both = self._evaluation(), False, dict[str, float]()
+        with contextlib.ExitStack() as stack:
+            if self.average is not None and self.average.at_evaluation():
+                stack.enter_context(self.average.applied())
+                self._fit_head()
+                other = self._evaluation()
+                averaged = other is None or found is None or other.score > found.score
+                if found is not None and other is not None:
+                    name = self.task.record.metric
+                    both = {
+                        f"{name}_plain": found.metrics[name],
+                        f"{name}_averaged": other.metrics[name],
+                        "averaged": float(averaged),
+                    }
+                if averaged:
+                    found = other
+                else:
+                    stack.close()  # the plain weights are saved
+            self._keep_best(found, averaged, both, log)
+
+    def _fit_head(self) -> None:
+        """Fit the head to the encoder, for a task whose head is fitted."""
         if (fitted := self.task.capability(FittedHead)) is not None:
             train, encoded = self.data.split("train")
             vectors = predict(
@@ -397,27 +441,46 @@ class TrainingRun:
                 precision=self.precision,
             )
             fitted.fit(self.head, train, vectors)
+
+    def _evaluation(self) -> _Evaluation | None:
+        """Predict and score the validation split; None if there is none."""
         if self.validation is None:
-            state.best_step = state.step
-            self.folder.save_best(self.task, self.head)
-            self.callbacks.on_save(SaveEvent(state.step, self.folder.best, True))
-            return
+            return None
         examples, encoded = self.data.split(self.validation)
         predicted = self._predict(self.head, examples, encoded, self.validation)
         metrics = self._score(examples, predicted)
-        score = self._selection_score(metrics)
+        return _Evaluation(examples, predicted, metrics, self._selection_score(metrics))
+
+    def _keep_best(
+        self,
+        found: _Evaluation | None,
+        averaged: bool,
+        both: Mapping[str, float],
+        log: RunLog,
+    ) -> None:
+        """Save the model if it is the best yet, and report its scores.
+
+        ``both`` has the scores of plain and averaged weights, if both were scored.
+        """
+        state = self.state
+        if found is None or self.validation is None:
+            state.best_step, state.best_averaged = state.step, averaged
+            self.folder.save_best(self.task, self.head)
+            self.callbacks.on_save(SaveEvent(state.step, self.folder.best, True))
+            return
+        examples, predicted, metrics, score = found
         better = state.best_score is None or score > state.best_score
         # of equal scores the later, which has a lower learning rate
         is_best = better or score == state.best_score
         state.num_best = 1 if better else state.num_best + is_best
         state.bad_evaluations = 0 if better else state.bad_evaluations + 1
         if is_best:
-            state.best_score, state.best_step = score, state.step
+            state.best_score, state.best_step, state.best_averaged = score, state.step, averaged
             self.folder.save_best(self.task, self.head)
             self.folder.write_predictions(self.validation, examples, predicted)
             self.callbacks.on_save(SaveEvent(state.step, self.folder.best, True))
-        log.evaluation(state.step, self.validation, metrics)
-        self._report_score(metrics, better, is_best)
+        log.evaluation(state.step, self.validation, {**metrics, **both})
+        self._report_score(metrics, better, is_best, both)
         self.callbacks.on_evaluation(
             EvaluationEvent(state.step, self.validation, metrics, is_best, examples, predicted)
         )
@@ -425,7 +488,9 @@ class TrainingRun:
             state.finished = True
             self.reporter.say(f"no better score in {state.bad_evaluations} evaluations: stopping")
 
-    def _report_score(self, metrics: Mapping[str, float], better: bool, is_best: bool) -> None:
+    def _report_score(
+        self, metrics: Mapping[str, float], better: bool, is_best: bool, both: Mapping[str, float]
+    ) -> None:
         """Print the score of an evaluation; at most one in ``SCORE_EVERY`` seconds."""
         now, name, state = time.monotonic(), self.task.record.metric, self.state
         if now - self._last_score < SCORE_EVERY and state.step != self.schedule.num_steps:
@@ -435,16 +500,21 @@ class TrainingRun:
         note = "best so far" if better else f"best {best:.4f}"
         if is_best and not better:
             note = "equal to the best so far"
-        self.reporter.say(
-            f"step {state.step}: {self.validation} {name} {metrics[name]:.4f} ({note})"
-        )
+        score = f"{metrics[name]:.4f}"
+        if both:
+            plain, averaged = both[f"{name}_plain"], both[f"{name}_averaged"]
+            score = f"{plain:.4f}, of averaged weights {averaged:.4f}"
+        self.reporter.say(f"step {state.step}: {self.validation} {name} {score} ({note})")
 
     def _report_kept(self) -> None:
         """Print the step whose model is kept."""
-        if self.validation is not None:
-            equal = self.state.num_best
+        state, weights = self.state, "the model"
+        if self.average is not None:
+            weights = "averaged weights" if state.best_averaged else "the plain weights"
+        if self.validation is not None or self.average is not None:
+            equal = state.num_best
             of = f" (the last of {equal} evaluations with the best score)" if equal > 1 else ""
-            self.reporter.say(f"kept: the model of step {self.state.best_step}{of}")
+            self.reporter.say(f"kept: {weights} of step {state.best_step}{of}")
 
     def _score_best(self) -> dict[str, dict[str, float]]:
         """Load the best model from its folder, calibrate it, and score it on each split."""
@@ -456,6 +526,8 @@ class TrainingRun:
             if split == self.validation:
                 predicted = self._calibrate(examples, predicted)
             if scores := self._score(examples, predicted):
+                if self.average is not None and split == self.validation:
+                    scores |= {"averaged": float(self.state.best_averaged)}
                 metrics[split] = scores
                 if ids := self.leaks.get(split):
                     own = [index for index, each in enumerate(examples) if each.id not in ids]
@@ -534,6 +606,7 @@ def require_support_of_fsdp(task: Task, config: TrainConfig, precision: str) -> 
         "--gradient-checkpointing": config.gradient_checkpointing,
         "--layer-mix": config.layer_mix,
         "--bilstm": config.bilstm,
+        f"--average {config.average}": config.average != "none",
     }
     for name, found in wrong.items():
         if found:

@@ -237,22 +237,22 @@ def same_files(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "precision"),
+    ("kind", "changes"),
     [
-        ("classify", "fp32"),
-        ("crf", "fp32"),
-        ("ner", "fp32"),
-        ("context", "fp32"),
-        ("tag", "fp16"),
-        ("pretrain", "fp32"),
-        ("balanced", "fp32"),
+        ("classify", {"average": "ema"}),
+        ("crf", {}),
+        ("ner", {"average": "tail", "average_last": 2, "tuning": "bitfit", "eval_every": 3}),
+        ("context", {}),
+        ("tag", {"precision": "fp16"}),
+        ("pretrain", {}),
+        ("balanced", {}),
     ],
 )
 def test_interrupted_and_resumed_is_bit_equal(
-    kind: str, precision: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, changes: dict, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     task = task_of(kind)
-    settings = {"model": "dropout", "eval_every": 4, "precision": precision}
+    settings = {"model": "dropout", "eval_every": 4, **changes}
     whole = config_of(kind, place, tmp_path / "whole", **settings)
     fit(*load_task(whole, task), whole)
 
@@ -264,6 +264,9 @@ def test_interrupted_and_resumed_is_bit_equal(
     resumed = replace(parts, resume=True)
     fit(*load_task(resumed, task), resumed)
     same_files(tmp_path / "whole", tmp_path / "parts")
+    if "average" in changes:
+        files = [tmp_path / name / "last" / "average.safetensors" for name in ("whole", "parts")]
+        assert files[0].read_bytes() == files[1].read_bytes()
     steps = [
         [json.loads(line)["step"] for line in (tmp_path / n / "log.jsonl").open()]
         for n in ("whole", "parts")
