@@ -349,6 +349,10 @@ class LabelConfig(TrainConfig):
     """Cross entropy (`ce`); `focal:GAMMA` (default 2), in which correctly predicted examples count
     less; or `logit-adjusted:TAU` (default 1), cross entropy with the logarithms of the class
     frequencies added to the logits, for balanced errors."""
+    label_smoothing: float = 0.0
+    """Spread this share of the probability of gold evenly over all classes in the loss (Szegedy et
+    al., 2016); 0.1 is usual. With several labels for a text, half of it goes to each of yes and
+    no."""
     labels_case: Literal["keep", "fold"] = "keep"
     """`fold` reads labels that differ only in case, blanks or invisible characters as one, in the
     most frequent spelling."""
@@ -369,6 +373,11 @@ class LabelConfig(TrainConfig):
                     f"{flag(other)} {value} must be left out with --loss {self.loss}, which "
                     "itself corrects for the frequency of the classes."
                 )
+        if name == "focal" and self.label_smoothing:
+            raise UserError(
+                f"--label-smoothing {self.label_smoothing} does not go with --loss {self.loss}, "
+                "which depends on the probability of one gold class: leave one of them out."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -430,7 +439,8 @@ class TextConfig(LabelConfig):
         super()._check_combinations()
         if not self.few_shot:
             return
-        for name in ("loss", "pair_encoder", "marked_words", "classifier_dropout", "head_lr"):
+        names = ("loss", "label_smoothing", "pair_encoder", "marked_words")
+        for name in (*names, "classifier_dropout", "head_lr"):
             if (value := getattr(self, name)) != getattr(TextConfig, name):
                 raise UserError(
                     f"{flag(name)} {value} does not apply to --few-shot, whose classifier is a "
@@ -575,7 +585,7 @@ class TagConfig(WordConfig):
         if self.crf_lr is not None and not self.crf:
             raise UserError(f"--crf-lr must be left out without --crf, not {self.crf_lr}.")
         fixed = ("label_subwords", "word_score", "decoding", "calibrate", "class_weights", "loss")
-        for name in fixed if self.crf else ():
+        for name in (*fixed, "label_smoothing") if self.crf else ():
             value, default = getattr(self, name), getattr(TagConfig, name)
             if value != default:
                 raise UserError(f"{flag(name)} must be {default} with --crf, not {value!r}.")
@@ -631,6 +641,12 @@ class NerConfig(WordConfig):
     the types and "no span"."""
     negatives: float = 1.0
     """Fraction of the unlabeled candidates that each training step samples."""
+    boundary_smoothing: float = 0.0
+    """Give this share of the probability of each gold span to the spans around it in the loss (Zhu
+    & Li, 2022); 0.1 to 0.3 is usual."""
+    boundary_distance: int | None = None
+    """Distance of the spans that --boundary-smoothing reaches: the words by which first and last
+    word differ, together; unset is 1."""
     calibrate: Literal["none", "one", "types"] = "none"
     """Choose on the validation split the lowest probability of a predicted span: one for all types
     (`one`) or one for each (`types`); `none` is 0.5 (more likely than no span)."""
@@ -644,6 +660,22 @@ class NerConfig(WordConfig):
             raise UserError(
                 f"--max-width {self.max_width} exceeds --max-length {self.max_length} (words "
                 "never outnumber tokens): lower --max-width."
+            )
+        if self.boundary_distance is not None and not self.boundary_smoothing:
+            raise UserError(
+                f"--boundary-distance {self.boundary_distance} needs --boundary-smoothing: add "
+                "that, or leave it out."
+            )
+        if self.boundary_smoothing and named_strength(self.loss)[0] == "focal":
+            raise UserError(
+                f"--boundary-smoothing {self.boundary_smoothing} does not go with --loss "
+                f"{self.loss}, which depends on the probability of one gold class: leave one of "
+                "them out."
+            )
+        if self.label_smoothing:
+            raise UserError(
+                f"--label-smoothing {self.label_smoothing} does not apply to spans, as nearly all "
+                "candidates have no type: use --boundary-smoothing."
             )
         if named_strength(self.loss)[0] == "logit-adjusted":
             raise UserError(
@@ -739,10 +771,14 @@ RANGES: Ranges = {
         "per_class",
         "lora_rank",
         "lora_alpha",
+        "boundary_distance",
     ): (lambda value: value > 0, "above 0"),
     ("warmup", "weight_decay", "clip", "overlap"): (lambda value: value >= 0, "0 or more"),
     ("layer_decay", "negatives"): (lambda value: 0 < value <= 1, "above 0 and at most 1"),
-    ("adam_beta2", "classifier_dropout"): (lambda value: 0 <= value < 1, "0 or more and below 1"),
+    ("adam_beta2", "classifier_dropout", "label_smoothing", "boundary_smoothing"): (
+        lambda value: 0 <= value < 1,
+        "0 or more and below 1",
+    ),
     ("average_last",): (lambda value: value >= 2, "2 or more"),
     ("threshold", "validation_share", "test_share", "average_decay"): (
         lambda value: 0 < value < 1,

@@ -1,7 +1,8 @@
 """Losses over classes: cross entropy, focal and logit-adjusted, with weights of classes.
 
 Focal: Lin, Goyal, Girshick, He & Dollár 2017, "Focal Loss for Dense Object Detection". Logit
-adjustment: Menon et al. 2021, "Long-Tail Learning via Logit Adjustment".
+adjustment: Menon et al. 2021, "Long-Tail Learning via Logit Adjustment". Label smoothing: Szegedy,
+Vanhoucke, Ioffe, Shlens & Wojna 2016, "Rethinking the Inception Architecture for Computer Vision".
 
 Shapes: N rows, C classes.
 """
@@ -59,10 +60,16 @@ def class_losses(
 ) -> tuple[Tensor, Tensor]:
     """Return losses and class weights of rows: logits [N, C], target [N] -> [N], [N].
 
-    Rows whose target is ``IGNORED`` have neither. ``others`` are the ``loss_targets``.
+    Rows whose target is ``IGNORED`` have neither. ``others`` are the ``loss_targets``. With label
+    smoothing e, gold has the probability 1 - e + e / C and each other class e / C; the weight is
+    the weight of gold.
     """
     losses = functional.cross_entropy(
-        _shifted(logits, others), target, ignore_index=IGNORED, reduction="none"
+        _shifted(logits, others),
+        target,
+        ignore_index=IGNORED,
+        reduction="none",
+        label_smoothing=config.label_smoothing,
     )
     losses, known = _focal(config, losses), target != IGNORED
     if (weights := others.get("class_weight")) is None:
@@ -74,11 +81,14 @@ def class_losses(
 def label_losses(
     config: LabelConfig, logits: Tensor, target: Tensor, others: Mapping[str, Tensor]
 ) -> Tensor:
-    """Return the weighted losses of independent labels: [N, C], 0 and 1 [N, C] -> [N, C].
+    """Return the weighted losses of independent labels: [N, C], targets [N, C] -> [N, C].
 
     The weight of a class applies to examples with the label. ``others`` are ``loss_targets``.
+    Targets are 0 and 1, or probabilities. Label smoothing e turns them into e / 2 and 1 - e / 2.
     """
     logits, target = _shifted(logits, others), target.to(logits.dtype)
+    if smoothing := config.label_smoothing:
+        target = target * (1 - smoothing) + smoothing / 2
     if (weights := others.get("class_weight")) is not None:
         weights = weights.to(logits.dtype)
     focal = named_strength(config.loss)[0] == "focal"

@@ -148,6 +148,11 @@ def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
             "the predictions are numbers, not classes",
         ),
         (
+            numbers and config.label_smoothing > 0,
+            f"--label-smoothing {config.label_smoothing}",
+            "the predictions are numbers, not classes",
+        ),
+        (
             numbers and config.sampling != "none",
             f"--sampling {config.sampling}",
             f"the labels of {data.name} are numbers, not classes",

@@ -175,7 +175,8 @@ class TokenClassificationTask(WordTask):
         if isinstance(logits, CrfScores):
             return chain_loss(logits, batch)
         target, config = batch.targets["tag"], self.record.config
-        if config.loss != "ce" or self.record.class_weights is not None:
+        plain = config.loss == "ce" and not config.label_smoothing
+        if not plain or self.record.class_weights is not None:
             losses, weights = class_losses(config, logits, target, batch.targets)
             return (losses * weights).sum(), weights.sum()
         total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")

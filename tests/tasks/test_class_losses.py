@@ -62,6 +62,24 @@ def test_focal_gradient_is_finite_where_the_model_is_certain(gamma: str) -> None
     assert logits.grad is not None and logits.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("loss", ["ce", "logit-adjusted"])
+def test_label_smoothing_by_hand(loss: str) -> None:
+    """Cross entropy with probabilities 1 - e + e / C of gold and e / C of other classes."""
+    config = ClassifyConfig(label_smoothing=0.3, loss=loss)
+    frequencies = class_frequencies(config, LABELS, COUNTS, 100)
+    targets = loss_targets(config, WEIGHTS, frequencies)
+    losses, weights = class_losses(config, LOGITS, CLASSES, targets)
+    q = functional.one_hot(CLASSES[KNOWN], 3).double() * 0.7 + 0.1
+    logs = (LOGITS + targets.get("shift", torch.zeros(3)).double()).log_softmax(-1)[KNOWN]
+    torch.testing.assert_close(losses[KNOWN], -(q * logs).sum(-1))
+    assert losses[~KNOWN].tolist() == weights[~KNOWN].tolist() == [0.0]
+    torch.testing.assert_close(weights[KNOWN], torch.tensor(WEIGHTS).double()[CLASSES[KNOWN]])
+    smooth = SETS.double() * 0.7 + 0.15
+    expected = functional.binary_cross_entropy_with_logits(LOGITS, smooth, reduction="none")
+    found = label_losses(ClassifyConfig(label_smoothing=0.3), LOGITS, SETS, {})
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("tau", [0.0, 1.0, 1.5])
 def test_logit_adjusted_loss_is_its_formula(tau: float) -> None:
     """log(1 + sum over other classes o of (pi_o / pi_y)^tau e^(f_o - f_y)) (Menon et al.)."""
@@ -97,6 +115,16 @@ def test_labels_without_examples_and_of_all_examples_stay_finite() -> None:
         (TagConfig, {"crf": True, "loss": "focal"}, "--loss must be ce with --crf"),
         (TagConfig, {"crf": True, "class_weights": "auto"}, "--class-weights must be none with"),
         (NerConfig, {"loss": "logit-adjusted"}, "does not apply to spans"),
+        (NerConfig, {"label_smoothing": 0.1}, "use --boundary-smoothing"),
+        (NerConfig, {"boundary_smoothing": 0.1, "loss": "focal"}, "does not go with --loss focal"),
+        (ClassifyConfig, {"label_smoothing": 0.1, "loss": "focal:1"}, "not go with --loss focal:1"),
+        (ClassifyConfig, {"label_smoothing": 1.0}, "--label-smoothing must be 0 or more and below"),
+        (
+            ClassifyConfig,
+            {"label_smoothing": 0.1, "few_shot": True},
+            "does not apply to --few-shot",
+        ),
+        (TagConfig, {"label_smoothing": 0.1, "crf": True}, "must be 0.0 with --crf"),
     ],
 )
 def test_losses_without_a_meaning_are_refused(config: type, settings: dict, message: str) -> None:
