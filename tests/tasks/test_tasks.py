@@ -812,6 +812,11 @@ def test_wrong_class_weights(runs: Runs, name: str, asked: str, message: str) ->
         runs.task(name, class_weights=asked)
 
 
+def test_numbers_have_no_smoothing(runs: Runs) -> None:
+    with pytest.raises(UserError, match=r"--label-smoothing 0.1: the predictions are numbers"):
+        runs.task("regression", label_smoothing=0.1)
+
+
 def splits(folder: Path, **rows: list[dict]) -> str:
     for split, content in rows.items():
         write_jsonl(folder / f"{split}.jsonl", content)
