@@ -112,6 +112,7 @@ COMMANDS = {
     "score": "finetune.cli.score:Score",
     "analyze": "finetune.cli.analyze:Analyze",
     "compare": "finetune.cli.compare:Compare",
+    "submit": "finetune.suites.cli.submit:Submit",
     "thresholds": "finetune.cli.thresholds:Thresholds",
     "report": "finetune.cli.report:Report",
     "push": "finetune.cli.push:Push",
@@ -154,6 +155,31 @@ PREDICTION_KINDS = {
     )
 }
 """The kinds of predictions of a wing, by the key of a line that has them."""
+
+
+class ListPaths(NamedTuple):
+    """Import paths of what runs and describes files that list recipes."""
+
+    command: str
+    """The command of `finetune run FILE`, for its help."""
+    parse: str
+    """A function from the file, the other arguments, and the function that parses the arguments of
+    a command, to the command."""
+    lines: str
+    """A function from the file to the lines on it in `finetune recipes`."""
+
+
+LISTS = {
+    "members": ListPaths(
+        "finetune.suites.cli.run:SuiteRun",
+        "finetune.suites.cli.run:parse_suite",
+        "finetune.suites.definition:suite_lines",
+    )
+}
+"""Files of a wing that list recipes, by the key that only they have."""
+
+COMPARISONS = {"suite.json": "finetune.suites.cli.compare:compare_suites"}
+"""What compares folders of a wing's commands, by a file that only they have."""
 
 OPTIONS = {"check --label-errors": "finetune.annotation.cli.label_errors:find_label_errors"}
 """Options of commands of the core that a wing carries out."""

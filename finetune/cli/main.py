@@ -19,7 +19,7 @@ from finetune.cli.command import Command
 from finetune.cli.output import error_line, show
 from finetune.cli.overview import overview
 from finetune.config.tasks import CONFIGS, RENAMED, flag
-from finetune.registry import Registry
+from finetune.registry import LISTS, Registry
 from finetune.runtime.processes import (
     ReportedError,
     end_with_launcher,
@@ -202,6 +202,10 @@ def parse(arguments: Sequence[str]) -> Any:
         return _parse_repeated(name, rest)
     if name in (*CONFIGS, "run", "check"):
         rest = _translated(rest)
+    if name == "run" and (listed := _recipe_list(rest)) is not None:
+        path, key = listed
+        rest.remove(path)
+        return Registry[Callable[..., Command]]({key: LISTS[key].parse})[key](path, rest, parse)
     default: Any = tyro.MISSING_NONPROP
     if name in (*CONFIGS, "run"):
         from finetune.cli.train import expand_recipe
@@ -270,12 +274,26 @@ def _help(name: str, rest: list[str], *, everything: bool) -> str:
 
     _require_command(name)
     given = None
+    if name == "run" and (listed := _recipe_list(rest)) is not None:
+        path, key = listed
+        kind = Registry[type[Any]]({key: LISTS[key].command})[key]
+        return command_help(f"run {path}", kind, None, everything=everything)
     if name in CONFIGS or (name == "run" and rest):
         from finetune.cli.train import expand_recipe
 
         name, _, given = expand_recipe(name, rest)
     kind = command_class(name)
     return command_help(name, kind, given, everything=everything)
+
+
+def _recipe_list(rest: list[str]) -> tuple[str, str] | None:
+    """Return the file that `finetune run` names, and its key of ``LISTS``; None for a recipe."""
+    from finetune.cli.train import named_recipe
+    from finetune.config.recipes import listed_recipes
+
+    path = named_recipe(rest)
+    key = listed_recipes(path) if path is not None else None
+    return None if path is None or key is None else (path, key)
 
 
 def _parse_repeated(name: str, arguments: list[str]) -> Command:

@@ -111,9 +111,19 @@ def print_tables(
         for title, columns, each in tables:
             print_table(columns, each, title or None)
         return None
-    style = {"csv": _csv, "latex": _latex, "markdown": _markdown}[format]
-    show("\n\n".join(style(*table) for table in tables))
+    show("\n\n".join(table_text(format, *table) for table in tables))
     return None
+
+
+def table_text(
+    format: Literal["csv", "latex", "markdown"],
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+) -> str:
+    """Return a table as text in a format."""
+    style = {"csv": _csv, "latex": _latex, "markdown": _markdown}[format]
+    return style(title, columns, rows)
 
 
 def _csv(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

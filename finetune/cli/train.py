@@ -148,7 +148,8 @@ class Run(RunOptions):
     recipe: Annotated[Positional[str], arg(metavar="RECIPE")]
     """File, name of a packaged recipe, or folder of a run, whose settings it takes. `finetune
     recipes` lists recipes, and `finetune run RECIPE --help` lists the options of its task with the
-    values of the recipe."""
+    values of the recipe. The name or file of a suite trains all of its recipes (`finetune run glue
+    --help`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +260,7 @@ def expand_recipe(name: str, rest: list[str]) -> tuple[str, list[str], TaskComma
     recipe's settings as their defaults.
     """
     if name == "run":
-        path = _known_options(Run, name, rest).recipe
+        path = named_recipe(rest)
         rest.remove(path)
         name, rest = load_recipe(path).task, [f"--recipe={path}", *rest]
     if name not in CONFIGS:
@@ -273,6 +274,13 @@ def expand_recipe(name: str, rest: list[str]) -> tuple[str, list[str], TaskComma
     if options.smoke:
         recipe = recipe.smoke_recipe()
     return name, rest, task_command(name)(config=recipe.config())
+
+
+def named_recipe(rest: list[str]) -> str:
+    """Return the recipe among the arguments of `finetune run`."""
+    if rest and not rest[0].startswith("-"):
+        return rest[0]
+    return str(_known_options(Run, "run", rest).recipe)
 
 
 def _known_options(kind: type[Any], name: str, arguments: list[str]) -> Any:

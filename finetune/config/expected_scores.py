@@ -29,9 +29,18 @@ SPLITS = tuple(
     for split in ("validation", "test")
     for suffix in ("", "_matched", "_mismatched")
 )
-"""The names of scored splits."""
+"""The usual names of scored splits; ``is_split`` knows all."""
 STATISTICS = ("mean", "median")
 """The statistics over seeds that an expected score can be."""
+
+
+def is_split(name: str) -> bool:
+    """Return whether a split can be scored: ``validation``, ``test``, or a test set by its name.
+
+    >>> is_split("test_matched"), is_split("test_de"), is_split("train")
+    (True, True, False)
+    """
+    return name in SPLITS or re.fullmatch(r"test_\w[\w-]*", name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +107,8 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
         value = values[name]
         require(isinstance(value, str), name, "a name")
         of_type = "span_f1_strict" in names and re.fullmatch("span_f1_strict:.+", value)
-        if value not in names and not of_type:
+        of_test_set = name == "split" and is_split(value)
+        if value not in names and not of_type and not of_test_set:
             raise UserError(
                 f"{where}: unknown {name} {value!r}.{did_you_mean(value, names)} Legal are "
                 f"{abbreviated(names, 20)}."

@@ -30,6 +30,7 @@ from finetune.config.tasks import (
     settings,
 )
 from finetune.config.values import description
+from finetune.registry import LISTS
 from finetune.types import UserError, abbreviated, did_you_mean
 
 OWN_KEYS = ("task", "description", "expected", "smoke")
@@ -47,6 +48,8 @@ NOT_REPEATED = frozenset({"out", "resume", "push_to_hub", "trust_remote_code"})
 """Settings that another run with the settings of a run does not inherit."""
 SMOKE_EVALUATION = 200
 """Examples of each split besides train that a quick check scores."""
+SUITES = "suites"
+"""Folder of recipes with the files that list recipes."""
 MULTITASK = "multitask"
 """The ``task`` of a recipe for several tasks on one encoder."""
 
@@ -175,11 +178,29 @@ def recipe_text(
 
 
 def find_recipes(folder: str | Path) -> list[Path]:
-    """Return all recipe files below a folder, sorted; a missing `recipes` is the packaged one."""
+    """Return all recipe files below a folder, sorted; a missing `recipes` is the packaged one.
+
+    Files in a folder ``suites`` list recipes, and are none (``find_suites``).
+    """
+    return [path for path in _yaml_files(folder) if path.parent.name != SUITES]
+
+
+def find_suites(folder: str | Path) -> list[Path]:
+    """Return all files below a folder that list recipes; ``find_recipes`` returns the others."""
+    return [path for path in _yaml_files(folder) if path.parent.name == SUITES]
+
+
+def _yaml_files(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     if not folder.exists() and folder == Path("recipes"):
         folder = packaged_recipes()
     return sorted(folder.rglob("*.yaml"))
+
+
+def listed_recipes(path: str | Path) -> str | None:
+    """Return the key under which a file lists recipes, one of ``LISTS``; None for a recipe."""
+    _, content, _ = open_recipe(path)
+    return next((key for key in content if key in LISTS), None)
 
 
 def load_recipe(path: str | Path) -> Recipe:
@@ -187,12 +208,14 @@ def load_recipe(path: str | Path) -> Recipe:
 
     The settings of a run (a run folder, or its ``config.json``) are a recipe too.
     """
-    path, content, where = _open(path)
+    path, content, where = open_recipe(path)
     task = content.get("task")
     if path.name == RUN_SETTINGS:
         return _recipe_of_run(path, content, where)
     if task == MULTITASK:
         raise UserError(f"{path} is a recipe for several tasks: finetune {MULTITASK} {path}")
+    if task is None and LISTS.keys() & content.keys():
+        raise UserError(f"{path} lists recipes, and is none: finetune run {path}")
     if not isinstance(task, str) or task not in CONFIGS:
         raise UserError(
             f"{where('task')}: task is {task!r}, legal are {', '.join(CONFIGS)}."
@@ -247,7 +270,7 @@ def load_multitask(path: str | Path, **overrides: Any) -> MultitaskRecipe:
     Its key ``tasks`` has the settings of each task by a name of your choice, with the command in
     ``task``. Settings above ``tasks`` apply to all tasks; ``overrides`` replace them.
     """
-    path, content, where = _open(path)
+    path, content, where = open_recipe(path)
     if (task := content.get("task")) != MULTITASK:
         raise UserError(f"{where('task')}: task is {task!r}, and not {MULTITASK}: finetune run it.")
     own = content.get("tasks")
@@ -285,8 +308,12 @@ def load_multitask(path: str | Path, **overrides: Any) -> MultitaskRecipe:
     return MultitaskRecipe(path, alpha, tasks)
 
 
-def _open(path: str | Path) -> tuple[Path, dict[str, Any], Callable[..., str]]:
-    """Return the path of a recipe, its content, and the function that locates keys in it."""
+def open_recipe(path: str | Path) -> tuple[Path, dict[str, Any], Callable[..., str]]:
+    """Return the path of a recipe, its content, and the function that locates keys in it.
+
+    ``path`` is a file, a run folder, or the name of a packaged recipe. Raises UserError for a
+    missing file and for text that is not the YAML of a mapping.
+    """
     path = Path(path)
     path = path / RUN_SETTINGS if (path / RUN_SETTINGS).is_file() else _locate(path)
     if not path.is_file():
@@ -387,17 +414,35 @@ def _typed_settings(
     where: Callable[..., str], task: str, values: Mapping[str, Any], *above: str
 ) -> dict[str, Any]:
     """Return the settings with the types of the task's fields."""
-    hints = get_type_hints(CONFIGS[task])
+    hints, what = get_type_hints(CONFIGS[task]), f"setting {{!r}} for task {task}"
+    return {
+        name: value
+        for key, own in values.items()
+        for name, value in typed_values(
+            where(*above, key), what, hints, {RENAMED.get(key, key): own}
+        ).items()
+    }
+
+
+def typed_values(
+    where: str, what: str, hints: Mapping[str, Any], values: Mapping[Any, Any]
+) -> dict[str, Any]:
+    """Return values of a YAML file with the types of fields; UserError for an unknown name.
+
+    Args:
+        where: The file and line, for messages.
+        what: What a name stands for, with ``{!r}`` for the name.
+        hints: The types by name.
+        values: The values by name.
+    """
     typed = {}
     for key, value in values.items():
-        location = where(*above, key)
-        key = RENAMED.get(key, key)
         if key not in hints:
             raise UserError(
-                f"{location}: unknown setting {key!r} for task {task}."
-                f"{did_you_mean(str(key), hints)} Legal are {abbreviated(hints, 50)}."
+                f"{where}: unknown {what.format(key)}.{did_you_mean(str(key), hints)} Legal are "
+                f"{abbreviated(hints, 50)}."
             )
-        typed[key] = _typed(f"{location}: {key}", value, hints[key])
+        typed[key] = _typed(f"{where}: {key}", value, hints[key])
     return typed
 
 

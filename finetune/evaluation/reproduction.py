@@ -185,12 +185,13 @@ def finished_runs(runs: Path) -> list[FinishedRun]:
         inside.sort()
         if "seeds.json" in files or "config.json" in files:
             inside.clear()  # the folders of seeds and checkpoints are part of this run
-            found.append(_read(Path(path)))
+            found.append(read_run(Path(path)))
     finished = (run for run in found if run.config and run.metrics)
     return sorted(finished, key=lambda run: run.folder)
 
 
-def _read(folder: Path) -> FinishedRun:
+def read_run(folder: Path) -> FinishedRun:
+    """Return a run, or several seeds, as far as they are finished; empty values for neither."""
     seeds = _read_object(folder / "seeds.json", _SEEDS) or _read_object(
         folder / "folds.json", {"metrics": _SUMMARY}
     )
@@ -230,7 +231,7 @@ STATISTICS = {
 
 def score_table(folder: Path) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows of the scores of a finished run, or of the summary of its seeds."""
-    run = _read(folder)
+    run = read_run(folder)
     if not run.metrics:
         raise UserError(
             f"{folder}: no scores in seeds.json, folds.json or metrics.json: give the folder of a "
@@ -274,7 +275,9 @@ RECIPE_COLUMNS = (
 def recipe_rows(path: Path, runs: Sequence[FinishedRun]) -> Iterator[list[Any]]:
     """Yield a row of ``RECIPE_COLUMNS`` for each expected score, and for each run of it."""
     recipe = load_recipe(path)
-    verdicts = [(str(run.folder), _verdicts(run, recipe)) for run in runs if _follows(run, recipe)]
+    verdicts = [
+        (str(run.folder), recipe_verdicts(run, recipe)) for run in runs if _follows(run, recipe)
+    ]
     for index, entry in enumerate(recipe.expected):
         row = [str(path), recipe.task, entry.split, entry.metric, entry.value, entry.tolerance]
         found = [[run, each[index].value, each[index].verdict] for run, each in verdicts]
@@ -302,9 +305,9 @@ def _follows(run: FinishedRun, recipe: Recipe) -> bool:
     )
 
 
-def _verdicts(run: FinishedRun, recipe: Recipe) -> list[ScoreVerdict]:
-    """Return the verdict on each expected score."""
-    differing = changed(run.config, recipe.config(), "seed")
+def recipe_verdicts(run: FinishedRun, recipe: Recipe, *free: str) -> list[ScoreVerdict]:
+    """Return the verdict on each expected score; besides the seed, settings ``free`` may differ."""
+    differing = changed(run.config, recipe.config(), "seed", *free)
     expected, fingerprint = recipe.expected, run.config.get("fingerprint")
     if run.seeds:
         degenerate = {each["seed"] for each in run.seeds.get("degenerate", ())}
@@ -316,7 +319,7 @@ def _verdicts(run: FinishedRun, recipe: Recipe) -> list[ScoreVerdict]:
 
 def _score_lines(run: FinishedRun, recipe: Recipe) -> Iterator[str]:
     """Yield the verdict on each expected score, or else the first score of each split."""
-    yield from (verdict.line() for verdict in _verdicts(run, recipe))
+    yield from (verdict.line() for verdict in recipe_verdicts(run, recipe))
     if not recipe.expected:
         differing = changed(run.config, recipe.config(), "seed")
         note = f" ({', '.join(differing)} changed)" if differing else ""

@@ -90,6 +90,9 @@ class Reporter:
     Stages may be nested: ``start`` begins one, ``stop`` ends the innermost.
     """
 
+    line_every: float | None = None
+    """Seconds between plain progress lines; None is ``LINE_EVERY``."""
+
     def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.quiet = quiet
         file = cast("TextIO", _LossyStream(stream or sys.stderr))
@@ -131,6 +134,7 @@ class Reporter:
     def update(self, done: int, text: str = "") -> None:
         """Show that ``done`` units of the innermost stage are done."""
         stage = self._stages[-1]
+        every = LINE_EVERY if self.line_every is None else self.line_every
         finished = done - stage.first
         rate = finished / max(1e-9, time.monotonic() - stage.begin)
         units = stage.unit + ("es" if stage.unit.endswith("ch") else "s")
@@ -138,7 +142,7 @@ class Reporter:
             text = f"{text} {rate:,.1f} {units}/s".strip()
         if self._progress is not None and stage.bar is not None:
             self._progress.update(stage.bar, completed=done, text=text)
-        elif not self.quiet and time.monotonic() - self._last_line >= LINE_EVERY:
+        elif not self.quiet and time.monotonic() - self._last_line >= every:
             self._last_line = time.monotonic()
             if stage.total is None:
                 self.say(f"{stage.title}: {stage.unit} {done:,} {text}")

@@ -138,19 +138,30 @@ def train_seeds(
     train_one: TrainOne,
     *,
     recipe_run: RecipeRun | None = None,
+    start: Path | None = None,
     on_start: OnStart = lambda config, finished: None,
 ) -> RunResults:
     """Train ``number`` seeds of a task, from ``config.seed`` on; write ``seeds.json`` after each.
 
-    All seeds share the data; each may draw its own examples from it.
+    All seeds share the data; each may draw its own examples from it. With ``start``, a folder of
+    seeds, each begins with the model of the same seed there.
     """
     raw = _read(name, config)
-    configs = {
-        seed: replace(config, seed=seed, out=str(folder / f"seed-{seed}"))
-        for seed in range(config.seed, config.seed + number)
-    }
+    configs = seed_configs(config, number, folder, start)
     results = RunResults("seed", {"data": raw.fingerprint}, recipe_run)
     return train_runs(configs, folder, train_one, results, lambda _: raw, on_start)
+
+
+def seed_configs(
+    config: TrainConfig, number: int, folder: Path, start: Path | None = None
+) -> dict[int, TrainConfig]:
+    """Return the settings of the seeds of ``train_seeds``."""
+    configs = {}
+    for seed in range(config.seed, config.seed + number):
+        configs[seed] = replace(config, seed=seed, out=str(folder / f"seed-{seed}"))
+        if start is not None:
+            configs[seed] = replace(configs[seed], init_from=str(start / f"seed-{seed}"))
+    return configs
 
 
 def train_runs(
@@ -176,7 +187,7 @@ def train_runs(
 
     def find_states() -> list[str]:
         require_runs_folder(folder, results.kind, results.facts)
-        return [_state(Path(each.out or ""), each) for each in configs.values()]
+        return [state_of(each) for each in configs.values()]
 
     def record(key: Any, config: TrainConfig, diverged: str | None, *, write: bool) -> None:
         if diverged is None:
@@ -355,9 +366,12 @@ def _train_split(data: Dataset, config: TrainConfig, option: str) -> Sequence[Ex
     return data.splits["train"][: config.limit]
 
 
-def _state(folder: Path, config: TrainConfig) -> str:
-    """Return whether the run of a seed is ``finished``, ``unfinished`` or ``new``."""
-    run = RunFolder.open(folder)
+def state_of(config: TrainConfig) -> str:
+    """Return whether a run is ``finished``, ``unfinished`` or ``new``.
+
+    Raises UserError if its folder holds a run with other settings.
+    """
+    run = RunFolder.open(Path(config.out or ""))
     if not run.is_run:
         return "new"
     require_same_run(run, config)

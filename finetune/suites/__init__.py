@@ -1,0 +1,1 @@
+"""Suites: recipes that are run together, with one table of their scores."""
