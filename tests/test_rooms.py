@@ -31,7 +31,7 @@ ROOMS = (
     "cli",
 )
 """The core. Each room imports only those before it."""
-WINGS = ("annotation", "benchmark", "deployment", "embeddings", "pretraining")
+WINGS = ("annotation", "benchmark", "deployment", "embeddings", "pretraining", "suites")
 """Subjects beside the core, which imports none of them. A wing imports the core and itself."""
 
 STANDARD_LIBRARY_ONLY = (

@@ -7,7 +7,7 @@ import json
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,6 +18,7 @@ from finetune.cli.command import Command
 from finetune.cli.options import EvaluationOptions, ResampleOptions
 from finetune.cli.output import ScoreCell, print_table, print_tables, show
 from finetune.cli.predict import Predict
+from finetune.registry import COMPARISONS, Registry
 from finetune.types import UserError, abbreviated, last_part, quantity
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
     first: Annotated[Positional[str], arg(metavar="A")]
     """The first system: a file of predictions (JSON Lines, or columns of words with the prediction
     last), a run folder, several runs (A1,A2,A3 or a folder of run folders), a folder of `--folds`,
-    or the hub id of a model, which predicts the examples of --gold. `NAME=RUN` names the system,
+    the hub id of a model, which predicts the examples of --gold, or the folder of a suite, which is
+    compared with another suite on each of its data sets. `NAME=RUN` names the system,
     `NAME:DATA=RUN` its data set too."""
     second: Annotated[Positional[str], arg(metavar="B")]
     """The second system, in the same form."""
@@ -55,6 +57,8 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
     def run(self) -> None:
         """Compare the systems and print the result."""
         entries = [self._entry(given) for given in (self.first, self.second, *self.more)]
+        if (compare := _of_wing(entries)) is not None:
+            return compare(self, entries)
         data = {entry.data for entry in entries}
         if len(entries) > 2 or len(data) > 1 or self.baseline is not None:
             return self._print_table([self._named(entry) for entry in entries])
@@ -225,6 +229,15 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
             f"at {ALPHA} (corrected resampled t-test, Nadeau & Bengio, 2003).",
             error=self.format != "table",
         )
+
+
+def _of_wing(entries: Sequence[Entry]) -> Callable[[Compare, Sequence[Entry]], None] | None:
+    """Return what compares the folders of a wing's command; None for other systems."""
+    for name in COMPARISONS:
+        inside = [(Path(entry.runs) / name).is_file() for entry in entries]
+        if all(inside):
+            return Registry["Callable[[Compare, Sequence[Entry]], None]"](COMPARISONS)[name]
+    return None
 
 
 def print_comparison(comparison: SystemComparison) -> None:

@@ -274,10 +274,10 @@ def _help(name: str, rest: list[str], *, everything: bool) -> str:
 
     _require_command(name)
     given = None
-    if name == "run" and (listed := _recipe_list(rest)) is not None:
-        path, key = listed
+    if name == "run" and rest and (listed := _recipe_list(rest)) is not None:
+        key = listed[1]
         kind = Registry[type[Any]]({key: LISTS[key].command})[key]
-        return command_help(f"run {path}", kind, None, everything=everything)
+        return command_help("run", kind, None, everything=everything)
     if name in CONFIGS or (name == "run" and rest):
         from finetune.cli.train import expand_recipe
 

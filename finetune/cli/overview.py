@@ -22,7 +22,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "vocabulary": "a subword vocabulary, also for a trained encoder",
         "multitask": "several tasks on one encoder",
         "distill": "a small student of a trained model",
-        "run": "the settings of a recipe, or of an earlier run",
+        "run": "a recipe, a suite of recipes, or the settings of a run",
         "recipes": "list the recipes and the scores they expect",
         "curve": "scores by amount of training data",
         "search": "search for the best settings",
@@ -54,6 +54,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "export": "an ONNX graph with a program that predicts from it, also in int8",
         "serve": "trained models over HTTP",
         "push": "upload a model to the hub",
+        "submit": "the files of a benchmark's server from the runs of a suite",
         "bench": "measure speed and memory",
     },
 }

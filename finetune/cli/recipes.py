@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
 from finetune.cli.output import error_line, print_tables, show
+from finetune.registry import LISTS, Registry
 from finetune.types import UserError, abbreviated, quantity
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipes(FormatOption, Command):
-    """List the recipes, the scores they expect, and the scores of your runs of them.
+    """List recipes and suites, the scores they expect, and the scores of your runs of them.
 
     Examples:
         finetune recipes
@@ -28,7 +30,7 @@ class Recipes(FormatOption, Command):
 
     def run(self) -> None:
         """Print the recipes; raises UserError at the end if one cannot be read."""
-        from finetune.config.recipes import find_recipes
+        from finetune.config.recipes import find_recipes, find_suites
         from finetune.evaluation.reproduction import (
             RECIPE_COLUMNS,
             finished_runs,
@@ -39,13 +41,17 @@ class Recipes(FormatOption, Command):
         paths = find_recipes(self.folder)
         if not paths:
             raise UserError(f"{self.folder}: no recipes (*.yaml) in this folder.")
+        suites = find_suites(self.folder)
         runs = finished_runs(Path(self.runs))
         unreadable: list[str] = []
         rows: list[list[Any]] = []
-        for path in paths:
+        for path in [*paths, *suites]:
             try:
-                lines = list(recipe_lines(path, runs))
-                rows += recipe_rows(path, runs)
+                if path in suites:
+                    lines = _lines_of_list(path)
+                else:
+                    lines = list(recipe_lines(path, runs))
+                    rows += recipe_rows(path, runs)
             except (UserError, OSError) as error:
                 unreadable.append(str(path))
                 lines = [error_line(error)[0]]
@@ -54,7 +60,19 @@ class Recipes(FormatOption, Command):
         if self.format != "table":
             print_tables(self.format, ("", RECIPE_COLUMNS, rows))
         if unreadable:
+            number = len(paths) + len(suites)
             raise UserError(
-                f"{len(unreadable)} of {quantity(len(paths), 'recipe')} cannot be read: "
+                f"{len(unreadable)} of {quantity(number, 'recipe')} cannot be read: "
                 f"{abbreviated(unreadable, 3)}; the reasons are above."
             )
+
+
+def _lines_of_list(path: Path) -> list[str]:
+    """Return the lines on a file that lists recipes; UserError for a file that does not."""
+    from finetune.config.recipes import listed_recipes
+
+    key = listed_recipes(path)
+    if key is None:
+        raise UserError(f"{path}: lists no recipes: it needs one of {', '.join(LISTS)}.")
+    lines = Registry[Callable[[Path], Iterable[str]]]({key: LISTS[key].lines})[key]
+    return list(lines(path))

@@ -317,5 +317,5 @@ def suite_lines(path: Path) -> Iterator[str]:
     """Yield lines on a suite for a list of recipes."""
     suite = load_suite(path)
     models = f"; models {', '.join(suite.models)}" if suite.models else ""
-    yield f"{suite.title}: {suite.description or suite.source}"
+    yield f"suite: {suite.title}" + (f": {suite.description}" if suite.description else "")
     yield f"{quantity(len(suite.members), 'member')}: {abbreviated(suite.members, 30)}{models}"

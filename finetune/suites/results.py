@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finetune.data.json_files import read_object
 from finetune.evaluation.metrics import score_limits
 from finetune.evaluation.reproduction import (
     ScoreVerdict,
@@ -16,13 +18,67 @@ from finetune.evaluation.reproduction import (
     recipe_verdicts,
     standard_deviation,
 )
-from finetune.suites.definition import AVERAGES, Member, Score, Suite
-from finetune.types import abbreviated
+from finetune.evaluation.runs import RunFolder
+from finetune.suites.definition import AVERAGES, Member, Score, SubmissionFile, Suite
+from finetune.types import UserError, abbreviated
 
 RESULTS_FILE = "suite.json"
 """File in the folder of a suite with its scores."""
-SUITE_FILE = "suite.yaml"
-"""Copy of the file of the suite in this folder."""
+
+
+@dataclass(frozen=True)
+class SavedSuite:
+    """What the folder of a suite says about it, without its file and its recipes."""
+
+    folder: Path
+    name: str
+    title: str
+    scores: Mapping[str, Sequence[Score]]
+    """The scores by member."""
+    submission: str | None
+    """The format of a submission; None if the suite has none."""
+    files: Sequence[SubmissionFile]
+
+    def runs(self, member: str) -> list[int]:
+        """Return the seeds of a member whose runs are finished."""
+        seeds: list[int] = list(read_run(self.folder / member).seeds.get("seeds", ()))
+        return [seed for seed in seeds if RunFolder.open(self.run(member, seed)).is_finished]
+
+    def run(self, member: str, seed: int) -> Path:
+        """Return the folder of a run."""
+        return self.folder / member / f"seed-{seed}"
+
+
+_TYPES: Mapping[str, Any] = {
+    "suite": str,
+    "title": str,
+    "members": dict[str, dict[str, Any]],
+    "submission": dict | None,
+}
+
+
+def open_suite(folder: Path) -> SavedSuite:
+    """Read the folder of `finetune run SUITE`; UserError for another folder."""
+    path = folder / RESULTS_FILE
+    if not path.is_file():
+        raise UserError(
+            f"{folder}: no {RESULTS_FILE} in it: give a folder of `finetune run SUITE`."
+        )
+    content = read_object(path, _TYPES)
+    try:
+        scores = {
+            name: [Score(str(each["split"]), str(each["metric"])) for each in member["scores"]]
+            for name, member in content["members"].items()
+        }
+        submission = content["submission"] or {"format": None, "files": []}
+        files = [SubmissionFile(**each) for each in submission["files"]]
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} is damaged: restore it, or write it again with the command of the suite."
+        ) from error
+    return SavedSuite(
+        folder, content["suite"], content["title"], scores, submission["format"], files
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +227,11 @@ class SuiteResults:
             "source": self.suite.source,
             "members": members,
             "average": found,
+            "submission": self.suite.submission
+            and {
+                "format": self.suite.submission,
+                "files": [dataclasses.asdict(file) for file in self.suite.files],
+            },
         }
 
     @property

@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from finetune.cli.help import options_of
 from finetune.cli.main import COMMANDS, command_class
+from finetune.registry import LISTS, Registry
 
 FILE = Path(__file__).with_suffix(".txt")
 
@@ -22,6 +23,11 @@ def command_line() -> str:
         "\n".join([f"finetune {name}", *(f"    {line}" for line in _options(command_class(name)))])
         for name in COMMANDS
     ]
+    for key, lists in LISTS.items():
+        kind = Registry[type[Any]]({key: lists.command})[key]
+        blocks.append(
+            "\n".join([f"finetune run ({key})", *(f"    {each}" for each in _options(kind))])
+        )
     return "\n\n".join(blocks) + "\n"
 
 

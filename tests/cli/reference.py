@@ -9,6 +9,7 @@ from finetune.cli.help import GROUPS, examples_of, options_of, summary_of
 from finetune.cli.main import COMMANDS, command_class
 from finetune.cli.train import TaskOptions
 from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.registry import LISTS, ListPaths, Registry
 
 
 def reference() -> str:
@@ -46,9 +47,18 @@ finetune --print-completion fish > ~/.config/fish/completions/finetune.fish
             ]
         else:
             parts.append(options_table(kind))
+        if name == "run":
+            parts += [part for lists in LISTS.values() for part in _run_of_lists(lists)]
     settings = [*options_of(TrainConfig), *options_of(TaskOptions)]
     parts += ["## Settings of every task", *_tables(settings)]
     return "\n\n".join(parts) + "\n"
+
+
+def _run_of_lists(lists: ListPaths) -> list[str]:
+    """Return the options of `finetune run` with a file that lists recipes."""
+    kind = Registry[type[Any]]({"": lists.command})[""]
+    examples = "\n".join(examples_of(kind))
+    return [summary_of(kind), f"```\n{examples}\n```", options_table(kind)]
 
 
 def option_texts(kind: type[Any]) -> dict[str, str]:

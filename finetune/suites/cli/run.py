@@ -115,9 +115,9 @@ class LoadedSuite(SuiteRun):
         with resumable(Reporter(quiet=not is_main), command_line):
             loads = on_main_process(lambda: check_members(plan))
             timer = Clock(folder, _costs(plan, loads))
-            if is_main and not self.dry_run:
-                self._write_copy(folder)
-            lines = _Lines(timer, sum(len(planned.runs) for planned in plan), is_main)
+            lines = _Lines(self.loaded, folder, timer, sum(map(_num_runs, plan)), is_main)
+            if is_main:
+                lines.write()
             events = Events(
                 on_start=lines.start,
                 on_end=lines.end,
@@ -179,7 +179,7 @@ class LoadedSuite(SuiteRun):
         from finetune.data.json_files import read_object
         from finetune.evaluation.runs import RunFolder
         from finetune.runtime.files import entries
-        from finetune.suites.results import RESULTS_FILE, SUITE_FILE
+        from finetune.suites.results import RESULTS_FILE
         from finetune.suites.running import TIMES_FILE
         from finetune.training.run_folder import require_own, require_writable
 
@@ -194,15 +194,8 @@ class LoadedSuite(SuiteRun):
                     "another --out."
                 )
         names = {*entries(folder)} if folder.is_dir() else set()
-        own = {*self.loaded.members, SUITE_FILE, TIMES_FILE, *_RESULT_FILES}
-        require_own(folder, names <= own or (folder / SUITE_FILE).is_file())
-
-    def _write_copy(self, folder: Path) -> None:
-        """Write the file of the suite to its folder, for `finetune submit`."""
-        from finetune.runtime.files import write_text
-        from finetune.suites.results import SUITE_FILE
-
-        write_text(folder / SUITE_FILE, self.loaded.path.read_text(encoding="utf-8"))
+        own = {*self.loaded.members, TIMES_FILE, *_RESULT_FILES}
+        require_own(folder, names <= own or (folder / RESULTS_FILE).is_file())
 
     def _show_additions(self) -> None:
         """Print which members the selected ones need."""
@@ -275,10 +268,19 @@ _RESULT_FILES = ("suite.md", "suite.tex", "suite.json", "suite.html")
 class _Lines:
     """The lines about the runs of a suite."""
 
+    suite: Suite
+    folder: Path
     timer: Clock
     total: int
     is_main: bool
     number: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def write(self) -> None:
+        """Write the table of the scores until now."""
+        from finetune.suites.results import read_results
+
+        write_results(read_results(self.suite, self.folder, self.failures))
 
     def start(self, planned: PlannedMember, seed: int, state: str) -> None:
         """Say which run begins, or that it is kept."""
@@ -310,15 +312,17 @@ class _Lines:
         show(text, error=True)
 
     def member(self, planned: PlannedMember) -> None:
-        """Write the report on all seeds of a member."""
+        """Write the report on all seeds of a member, and the table."""
         if self.is_main:
             report_run(planned.folder)
+            self.write()
 
     def failure(self, planned: PlannedMember, error: Exception) -> str:
         """Print an error, and return it."""
         line, _ = error_line(error)
         show(f"{planned.name}: {line}", error=True)
-        return line.removeprefix("error: ")
+        self.failures[planned.name] = line.removeprefix("error: ")
+        return self.failures[planned.name]
 
 
 def _train_one(
@@ -356,6 +360,10 @@ def _costs(
         for seed, state in planned.states().items()
         if state != "finished"
     }
+
+
+def _num_runs(planned: PlannedMember) -> int:
+    return planned.num_seeds
 
 
 def _alone() -> bool:

@@ -1,0 +1,199 @@
+"""Files for the servers of benchmarks, from the predictions of a suite's runs.
+
+The rules of the GLUE server (gluebenchmark.com/faq; file names, labels and formats as in the code
+of its authors, nyu-mll/jiant, ``evaluate.py``): one TSV file for each test set with the header
+``index`` and ``prediction``, a row for each example in the order of the data, counted from 0.
+Numbers have three decimals and are from 0 to 5.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from finetune.data import Dataset
+from finetune.evaluation.runs import RunFolder
+from finetune.runtime.files import replace_file
+from finetune.suites.definition import SubmissionFile
+from finetune.suites.results import SavedSuite
+from finetune.types import Prediction, TextPrediction, UserError, abbreviated, quantity
+
+_NLI = {name: name for name in ("entailment", "neutral", "contradiction")}
+_ENTAILED = {name: name for name in ("entailment", "not_entailment")}
+
+
+class GlueFile(NamedTuple):
+    """A file that the GLUE server expects."""
+
+    rows: int
+    """Examples of the test set."""
+    labels: Mapping[str, str]
+    """The word of the server for each label of the data; empty for numbers from 0 to 5."""
+
+
+GLUE = {
+    "CoLA.tsv": GlueFile(1063, {"unacceptable": "0", "acceptable": "1"}),
+    "SST-2.tsv": GlueFile(1821, {"negative": "0", "positive": "1"}),
+    "MRPC.tsv": GlueFile(1725, {"not_equivalent": "0", "equivalent": "1"}),
+    "STS-B.tsv": GlueFile(1379, {}),
+    "QQP.tsv": GlueFile(390_965, {"not_duplicate": "0", "duplicate": "1"}),
+    "MNLI-m.tsv": GlueFile(9796, _NLI),
+    "MNLI-mm.tsv": GlueFile(9847, _NLI),
+    "QNLI.tsv": GlueFile(5463, _ENTAILED),
+    "RTE.tsv": GlueFile(3000, _ENTAILED),
+    "WNLI.tsv": GlueFile(146, {"not_entailment": "0", "entailment": "1"}),
+    "AX.tsv": GlueFile(1104, _NLI),
+}
+"""The files of the GLUE server by name."""
+HEADER = "index\tprediction"
+LOWEST, HIGHEST = 0.0, 5.0
+"""The range of the scores of STS-B."""
+_DATE = (1980, 1, 1, 0, 0, 0)
+"""Date of the files in the archive: equal predictions give equal archives."""
+
+
+@dataclass(frozen=True)
+class ChosenRun:
+    """The run of a member that makes its predictions, and why it was chosen."""
+
+    folder: Path
+    reason: str
+
+
+def choose_run(suite: SavedSuite, member: str, seed: int | None) -> ChosenRun:
+    """Return the run of a member with the best validation score, or of a seed.
+
+    The validation score is the mean of the member's scores on validation splits. Raises UserError
+    if there is no finished run, or none of the seed.
+    """
+    finished = suite.runs(member)
+    if not finished:
+        raise UserError(f"{member} has no finished run")
+    if seed is not None:
+        if seed not in finished:
+            raise UserError(f"{member} has no finished run of seed {seed}")
+        return ChosenRun(suite.run(member, seed), f"seed {seed}")
+    if len(finished) == 1:
+        return ChosenRun(suite.run(member, finished[0]), f"seed {finished[0]}, the only one")
+    scores = [score for score in suite.scores[member] if score.split.startswith("validation")]
+    if not scores:
+        raise UserError(
+            f"{member} has {quantity(len(finished), 'seed')} and no score on a validation split "
+            "that chooses one (name it with --seed)"
+        )
+
+    def value(seed: int) -> float:
+        metrics = RunFolder.open(suite.run(member, seed)).metrics
+        return statistics.fmean(
+            metrics.get(score.split, {}).get(score.metric, -math.inf) for score in scores
+        )
+
+    best = max(finished, key=value)
+    names = " and ".join(dict.fromkeys(score.metric for score in scores))
+    reason = f"seed {best}, the best {names} of {len(finished)} on validation: {value(best):.4f}"
+    return ChosenRun(suite.run(member, best), reason)
+
+
+def submission(
+    suite: SavedSuite,
+    *,
+    seed: int | None = None,
+    say: Callable[[str], object] = lambda text: None,
+) -> dict[str, str]:
+    """Return the text of each file of a submission by name.
+
+    Args:
+        suite: The suite.
+        seed: The seed of the runs; None takes the run with the best validation score of each
+            member.
+        say: Called with a line about each file.
+
+    Raises:
+        UserError: A run or an example is missing, or a label is not one of the server's.
+    """
+    folder = suite.folder
+    if suite.submission is None:
+        raise UserError(f"{suite.name} has no `submission`: its predictions go to no server.")
+    chosen: dict[str, ChosenRun] = {}
+    problems: dict[str, str] = {}
+    for file in suite.files:
+        name = file.member
+        try:
+            if name not in chosen:
+                chosen[name] = choose_run(suite, name, seed)
+        except UserError as error:
+            problems[name] = str(error)
+    if missing := [name for name in GLUE if name not in [file.name for file in suite.files]]:
+        raise UserError(f"{folder}: the submission lacks {abbreviated(missing)}.")
+    if unknown := [file.name for file in suite.files if file.name not in GLUE]:
+        raise UserError(f"{folder}: the server knows no file {abbreviated(unknown)}.")
+    if problems:
+        raise UserError(
+            f"{'; '.join(problems.values())}. The server takes all files or none: run the suite "
+            "again with the same command, which trains what is missing."
+        )
+    texts = {}
+    for file in suite.files:
+        run = chosen[file.member]
+        predictions = predict_split(run.folder, file)
+        texts[file.name] = glue_text(file.name, predictions)
+        say(f"{file.name}: {quantity(len(predictions), 'row')}, {file.member} {run.reason}")
+    return texts
+
+
+def predict_split(folder: Path, file: SubmissionFile) -> list[Prediction]:
+    """Predict the examples of a split with a run, in their order."""
+    from finetune.inference.predictor import Predictor
+    from finetune.tasks import task_definition
+
+    run = RunFolder.open(folder)
+    model = Predictor(folder)
+    config = model.task.record.config
+    source = file.data or run.config.get("data_used") or config.data
+    data: Dataset = task_definition(model.task.name).read(config, source)
+    if file.split not in data.splits:
+        raise UserError(
+            f"{file.name}: {source} has no split {file.split}, only {abbreviated(data.splits)}."
+        )
+    return model.predict(data.splits[file.split])
+
+
+def glue_text(name: str, predictions: Sequence[Prediction]) -> str:
+    """Return the content of a file for the GLUE server.
+
+    Raises UserError for a wrong number of rows, and for a label that the server does not know.
+    """
+    expected = GLUE[name]
+    if len(predictions) != expected.rows:
+        raise UserError(
+            f"{name}: {quantity(len(predictions), 'prediction')}, and the server expects "
+            f"{expected.rows:,} rows: use the whole test split of the benchmark."
+        )
+    return "\n".join([HEADER, *_glue_rows(name, expected, predictions)]) + "\n"
+
+
+def _glue_rows(name: str, expected: GlueFile, predictions: Sequence[Any]) -> Iterator[str]:
+    words = dict(expected.labels) | {word: word for word in expected.labels.values()}
+    for index, prediction in enumerate(predictions):
+        label = prediction.label if isinstance(prediction, TextPrediction) else None
+        if expected.labels and isinstance(label, str) and label in words:
+            yield f"{index}\t{words[label]}"
+        elif not expected.labels and isinstance(label, float):
+            yield f"{index}\t{min(max(label, LOWEST), HIGHEST):.3f}"
+        else:
+            wanted = f"one of {', '.join(expected.labels)}" if expected.labels else "a number"
+            found = "no prediction: its text is blank" if label is None else f"the label {label!r}"
+            raise UserError(f"{name}: row {index} has {found}, and the server expects {wanted}.")
+
+
+def write_archive(path: Path, texts: Mapping[str, str]) -> None:
+    """Write files as a zip archive, which appears when it is complete."""
+    with replace_file(path, follow=True, binary=True) as file:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, text in texts.items():
+                archive.writestr(zipfile.ZipInfo(name, _DATE), text, zipfile.ZIP_DEFLATED)

@@ -1,0 +1,90 @@
+"""Files of suites: order, messages, the packaged suites."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from finetune.config.recipes import find_suites, packaged_recipes
+from finetune.suites.definition import Score, load_suite
+from finetune.types import UserError
+from tests.command import run
+
+PACKAGED = find_suites(packaged_recipes())
+
+
+def test_a_suite(suite: Path):
+    read = load_suite(suite)
+    assert (read.name, read.title, read.average) == ("tiny", "Tiny", "members")
+    assert list(read.members) == ["follow", "mood", "pairs", "names"]
+    assert read.members["follow"].scores == (Score("test", "accuracy"), Score("test", "macro_f1"))
+    assert read.members["mood"].scores == (Score("test", "accuracy"),), "the expected score"
+    assert read.members["names"].weight == 0
+
+
+def test_members_follow_those_that_they_start_from(suite: Path):
+    read = load_suite(suite)
+    assert [each.name for each in read.order()] == ["pairs", "follow", "mood", "names"]
+    assert [each.name for each in read.order(["names", "follow"])] == ["names", "pairs", "follow"]
+    with pytest.raises(UserError, match=r"--only moot: tiny has .* Perhaps you meant 'mood'\?"):
+        read.order(["moot"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("title: Tiny\n", "", r"tiny\.yaml: a suite needs a `title`"),
+        ("average:", "averages:", r"tiny\.yaml:3: unknown key 'averages' of a suite.*'average'"),
+        ("average: members", "average: median", r"tiny\.yaml:3: average must be one of members"),
+        ("from: pairs", "form: pairs", r"tiny\.yaml:7: unknown key 'form' of a member.*'from'"),
+        ("recipe: follow.yaml", "recipe: folow.yaml", r"tiny\.yaml:6: there is no recipe 'folow"),
+        ("recipe: follow.yaml", "note: x", r"tiny\.yaml:5: follow has no recipe"),
+        ("recipe: mood.yaml", "recipe: mood-{model}", r"tiny\.yaml:10: .* list the `models`"),
+        ("from: pairs", "from: pears", r"tiny\.yaml:7: follow starts from 'pears'.*'pairs'"),
+        ("from: pairs", "from: follow", r"tiny\.yaml:7: .* each other: follow from follow"),
+        (
+            "recipe: pairs.yaml\n",
+            "recipe: pairs.yaml\n    from: follow\n",
+            r"tiny\.yaml:13: members start from each other: follow from pairs from follow",
+        ),
+        ("test macro_f1", "test f2", r"tiny\.yaml:8: 'test f2': nli has no metric 'f2'"),
+        ("test macro_f1", "train f1", r"tiny\.yaml:8: 'train f1': unknown split 'train'"),
+        ("note: tags", "# note: tags", r"tiny\.yaml:14: names is left out .*: say why"),
+        ("weight: 0", "weight: -1", r"tiny\.yaml:17: weight must be 0 or more"),
+        ("weight: 0", "weight: much", r"tiny\.yaml:17: weight must be a number, not 'much'"),
+        ("  mood:", "  ../mood:", r"tiny\.yaml:9: '\.\./mood' names a folder"),
+        ("recipe: pairs.yaml", "recipe: tiny.yaml", r"tiny\.yaml:12: .* lists recipes, and is no"),
+        ("test span_f1_conll]", "]", r"tiny\.yaml:14: names has no scores"),
+    ],
+)
+def test_wrong_suites(old: str, new: str, message: str, suite: Path):
+    text = suite.read_text("utf-8")
+    assert text.count(old) == 1 or old == "from: pairs"
+    (wrong := suite.parent / "wrong" / "tiny.yaml").parent.mkdir(exist_ok=True)
+    for recipe in suite.parent.glob("*.yaml"):
+        (wrong.parent / recipe.name).write_text(recipe.read_text("utf-8"), "utf-8")
+    wrong.write_text(text.replace(old, new), "utf-8")
+    with pytest.raises(UserError, match=message):
+        load_suite(wrong)
+
+
+def test_a_suite_is_no_recipe(suite: Path):
+    outcome = run("classify", "--recipe", suite)
+    assert outcome.code == 2 and f"lists recipes, and is none: finetune run {suite}" in outcome.err
+
+
+@pytest.mark.parametrize("path", PACKAGED, ids=lambda path: path.stem)
+def test_packaged_suites(path: Path):
+    read = load_suite(path.stem)
+    for model in read.models:
+        for member in load_suite(path, model).members.values():
+            if "{model}" in path.read_text("utf-8"):
+                assert member.recipe.settings["model"] == model, member.name
+            assert member.recipe.smoke, "suites have a quick check"
+            if "init_from" in member.recipe.settings:
+                assert member.start is not None
+    text = path.read_text("utf-8")
+    assert f"finetune run {path.stem}" in text and read.source
+    listed = run("recipes").out
+    assert read.title in listed

@@ -1,0 +1,220 @@
+"""Suites run in order, keep what is finished, survive a failure, and end with one table."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from finetune.suites import running
+from tests.command import Outcome, run
+
+FILES = ("suite.html", "suite.json", "suite.md", "suite.tex")
+
+
+@pytest.fixture(scope="module")
+def finished(suite: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    out = tmp_path_factory.mktemp("runs") / "tiny"
+    outcome = run("run", suite, "--seeds", "2", "--out", out)
+    assert outcome.code == 0, outcome.err
+    return out, outcome
+
+
+@contextlib.contextmanager
+def moved(folder: Path, tmp_path: Path) -> Iterator[Path]:
+    """Yield a copy of a folder that is elsewhere in the meantime, as if it had been moved."""
+    hidden = shutil.move(folder, tmp_path / "hidden")
+    try:
+        yield Path(shutil.copytree(hidden, tmp_path / "copy"))
+    finally:
+        shutil.move(hidden, folder)
+
+
+def record(folder: Path) -> dict:
+    return json.loads((folder / "suite.json").read_text("utf-8"))
+
+
+def metrics(folder: Path, member: str, seed: int) -> dict:
+    return json.loads((folder / member / f"seed-{seed}" / "metrics.json").read_text("utf-8"))
+
+
+def test_the_table(finished: tuple[Path, Outcome]):
+    folder, outcome = finished
+    rows = {line.split("  ")[0]: line for line in outcome.out.splitlines()}
+    assert list(rows)[:7] == ["Tiny", "data set", "follow", "mood", "pairs", "names", "average"]
+    found = record(folder)
+    values = [metrics(folder, "pairs", seed)["test"]["accuracy"] for seed in (1, 2)]
+    _, score = found["members"]["pairs"]["scores"]
+    assert score["mean"] == statistics.fmean(values)
+    assert score["standard_deviation"] == statistics.stdev(values)
+    assert score["seeds"] == {"1": values[0], "2": values[1]}
+    (mood,) = found["members"]["mood"]["scores"]
+    assert mood["published"]["value"] == 0.5 and mood["published"]["source"] == "a made-up paper"
+    assert mood["verdict"].startswith(("reproduced", "not reproduced"))
+    assert "50.00 [1]" in rows["mood"] and "[1] a made-up paper" in outcome.out
+    for name in FILES:
+        text = (folder / name).read_text("utf-8")
+        assert "Tiny" in text and f"{100 * values[0]:.2f}"[:2] in text, name
+    assert "Left out of the average: names: tags are scored in another way." in outcome.out
+
+
+def test_the_average_is_the_mean_over_members_of_their_means(finished: tuple[Path, Outcome]):
+    folder, _ = finished
+    by_seed = []
+    for seed in (1, 2):
+        follow, mood, pairs = (metrics(folder, each, seed) for each in ("follow", "mood", "pairs"))
+        means = [
+            (follow["test"]["accuracy"] + follow["test"]["macro_f1"]) / 2,
+            mood["test"]["accuracy"],
+            (pairs["validation"]["accuracy"] + pairs["test"]["accuracy"]) / 2,
+        ]
+        by_seed.append(statistics.fmean(means))
+    average = record(folder)["average"]
+    assert list(average["seeds"].values()) == pytest.approx(by_seed)
+    assert average["mean"] == pytest.approx(statistics.fmean(by_seed))
+    assert average["standard_deviation"] == pytest.approx(statistics.stdev(by_seed))
+    assert average["left_out"] == {"names": "tags are scored in another way"}
+    assert average["published"] is None, "not all scores have a published one"
+
+
+def test_members_start_from_the_run_of_the_same_seed(finished: tuple[Path, Outcome]):
+    folder, outcome = finished
+    for seed in (1, 2):
+        saved = json.loads((folder / f"follow/seed-{seed}/config.json").read_text("utf-8"))
+        assert saved["init_from"] == str(folder / "pairs" / f"seed-{seed}")
+        assert saved["seed"] == seed
+    order = [line.split()[1] for line in outcome.err.splitlines() if line.endswith("started")]
+    assert order[:1] == ["pairs"]
+
+
+def test_progress_has_one_line_for_each_start_and_end(finished: tuple[Path, Outcome]):
+    _, outcome = finished
+    lines = [line for line in outcome.err.splitlines() if line.startswith("[")]
+    assert len(lines) == 16
+    assert lines[0] == "[1/8] pairs seed 1: started"
+    assert lines[1].startswith("[1/8] pairs seed 1: validation accuracy ")
+    assert lines[2].startswith("[2/8] pairs seed 2: started (0:") and "for 7 runs)" in lines[2]
+    assert "left" not in lines[-1]
+
+
+def test_finished_runs_are_kept_and_missing_ones_trained(
+    suite: Path, finished: tuple[Path, Outcome], tmp_path: Path
+):
+    folder, _ = finished
+    with moved(folder, tmp_path) as copy:
+        shutil.rmtree(copy / "mood" / "seed-2")
+        (copy / "follow" / "seed-1" / "README.md").unlink()
+        for name in FILES[:1] + FILES[2:]:
+            (copy / name).unlink()
+        outcome = run("run", suite, "--seeds", "2", "--out", copy)
+    assert outcome.code == 0, outcome.err
+    kept = [line for line in outcome.err.splitlines() if line.endswith("finished: kept")]
+    assert len(kept) == 6
+    assert "mood seed 2: started" in outcome.err and "follow seed 1: continued" in outcome.err
+    assert record(copy) == record(folder)
+    for name in FILES[1:]:
+        assert (copy / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_changed_settings_are_refused_before_any_run(
+    suite: Path, finished: tuple[Path, Outcome], tmp_path: Path
+):
+    folder, _ = finished
+    other = suite.with_name("other.yaml")
+    other.write_text(suite.read_text("utf-8"), "utf-8")
+    with moved(folder, tmp_path) as copy:
+        shutil.rmtree(copy / "pairs" / "seed-2")
+        outcome = run("run", suite, "--seeds", "2", "--out", copy, "--lr", "0.5")
+        assert outcome.code == 2 and "4 members of the suite cannot run: " in outcome.err
+        assert "seed-1: was started with lr = 0.001, now 0.5" in outcome.err
+        assert not (copy / "pairs" / "seed-2").exists()
+        outcome = run("run", other, "--out", copy)
+        assert outcome.code == 2 and "holds runs of the suite tiny, not other" in outcome.err
+        outcome = run("run", suite, "--out", copy / "mood")
+        assert outcome.code == 2 and "holds another run: use another --out" in outcome.err
+
+
+def test_options_apply_to_all_members(suite: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    outcome = run(
+        "run", suite, "--only", "follow,mood", "--smoke", "--max-length", "32", "--out", out
+    )
+    assert outcome.code == 0, outcome.err
+    assert "pairs is trained too: follow starts from it" in outcome.err
+    for name in ("pairs", "follow", "mood"):
+        saved = json.loads((out / name / "seed-1/config.json").read_text("utf-8"))
+        assert (saved["steps"], saved["limit"], saved["max_length"]) == (2, 20, 32)
+    assert not (out / "names").exists()
+    (score,) = record(out)["members"]["mood"]["scores"]
+    assert "steps, max_length, limit" in score["verdict"] or "changed" in score["verdict"]
+    assert record(out)["average"]["missing"] == []
+    assert record(out)["members"]["names"]["scores"][0]["mean"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--seeds", "0"), "--seeds must be 1 or more, not 0"),
+        (("--folds", "3"), "--folds does not apply to a suite"),
+        (("--resume",), "--resume does not apply to a suite"),
+        (("--init-from", "x"), "--init-from does not apply to a suite"),
+        (("--data", "x"), "--data x: for a suite write NAME=DATA"),
+        (("--data", "mod=x"), "with a name of follow, mood, pairs, names. Perhaps you meant 'mo"),
+        (("--data", "mood=none.csv"), "mood: --data none.csv: no such file"),
+        (("--lr", "-1"), "follow: --lr must be"),
+        (("--only", "x"), "--only x: tiny has"),
+    ],
+)
+def test_wrong_options(suite: Path, tmp_path: Path, arguments: tuple[str, ...], message: str):
+    out = tmp_path / "out"
+    outcome = run("run", suite, "--out", out, *arguments)
+    assert outcome.code == 2 and message.replace("follow: --lr", "--lr") in outcome.err
+    assert not out.exists()
+
+
+def test_the_plan(suite: Path, tmp_path: Path):
+    outcome = run("run", suite, "--seeds", "3", "--dry-run", "--out", tmp_path / "out")
+    assert outcome.code == 0, outcome.err
+    lines = outcome.out.splitlines()
+    assert [line.split()[0] for line in lines] == ["member", "pairs", "follow", "mood", "names"]
+    assert lines[2].split()[1] == "nli-follow" and " pairs " in lines[2]
+    assert all(line.endswith("4  0 of 3 runs") for line in lines[1:])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_failure_loses_no_other_member(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    train = running.train_seeds
+
+    def failing(task: str, config, *rest, **options):
+        if config.data.endswith("pairs"):
+            raise OSError(28, "No space left on device", str(tmp_path))
+        return train(task, config, *rest, **options)
+
+    monkeypatch.setattr(running, "train_seeds", failing)
+    out = tmp_path / "out"
+    outcome = run("run", suite, "--out", out)
+    assert outcome.code == 2
+    assert "error: 2 of 4 data sets failed (pairs, follow)" in outcome.err
+    assert f"pairs failed: {tmp_path}: No space left on device." in outcome.out
+    assert "follow failed: not run, because pairs failed" in outcome.out
+    assert "No average: follow, pairs have no scores yet." in outcome.out
+    assert record(out)["members"]["mood"]["scores"][0]["mean"] is not None
+    monkeypatch.setattr(running, "train_seeds", train)
+    outcome = run("run", suite, "--out", out)
+    assert outcome.code == 0 and outcome.err.count("finished: kept") == 2
+    assert record(out)["average"]["mean"] is not None
+    assert record(out)["members"]["pairs"]["failure"] is None
+
+
+def test_a_foreign_folder_is_left_alone(suite: Path, tmp_path: Path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    outcome = run("run", suite, "--out", tmp_path)
+    assert outcome.code == 2 and "holds other files (thesis.txt)" in outcome.err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
