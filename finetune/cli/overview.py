@@ -11,8 +11,7 @@ Fine-tune pretrained text encoders.
 """
 FOOT = """\
 options
-  --help      this help, or the options of a command (--help-all: every option)
-  --version   the version
+  --help      this help, or the options of a command (--help-all: every option); --version
   --quiet     results and errors only (--verbose: messages of libraries and tracebacks, too)
   --print-completion {bash,zsh,fish}  complete commands and options in a shell
 First run, without a download: finetune nli --model minilm --data examples/data/nli"""
