@@ -70,7 +70,7 @@ def open_suite(folder: Path) -> SavedSuite:
             name: [Score(str(each["split"]), str(each["metric"])) for each in member["scores"]]
             for name, member in content["members"].items()
         }
-        submission = content["submission"] or {"format": None, "files": []}
+        submission = content.get("submission") or {"format": None, "files": []}
         files = [SubmissionFile(**each) for each in submission["files"]]
     except (KeyError, TypeError) as error:
         raise UserError(

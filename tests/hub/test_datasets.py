@@ -51,8 +51,12 @@ def publish(
     configs: Mapping[str, Mapping[str, Rows]],
     features: Any = TEXT,
     revision: str = "main",
+    features_of: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a data set as ``push_to_hub`` does, or as a Parquet copy without a card."""
+    """Write a data set as ``push_to_hub`` does, or as a Parquet copy without a card.
+
+    ``features_of`` has features by configuration, in place of ``features``.
+    """
     folder = hub.dataset(id, revision)
     shutil.rmtree(folder)
     card = []
@@ -60,7 +64,8 @@ def publish(
         for split, rows in splits.items():
             name = f"{config}/{split}/0000.parquet"
             (folder / name).parent.mkdir(parents=True)
-            datasets.Dataset.from_list([*rows], features=features).to_parquet(folder / name)
+            own = features if features_of is None else features_of[config]
+            datasets.Dataset.from_list([*rows], features=own).to_parquet(folder / name)
         files = [{"split": s, "path": f"{config}/{s}/*"} for s in splits]
         card.append({"config_name": config, "data_files": files})
     if revision == "main":
