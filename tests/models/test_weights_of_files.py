@@ -91,7 +91,9 @@ def test_large_weights_are_finite(place: Path, tmp_path: Path) -> None:
     name = next(iter(weights))
     weights[name] = torch.full_like(weights[name], 1e38)
     save_file(weights, model / "model.safetensors", {"format": "pt"})
-    Encoder.from_pretrained(str(model))
+    encoder = Encoder.from_pretrained(str(model))
+    loaded = dict(encoder.model.named_parameters())[name.removeprefix("bert.")]
+    assert loaded.isfinite().all() and not loaded.sum().isfinite()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
