@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         ClassifyConfig,
         NerConfig,
         NliConfig,
+        QAConfig,
         RelationsConfig,
         TagConfig,
         TrainConfig,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from finetune.models.encoder import Encoder
     from finetune.models.heads.crf_tagger import CrfTagger
     from finetune.models.heads.masked_lm import MaskedLanguageModel
+    from finetune.models.heads.question_answering import QuestionAnswerer
     from finetune.models.heads.relation_classifier import RelationClassifier
     from finetune.models.heads.sentence_encoder import SentenceEncoder
     from finetune.models.heads.sequence_classification import SequenceClassifier
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from finetune.training.distillation import Distillation
     from finetune.training.trainer import FitResult, fit
     from finetune.types import (
+        Answer,
+        AnswerPrediction,
         Batch,
         Encoding,
         LabelSet,
@@ -63,7 +67,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": "DistilledRun FinishedSearch TrainedRun distill search train",
-    "config.tasks": "ClassifyConfig NerConfig NliConfig RelationsConfig TagConfig TrainConfig",
+    "config.tasks": "ClassifyConfig NerConfig NliConfig QAConfig RelationsConfig TagConfig "
+    "TrainConfig",
     "data": "Dataset read_text read_tokens",
     "evaluation.custom_metrics": "CustomMetric",
     "embeddings.settings": "SentenceConfig",
@@ -75,6 +80,7 @@ _HOMES = {
     "models.encoder": "Encoder",
     "models.heads.crf_tagger": "CrfTagger",
     "models.heads.masked_lm": "MaskedLanguageModel",
+    "models.heads.question_answering": "QuestionAnswerer",
     "models.heads.relation_classifier": "RelationClassifier",
     "models.heads.sentence_encoder": "SentenceEncoder",
     "models.heads.sequence_classification": "SequenceClassifier",
@@ -88,14 +94,16 @@ _HOMES = {
     "training.callbacks": "Callback EvaluationEvent SaveEvent StepEvent",
     "training.distillation": "Distillation",
     "training.trainer": "FitResult fit",
-    "types": "Batch Encoding LabelSet MaskedPrediction Relation RelationPrediction "
-    "SentencePrediction Span SpanPrediction TextExample TextPrediction TokenExample "
-    "TokenPrediction UserError",
+    "types": "Answer AnswerPrediction Batch Encoding LabelSet MaskedPrediction Relation "
+    "RelationPrediction SentencePrediction Span SpanPrediction TextExample TextPrediction "
+    "TokenExample TokenPrediction UserError",
 }
 """The public names of each module."""
 _MODULES = {name: f"finetune.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "Answer",
+    "AnswerPrediction",
     "Batch",
     "Callback",
     "ClassifyConfig",
@@ -118,6 +126,8 @@ __all__ = [
     "NliConfig",
     "Predictor",
     "PretrainConfig",
+    "QAConfig",
+    "QuestionAnswerer",
     "Relation",
     "RelationClassifier",
     "RelationPrediction",

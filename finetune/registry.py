@@ -76,6 +76,11 @@ TASKS = {
         "finetune.tasks.relations:RELATIONS",
         "relations between spans of a text",
     ),
+    "qa": TaskPaths(
+        "finetune.config.tasks:QAConfig",
+        "finetune.tasks.question_answering:QA",
+        "answers to questions as spans of a context",
+    ),
     "sentence": TaskPaths(
         "finetune.embeddings.settings:SentenceConfig",
         "finetune.embeddings.tasks.sentence_encoder:SENTENCE",

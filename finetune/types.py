@@ -53,6 +53,16 @@ class Relation(NamedTuple):
     label: str
 
 
+class Answer(NamedTuple):
+    """An answer to a question: its text, and the character of the context where it starts.
+
+    ``start`` is None if the context has no such text, or several and the data do not say which.
+    """
+
+    start: int | None
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class SenseTarget:
     """The words ``start`` to ``end - 1`` of a sentence, whose sense is to be found.
@@ -80,7 +90,8 @@ class TextExample:
     of the example, ``key`` the id in the data, if it has one. ``negative`` is a text that ``pair``
     is contrasted with (``finetune sentence``). ``targets`` are the characters (start, end) of the
     word in each text of a pair, if words are compared. ``document`` is the document of a block of
-    lines (``finetune pretrain``).
+    lines (``finetune pretrain``). ``answers`` are the gold answers to the question ``text`` in the
+    context ``pair``: none if it cannot be answered there, None without gold.
     """
 
     id: int
@@ -92,6 +103,7 @@ class TextExample:
     negative: str | None = None
     targets: tuple[tuple[int, int], tuple[int, int]] | None = None
     document: int | None = None
+    answers: tuple[Answer, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,6 +417,46 @@ class RelationPrediction:
         return record
 
 
+class FoundAnswer(NamedTuple):
+    """The characters ``start`` to ``end - 1`` of a context as an answer, with its probability."""
+
+    start: int
+    end: int
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPrediction:
+    """The answer to a question: characters of its context, or none.
+
+    ``best`` are the most probable answers, the best first, whether or not one is predicted.
+    ``score`` is the probability of the prediction, and ``no_answer_score`` of no answer; None for
+    models that always answer. An answer that is None was not found: the context has no words.
+    """
+
+    id: int
+    answer: FoundAnswer | None
+    score: float
+    no_answer_score: float | None = None
+    best: tuple[FoundAnswer, ...] = ()
+
+    def record(self) -> dict[str, Any]:
+        """Return the prediction as JSON values; ``answer`` is empty without an answer."""
+        found = self.answer
+        record: dict[str, Any] = {
+            "id": self.id,
+            "answer": "" if found is None else found.text,
+            "start": None if found is None else found.start,
+            "end": None if found is None else found.end,
+            "score": round(self.score, 6),
+        }
+        if self.no_answer_score is not None:
+            record["no_answer_score"] = round(self.no_answer_score, 6)
+        record["best"] = [each._asdict() | {"score": round(each.score, 6)} for each in self.best]
+        return record
+
+
 @dataclass(frozen=True, slots=True)
 class SentencePrediction:
     """The vectors of a text, or of both texts of a pair, and the result of comparing the pair.
@@ -485,6 +537,7 @@ Prediction = (
     | TokenPrediction
     | SpanPrediction
     | RelationPrediction
+    | AnswerPrediction
     | SentencePrediction
     | MaskedPrediction
 )

@@ -84,6 +84,31 @@ def relations(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9)) -> Path:
     return _splits(folder, row, sizes)
 
 
+def questions(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9)) -> Path:
+    """Questions about a person and a place; every fourth has no answer in its context."""
+    rng = random.Random(10)
+    count = 0
+
+    def row() -> dict:
+        nonlocal count
+        count += 1
+        person, place = rng.choice(_PEOPLE), rng.choice(_PLACES)
+        context = f"{person} saw the river near {place} ."
+        asked = ("who saw the river", person) if count % 2 else ("where is the river", place)
+        if count % 4 == 0:
+            return {"question": "why", "context": context, "answers": _answer(context, None)}
+        return {"question": asked[0], "context": context, "answers": _answer(context, asked[1])}
+
+    return _splits(folder, row, sizes)
+
+
+def _answer(context: str, text: str | None) -> dict:
+    """Return answers in the columns of SQuAD."""
+    if text is None:
+        return {"text": [], "answer_start": []}
+    return {"text": [text], "answer_start": [context.index(text)]}
+
+
 def documents(folder: Path, sizes: tuple[int, int, int] = (36, 12, 12)) -> Path:
     """Tagged sentences of documents; what a name is, is said by the sentence before or after."""
     rng = random.Random(6)

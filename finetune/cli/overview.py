@@ -6,9 +6,7 @@ from finetune.registry import TASKS
 
 HEAD = """\
 usage: finetune COMMAND [INPUT …] [--option value …]
-
-Fine-tune pretrained text encoders.
-"""
+Fine-tune pretrained text encoders."""
 FOOT = """\
 options
   --help      this help, or the options of a command (--help-all: every option); --version

@@ -724,6 +724,44 @@ class RelationsConfig(WordConfig):
             raise UserError("--overlap: long texts are cut around a pair of spans: leave it out.")
 
 
+@dataclass(frozen=True, kw_only=True)
+class QAConfig(TrainConfig):
+    """Extractive question answering: answers that are spans of a given context.
+
+    Examples:
+        finetune qa --model roberta-base --data squad_v2
+        finetune qa --model minilm --data examples/data/qa --max-answer 10
+    """
+
+    group: ClassVar[str] = "task"
+
+    description: ClassVar = TaskDescription(
+        name="qa",
+        title="extractive question answering",
+        pairs=True,
+        metrics=(
+            "exact_match",
+            "f1",
+            "hasans_exact",
+            "hasans_f1",
+            "noans_exact",
+            "noans_f1",
+            "best_exact",
+            "best_f1",
+        ),
+        pipeline="question-answering",
+        decoding="the best answer over all windows of a context",
+    )
+    data: str = "squad"
+    max_answer: Annotated[int, COMMON] = 30
+    """Longest answer in words."""
+    n_best: int = 5
+    """Number of answers in a prediction, the best first."""
+    overlap: int | None = None
+    """Tokens that neighboring windows of a context share; unset is 128, at most half of
+    --max-length. Answers of so many tokens are whole in a window."""
+
+
 CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TASKS.items()})
 """The configuration class of each task."""
 
@@ -768,6 +806,8 @@ RANGES: Ranges = {
         "max_width",
         "adam_epsilon",
         "poly_codes",
+        "max_answer",
+        "n_best",
         "per_class",
         "lora_rank",
         "lora_alpha",

@@ -14,6 +14,8 @@ from finetune.types import Example, TextExample, TokenExample, UserError
 
 WITHOUT_LEAKS = "_without_leaks"
 """Suffix of a split for the scores of its examples whose texts are not in train."""
+ANSWERABLE, UNANSWERABLE = "answer", "no answer"
+"""The labels of questions with and without an answer in their context."""
 
 
 class DataError(UserError):
@@ -77,6 +79,8 @@ def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
 def _content(example: Example) -> list[Any]:
     if isinstance(example, TextExample):
         content: list[Any] = ["text", example.text, example.pair, example.label]
+        if example.answers is not None:
+            return [*content, example.answers]
         if example.targets is not None:
             return [*content, example.negative, example.document, example.targets]
         if example.document is not None:
@@ -108,13 +112,18 @@ def normalized_texts(example: Example) -> tuple[str, ...]:
 
 
 def gold_labels(example: Example) -> list[str] | None:
-    """Return the labels of an example, None without gold: of its relations, spans or words."""
+    """Return the labels of an example, None without gold: of its relations, spans or words.
+
+    A question has the label ``ANSWERABLE`` or ``UNANSWERABLE``.
+    """
     if isinstance(example, TokenExample):
         if example.relations is not None:
             return [relation.label for relation in example.relations]
         if example.spans is not None:
             return [span.label for span in (*example.spans, *example.unreachable)]
         return None if example.tags is None else list(example.tags)
+    if example.answers is not None:
+        return [ANSWERABLE if example.answers else UNANSWERABLE]
     if example.label is None:
         return None
     return list(example.label) if isinstance(example.label, tuple) else [str(example.label)]

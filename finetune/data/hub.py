@@ -48,6 +48,8 @@ ALIASES: dict[str, HubDataset] = {
     "multi_nli": HubDataset("nyu-mll/multi_nli"),
     "xnli": HubDataset("facebook/xnli", "en"),
     "paws": HubDataset("google-research-datasets/paws", "labeled_final"),
+    "squad": HubDataset("rajpurkar/squad"),
+    "squad_v2": HubDataset("rajpurkar/squad_v2"),
     "sst5": HubDataset("SetFit/sst5"),
     "ag_news": HubDataset("fancyzhx/ag_news"),
     "imdb": HubDataset("stanfordnlp/imdb"),

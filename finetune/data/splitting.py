@@ -1,9 +1,10 @@
 """Held-out validation data, folds, and leaks between splits, by groups of related examples.
 
-Examples of one document, and examples with equal texts (``normalized_texts``; for pairs both
-texts), form a group, which is never divided. Groups are assigned label by label, the rarest label
-first, as in iterative stratification (Sechidis, Tsoumakas & Vlahavas, 2011, "On the Stratification
-of Multi-Label Data"), which serves one label, several labels, tags and spans alike.
+Examples of one document (questions about one context), and examples with equal texts
+(``normalized_texts``; for pairs both texts), form a group, which is never divided. Groups are
+assigned label by label, the rarest label first, as in iterative stratification (Sechidis, Tsoumakas
+& Vlahavas, 2011, "On the Stratification of Multi-Label Data"), which serves one label, several
+labels, tags and spans alike.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def hold_out(
             )
         return dataset
     train = dataset.splits.get("train", [])
-    documents = {e.document for e in train if isinstance(e, TokenExample)} - {None}
+    documents = {_document(example) for example in train} - {None}
     by_document = len(documents) >= MIN_DOCUMENTS
     groups = list(_groups(train, by_document))
     unit = "document" if by_document else "different text"
@@ -300,8 +301,15 @@ def _groups(examples: Sequence[Example], by_document: bool) -> Iterator[list[int
     yield from members.values()
 
 
+def _document(example: Example) -> str | None:
+    """Return the document of a sentence, or the context of a question."""
+    if isinstance(example, TokenExample):
+        return example.document
+    return None if example.answers is None else example.pair
+
+
 def _keys(example: Example, by_document: bool) -> Iterator[tuple[str, ...]]:
-    document = example.document if by_document and isinstance(example, TokenExample) else None
+    document = _document(example) if by_document else None
     if document is not None:
         yield "document", document
     long = isinstance(example, TokenExample) and len(example.words) >= MIN_SHARED_WORDS

@@ -15,6 +15,7 @@ from finetune.data.annotation_tools import resolve_annotators, tool_rows
 from finetune.data.dataset import DataError
 from finetune.data.files import DataFile, ReadOptions, Record
 from finetune.data.json_files import parse_json
+from finetune.data.squad_files import is_squad, squad_rows
 from finetune.types import abbreviated, did_you_mean, install_command, quantity
 
 
@@ -163,6 +164,8 @@ def read_json(file: DataFile, options: ReadOptions) -> Table:
     if first.startswith("{") and first != "{":
         return read_json_lines(file, options)
     items = parse_json("\n".join(line.text for line in file), file.name, _JSON_ADVICE)
+    if is_squad(items):
+        return Table(file.name, [], squad_rows(items, file.name))
     if not isinstance(items, list):
         raise DataError(
             f"{file.name}: holds one JSON {_json_type(items)}, not a list of objects: write "
@@ -180,7 +183,7 @@ def _rows(value: Any, where: str) -> Iterator[Record]:
         raise DataError(
             f"{where}: a row must be a JSON object, not a {_json_type(value)}: write {_JSON_ROW}."
         )
-    yield from tool_rows(value, where)
+    yield from squad_rows(value, where) if is_squad(value) else tool_rows(value, where)
 
 
 def _json_type(value: Any) -> str:

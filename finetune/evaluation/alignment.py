@@ -16,6 +16,7 @@ from finetune.data.nli_labels import canonical_names
 from finetune.data.tag_conversion import respelled
 from finetune.data.tag_schemes import convert_tags, detect_scheme, tags_to_spans
 from finetune.data.token_records import ParsedSpans, TokenRecord, read_relations, read_spans
+from finetune.evaluation.answers import exact_match
 from finetune.evaluation.pairs import CharacterSpans, Pairs, pair, spans_in_characters
 from finetune.evaluation.predictions import KINDS, PredictionFile, ids_of
 from finetune.types import Example, Relation, SenseTarget, Span, TokenExample, quantity
@@ -25,8 +26,9 @@ class AlignedPredictions(NamedTuple):
     """Gold and predictions of one system, in the same order, for the examples that have gold.
 
     The kind of values is ``label`` (a name), ``labels`` (a tuple of names), ``number``, ``tags`` (a
-    list for each sentence), ``spans``, ``relations``, ``subwords`` (a list for each sequence) or
-    ``senses`` (names for each target). ``schemes`` are the tag schemes of gold and predictions,
+    list for each sentence), ``spans``, ``relations``, ``subwords`` (a list for each sequence),
+    ``answers`` (gold: a tuple of texts; predicted: a text) or ``senses`` (names for each target).
+    ``schemes`` are the tag schemes of gold and predictions,
     None where tags do not spell spans. ``rows`` are the lines of the prediction file, which may
     hold probabilities; they were aligned ``by`` id or position. ``Pairs`` explains ``characters``
     and ``positive``.
@@ -91,6 +93,8 @@ def align(file: PredictionFile, gold: Gold, kind: str | None = None) -> AlignedP
         return _align_relations(file, gold)
     if kind == "subwords":
         return _align_subwords(file, gold)
+    if kind == "answer":
+        return _align_answers(file, gold)
     if kind in KINDS:
         return KINDS[kind].align(file, gold)
     return _align_labels(file, gold, numbers=kind == "number")
@@ -130,6 +134,32 @@ def _align_labels(file: PredictionFile, gold: Gold, numbers: bool) -> AlignedPre
         names = canonical_names(map(_name, (*gold_labels, *predicted)))  # of both or of neither
         gold_labels, predicted = names[: len(gold_labels)], names[len(gold_labels) :]
     return AlignedPredictions(kind, gold_labels, predicted, examples=texts, rows=rows, by=by)
+
+
+def _align_answers(file: PredictionFile, gold: Gold) -> AlignedPredictions:
+    """Align answers to questions; an empty one is no answer."""
+    pairs, by = _pair_rows(file, gold, lambda example: example.answers)
+    known = [(row, example) for (_, row), example in pairs if example.answers is not None]
+    if not known:
+        raise DataError(f"{gold.name}: no question has gold answers.")
+    rows, examples = map(list, zip(*known, strict=True))
+    texts = [tuple(answer.text for answer in example.answers) for example in examples]
+    predicted = [row["answer"] for row in rows]
+    return AlignedPredictions("answers", texts, predicted, examples=examples, rows=rows, by=by)
+
+
+def best_answers(
+    rows: Sequence[Mapping[str, Any]],
+) -> tuple[list[str], list[float]] | tuple[None, None]:
+    """Return the most probable answers and the probabilities of no answer; None if unknown."""
+    best, no_answer = [], []
+    for row in rows:
+        score, found = row.get("no_answer_score"), row.get("best")
+        if score is None or found is None:
+            return None, None
+        best.append(str(found[0].get("text", "")) if found else "")
+        no_answer.append(float(score))
+    return best, no_answer
 
 
 def _align_subwords(file: PredictionFile, gold: Gold) -> AlignedPredictions:
@@ -459,6 +489,9 @@ def with_probabilities(run: AlignedPredictions) -> list[list[tuple[float, bool]]
             predicted = [convert_tags(tags, str(other), scheme) for tags in predicted]
         for row in zip(words, run.gold, predicted, strict=True):
             found.append([(p, gold == tag) for p, gold, tag in zip(*row, strict=True)])
+    elif run.kind == "answers" and (values := predicted_label_probabilities(run)):
+        right = [bool(exact_match(*sides)) for sides in zip(run.gold, run.predicted, strict=True)]
+        found = [[each] for each in zip(values, right, strict=True)]
     elif run.kind in ("spans", "relations"):
         for probabilities, gold, items in zip(
             _item_probabilities(run), run.gold, run.predicted, strict=True

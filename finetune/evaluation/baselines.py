@@ -125,6 +125,8 @@ def _only_prediction(path: Path) -> str | None:
                 found |= set(row["tags"])
             elif "label" in row:
                 found.add(json.dumps(row["label"], ensure_ascii=False))
+            elif "answer" in row:
+                found.add(json.dumps(row["answer"], ensure_ascii=False))
             elif "subwords" in row:
                 found |= set(row["subwords"])
             elif row.get("spans"):

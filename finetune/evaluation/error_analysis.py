@@ -9,8 +9,11 @@ from itertools import chain
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from finetune.evaluation import alignment, errors, subgroups
 from finetune.evaluation.alignment import AlignedPredictions
+from finetune.evaluation.answers import answer_counts
 from finetune.evaluation.calibration import Bin, error_of_bins, reliability
 from finetune.evaluation.confident_learning import credibility_warning
 from finetune.evaluation.errors import ErrorCase
@@ -43,6 +46,8 @@ TITLES = {
     "read as": "By input in place of the subword",
     "in training text": "By occurrences of the subword in the training text",
     "pos": "By part of speech",
+    "question word": "By question word",
+    "answer length": "By length of the first gold answer in words",
 }
 """Captions of tables by name."""
 
@@ -127,6 +132,8 @@ def analyze_predictions(
     elif run.kind == "relations":
         _add_scores(found, "relation", class_scores("relations", run.gold, run.predicted))
         found.errors = errors.relation_errors(run)
+    elif run.kind == "answers":
+        _analyze_answers(found, run)
     elif run.kind == "tags" and run.schemes[0] is None:
         _analyze_words(found, run, vocabulary)
     else:
@@ -156,6 +163,19 @@ def _analyze_senses(found: Analysis, run: AlignedPredictions) -> None:
             rates = {rate: float(METRICS["senses"][rate].value(inside)) for rate in RATES}
             rows.append({name: group, "targets": int(inside[2]), **rates})
         found.tables[name] = rows
+
+
+def _analyze_answers(found: Analysis, run: AlignedPredictions) -> None:
+    """Tabulate the scores of questions by subgroup."""
+    exact, f1 = (answer_counts(run.gold, run.predicted, each)[:, 0] for each in (True, False))
+    for name, (groups, order) in subgroups.question_groupings(run.examples).items():
+        rows = []
+        for group in [group for group in order if group in groups]:
+            inside = np.array([each == group for each in groups])
+            scores = {"exact_match": float(exact[inside].mean()), "f1": float(f1[inside].mean())}
+            rows.append({name: group, "questions": int(inside.sum()), **scores})
+        found.tables[name] = rows
+    found.errors = errors.answer_errors(run)
 
 
 def _analyze_words(

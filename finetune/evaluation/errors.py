@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from finetune.data.dataset import ANSWERABLE
 from finetune.evaluation import alignment
 from finetune.evaluation.alignment import AlignedPredictions
+from finetune.evaluation.answers import exact_match, word_f1
 from finetune.evaluation.confident_learning import probable_label_errors
 from finetune.evaluation.span_matching import Match, match_sentences
 from finetune.evaluation.subgroups import surface
@@ -156,6 +158,36 @@ def relation_errors(run: AlignedPredictions) -> list[ErrorCase]:
                 elif turned is not None and turned.label == relation.label:
                     category = "direction"
                 found.append(_relation_error(category, example, relation, own is gold, known))
+    return found
+
+
+def answer_errors(run: AlignedPredictions) -> list[ErrorCase]:
+    """List every question whose answer is not exactly right.
+
+    Gold is the first of the gold answers with the most words in common. The category tells whether
+    an answer was missed, should not be there, overlaps with gold or is elsewhere.
+    """
+    found = []
+    probabilities = alignment.predicted_label_probabilities(run) or repeat(None, len(run.gold))
+    rows = zip(run.examples, run.rows, run.gold, run.predicted, probabilities, strict=True)
+    for example, row, gold, predicted, confidence in rows:
+        if exact_match(gold, predicted):
+            continue
+        shown = answer = None
+        if gold:
+            nearest = max(range(len(gold)), key=lambda index: word_f1([gold[index]], predicted))
+            answer = example.answers[nearest]
+            end = None if answer.start is None else answer.start + len(answer.text)
+            shown = {"start": answer.start, "end": end, "label": ANSWERABLE, "text": answer.text}
+        own = None
+        if predicted:
+            own = {"start": row.get("start"), "end": row.get("end")}
+            own |= {"label": ANSWERABLE, "text": predicted}
+        overlap = word_f1(gold, predicted) > 0
+        category = "partly right" if overlap else "wrong answer"
+        if own is None or shown is None:
+            category = "no answer predicted" if own is None else "answered without gold"
+        found.append(_error(category, example, shown, own, confidence))
     return found
 
 

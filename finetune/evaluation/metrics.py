@@ -21,6 +21,7 @@ import numpy.typing as npt
 from finetune.config.expected_scores import CORRELATIONS, UNBOUNDED
 from finetune.data.spans import inner_spans
 from finetune.data.tag_schemes import convert_tags
+from finetune.evaluation.answers import answer_counts, best_scores
 from finetune.evaluation.pairs import CharacterSpans, Pairs, items_of, name_of, pair, sets_of
 from finetune.evaluation.seqeval_spans import seqeval_counts
 from finetune.evaluation.span_matching import (
@@ -167,6 +168,16 @@ def sense_counts(pairs: Pairs) -> np.ndarray:
         for gold, found in zip(pairs.gold, pairs.predicted, strict=True)
     ]
     return np.array(rows, dtype=np.float64).reshape(-1, 3)
+
+
+def question_counts(pairs: Pairs, exact: bool, has_answer: bool | None = None) -> np.ndarray:
+    """Return the score of each answer, and 1 [N, 2].
+
+    With ``has_answer``, both are 0 for the questions without an answer, or for the others.
+    """
+    score, has, one = answer_counts(pairs.gold, pairs.predicted, exact).T
+    counted = one if has_answer is None else has if has_answer else one - has
+    return np.column_stack([score * counted, counted])
 
 
 def squared_errors(pairs: Pairs) -> np.ndarray:
@@ -352,6 +363,10 @@ class Metric:
     lower_is_better: bool = False
 
 
+def _has_unanswerable(pairs: Pairs) -> bool:
+    return not all(pairs.gold)
+
+
 def _is_nested(pairs: Pairs) -> bool:
     return any(inner_spans(spans) for spans in pairs.gold)
 
@@ -434,6 +449,20 @@ METRICS: dict[str, dict[str, Metric]] = {
         "relation_f1_macro": Metric(class_counts, macro_f1),
         "ece": _ECE,
     },
+    "answers": {
+        "exact_match": Metric(partial(question_counts, exact=True), mean),
+        "f1": Metric(partial(question_counts, exact=False), mean),
+        **{
+            f"{part}_{name}": Metric(
+                partial(question_counts, exact=exact, has_answer=has_answer),
+                mean,
+                _has_unanswerable,
+            )
+            for part, has_answer in (("hasans", True), ("noans", False))
+            for name, exact in (("exact", True), ("f1", False))
+        },
+        "ece": _ECE,
+    },
     "subwords": {
         "mlm_accuracy": Metric(subword_counts, mean),
         "mlm_loss": Metric(subword_losses, mean, lower_is_better=True),
@@ -455,6 +484,7 @@ DEFAULT_METRICS = {
     "tags": "span_f1_conll",
     "spans": "span_f1_strict",
     "relations": "relation_f1_strict",
+    "answers": "f1",
     "subwords": "mlm_accuracy",
     "senses": "f1",
 }
@@ -481,7 +511,7 @@ def score_limits(metric: str) -> tuple[float, float]:
 
 def metrics_of_names(pairs: Pairs) -> dict[str, Metric]:
     """Return precision, recall and F1 of each label, tag or type: ``f1:NAME`` and so on."""
-    if pairs.kind == "senses":
+    if pairs.kind in ("senses", "answers"):
         return {}
     forms = {
         "tags": {"span_{}_conll": False, "span_{}_strict": True},
@@ -598,6 +628,25 @@ def relation_scores(
     pairs = pair("relations", gold, predicted)
     by_label = zip(pairs.names, f1(total(class_counts, pairs)).tolist(), strict=True)
     return scores(pairs) | {f"relation_f1_strict:{name}": value for name, value in by_label}
+
+
+def answer_scores(
+    gold: Sequence[Sequence[str]],
+    predicted: Sequence[str],
+    best: Sequence[str] | None = None,
+    no_answer: Sequence[float] | None = None,
+) -> dict[str, float]:
+    """Return the scores of answers to questions, as in the official evaluation of SQuAD.
+
+    Data with unanswerable questions also have the scores of the questions with an answer
+    (``hasans_exact``, ``hasans_f1``) and without (``noans_exact``, ``noans_f1``), and, with the
+    probabilities of ``no_answer``, ``best_scores``. An empty prediction is no answer.
+    """
+    pairs = pair("answers", gold, predicted)
+    found = scores(pairs)
+    if best is not None and no_answer is not None and _has_unanswerable(pairs):
+        found |= best_scores(gold, best, no_answer)
+    return found
 
 
 def class_scores(

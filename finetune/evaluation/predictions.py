@@ -1,15 +1,18 @@
-"""Prediction files of any system: JSON Lines, or words in columns of which the last is predicted.
+"""Prediction files of any system: JSON Lines, or words in columns of which the last is predicted,
+or the JSON object of answers by id that the official script of SQuAD reads.
 
 The files that a run writes (``predictions.<split>.jsonl``) also hold the gold of each example and
 the text or words to show, so that nothing has to read the data again:
 
     {"id": 0, "label": "pos", "score": 0.9, "text": "a good film", "gold": "neg"}
     {"id": 0, "words": ["Ana", "slept"], "tags": ["B-PER", "O"], "gold": {"tags": ["O", "O"]}}
+    {"id": "q7", "answer": "Oslo", "text": "Where?", "text_pair": "…", "gold": [{"text": "Oslo"}]}
     {"id": "d0.s1.t2", "senses": ["bank%1:14:00::"], "gold": ["bank%1:17:01::"]}
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +27,11 @@ from finetune.data.files import UTF_8, DataFile, Line
 from finetune.data.formats import format_of, open_data
 from finetune.data.json_files import parse_json
 from finetune.data.labels import convert_labels
+from finetune.data.questions import QUESTIONS
 from finetune.data.token_records import TokenRecord, read_relations, read_spans
 from finetune.registry import PREDICTION_KINDS, Registry
 from finetune.types import (
+    Answer,
     Example,
     MaskedPrediction,
     Prediction,
@@ -85,13 +90,13 @@ class PredictionFile:
     @property
     def kind(self) -> str:
         """The key of the lines with the prediction; ``tags`` where a line has spans too."""
-        names = ("relations", "tags", "spans", "label", "subwords", *KINDS)
+        names = ("relations", "tags", "spans", "label", "answer", "subwords", *KINDS)
         kinds = {next((name for name in names if name in row), "") for _, row in self.rows}
         if len(kinds) == 1 and (kind := kinds.pop()):
             return kind
         raise DataError(
             f"{self.path}: each line must have `label`, or each must have `tags`, or each `spans`, "
-            "or each `relations`, or each `senses`."
+            "or each `relations`, or each `answer`, or each `senses`."
         )
 
     @property
@@ -106,7 +111,9 @@ class PredictionFile:
             return read_gold_file(opened, {"tags": "-2"}, kind)
         if kind in KINDS:
             return [KINDS[kind].gold_of(where, row) for where, row in self.rows]
-        read = _gold_text if kind in ("label", "subwords") else _gold_sentence
+        read = {"label": _gold_text, "subwords": _gold_text, "answer": _gold_question}.get(
+            kind, _gold_sentence
+        )
         return [read(index, where, row) for index, (where, row) in enumerate(self.rows)]
 
 
@@ -126,6 +133,8 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
     opened.format = format
     has_gold = format == "conll" and find_layout(opened, {}).num_columns >= 3
     lines = opened.peek(sys.maxsize) if has_gold else []
+    if format == "jsonl" and (answers := _answers_by_id(opened)):
+        return PredictionFile(path, answers, format, False)
     rows = list(_json_rows(opened) if format == "jsonl" else _column_rows(opened))
     if not rows:
         raise DataError(f"{path}: there is no prediction in it.")
@@ -163,6 +172,8 @@ def read_gold_file(
         )
     if kind in KINDS:
         return KINDS[kind].read_gold(path, encoding)
+    if kind == "answer":
+        return list(QUESTIONS.stream(path, gold=True, **options))
     if kind == "label":
         examples = list(read_text_file(path, **options))
         return convert_labels({"gold": examples}, typed=False)[0]["gold"]
@@ -190,6 +201,8 @@ def gold_record(example: Example) -> dict[str, Any]:
     if isinstance(example, TextExample):
         shown["text_pair"] = example.pair
         gold = list(example.label) if isinstance(example.label, tuple) else example.label
+        if example.answers is not None:
+            gold = [answer._asdict() for answer in example.answers]
     else:
         shown["document"] = example.document
         spans = None if example.spans is None else [span._asdict() for span in example.spans]
@@ -208,6 +221,27 @@ def _gold_text(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
     label = tuple(gold) if isinstance(gold, list) else gold
     text, pair = row.get("text", ""), row.get("text_pair")
     return TextExample(index, text, pair, label, row.get("where", where), row.get("id"))
+
+
+def _gold_question(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
+    gold, answers = row["gold"], None
+    if gold is not None:
+        if not conforms(gold, list[dict[str, int | str | None]]) or not all(
+            isinstance(each.get("text"), str) for each in gold
+        ):
+            raise DataError(
+                f'{where}: next to `answer`, `gold` must be a list such as [{{"text": "Oslo", '
+                f'"start": 12}}], not {gold!r:.60}; or name a file with --gold FILE.'
+            )
+        answers = tuple(Answer(each.get("start"), each["text"]) for each in gold)
+    return TextExample(
+        index,
+        row.get("text", ""),
+        row.get("text_pair"),
+        where=row.get("where", where),
+        key=row.get("id"),
+        answers=answers,
+    )
 
 
 def _gold_sentence(index: int, where: str, row: Mapping[str, Any]) -> TokenExample:
@@ -254,6 +288,9 @@ def _column_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
 _TYPES = {
     "id": int | str | None,
     "positive_label": str,
+    "answer": str,
+    "no_answer_score": float | None,
+    "best": list[dict[str, int | float | str | None]],
     "text": str,
     "text_pair": str,
     "where": str,
@@ -274,6 +311,22 @@ _TYPES = {
     "follows_score": float,
 }
 """The types of the keys of a line, except prediction and gold."""
+
+
+def _answers_by_id(file: DataFile) -> list[Row]:
+    """Return the rows of one object of answers by id, as for SQuAD; empty for another file."""
+    if not file.name.removesuffix(".gz").endswith(".json"):
+        return []
+    lines = file.peek(sys.maxsize)
+    try:
+        found = json.loads("\n".join(line.text for line in lines))
+    except ValueError:
+        return []  # JSON Lines, or an error that is reported for its line
+    if not isinstance(found, dict) or {*found} & {"id", "answer", "label"}:
+        return []
+    if not found or not all(isinstance(answer, str) for answer in found.values()):
+        return []
+    return [(f"{file.name}:{id}", {"id": id, "answer": text}) for id, text in found.items()]
 
 
 def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -19,9 +19,16 @@ from finetune.evaluation.alignment import (
     Gold,
     align,
     align_ids,
+    best_answers,
     predicts_numbers,
 )
-from finetune.evaluation.metrics import relation_scores, scores, span_scores, tagging_scores
+from finetune.evaluation.metrics import (
+    answer_scores,
+    relation_scores,
+    scores,
+    span_scores,
+    tagging_scores,
+)
 from finetune.evaluation.pairs import named_positive, positive_label
 from finetune.evaluation.predictions import PredictionFile, read_gold_file, read_predictions
 from finetune.evaluation.subgroups import TrainingVocabulary
@@ -43,6 +50,8 @@ _KINDS = {
     "tags": "tags",
     "spans": "spans",
     "relations": "relations",
+    "answer": "answers",
+    "answers": "answers",
     "subwords": "subwords",
     "senses": "senses",
 }
@@ -361,7 +370,7 @@ def _content(example: Example | SenseTarget, same_kind: bool) -> tuple[object, .
     if isinstance(example, SenseTarget):
         return example.key, example.senses
     if isinstance(example, TextExample):
-        return example.text, example.pair, example.label
+        return example.text, example.pair, example.label, example.answers
     gold = example.tags, example.spans, example.relations
     return (example.words, *gold) if same_kind else example.words
 
@@ -387,10 +396,10 @@ def score_predictions(
     """Return the metrics of a prediction file by name, without a model.
 
     Predictions are JSON Lines with ``label`` (a name, a list of names, or a number), ``tags``,
-    ``relations``, or ``spans`` (in words; in characters where the line has a ``text`` and no
-    words), or words in columns of which the last is predicted. Predictions and gold are aligned by
-    ``id`` where both have ids, else by position. ``columns`` names columns of the gold file by
-    role.
+    ``relations``, ``answer``, or ``spans`` (in words; in characters where the line has a ``text``
+    and no words), or words in columns of which the last is predicted, or a JSON object of answers
+    by id. Predictions and gold are aligned by ``id`` where both have ids, else by position.
+    ``columns`` names columns of the gold file by role.
     """
     return score_aligned(
         align_runs([predictions], gold, columns=columns, positive=positive).runs[0]
@@ -405,4 +414,6 @@ def score_aligned(run: AlignedPredictions) -> dict[str, float]:
         return span_scores(run.gold, run.predicted, run.characters)
     if run.kind == "relations":
         return relation_scores(run.gold, run.predicted)
+    if run.kind == "answers":
+        return answer_scores(run.gold, run.predicted, *best_answers(run.rows))
     return scores(run.pairs())

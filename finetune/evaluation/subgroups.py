@@ -7,6 +7,7 @@ sum to the counts of the whole data set.
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from finetune.data.dataset import UNANSWERABLE
 from finetune.data.json_files import read_object
 from finetune.data.tag_schemes import detect_scheme, tags_to_spans
 from finetune.evaluation.metrics import subgroup_f1
@@ -35,6 +37,9 @@ Vocabulary = Mapping[str, Collection[str]]
 SPAN_LENGTHS = (1, 2, 3, 4, 5)
 SENTENCE_LENGTHS = (1, 11, 21, 41, 81, 161)
 TEXT_LENGTHS = (1, 11, 26, 51, 101, 201)
+ANSWER_LENGTHS = (1, 2, 3, 4, 6, 11)
+QUESTION_WORDS = ("what", "who", "whom", "whose", "when", "where", "which", "why", "how")
+OTHER_QUESTIONS = "other"
 POSITIONS = (1, 2, 11, 51, 101, 201)
 SUBWORD_COUNTS = (0, 1, 10, 100, 1000, 10_000)
 DEPTHS = ("outermost", "within 1", "within 2", "within 3+")
@@ -252,6 +257,33 @@ def text_groupings(examples: Iterable[Example]) -> dict[str, tuple[Words, Sequen
     """Return the grouping of texts, or of pairs of texts, by length, as ``word_groupings`` does."""
     lengths = [[bucket(num_words(example), TEXT_LENGTHS)] for example in examples]
     return {"text length": (lengths, buckets(TEXT_LENGTHS))}
+
+
+def question_groupings(
+    examples: Iterable[TextExample],
+) -> dict[str, tuple[Sequence[str], Sequence[str]]]:
+    """Return the groupings of questions: their subgroups, and the names in order.
+
+    They are by the first English question word, by the length of the first gold answer, and by the
+    length of question and context.
+    """
+    words, answers, lengths = [], [], []
+    for example in examples:
+        found = (
+            word for word in re.findall(r"\w+", example.text.lower()) if word in QUESTION_WORDS
+        )
+        words.append(next(found, OTHER_QUESTIONS))
+        gold = example.answers or ()
+        size = len(gold[0].text.split()) if gold else 0
+        answers.append(bucket(size, ANSWER_LENGTHS) if gold else UNANSWERABLE)
+        lengths.append(bucket(num_words(example), TEXT_LENGTHS))
+    groupings: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+        "answer length": (answers, [UNANSWERABLE, *buckets(ANSWER_LENGTHS)]),
+        "text length": (lengths, buckets(TEXT_LENGTHS)),
+    }
+    if {*words} != {OTHER_QUESTIONS}:
+        groupings["question word"] = words, (*QUESTION_WORDS, OTHER_QUESTIONS)
+    return groupings
 
 
 def target_groupings(targets: Iterable[SenseTarget]) -> dict[str, tuple[Sequence[str], list[str]]]:

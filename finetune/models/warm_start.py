@@ -20,6 +20,7 @@ from finetune.data.json_files import read_object
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PROBLEM_TYPES, Problem, select_classes
+from finetune.models.heads.question_answering import POSITIONS, QuestionAnswerer
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.heads.token_classification import TokenClassifier
@@ -34,7 +35,7 @@ from finetune.models.loading import (
 from finetune.models.top_layers import TOP_LAYERS
 from finetune.types import UserError
 
-ReusableHead = type[SequenceClassifier] | type[TokenClassifier]
+ReusableHead = type[SequenceClassifier] | type[TokenClassifier] | type[QuestionAnswerer]
 CUSTOM_MODELS: dict[str, tuple[Any, str]] = {
     "span-ner": (SpanClassifier, "encoder"),
     "crf-tagger": (CrfTagger, "tagger"),
@@ -206,6 +207,9 @@ def _reusable_labels(
     if head_class is TokenClassifier:
         is_tagger = any(name.endswith("ForTokenClassification") for name in architectures)
         return labels if is_tagger or custom_type == "crf-tagger" else []
+    if head_class is QuestionAnswerer:  # whose labels other libraries do not name
+        is_answerer = any("ForQuestionAnswering" in name for name in architectures)
+        return list(POSITIONS) if is_answerer else []
     if not any(name.endswith("ForSequenceClassification") for name in architectures):
         return []
     default = PROBLEM_TYPES["regression" if len(labels) == 1 else "single"]

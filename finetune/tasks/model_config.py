@@ -53,6 +53,10 @@ def _spans(config: Any) -> Derived:
     return "ner", {}, {name: getattr(config, name) for name in names}
 
 
+def _answers(config: Any) -> Derived:
+    return "qa", {}, {"pairs": True, "unanswerable": True}
+
+
 def _masks(config: Any) -> Derived:
     return "pretrain", {}, {"pairs": False}
 
@@ -60,6 +64,8 @@ def _masks(config: Any) -> Derived:
 _TASKS: dict[str, Callable[[Any], Derived]] = {
     "ForSequenceClassification": _texts,
     "ForTokenClassification": _tags,
+    "ForQuestionAnswering": _answers,
+    "ForQuestionAnsweringSimple": _answers,
     "ForMaskedLM": _masks,
     **dict.fromkeys(("BertForPreTraining", "AlbertForPreTraining"), _masks),
     "CrfTagger": _crf,

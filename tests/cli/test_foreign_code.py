@@ -22,6 +22,7 @@ DATA = {
     "tag": data.entities,
     "ner": data.entities,
     "relations": data.relations,
+    "qa": data.questions,
     "sentence": data.numbers,
     "pretrain": data.running_text,
 }
@@ -43,6 +44,7 @@ CLASSES = (
     "AutoModelForSequenceClassification",
     "AutoModelForTokenClassification",
     "AutoModelForPreTraining",
+    "AutoModelForQuestionAnswering",
 )
 
 
@@ -142,7 +144,7 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
         pair = ["--text", "a", "--pair", "b"]
         return (
             pair
-            if task in ("nli", "sentence")
+            if task in ("nli", "qa", "sentence")
             else ["--file", words if task in ("tag", "ner", "relations") else "-"]
         )
 

@@ -37,6 +37,9 @@ PREDICTION_KEYS = (
     "spans",
     "offsets",
     "relations",
+    "answer",
+    "no_answer_score",
+    "best",
     "log_likelihood",
 )
 """What a line of predictions says about the prediction (and not about the gold)."""
@@ -89,6 +92,7 @@ def runs(folder: Path) -> dict[str, list[list[str | Path]]]:
         "tag_crf": train("tag", model, data.documents, "--crf", "--context", "8"),
         "ner": train("ner", model, data.entities, "--calibrate", "one"),
         "relations": train("relations", model, data.relations),
+        "qa": train("qa", model, data.questions),
         "sentence": train("sentence", model, data.numbers, "--steps", "4"),
         "pretrain": train("pretrain", roberta, data.running_text, "--steps", "4"),
         "few_shot": train("classify", model, data.sentiment, *few),

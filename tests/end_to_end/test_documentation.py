@@ -107,6 +107,7 @@ class Workspace:
             "tag",
             "ner",
             "relations",
+            "qa",
             "sentence",
             "pretrain",
             "run",

@@ -28,6 +28,7 @@ DATA = {
     "tag": data.entities,
     "ner": data.entities,
     "relations": data.relations,
+    "qa": data.questions,
     "sentence": data.numbers,
     "pretrain": data.running_text,
 }

@@ -12,10 +12,12 @@ import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
 
+from finetune.models.heads.question_answering import QuestionAnswerer
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.token_classification import TokenClassifier, subword_rows
 from finetune.models.loading import ALIASES, resolve_model
@@ -27,8 +29,21 @@ from tests.models.parity import CLOSE, assert_same_gradients, encodings, plain_i
 KINDS = {
     "sequence": (SequenceClassifier, AutoModelForSequenceClassification),
     "tagging": (TokenClassifier, AutoModelForTokenClassification),
+    "answers": (QuestionAnswerer, AutoModelForQuestionAnswering),
 }
 LABELS = ["yes", "no", "perhaps"]
+HEADS = [
+    (family, kind)
+    for family in tiny.FAMILIES
+    for kind in KINDS
+    if kind != "answers" or family not in ("eurobert", "nomic_bert")  # which have no such class
+]
+every_head = pytest.mark.parametrize(("family", "kind"), HEADS)
+
+
+def labels_of(kind: str) -> list[str]:
+    """Return three labels, or start and end."""
+    return ["start", "end"] if kind == "answers" else LABELS
 
 
 def words_of(made: list[Encoding], seed: int = 0) -> list[Encoding]:
@@ -46,7 +61,11 @@ def words_of(made: list[Encoding], seed: int = 0) -> list[Encoding]:
 
 def expected_logits(kind: str, reference, made: list[Encoding]) -> torch.Tensor:
     """Return logits of the Hugging Face class on padded rows, for sequences or first subwords."""
-    logits = reference(**plain_inputs(reference, made)).logits
+    output = reference(**plain_inputs(reference, made))
+    if kind == "answers":
+        logits = torch.stack([output.start_logits, output.end_logits], -1)
+        return torch.cat([logits[n, : len(e.input_ids)] for n, e in enumerate(made)])
+    logits = output.logits
     if kind == "sequence":
         return logits
     rows = [logits[n, e.word_starts[:-1]] for n, e in enumerate(made) if e.word_starts]
@@ -56,7 +75,7 @@ def expected_logits(kind: str, reference, made: list[Encoding]) -> torch.Tensor:
 def both(kind: str, family: str, **changes):
     """A head in float64, and a copy of its Hugging Face model under stock attention."""
     head_class, auto_class = KINDS[kind]
-    model = tiny.model(family, auto_class, num_labels=3, **changes).double()
+    model = tiny.model(family, auto_class, num_labels=len(labels_of(kind)), **changes).double()
     reference = copy.deepcopy(model)
     return head_class(model), reference, words_of(encodings(model))
 
@@ -71,8 +90,7 @@ def assert_equal(kind: str, head, reference, made: list[Encoding], tolerance: fl
     assert_same_gradients(head.model, reference, tolerance)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@every_head
 def test_equals_the_hugging_face_class(family: str, kind: str) -> None:
     """Trap 4 among others: a Hugging Face class on a packed row answers once, for all."""
     head, reference, made = both(kind, family)
@@ -135,7 +153,7 @@ def test_unlisted_family_runs_the_hugging_face_class(kind: str) -> None:
         pad_token_id=0,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        num_labels=3,
+        num_labels=len(labels_of(kind)),
         classifier_dropout_prob=0.0,
     )
     model = auto_class.from_config(config).eval().double()
@@ -149,7 +167,10 @@ def test_unlisted_family_runs_the_hugging_face_class(kind: str) -> None:
 def test_micro_batches_add_up_to_the_whole(family: str, kind: str) -> None:
     head, _, made = both(kind, family)
     whole, parts = head(pack(made)), {}
-    size = {e.example: 1 if kind == "sequence" else e.num_words for e in made}
+    count = {"sequence": lambda e: 1, "answers": lambda e: len(e.input_ids)}.get(
+        kind, lambda e: e.num_words
+    )
+    size = {e.example: count(e) for e in made}
     for group in micro_batches(made, 40):
         logits = head(pack(group)).split([size[e.example] for e in group])
         parts |= zip([e.example for e in group], logits, strict=True)
@@ -175,16 +196,16 @@ def test_all_subwords_of_words() -> None:
         TokenClassifier(head.model, subwords="last")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@every_head
 def test_train_from_checkpoint_save_and_load(family: str, kind: str, tmp_path, caplog) -> None:
     head_class, auto_class = KINDS[kind]
     source = str(tiny.save_tiny_checkpoint(tmp_path / "pretrained", family))
     logging.getLogger("transformers").addHandler(caplog.handler)
-    head = head_class.from_pretrained(source, labels=LABELS).eval()
+    labels = labels_of(kind)
+    head = head_class.from_pretrained(source, labels=labels).eval()
     assert not caplog.records, "a new head is not worth a warning"
     assert {parameter.dtype for parameter in head.parameters()} == {torch.float32}
-    assert list(head.labels) == LABELS
+    assert list(head.labels) == labels
     made = words_of(encodings(head.model))
     with torch.no_grad():
         logits = head(pack(made))
@@ -200,7 +221,7 @@ def test_train_from_checkpoint_save_and_load(family: str, kind: str, tmp_path, c
     assert plain.config._attn_implementation in ("sdpa", "eager")
     text = (tmp_path / "saved" / "config.json").read_text()
     assert "finetune" not in text
-    assert json.loads(text)["id2label"] == {"0": "yes", "1": "no", "2": "perhaps"}
+    assert json.loads(text)["id2label"] == {str(i): name for i, name in enumerate(labels)}
     assert sorted(p.name for p in (tmp_path / "saved").iterdir()) == [
         "config.json",
         "model.safetensors",
@@ -209,15 +230,14 @@ def test_train_from_checkpoint_save_and_load(family: str, kind: str, tmp_path, c
     ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@every_head
 def test_depth_and_head_by_name(family: str, kind: str) -> None:
     head, _, _ = both(kind, family)
     depths = {name: head.depth_of(name) for name, _ in head.named_parameters()}
     top = head.encoder.top_depth
     assert set(range(top + 1)) == set(depths.values())
     names = set(head.head_parameters())
-    assert any("classifier" in name for name in names)
+    assert any("classifier" in name or "qa_outputs" in name for name in names)
     assert all(depths[name] == top for name in names)
     assert not any("embeddings" in name or ".layer" in name for name in names)
     below = {name for name in depths if depths[name] == top} - names

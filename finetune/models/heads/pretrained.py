@@ -106,9 +106,15 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         self.encoder.check_batch(batch)
         parts, indices = [], []
         for group, output in self.encoder.padded_outputs(self.model, batch):
-            parts.append(unpad(output.logits, group.batch) if tokens else output.logits)
+            logits = self._logits_of(output)
+            parts.append(unpad(logits, group.batch) if tokens else logits)
             indices.append(group.tokens if tokens else group.sequences)
         return restore_order(parts, indices)
+
+    def _logits_of(self, output: Any) -> Tensor:
+        """Return the logits in an output of the whole model on padded rows."""
+        logits: Tensor = output.logits
+        return logits
 
 
 class LabeledHead(PretrainedHead):
@@ -171,17 +177,27 @@ class LabeledHead(PretrainedHead):
         labels: Tensor | None,
     ) -> Any:
         """Return the output of transformers for padded rows [N, L], computed without padding."""
+        logits = self._logits_of_rows(input_ids, attention_mask, token_type_ids)
+        loss = None if labels is None else self._padded_loss(logits, labels)
+        return self.output_class(loss=loss, logits=logits)
+
+    def _logits_of_rows(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+    ) -> Tensor:
+        """Return the logits of padded rows [N, L]: of sequences [N, C] or of tokens [N, L, C]."""
         if input_ids is None:
             raise UserError("a head takes a Batch (finetune.pack), or input_ids of padded rows.")
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         segments = token_type_ids if self.encoder.num_segments else None
-        logits = self(batch_of_rows(input_ids, attention_mask, segments))
+        logits: Tensor = self(batch_of_rows(input_ids, attention_mask, segments))
         if len(logits) != len(input_ids):  # one for each token: [T, C] -> [N, L, C]
             padded = logits.new_zeros(*input_ids.shape, logits.shape[-1])
             logits = padded.masked_scatter(attention_mask.bool()[..., None], logits)
-        loss = None if labels is None else self._padded_loss(logits, labels)
-        return self.output_class(loss=loss, logits=logits)
+        return logits
 
     def _padded_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss, as the class of transformers computes it."""

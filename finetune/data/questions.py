@@ -1,0 +1,195 @@
+"""Questions with their contexts and gold answers, in the columns and the files of SQuAD.
+
+An answer is a text of the context and the character where it starts there. Answers that are
+elsewhere than the data say are moved if only one place is possible; others are kept without a
+place, so that they can be scored but not learned.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+from typing import Any
+
+from finetune.data.dataset import DataError
+from finetune.data.files import Record
+from finetune.data.rows import MakeExample, RowReader
+from finetune.data.tables import Table, find_column, is_missing, missing_column, text_cell
+from finetune.types import Answer, TextExample, quantity
+
+USUAL_COLUMNS = {
+    "question": ("question", "query", "text"),
+    "context": ("context", "passage", "paragraph", "text_pair"),
+    "answers": ("answers", "answer"),
+}
+"""Usual names of columns by role."""
+START_COLUMN = "answer_start"
+"""The column with the first character of an answer that is a plain text."""
+IMPOSSIBLE_COLUMN = "is_impossible"
+"""The column of SQuAD 2.0 that is true for questions without an answer."""
+MOVED = "moved to the only place of the text in the context, as the offset was wrong"
+
+
+def locate(text: str, start: int | None, context: str) -> Answer:
+    """Return the place of an answer in its context; ``start`` is None if there is none, or several.
+
+    White space may differ from the context's, whose characters the answer then has.
+
+    >>> locate("a  dog", 7, "I see a dog")
+    Answer(start=6, text='a dog')
+    """
+    if start is not None and start >= 0 and context.startswith(text, start):
+        return Answer(start, text)
+    pattern = r"\s+".join(map(re.escape, text.split()))
+    found = list(re.finditer(pattern, context))
+    if start is not None and len(found) > 1:  # the place before or after white space is meant
+        found = [
+            each
+            for each in found
+            if not context[min(start, each.start()) : max(start, each.start())].strip()
+        ]
+    if len(found) != 1:
+        return Answer(None, text)
+    return Answer(found[0].start(), found[0].group())
+
+
+def misplaced(example: TextExample) -> str:
+    """Return why no answer of a question has a place in its context; empty if one has."""
+    answers = example.answers or ()
+    if not answers or any(answer.start is not None for answer in answers):
+        return ""
+    text = answers[0].text
+    if re.search(r"\s+".join(map(re.escape, text.split())), example.pair or ""):
+        return f"the answer {text!r:.60} is several times in the context, and not at its offset"
+    return f"the answer {text!r:.60} is not in the context"
+
+
+def _choose(table: Table, given: Mapping[str, str], gold: bool) -> MakeExample:
+    """Choose the columns that the user names, else columns with usual names."""
+    by_name = {name.lower(): name for name in reversed(table.header)}
+    found: dict[str, str | None] = {
+        role: find_column(table, role, given[role])
+        if role in given
+        else next((by_name[name] for name in names if name in by_name), None)
+        for role, names in USUAL_COLUMNS.items()
+    }
+    question, context, answers = found["question"], found["context"], found["answers"]
+    if question is None:
+        raise missing_column(table, "question", "a question", "question")
+    if context is None:
+        raise missing_column(table, "context", "the context of a question", "context")
+    if question == context:
+        raise DataError(f"{table.name}: the column {question!r} is both question and context.")
+    moved: list[str] = []
+
+    def make(index: int, record: Record) -> TextExample:
+        texts = text_cell(record, question), text_cell(record, context)
+        own, before = None, len(moved)
+        if gold and answers is not None:
+            own = _answers(record, answers, texts[1], moved)
+        if len(moved) > before:
+            table.notes = [note for note in table.notes if MOVED not in note]
+            number = quantity(len(moved), "answer")
+            table.notes.append(f"{table.name}: {number} {MOVED}; first in {moved[0]}")
+        return TextExample(index, *texts, where=record.where, key=record.key, answers=own)
+
+    return make
+
+
+QUESTIONS = RowReader(
+    roles=tuple(USUAL_COLUMNS),
+    header_names=frozenset(name for names in USUAL_COLUMNS.values() for name in names),
+    choose=_choose,
+    gold=attrgetter("answers"),
+    gold_roles=("answers",),
+)
+"""The reader of questions.
+
+>>> data = QUESTIONS.read("examples/data/qa")
+>>> data.splits["train"][0].answers
+(Answer(start=22, text='1873'),)
+"""
+
+
+def _answers(
+    record: Record, column: str, context: str, moved: list[str]
+) -> tuple[Answer, ...] | None:
+    """Return the gold answers of a row: none if there is no answer, None without gold."""
+    impossible = record.values.get(IMPOSSIBLE_COLUMN)
+    impossible = str(impossible).strip().lower() in ("true", "1", "1.0")
+    value = _parsed(record.values.get(column))
+    if value is None:
+        return () if impossible else None
+    pairs = [(text, start) for text, start in _pairs(record, column, value) if text.strip()]
+    if impossible and pairs:
+        raise DataError(
+            f"{record.where}: {IMPOSSIBLE_COLUMN} is true, and there is the answer "
+            f"{pairs[0][0]!r:.40}: remove one of them."
+        )
+    found = []
+    for text, start in pairs:
+        answer = locate(text, start, context)
+        if start is not None and answer.start not in (None, start):
+            moved.append(record.where)
+        found.append(answer)
+    return tuple(found)
+
+
+def _parsed(value: Any) -> Any:
+    """Return a cell, parsed if it holds JSON; None if it is empty."""
+    if is_missing(value) or (isinstance(value, str) and not value.strip()):
+        return None
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _pairs(record: Record, column: str, value: Any) -> Iterator[tuple[str, int | None]]:
+    """Yield the text and the first character of each answer of a cell."""
+    if isinstance(value, str | int | float):
+        start = record.values.get(START_COLUMN)
+        missing = is_missing(start) or start == ""
+        texts, starts = [value], [None if missing else start]
+    elif isinstance(value, Mapping):
+        texts, starts = (_listed(value.get(name)) for name in ("text", START_COLUMN))
+    elif all(isinstance(item, Mapping) for item in value):
+        texts, starts = ([item.get(name) for item in value] for name in ("text", START_COLUMN))
+    else:
+        texts, starts = value, []
+    starts = starts or [None] * len(texts)
+    if len(texts) != len(starts):
+        raise DataError(
+            f"{record.where}: {column} has {quantity(len(texts), 'text')} and "
+            f"{quantity(len(starts), START_COLUMN)}: give each answer its first character."
+        )
+    for text, start in zip(texts, starts, strict=True):
+        if isinstance(text, int | float) and not isinstance(text, bool):
+            text = str(text)
+        if not isinstance(text, str):
+            raise DataError(
+                f"{record.where}: {column} must hold texts, such as "
+                f'{{"text": ["Oslo"], "{START_COLUMN}": [12]}}, not {value!r:.60}.'
+            )
+        yield text, _character(record, start)
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _character(record: Record, start: Any) -> int | None:
+    if start is None:
+        return None
+    if isinstance(start, bool) or not re.fullmatch(r"-?\d+(\.0+)?", str(start).strip()):
+        raise DataError(
+            f"{record.where}: {START_COLUMN} must be the number of a character of the context, "
+            f"from 0, not {start!r:.40}."
+        )
+    return int(float(start))

@@ -1,0 +1,162 @@
+"""Sequences of questions with windows of their contexts, and the characters of context tokens.
+
+A sequence is the question and a window of the context, as a pair of texts. Its one "word" is the
+window; ``part`` is the number of the window's first token in the context.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from finetune.data.word_splitting import UNSPACED
+from finetune.preprocessing.subwords import Subwords
+from finetune.types import Answer, Encoding, TextExample
+
+_ASCII_SPACES = np.array([code for code in range(128) if chr(code).isspace()], dtype=np.uint8)
+
+
+class ContextTokens(NamedTuple):
+    """The n tokens of a context, and the characters ``starts`` to ``ends - 1`` of each: [n].
+
+    White space at the edges of a token does not belong to it; a token of white space is empty.
+    Bytes of one character all have the character. Combining marks belong to the token before them,
+    also where the tokenizer drops them.
+    """
+
+    ids: list[int]
+    starts: np.ndarray
+    ends: np.ndarray
+
+    def of_answer(self, answer: Answer) -> tuple[int, int] | None:
+        """Return the first and the last token of an answer; None if it has none."""
+        if answer.start is None:
+            return None
+        start, end = answer.start, answer.start + len(answer.text)
+        inside = np.flatnonzero(
+            (self.ends > start) & (self.starts < end) & (self.starts < self.ends)
+        )
+        return (int(inside[0]), int(inside[-1])) if len(inside) else None
+
+
+def context_tokens(tokenizer: Subwords, contexts: Sequence[str]) -> list[ContextTokens]:
+    """Return the tokens of each context."""
+    encoded = tokenizer.backend.encode_batch(list(contexts), add_special_tokens=False)
+    return [
+        ContextTokens(encoding.ids, *_characters(context, encoding.offsets))
+        for context, encoding in zip(contexts, encoded, strict=True)
+    ]
+
+
+def encode_questions(
+    examples: Sequence[TextExample], tokenizer: Subwords, max_length: int, overlap: int
+) -> tuple[list[list[Encoding]], int]:
+    """Return the sequences of each question, and how many questions were cut.
+
+    Neighboring windows of a context share ``overlap`` tokens, at most half of a window. A question
+    has at most half of the room. The target of a window is the first and the last token of the
+    first answer with a place; without an answer in the window, the first token of the sequence
+    (Devlin et al., 2019, section 4.3).
+    """
+    questions = tokenizer.text_subwords([example.text for example in examples])
+    contexts = list(dict.fromkeys(example.pair or "" for example in examples))
+    tokens = dict(zip(contexts, context_tokens(tokenizer, contexts), strict=True))
+    room, prefix = max_length - tokenizer.pair.num_special, len(tokenizer.pair.prefix)
+    result, num_cut = [], 0
+    for example, question in zip(examples, questions, strict=True):
+        context = tokens[example.pair or ""]
+        num_cut += len(question) > room // 2
+        question = question[: room // 2]
+        size = room - len(question)
+        begin = prefix + len(question) + len(tokenizer.pair.middle)
+        gold = _gold(example, context)
+        windows = []
+        for first in window_starts(len(context.ids), size, overlap):
+            own = context.ids[first : first + size]
+            ids, segments = tokenizer.build(question, own)
+            target = None
+            if example.answers is not None:
+                target = _target(gold, first, len(own), begin)
+            windows.append(
+                Encoding(example.id, ids, segments, [begin, begin + len(own)], first, target)
+            )
+        result.append(windows)
+    return result, num_cut
+
+
+def window_starts(length: int, size: int, overlap: int) -> list[int]:
+    """Return the first token of each window. All windows have ``size`` tokens, or the one has less.
+
+    >>> window_starts(10, 4, 2)
+    [0, 2, 4, 6]
+    """
+    last = max(0, length - size)
+    return [*range(0, last, size - min(overlap, size // 2)), last]
+
+
+def _gold(example: TextExample, context: ContextTokens) -> tuple[int, int] | None:
+    """Return the tokens of the first answer that has any."""
+    found = (context.of_answer(answer) for answer in example.answers or ())
+    return next((tokens for tokens in found if tokens is not None), None)
+
+
+def _target(
+    gold: tuple[int, int] | None, first: int, length: int, begin: int
+) -> Mapping[str, list[float]]:
+    """Return the gold positions in a sequence, whose window starts at ``begin``."""
+    if gold is None or gold[0] < first or gold[1] >= first + length:
+        return {"start": [0], "end": [0]}
+    return {"start": [begin + gold[0] - first], "end": [begin + gold[1] - first]}
+
+
+def _characters(text: str, offsets: Iterable[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the characters of each token, without white space at its edges: [n] and [n]."""
+    bounds = np.array(list(offsets), dtype=np.int64).reshape(-1, 2)
+    starts, ends = bounds[:, 0].copy(), bounds[:, 1].copy()
+    spaces = is_space(text)
+    inside = np.flatnonzero(~spaces)
+    following = np.append(inside, len(text))[np.searchsorted(inside, starts)]
+    before = np.insert(inside + 1, 0, 0)[np.searchsorted(inside, ends)]
+    starts = np.minimum(following, ends)
+    ends = np.maximum(before, starts)
+    if not text.isascii():
+        for index in np.flatnonzero(starts < ends).tolist():
+            end = int(ends[index])
+            while end < len(text) and unicodedata.category(text[end])[0] == "M":
+                end += 1
+            ends[index] = end
+    return starts, ends
+
+
+def is_space(text: str) -> np.ndarray:
+    """Return whether each character of a text is white space: [len(text)]."""
+    if text.isascii():
+        codes = np.frombuffer(text.encode("ascii"), dtype=np.uint8)
+        return np.isin(codes, _ASCII_SPACES)
+    return np.fromiter(map(str.isspace, text), dtype=bool, count=len(text))
+
+
+def word_numbers(text: str) -> np.ndarray:
+    """Return the number of the word of each character, from 0: [len(text)].
+
+    Words are between white space; a letter of a script without spaces is a word.
+
+    >>> word_numbers("to be").tolist()
+    [0, 0, 0, 1, 1]
+    """
+    spaces = is_space(text)
+    begins = ~spaces
+    begins[1:] &= spaces[:-1]
+    if not text.isascii():
+        unspaced = np.fromiter(map(_is_unspaced, text), dtype=bool, count=len(text))
+        begins |= unspaced
+        begins[1:] |= unspaced[:-1] & ~spaces[1:]
+    numbers: np.ndarray = np.maximum(np.cumsum(begins) - 1, 0)
+    return numbers
+
+
+def _is_unspaced(character: str) -> bool:
+    return UNSPACED.match(character) is not None

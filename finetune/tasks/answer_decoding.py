@@ -1,0 +1,156 @@
+"""From the start and end scores of context tokens to answers (extractive question answering).
+
+The score of an answer is the sum of the scores of its first and last token (Devlin et al., 2019,
+section 4.2), and its probability a softmax over all answers that the decoder allows. Windows of a
+context overlap: an answer is scored once, in the window that has the most context around it, the
+one whose middle is nearest. So every answer of at most as many tokens as windows share is whole in
+its window. The rule of BERT decides by the first token alone, and loses answers that begin in one
+window and end in the next.
+
+Numpy alone, as exported models decode with this file too.
+
+Shapes: n tokens of a context, m tokens of a window, B tokens of the longest answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from finetune.preprocessing.questions import ContextTokens, word_numbers
+from finetune.types import AnswerPrediction, FoundAnswer, Partial, TextExample
+
+NO_ANSWER = "no answer"
+"""The name of the threshold of questions without an answer."""
+
+
+class Candidates(NamedTuple):
+    """Answers as first and last tokens with their scores: each [K]."""
+
+    first: np.ndarray
+    last: np.ndarray
+    scores: np.ndarray
+
+    def best(self, number: int) -> Candidates:
+        """Return the best ones in order."""
+        if len(self.scores) > number:
+            chosen = np.argpartition(-self.scores, number - 1)[:number]
+            kept = Candidates(self.first[chosen], self.last[chosen], self.scores[chosen])
+        else:
+            kept = self
+        order = np.lexsort((kept.last, kept.first, -kept.scores))
+        return Candidates(kept.first[order], kept.last[order], kept.scores[order])
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerDecoder:
+    """Decodes the best answers to a question.
+
+    ``unanswerable`` says that some questions have no answer. Then no answer is predicted if its
+    probability reaches the threshold of ``NO_ANSWER`` or, without a threshold, if no answer is more
+    probable than the best one.
+    """
+
+    labels: tuple[str, ...] = ("start", "end")
+    max_answer: int = 30
+    n_best: int = 5
+    unanswerable: bool = False
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+
+    def windows(self, logits: np.ndarray, rows: Sequence[tuple[int, int, int]]) -> list[np.ndarray]:
+        """Return the scores [1 + m, 2] of the first token and the context tokens of each sequence.
+
+        Args:
+            logits: The start and end logits of all tokens [T, 2].
+            rows: For each sequence the row of its first token, the row of its first context token,
+                and the row after the last one.
+        """
+        return [logits[[first, *range(begin, end)]] for first, begin, end in rows]
+
+    def finish(
+        self, example: TextExample, partials: Sequence[Partial], tokens: ContextTokens
+    ) -> AnswerPrediction:
+        """Return the best answers of all windows of a context."""
+        context = example.pair or ""
+        partials = sorted(partials, key=lambda partial: partial.part)
+        scores = [partial.values.astype(np.float64) for partial in partials]
+        starts = [partial.part for partial in partials]
+        found = candidates(context, tokens, starts, [own[1:] for own in scores], self.max_answer)
+        none = min(float(own[0].sum()) for own in scores)
+        every = np.append(found.scores, none) if self.unanswerable else found.scores
+        if not len(every):
+            return AnswerPrediction(example.id, None, 1.0)
+        highest = every.max()
+        total = highest + np.log(np.exp(every - highest).sum())
+        best = found.best(self.n_best)
+        answers = []
+        for first, last, score in zip(*best, strict=True):
+            start, end = int(tokens.starts[first]), int(tokens.ends[last])
+            answers.append(
+                FoundAnswer(start, end, context[start:end], float(np.exp(score - total)))
+            )
+        no_answer = float(np.exp(none - total)) if self.unanswerable else None
+        return self.decide(example.id, answers, no_answer)
+
+    def decide(
+        self, id: int, best: Sequence[FoundAnswer], no_answer_score: float | None
+    ) -> AnswerPrediction:
+        """Return the best answer or none, by the threshold."""
+        answer, score = (best[0], best[0].score) if best else (None, 0.0)
+        if no_answer_score is not None:
+            least = self.thresholds.get(NO_ANSWER, score)
+            if answer is None or no_answer_score >= least:
+                answer, score = None, no_answer_score
+        return AnswerPrediction(id, answer, score, no_answer_score, tuple(best))
+
+
+def candidates(
+    context: str,
+    tokens: ContextTokens,
+    windows: Sequence[int],
+    scores: Sequence[np.ndarray],
+    max_answer: int,
+) -> Candidates:
+    """Return all answers of up to ``max_answer`` words, each with its score in its best window.
+
+    Args:
+        context: The context.
+        tokens: Its n tokens.
+        windows: The first token of each window, in order.
+        scores: The start and end scores of the tokens of each window [m, 2]; m does not differ.
+        max_answer: Largest number of words of an answer.
+    """
+    readable = tokens.starts < tokens.ends
+    words = np.append(word_numbers(context), 0)
+    first_words = words[tokens.starts]
+    last_words = words[np.maximum(tokens.ends - 1, 0)]
+    last_words = np.maximum.accumulate(last_words) if len(last_words) else last_words
+    # the number of tokens from each first token to the last one that an answer may have
+    reach = np.searchsorted(last_words, first_words + max_answer) - np.arange(len(first_words))
+    parts = []
+    for number, (begin, own) in enumerate(zip(windows, scores, strict=True)):
+        size = len(own)
+        width = min(int(reach[begin : begin + size].max(initial=0)), size)
+        if width <= 0:
+            continue
+        start = np.where(readable[begin : begin + size], own[:, 0], -np.inf)
+        end = np.full(size + width - 1, -np.inf)
+        end[:size] = np.where(readable[begin : begin + size], own[:, 1], -np.inf)
+        table = start[:, None] + np.lib.stride_tricks.sliding_window_view(end, width)  # [m, B]
+        first = np.arange(size)[:, None]
+        length = np.arange(width)
+        allowed = np.isfinite(table) & (length < reach[begin : begin + size, None])
+        # twice the middle of an answer, in tokens of the context
+        middle = 2 * (begin + first) + length
+        if number > 0:
+            allowed &= middle > windows[number - 1] + begin + size - 1
+        if number + 1 < len(windows):
+            allowed &= middle <= begin + windows[number + 1] + size - 1
+        rows, lengths = np.nonzero(allowed)
+        parts.append((begin + rows, begin + rows + lengths, table[rows, lengths]))
+    if not parts:
+        return Candidates(np.zeros(0, int), np.zeros(0, int), np.zeros(0))
+    return Candidates(*(np.concatenate(column) for column in zip(*parts, strict=True)))

@@ -1,0 +1,329 @@
+"""Extractive question answering: the answer to a question is a span of its context.
+
+A question and a window of its context form one sequence. The score of a span is the sum of the
+start logit of its first token and the end logit of its last one; the score of no answer is the
+first token's (Devlin et al., 2019, sections 4.2 and 4.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from finetune.config.tasks import QAConfig, column_map
+from finetune.data import Dataset
+from finetune.data.questions import QUESTIONS, misplaced
+from finetune.data.tables import Table
+from finetune.evaluation.answers import best_threshold
+from finetune.evaluation.metrics import answer_scores
+from finetune.models.heads.question_answering import (
+    POSITIONS,
+    QuestionAnswerer,
+    position_losses,
+    rows_of,
+)
+from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
+from finetune.preprocessing.questions import context_tokens, encode_questions
+from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
+from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.capabilities import (
+    Calibration,
+    ComparedValues,
+    Distillable,
+    Export,
+    Thresholds,
+    check_thresholds,
+)
+from finetune.tasks.definition import TaskDefinition
+from finetune.tasks.inputs import TextInputs
+from finetune.tasks.soft_losses import class_divergence
+from finetune.types import (
+    AnswerPrediction,
+    Batch,
+    Encoding,
+    Example,
+    LabelSet,
+    Partial,
+    TextExample,
+    UserError,
+    quantity,
+)
+
+OVERLAP = 128
+"""Tokens that neighboring windows of a context share by default, as in BERT."""
+FEWEST = 5
+"""Least number of questions with and without an answer to choose a threshold on."""
+MOST_MISPLACED = 0.1
+"""Largest fraction of the training questions whose answers may have no place in their contexts."""
+
+
+@dataclass(frozen=True)
+class QuestionInputs(TextInputs):
+    """Questions with their contexts, as pairs of texts."""
+
+    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
+        """Stream questions, without their answers."""
+        return QUESTIONS.stream(source, usual_columns=self.usual_columns, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerRecord(TaskRecord):
+    """The record of a question answering task."""
+
+    config: QAConfig
+    unanswerable: bool
+    """True if some training questions have no answer, so that none may be predicted."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """Least probability of ``NO_ANSWER`` with which no answer is predicted."""
+
+    kind = "answers"
+
+    def __post_init__(self) -> None:
+        check_thresholds(self.thresholds, [NO_ANSWER])
+
+    @property
+    def inputs(self) -> QuestionInputs:
+        """The inputs of the model."""
+        return QuestionInputs(column_map(self.config.columns), pairs=True)
+
+    @property
+    def overlap(self) -> int:
+        """Number of tokens that neighboring windows of a context share."""
+        if self.config.overlap is None:
+            return min(OVERLAP, self.max_length // 2)
+        return super().overlap
+
+
+GOLD = attrgetter("answers")
+
+
+class QuestionAnsweringTask(Task):
+    """The answer to a question in its context."""
+
+    record: AnswerRecord
+    _gold = GOLD
+
+    def _capabilities(self) -> Iterator[object]:
+        yield ComparedValues(_gold_texts, _predicted_text)
+        yield Distillable(self._soft_loss, lambda sequences: sequences.lengths, _without_gold)
+        yield Export(self._decoder)
+        if self.record.unanswerable:
+            yield Thresholds(self, [NO_ANSWER])
+            yield Calibration(self, self._fit, self._calibrated)
+
+    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+        record = self.record
+        return encode_questions(examples, self.tokenizer, record.max_length, record.overlap)
+
+    def _encoding_notes(self, examples: Sequence[TextExample], encoded: Encoded) -> list[str]:
+        notes = super()._encoding_notes(examples, encoded)
+        targets = encoded.sequences.targets
+        several = int((encoded.num_windows > 1).sum())
+        if several:
+            notes.append(f"{quantity(several, 'context')} read in windows")
+        answered = np.array([bool(example.answers) for example in examples])
+        if targets is None or not answered.any():
+            return notes
+        found = np.add.reduceat(targets["start"].values > 0, encoded.offsets[:-1]) > 0
+        if lost := int((answered & ~found).sum()):
+            notes.append(
+                f"{quantity(lost, 'answer is', 'answers are')} in no window, or without a place in "
+                "the context: the model cannot learn them"
+            )
+        return notes
+
+    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+        """Return ``start`` and ``end``, positions in the sequence [N], and their ``weight`` [N]."""
+        found = {name: torch.from_numpy(rows[name].values.astype(np.int64)) for name in POSITIONS}
+        weight = (found["start"] >= 0).float()
+        return {name: value.clamp(min=0) for name, value in found.items()} | {"weight": weight}
+
+    def head(self, folder: str | Path | None = None) -> QuestionAnswerer:
+        """Make a new model on the configured encoder, or load one from a folder."""
+        return self._labeled_head(QuestionAnswerer.from_pretrained, folder)
+
+    def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the summed loss of start and end of the windows, and their number."""
+        start, end = (batch.targets[name] for name in POSITIONS)
+        weight = batch.targets["weight"].to(logits.dtype)
+        return (position_losses(logits, batch, start, end) * weight).sum(), weight.sum()
+
+    def _soft_loss(
+        self, logits: torch.Tensor, teacher: torch.Tensor, batch: Batch, temperature: float
+    ) -> torch.Tensor:
+        """Return the summed divergence from the teacher's starts and ends, over tokens."""
+        own, other = (
+            rows_of(each, batch).flatten(0, 1).clamp(min=-1e4) for each in (logits, teacher)
+        )
+        return class_divergence(own, other, temperature).sum() / 2
+
+    @cached_property
+    def _decoder(self) -> AnswerDecoder:
+        """The fields of the record that decide predictions."""
+        record, config = self.record, self.record.config
+        return AnswerDecoder(
+            labels=record.labels.names,
+            max_answer=config.max_answer,
+            n_best=config.n_best,
+            unanswerable=record.unanswerable,
+            thresholds=record.thresholds,
+        )
+
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
+        """Return the start and end logits of the first token and the context tokens [1 + m, 2]."""
+        begins, sizes = batch.words.tolist(), batch.word_lengths.tolist()
+        firsts = batch.cu_seqlens[:-1].tolist()
+        rows = [
+            (first, begin, begin + size)
+            for first, begin, size in zip(firsts, begins, sizes, strict=True)
+        ]
+        return batch.partials(self._decoder.windows(logits.cpu().numpy(), rows))
+
+    def finish(
+        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
+    ) -> AnswerPrediction:
+        """Return the best answers of all windows."""
+        (tokens,) = context_tokens(self.tokenizer, [example.pair or ""])
+        return self._decoder.finish(example, partials, tokens)
+
+    def _fit(
+        self, gold: Sequence[TextExample], predicted: Sequence[AnswerPrediction]
+    ) -> tuple[dict[str, Any], str]:
+        pairs = [(e, p) for e, p in zip(gold, predicted, strict=True) if e.answers is not None]
+        number = sum(bool(example.answers) for example, _ in pairs)
+        if min(number, len(pairs) - number) < FEWEST:
+            return {"thresholds": {}}, "too few questions to choose a threshold of no answer"
+        threshold = best_threshold(
+            [_gold_texts(example) or () for example, _ in pairs],
+            [_best_text(prediction) for _, prediction in pairs],
+            [prediction.no_answer_score or 0.0 for _, prediction in pairs],
+        )
+        note = f"no answer from a probability of {threshold:.3f}, chosen on validation"
+        return {"thresholds": {NO_ANSWER: threshold}}, note
+
+    def _calibrated(self, example: TextExample, prediction: AnswerPrediction) -> AnswerPrediction:
+        return self._decoder.decide(prediction.id, prediction.best, prediction.no_answer_score)
+
+    def _score(
+        self, gold: Sequence[TextExample], predicted: Sequence[AnswerPrediction]
+    ) -> dict[str, float]:
+        no_answer = [p.no_answer_score for p in predicted]
+        known = [score for score in no_answer if score is not None]
+        return answer_scores(
+            [_gold_texts(example) or () for example in gold],
+            [_predicted_text(prediction) for prediction in predicted],
+            [_best_text(prediction) for prediction in predicted] if known else None,
+            known if known else None,
+        )
+
+
+def _gold_texts(example: TextExample) -> tuple[str, ...] | None:
+    """Return the texts of the gold answers, None without gold."""
+    answers = example.answers
+    return None if answers is None else tuple(answer.text for answer in answers)
+
+
+def _predicted_text(prediction: AnswerPrediction) -> str:
+    """Return the text of the predicted answer; empty for no answer."""
+    return "" if prediction.answer is None else prediction.answer.text
+
+
+def _best_text(prediction: AnswerPrediction) -> str:
+    """Return the text of the most probable answer, predicted or not."""
+    return prediction.best[0].text if prediction.best else ""
+
+
+def _without_gold(sequences: Encodings) -> Mapping[str, Ragged]:
+    """Return targets whose weight is 0."""
+    values = np.full(len(sequences), -1, np.int32)
+    return dict.fromkeys(POSITIONS, Ragged.of_counts(values, np.ones(len(sequences), np.int64)))
+
+
+def read_qa(config: QAConfig, source: Any) -> Dataset:
+    """Read questions."""
+    return QUESTIONS.read(source, columns=column_map(config.columns), encoding=config.encoding)
+
+
+def prepare_questions(config: QAConfig, data: Dataset) -> Dataset:
+    """Drop questions without gold, and training questions whose answers have no place.
+
+    Raises:
+        UserError: Train has no answers, or too many of them have no place.
+    """
+    splits, notes = dict(data.splits), list(data.notes)
+    for split, examples in data.splits.items():
+        known = [example for example in examples if example.answers is not None]
+        if known and len(known) < len(examples):
+            rows = quantity(len(examples) - len(known), "question")
+            notes.append(f"{rows} of {split} without gold answers dropped")
+        splits[split] = known or (examples if split.startswith("test") else [])
+        if not splits[split]:
+            raise UserError(
+                f"{data.name}: no question of {split} has gold answers: name their column, "
+                "--columns answers=NAME."
+            )
+    train = splits.get("train", [])
+    if train and not any(example.answers for example in train):
+        raise UserError(f"{data.name}: no question of train has an answer: nothing to learn.")
+    for split, examples in splits.items():
+        lost = [(example, why) for example in examples if (why := misplaced(example))]
+        if not lost:
+            continue
+        example, why = lost[0]
+        others = f" (and so {quantity(len(lost) - 1, 'other')} of {split})" if lost[1:] else ""
+        if split != "train":
+            notes.append(f"warning: {example.where}: {why}{others}: it is scored by its text")
+            continue
+        if len(lost) > MOST_MISPLACED * sum(bool(each.answers) for each in examples):
+            raise UserError(
+                f"{example.where}: {why}{others}: write each answer as it is in the context, with "
+                "the number of its first character there (`answer_start`, from 0)."
+            )
+        notes.append(f"warning: {example.where}: {why}{others}: left out of training")
+        left_out = {id(each) for each, _ in lost}
+        splits[split] = [each for each in examples if id(each) not in left_out]
+    return replace(data, splits=splits, notes=notes)
+
+
+def derive_questions(config: QAConfig, data: Dataset) -> dict[str, Any]:
+    """Return whether questions may have no answer."""
+    unanswerable = any(not example.answers for example in data.splits["train"])
+    return {"labels": LabelSet(POSITIONS), "pairs": True, "unanswerable": unanswerable}
+
+
+def question_notes(record: AnswerRecord, data: Dataset) -> list[str]:
+    """Return a note on questions without an answer."""
+    train = data.splits["train"]
+    number = sum(not example.answers for example in train)
+    if number:
+        return [f"{number:,} of {quantity(len(train), 'training question')} have no answer"]
+    others = {
+        split: sum(example.answers == () for example in examples)
+        for split, examples in data.splits.items()
+    }
+    return [
+        f"warning: {split}: {quantity(count, 'question')} without an answer, which a model trained "
+        "on answers alone always misses"
+        for split, count in others.items()
+        if count
+    ]
+
+
+QA = TaskDefinition(
+    task=QuestionAnsweringTask,
+    record=AnswerRecord,
+    read=read_qa,
+    prepare=prepare_questions,
+    derive=derive_questions,
+    notes=question_notes,
+    skipped_checks=("labels", "pairs"),
+    gold=GOLD,
+    reusable_head=QuestionAnswerer,
+)
