@@ -11,7 +11,16 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from finetune.api import DistilledRun, FinishedSearch, TrainedRun, distill, search, train
+    from finetune.api import (
+        DistilledRun,
+        FinishedSearch,
+        MergedRun,
+        TrainedRun,
+        distill,
+        merge,
+        search,
+        train,
+    )
     from finetune.config.tasks import (
         ClassifyConfig,
         NerConfig,
@@ -66,7 +75,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "api": "DistilledRun FinishedSearch TrainedRun distill search train",
+    "api": "DistilledRun FinishedSearch MergedRun TrainedRun distill merge search train",
     "config.tasks": "ClassifyConfig NerConfig NliConfig QAConfig RelationsConfig TagConfig "
     "TrainConfig",
     "data": "Dataset read_text read_tokens",
@@ -122,6 +131,7 @@ __all__ = [
     "LabelSet",
     "MaskedLanguageModel",
     "MaskedPrediction",
+    "MergedRun",
     "NerConfig",
     "NliConfig",
     "Predictor",
@@ -159,6 +169,7 @@ __all__ = [
     "load",
     "load_task",
     "make_accelerator",
+    "merge",
     "pack",
     "predict",
     "read_text",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.config.recipes import MultitaskRecipe, RecipeRun, recipe_text
 from finetune.config.tasks import CONFIGS, IN_MEMORY, RENAMED, TrainConfig
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from finetune.training.callbacks import Callback
     from finetune.training.distillation import Distillation, Measured
     from finetune.training.environment import RunOutcome
+    from finetune.training.merging import Soup
     from finetune.training.run_folder import RunWriter
     from finetune.training.search import Pruner, SearchResult
     from finetune.training.trainer import FitResult
@@ -688,6 +689,85 @@ def distill(
         if split
     }
     return DistilledRun(run, plain, metric, split, measured)
+
+
+@dataclass(frozen=True)
+class MergedRun:
+    """A model with the mean of the weights of several runs."""
+
+    run: TrainedRun
+    """The run of the merged model."""
+    soup: Soup
+    """The runs in the mean, and scores on validation."""
+
+
+def merge(
+    runs: Sequence[str | Path],
+    out: str | Path,
+    *,
+    method: Literal["uniform", "greedy"] = "uniform",
+    data: Any = None,
+    command: str = "finetune.merge",
+    reporter: Reporter | None = None,
+    report: Callable[[Path], object] = write_run_report,
+) -> MergedRun:
+    """Merge several runs into one model, the mean of their weights (Wortsman et al., 2022).
+
+    Args:
+        runs: The folders of two or more finished runs from the same pretrained encoder, with the
+            same task, labels and data. The first gives the settings and the order of labels.
+        out: The run folder of the result.
+        method: ``"uniform"``, the mean of all runs; or ``"greedy"``, which begins with the best run
+            on validation and adds the next best, each if the score of the mean does not fall.
+        data: The data of runs that were trained on data in memory, as in ``train``.
+        command: The command that makes this run, for its README.
+        reporter: Shows the progress.
+        report: Writes the report.
+
+    Returns:
+        The run of the merged model, and the runs in it.
+
+    Raises:
+        UserError: The runs do not fit together, or their data have changed.
+
+    Examples:
+        >>> merged = finetune.merge(["runs/a", "runs/b"], "runs/soup")  # doctest: +SKIP
+        >>> merged.run.metrics["test"]["accuracy"], merged.soup.used  # doctest: +SKIP
+        (0.92, ('runs/a', 'runs/b'))
+    """
+    from finetune.evaluation.runs import RunFolder
+    from finetune.runtime.launch import make_accelerator
+    from finetune.runtime.memory import memory_kept
+    from finetune.runtime.processes import num_processes
+    from finetune.runtime.progress import Reporter
+    from finetune.training.merging import SoupRun, load_parents_data, open_parents
+    from finetune.training.run_folder import open_run, require_free
+
+    if num_processes() > 1:
+        raise UserError("merge runs in one process: start it without accelerate or torchrun.")
+    if method not in ("uniform", "greedy"):
+        raise UserError(f"the method must be uniform or greedy, not {method!r}.")
+    require_free(RunFolder.open(Path(out)))
+    parents = open_parents(runs)
+    config = parents[0].task.record.config
+    if data is None and config.data == IN_MEMORY:
+        raise UserError(f"{runs[0]} was trained on data in memory: give data.")
+    reporter = reporter or Reporter()
+    task, dataset = load_parents_data(parents, str(out), data)
+    config = task.record.config
+    accelerator = make_accelerator(config)
+    with contextlib.ExitStack() as opened:
+        folder = opened.enter_context(open_run(config, accelerator))
+        opened.enter_context(memory_kept())
+        for line in (*describe(task, dataset), *dataset.notes):
+            reporter.say(line)
+        merging = SoupRun(
+            task, dataset, config, folder, reporter, opened, parents=parents, method=method
+        )
+        soup = merging.make()
+        result = merging.save(soup)
+        run = _finished(task, dataset, config, result, accelerator, None, command, report)
+    return MergedRun(run, soup)
 
 
 def _finished(

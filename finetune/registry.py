@@ -100,6 +100,7 @@ COMMANDS = {
     "curve": "finetune.cli.curve:Curve",
     "search": "finetune.cli.search:Search",
     "distill": "finetune.cli.distill:Distill",
+    "merge": "finetune.cli.merge:Merge",
     "recipes": "finetune.cli.recipes:Recipes",
     "check": "finetune.cli.check:Check",
     "convert": "finetune.annotation.cli.convert:Convert",

@@ -19,6 +19,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "vocabulary": "a subword vocabulary, also for a trained encoder",
         "multitask": "several tasks on one encoder",
         "distill": "a small student of a trained model",
+        "merge": "the mean of the weights of several runs",
         "run": "a recipe, a suite of recipes, or the settings of a run",
         "recipes": "list the recipes and the scores they expect",
         "curve": "scores by amount of training data",

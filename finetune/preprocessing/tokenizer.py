@@ -112,6 +112,14 @@ class SubwordTokenizer(Subwords):
         """Load the tokenizer saved with a model, also with one of a custom class."""
         return cls(load_pretrained_tokenizer(str(name), **options), words=words)
 
+    def equals(self, other: SubwordTokenizer) -> bool:
+        """Return whether another tokenizer gives the same ids for the same texts."""
+        own, others = (
+            (each.backend.to_str(), each.uses_segments, each.leading_space, each.placeholder)
+            for each in (self, other)
+        )
+        return own == others
+
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the tokenizer into the folder of a model."""
         self.tokenizer.save_pretrained(str(folder))

@@ -40,7 +40,6 @@ from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PretrainedHead
 from finetune.models.sharding import place
 from finetune.preprocessing.encodings import Encoded, Encodings
-from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task, model_folder, saved_task, task_definition
@@ -340,7 +339,7 @@ class DistillationRun(TrainingRun):
 
     def _make_data(self) -> TrainingData:
         self.distillable = distillable(self.task, self.folder.path)
-        self.same_tokenizer = _same_tokenizer(self.task.tokenizer, self.teacher.task.tokenizer)
+        self.same_tokenizer = self.task.tokenizer.equals(self.teacher.task.tokenizer)
         data = _Data(self.task, self.dataset, self.config, self.accelerator, self._report)
         examples = data.splits["train"]
         own, others = [], []
@@ -559,14 +558,4 @@ def measure(folder: Path, examples: Sequence[Example], metric: str) -> Measured:
         sum(weight.numel() for weight in model.model.parameters()),
         sum(path.stat().st_size for path in files) / 1e6,
         len(examples) / min(times),
-    )
-
-
-def _same_tokenizer(one: SubwordTokenizer, other: SubwordTokenizer) -> bool:
-    """Return whether two tokenizers give the same ids for the same texts."""
-    return (one.backend.to_str(), one.uses_segments, one.leading_space, one.placeholder) == (
-        other.backend.to_str(),
-        other.uses_segments,
-        other.leading_space,
-        other.placeholder,
     )

@@ -254,11 +254,16 @@ class RunWriter:
     """
 
     def __init__(self, path: Path, accelerator: Accelerator, last: Path | None = None) -> None:
-        """See ``open_run``. ``teacher`` has the settings of a run of ``finetune distill``."""
+        """See ``open_run``.
+
+        ``teacher`` has the settings of a run of ``finetune distill``, and ``merged`` the method and
+        the runs of ``finetune merge``.
+        """
         self.path, self.accelerator = path, accelerator
         self.run = RunFolder.open(path)
         self.best, self.last = self.run.best, last or path / "last"
         self.teacher: Mapping[str, Any] | None = None
+        self.merged: Mapping[str, Any] | None = None
 
     def begin(self, config: TrainConfig, data: Dataset) -> tuple[bool, str]:
         """Prepare the folder for a run; return whether it continues from a checkpoint, and a note.
@@ -308,6 +313,7 @@ class RunWriter:
         content = {"task": task.name, **settings(replace(config, resume=False)), **facts}
         content["num_processes"] = self.accelerator.num_processes
         content |= {} if self.teacher is None else {"teacher": dict(self.teacher)}
+        content |= {} if self.merged is None else {"merged": dict(self.merged)}
         content |= {"fsdp": True} if uses_fsdp() else {}
         self._write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 

@@ -79,6 +79,8 @@ class FitResult:
     notes: list[str] = field(default_factory=list)
     weights: tuple[int, int] = (0, 0)
     """The number of trained weights, and the number of all weights."""
+    merged: Mapping[str, Any] | None = None
+    """The method and the runs of ``finetune merge``, if it made the model."""
 
 
 def fit(

@@ -131,6 +131,13 @@ def foreign(
     return folder
 
 
+def copy_of(run: Path) -> Path:
+    target = run.with_name(f"{run.name}-copy")
+    if not target.exists():
+        shutil.copytree(run, target)
+    return target
+
+
 def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
     """Each command with the arguments that open a model; none if it opens none."""
     encoder, out = folder / "encoder", folder / "out"
@@ -195,6 +202,7 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
             ["distill", runs["classify"], *how, "--out", out / f"d{number}", "--steps=1"]
             for number, how in enumerate((["--layers=1"], ["--model", encoder]))
         ],
+        "merge": [["merge", runs["classify"], copy_of(runs["classify"]), "--out", out / "soup"]],
         "check": [["check", sentiment, "--task=classify", "--model", encoder]],
         "curve": [
             [

@@ -165,6 +165,12 @@ class LabeledHead(PretrainedHead):
             return self._output(input_ids, attention_mask, token_type_ids, labels)
         return self._logits(batch)
 
+    @property
+    def class_axes(self) -> Mapping[str, int]:
+        """The weights with entries for each class."""
+        name, classifier = _classifier(self.model)
+        return {f"model.{name}.{each}": 1 for each, _ in classifier.named_parameters()}
+
     def _logits(self, batch: Batch) -> Tensor:
         """Return the logits of a batch."""
         raise NotImplementedError
@@ -298,14 +304,19 @@ def _reorder_classes(model: Any, old_labels: dict[int, str]) -> None:
 
 def select_classes(model: Any, rows: Sequence[int], labels: Sequence[str]) -> None:
     """Keep these rows of a model's classifier, in this order and under these labels."""
-    num_classes = len(model.config.id2label)
-    classifier = next(  # the last linear layer with a row for each class
-        module
-        for module in reversed(list(model.modules()))
-        if isinstance(module, nn.Linear) and module.out_features == num_classes
-    )
+    _, classifier = _classifier(model)
     index = torch.tensor(list(rows))
     for name, parameter in list(classifier.named_parameters()):
         setattr(classifier, name, nn.Parameter(parameter.detach()[index].clone()))
     classifier.out_features = len(index)
     _set_labels(model.config, LabelSet(labels))
+
+
+def _classifier(model: Any) -> tuple[str, nn.Linear]:
+    """Return the last linear layer with a row for each class, and its name."""
+    num_classes = len(model.config.id2label)
+    return next(
+        (name, module)
+        for name, module in reversed(list(model.named_modules()))
+        if isinstance(module, nn.Linear) and module.out_features == num_classes
+    )

@@ -1,0 +1,347 @@
+"""Model soups: one model with the mean of the weights of several runs.
+
+Wortsman et al. 2022, "Model soups: averaging weights of multiple fine-tuned models improves
+accuracy without increasing inference time". The runs start from the same pretrained encoder and
+have the same task, labels and data. They may differ in seed, schedule, optimizer, loss and tuning;
+a run with ``--tuning lora`` takes part with its adapters merged, as it was saved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from finetune.config.tasks import (
+    DataSettings,
+    OutputSettings,
+    TrainConfig,
+    TrainingSettings,
+    flag,
+    settings,
+)
+from finetune.data import Dataset
+from finetune.evaluation.runs import RunFolder
+from finetune.models.adapters import weight_numbers
+from finetune.models.sharding import place
+from finetune.runtime.progress import Reporter
+from finetune.tasks import load_task, saved_task
+from finetune.tasks.base import FITTED, Task
+from finetune.training.run_folder import RunLog, RunWriter
+from finetune.training.trainer import FitResult, TrainingRun
+from finetune.types import UserError, abbreviated
+
+Method = Literal["uniform", "greedy"]
+
+_TRAINING = (TrainingSettings, DataSettings, OutputSettings)
+MAY_DIFFER = {field.name for part in _TRAINING for field in dataclasses.fields(part)} | {
+    "model",
+    "init_from",
+    "revision",
+    "trust_remote_code",
+    "tuning",
+    "lora_rank",
+    "lora_alpha",
+    "lora_targets",
+    "freeze",
+    "class_weights",
+    "loss",
+    "label_smoothing",
+    "sampling",
+    "classifier_dropout",
+    "crf_lr",
+    "negatives",
+    "boundary_smoothing",
+    "boundary_distance",
+    "calibrate",
+}
+"""Settings of training, in which the runs may differ. Encoders and data are compared apart."""
+OF_TRAINING = {"class_weights", "class_frequencies", *FITTED}
+"""Fields of records that training derives or fits for itself."""
+
+
+@dataclass(frozen=True)
+class Parent:
+    """A run whose weights take part."""
+
+    run: RunFolder
+    task: Task
+    order: tuple[int, ...]
+    """The place of each label of the first run among the labels of this run."""
+
+    @property
+    def name(self) -> str:
+        """The folder, as the user wrote it."""
+        return str(self.run.path)
+
+    def state(self, head: Any = None) -> dict[str, Tensor]:
+        """Load the weights, with the labels in the order of the first run."""
+        head = head or self.task.head(self.run.best)
+        found: dict[str, Tensor] = head.reordered_state(self.order)
+        return found
+
+
+@dataclass(frozen=True)
+class Soup:
+    """The runs in a mean of weights, and their scores on validation."""
+
+    used: tuple[str, ...]
+    """The folders of the runs whose weights are in the mean."""
+    split: str | None
+    """The validation split; None if there is none."""
+    metric: str
+    """The metric that selects models."""
+    scores: Mapping[str, float]
+    """Score of each run alone; empty without validation."""
+    score: float | None
+    """Score of the mean."""
+
+
+def open_parents(names: Sequence[str | Path]) -> list[Parent]:
+    """Open the runs, and check that the mean of their weights makes sense.
+
+    Raises:
+        UserError: There are fewer than two, a folder has no trained run, or two runs differ in
+            task, encoder, tokenizer, labels, data, a setting of the model or the shape of a weight.
+    """
+    if len(names) < 2:
+        raise UserError("merge needs two runs or more: name their folders.")
+    runs = [RunFolder.open(Path(name)) for name in names]
+    seen: dict[Path, RunFolder] = {}
+    for run in runs:
+        if not run.is_run or not run.best.is_dir():
+            inner = sorted(path.parent for path in run.path.glob("*/best"))
+            hint = f" It holds several runs: name them, such as {inner[0]}." if inner else ""
+            raise UserError(
+                f"{run.path}: there is no trained run (config.json and best/): name the folders of "
+                f"finished runs.{hint}"
+            )
+        if (other := seen.setdefault(run.path.resolve(), run)) is not run:
+            raise UserError(f"{run.path} is the same run as {other.path}: name each run once.")
+    first, *others = (saved_task(run.best) for run in runs)
+    for run, task in zip(runs[1:], others, strict=True):
+        _require_alike(runs[0], first, run, task)
+    names_of_labels = list(first.record.labels)
+    return [
+        Parent(run, task, tuple(list(task.record.labels).index(name) for name in names_of_labels))
+        for run, task in zip(runs, (first, *others), strict=True)
+    ]
+
+
+def _require_alike(run: RunFolder, task: Task, other_run: RunFolder, other: Task) -> None:
+    """Raise UserError with the first difference between two runs that excludes their mean."""
+    one, two = run.path, other_run.path
+    if task.name != other.name:
+        raise UserError(
+            f"{one} is a run of `finetune {task.name}`, and {two} of `finetune {other.name}`: "
+            "merge runs of one task."
+        )
+    if (start := _start(run)) != (start_2 := _start(other_run)):
+        raise UserError(
+            f"{one} starts from {start}, and {two} from {start_2}: the mean of weights needs runs "
+            "from the same pretrained encoder."
+        )
+    if not task.tokenizer.equals(other.tokenizer):
+        raise UserError(
+            f"{one} and {two} have different tokenizers: merge runs with the same tokenizer."
+        )
+    labels, labels_2 = task.record.labels, other.record.labels
+    if {*labels} != {*labels_2}:
+        parts = [
+            f"only {folder} has {abbreviated(missing)}"
+            for folder, missing in (
+                (one, [name for name in labels if name not in labels_2]),
+                (two, [name for name in labels_2 if name not in labels]),
+            )
+            if missing
+        ]
+        raise UserError(f"the labels of the runs differ: {'; '.join(parts)}: merge equal labels.")
+    before, now = settings(task.record.config), settings(other.record.config)
+    for name in before.keys() - MAY_DIFFER:
+        if before[name] != now[name]:
+            raise UserError(
+                f"{one} was trained with {flag(name)} {before[name]}, and {two} with {now[name]}: "
+                "merge runs whose models read and predict in the same way."
+            )
+    derived, derived_2 = (
+        {**each.record.extra_fields(), "max_length": each.record.max_length}
+        for each in (task, other)
+    )
+    for name in derived.keys() - OF_TRAINING:
+        if derived[name] != derived_2[name]:
+            raise UserError(
+                f"{one} has {name} = {derived[name]!r}, by its data or settings, and {two} has "
+                f"{derived_2[name]!r}: merge runs of equal models."
+            )
+    shapes, shapes_2 = _shapes(run.best), _shapes(other_run.best)
+    for name in {**shapes, **shapes_2}:
+        if (shape := shapes.get(name)) != (shape_2 := shapes_2.get(name)):
+            raise UserError(
+                f"{one} and {two} differ in the weight {name}: {shape or 'none'} and "
+                f"{shape_2 or 'none'}: merge runs with equal architectures."
+            )
+    if _data(run) != _data(other_run):
+        raise UserError(
+            f"{one} and {two} were trained or validated on different data: merge runs of the same "
+            "data, so that no run has trained on the validation data of another."
+        )
+
+
+def _start(run: RunFolder) -> str:
+    """Return the pretrained encoder of a run, also if it began with another run."""
+    for _ in range(100):  # no chain of runs is so long
+        before = run.config.get("init_from")
+        earlier = RunFolder.open(Path(before)) if before else None
+        if earlier is None or not earlier.is_run:
+            break
+        run = earlier
+    config = run.config
+    name = str(config.get("init_from") or config.get("model") or config.get("config"))
+    commit = config.get("revision_used") or config.get("revision")
+    folder = Path(name)
+    return str(folder.resolve()) if folder.exists() else f"{name}@{commit}" if commit else name
+
+
+def _data(run: RunFolder) -> Any:
+    """Return the fingerprint of the data without test splits; older runs have the whole one."""
+    return run.config.get("training_fingerprint") or run.config["fingerprint"]
+
+
+def load_parents_data(
+    parents: Sequence[Parent], out: str, data: Any = None
+) -> tuple[Task, Dataset]:
+    """Read the data of the runs again, and return the task of the first with them.
+
+    Raises:
+        UserError: The data have changed.
+    """
+    first = parents[0]
+    config: TrainConfig = first.task.record.config
+    config = replace(config, out=out, resume=False, push_to_hub=None, track="none", average="none")
+    config = replace(config, average_decay=None, average_last=None)
+    _, dataset = load_task(config, first.task.name, data)
+    if _data(first.run) not in (dataset.training_fingerprint, dataset.fingerprint):
+        raise UserError(
+            f"{config.data}: differs from the data of {first.name}: restore the data, on which the "
+            "runs are scored."
+        )
+    return replace(first.task, record=replace(first.task.record, config=config)), dataset
+
+
+class SoupRun(TrainingRun):
+    """Makes the mean of the weights of runs, and saves and scores it as the model of a run."""
+
+    def __init__(
+        self,
+        task: Task,
+        data: Dataset,
+        config: TrainConfig,
+        folder: RunWriter,
+        reporter: Reporter,
+        restore: contextlib.ExitStack,
+        *,
+        parents: Sequence[Parent],
+        method: Method,
+    ) -> None:
+        """See ``TrainingRun``."""
+        self.parents, self.method = parents, method
+        head = task.head(parents[0].run.best)
+        super().__init__(task, data, config, folder, reporter, head, restore)
+
+    def _prepare(self, head: Any, resuming: bool, restore: contextlib.ExitStack) -> None:
+        self.head = place(head, self.device, self.precision)
+        self.weights = weight_numbers(self.head)
+
+    def _taste(self, parents: Sequence[Parent]) -> float | None:
+        """Give the model the mean of the weights of runs, and return its score on validation."""
+        self.head.load_state_dict(mean_state(parent.state() for parent in parents))
+        self._fit_head()
+        found = self._evaluation()
+        return None if found is None else found.score
+
+    def make(self) -> Soup:
+        """Score each run alone and choose the runs of the mean; the model then has it."""
+        metric, parents = self.task.record.metric, list(self.parents)
+        if self.method == "greedy" and self.validation is None:
+            raise UserError("--method greedy needs validation data to choose runs by: use uniform.")
+        scores: dict[str, float] = {}
+        for parent in parents if self.validation is not None else ():
+            score = self._taste([parent])
+            assert score is not None
+            scores[parent.name] = score
+            self.reporter.say(f"{parent.name}: {self.validation} {metric} {self._shown(score)}")
+        used, best = parents, None
+        if self.method == "greedy":
+            parents.sort(key=lambda parent: -scores[parent.name])  # stable: in the given order
+            used, best = parents[:1], scores[parents[0].name]
+            for parent in parents[1:]:
+                score = self._taste([*used, parent])
+                assert score is not None
+                kept = score >= best
+                verb = "with" if kept else "without"
+                self.reporter.say(f"{verb} {parent.name}: {metric} {self._shown(score)}")
+                if kept:
+                    used, best = [*used, parent], score
+        self.state.best_score = self._taste(used)
+        sign = self._sign(metric)
+        return Soup(
+            tuple(parent.name for parent in used),
+            self.validation,
+            metric,
+            {name: sign * score for name, score in scores.items()},
+            None if self.state.best_score is None else sign * self.state.best_score,
+        )
+
+    def _shown(self, score: float) -> str:
+        return f"{self._sign(self.task.record.metric) * score:.4f}"
+
+    def save(self, soup: Soup) -> FitResult:
+        """Write the run: settings with the names of its parents, model, predictions, scores."""
+        self.folder.merged = {
+            "method": self.method,
+            "runs": [parent.name for parent in self.parents],
+            "used": list(soup.used),
+        }
+        self._write_start()
+        RunLog(self.folder.path / "log.jsonl", self.accelerator, 0)
+        self.folder.save_best(self.task, self.head)
+        result = self.finish()
+        result.merged = self.folder.merged
+        return result
+
+
+def mean_state(states: Iterator[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the mean of weights, computed in float64; other tensors are the first model's.
+
+    Args:
+        states: The weights of each model, of the same names and shapes; one at a time is loaded.
+    """
+    first = dict(next(states))
+    total = {
+        name: value.to(torch.float64, copy=True)
+        for name, value in first.items()
+        if value.is_floating_point()
+    }
+    number = 1
+    for state in states:
+        number += 1
+        for name, value in total.items():
+            value += state[name]
+    means = {name: (value / number).to(first[name].dtype) for name, value in total.items()}
+    return {**first, **means}
+
+
+def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each weight of a saved model, without reading the weights."""
+    found: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(str(path), framework="pt") as file:
+            found |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+    return found

@@ -1,0 +1,233 @@
+"""Model soups: means of weights, classes by the names of labels, the greedy choice, refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import finetune
+from finetune.models.heads.crf import CrfScores
+from finetune.preprocessing.batching import pack
+from finetune.tasks import load_task, save_task, saved_task
+from finetune.training.merging import mean_state
+from finetune.types import LabelSet, UserError
+from tests import small_data as data
+from tests.command import run
+from tests.tiny import save_tiny_checkpoint
+from tests.training.test_light_tuning import KINDS, TASKS
+
+SETTINGS: dict[str, Any] = {"steps": 6, "eval_every": 3, "batch_size": 8, "lr": 3e-3}
+RUNS = {
+    "one": {"seed": 1},
+    "two": {"seed": 2, "lr": 1e-3},
+    "three": {"seed": 3, "tuning": "bitfit", "label_smoothing": 0.1},
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("soup")
+    save_tiny_checkpoint(folder / "bert", "bert")
+    data.sentiment(folder / "sentiment")
+    data.pairs(folder / "pairs")
+    data.entities(folder / "entities", words=3)
+    data.running_text(folder / "text")
+    for name, changes in RUNS.items():
+        train(folder, name, **changes)
+    return folder
+
+
+def train(place: Path, name: str, task: str = "classify", **changes: Any) -> Path:
+    names = {"classify": "sentiment", "nli": "pairs"}
+    settings = {"data": str(place / names[task]), "model": str(place / "bert"), **SETTINGS}
+    finetune.train(task, out=str(place / name), quiet=True, **{**settings, **changes})
+    return place / name
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "best" / "model.safetensors")
+
+
+def with_other_order(source: Path, target: Path) -> Path:
+    """A copy of a run whose model has its labels in the opposite order."""
+    shutil.copytree(source, target)
+    task = saved_task(source)
+    labels = list(task.record.labels)[::-1]
+    head = task.head(source / "best")
+    head.load_state_dict(head.reordered_state(range(len(labels))[::-1]))
+    head.config.id2label = dict(enumerate(labels))
+    head.config.label2id = {name: number for number, name in enumerate(labels)}
+    head.save_pretrained(target / "best")
+    save_task(replace(task, record=replace(task.record, labels=LabelSet(labels))), target / "best")
+    return target
+
+
+@pytest.mark.parametrize("method", ["uniform", "greedy"])
+def test_the_mean_of_runs_is_a_run(method: Any, place: Path, tmp_path: Path):
+    folders = [place / name for name in RUNS]
+    merged = finetune.merge(folders, tmp_path / "soup", method=method, report=lambda _: None)
+    scores = [merged.soup.scores[str(folder)] for folder in folders]
+    for folder, score in zip(folders, scores, strict=True):
+        saved = json.loads((folder / "metrics.json").read_text())
+        assert score == pytest.approx(saved["validation"]["accuracy"])
+    used = [weights(Path(name)) for name in merged.soup.used]
+    for name, value in weights(tmp_path / "soup").items():
+        mean = sum(each[name].double() for each in used) / len(used)
+        torch.testing.assert_close(value, mean.float(), rtol=0, atol=1e-7)
+    assert merged.soup.score == pytest.approx(merged.run.metrics["validation"]["accuracy"])
+    if method == "uniform":
+        assert merged.soup.used == tuple(map(str, folders))
+    else:
+        assert merged.soup.score >= max(scores)
+        assert merged.soup.used[0] == str(folders[scores.index(max(scores))])
+    written = json.loads((tmp_path / "soup" / "config.json").read_text())["merged"]
+    assert written["used"] == list(merged.soup.used)
+    assert written == {"method": method, "runs": [*map(str, folders)], "used": written["used"]}
+    assert "finetune merge --method" in (tmp_path / "soup" / "README.md").read_text()
+    shown = run("compare", tmp_path / "soup", *folders, "--split", "test")
+    assert shown.code == 0, shown.err
+    again = run("run", tmp_path / "soup" / "config.json")
+    assert again.code == 2 and "repeat the `finetune merge` command" in again.err
+
+
+def test_classes_are_matched_by_name(place: Path, tmp_path: Path):
+    folders = [place / "one", place / "two"]
+    other = with_other_order(folders[1], tmp_path / "other")
+    assert list(saved_task(other).record.labels) != list(saved_task(folders[0]).record.labels)
+    for name, parents in (("plain", folders), ("matched", [folders[0], other])):
+        shown = run("merge", *parents, "--out", tmp_path / name, "--format", "json")
+        assert shown.code == 0, shown.err
+    plain, matched = (weights(tmp_path / name) for name in ("plain", "matched"))
+    assert all(torch.equal(value, matched[name]) for name, value in plain.items())
+    rows = [(tmp_path / n / "predictions.test.jsonl").read_text() for n in ("plain", "matched")]
+    assert rows[0] == rows[1]
+    card = (tmp_path / "plain" / "best" / "README.md").read_text()
+    assert "mean of the weights of 2 runs (uniform model soup" in card
+    assert "`one`, `two`" in card and str(place) not in card.partition("| setting |")[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("classify", {}),
+        ("bi", {}),
+        ("tag", {}),
+        ("crf", {}),
+        ("ner", {}),
+        ("ner", {"representation": "biaffine"}),
+        ("ner", {"multi_label": True}),
+        ("sentence", {}),
+    ],
+)
+def test_every_head_knows_its_classes(kind: str, changes: dict, place: Path):
+    """The outputs of a model with reordered weights are reordered outputs."""
+    config, name, settings = KINDS[kind]
+    settings = {**settings, **changes, "max_length": 32, "model": str(place / "bert")}
+    task, dataset = load_task(config(data=str(place / name), **settings), TASKS.get(kind, kind))
+    head = task.head().double().eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in head.parameters():
+            weight += 0.1 * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+    flat = [e for windows in task.encode(dataset.splits["train"][:6]) for e in windows]
+    batch = pack(flat, task.collate(flat))
+    size = len(head.labels) if kind != "sentence" else head.classifier.out_features
+    order = [*range(1, size), 0]
+    with torch.no_grad():
+        before = head(batch)
+        head.load_state_dict(head.reordered_state(order))
+        after = head(batch)
+    if isinstance(before, CrfScores):
+        assert not torch.equal(before.emissions, after.emissions)
+        torch.testing.assert_close(after.emissions, before.emissions[:, order])
+        state = head.crf.transitions
+        assert state.shape == (size, size)
+        return
+    if kind == "sentence":
+        torch.testing.assert_close(after.classifier, before.classifier[order])
+        return
+    first = head.first_label
+    columns = [*range(first), *(first + each for each in order)]
+    assert not torch.equal(after, before)
+    torch.testing.assert_close(after, before[:, columns])
+
+
+def test_transitions_are_reordered_on_both_axes(place: Path):
+    config, name, settings = KINDS["crf"]
+    options = {**settings, "model": str(place / "bert"), "data": str(place / name)}
+    head = load_task(config(**options), "tag")[0].head()
+    with torch.no_grad():
+        head.crf.transitions.copy_(torch.rand_like(head.crf.transitions))
+        head.crf.start.copy_(torch.rand_like(head.crf.start))
+    order = [*range(1, len(head.labels)), 0]
+    state = head.reordered_state(order)
+    assert torch.equal(state["crf.transitions"], head.crf.transitions[order][:, order])
+    assert torch.equal(state["crf.start"], head.crf.start[order])
+
+
+def test_the_mean_keeps_integers_and_types():
+    first = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor([3]), "h": torch.tensor([1.0]).half()}
+    others = [{**first, "w": torch.tensor([2.0, 4.0])}, {**first, "w": torch.tensor([6.0, 0.0])}]
+    found = mean_state(iter([first, *others]))
+    assert found["w"].tolist() == [3.0, 2.0] and found["n"].tolist() == [3]
+    assert found["h"].dtype == torch.float16 and first["w"].tolist() == [1.0, 2.0]
+
+
+def changed(place: Path, target: Path, file: str, **changes: Any) -> Path:
+    """A copy of a run with other content of a JSON file."""
+    shutil.copytree(place / "two", target)
+    path = target / file
+    content = json.loads(path.read_text())
+    for name, value in changes.items():
+        inner = (
+            content["config"] if file.endswith("finetune.json") and name != "labels" else content
+        )
+        inner[name] = value
+    path.write_text(json.dumps(content))
+    return target
+
+
+def test_runs_that_do_not_fit_are_refused(place: Path, tmp_path: Path):
+    one, two = place / "one", place / "two"
+    other_task = train(place, "nli", "nli")
+    labels = changed(place, tmp_path / "labels", "best/finetune.json", labels=["neg", "good"])
+    names = {"id2label": {"0": "neg", "1": "good"}, "label2id": {"neg": 0, "good": 1}}
+    config = labels / "best" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | names))
+    start = changed(place, tmp_path / "start", "config.json", model="roberta-base")
+    settings = changed(place, tmp_path / "settings", "best/finetune.json", long_text="window")
+    fingerprint = {"fingerprint": "0", "training_fingerprint": "0"}
+    other_data = changed(place, tmp_path / "other-data", "config.json", **fingerprint)
+    shapes = changed(place, tmp_path / "shapes", "config.json")
+    file = shapes / "best" / "model.safetensors"
+    save_file({n: v[:1].clone() if n.endswith("classifier.bias") else v for n, v in
+               load_file(file).items()}, file, {"format": "pt"})  # fmt: skip
+    tokenizer = changed(place, tmp_path / "tokenizer", "best/tokenizer.json", normalizer=None)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    for folders, message in (
+        ([one], "merge needs two runs or more"),
+        ([one, one], "is the same run as"),
+        ([one, tmp_path], "there is no trained run"),
+        ([one, other_task], "is a run of `finetune classify`, and .* of `finetune nli`"),
+        ([one, labels], "the labels of the runs differ: only .* has pos; only .* has good"),
+        ([one, start], "starts from .*bert, and .* from roberta-base"),
+        ([one, tokenizer], "have different tokenizers"),
+        ([one, settings], "with --long-text truncate, and .* with window"),
+        ([one, other_data], "trained or validated on different data"),
+        ([one, shapes], r"differ in the weight classifier.bias: \(2,\) and \(1,\)"),
+    ):
+        with pytest.raises(UserError, match=message):
+            finetune.merge(folders, tmp_path / "soup")
+        assert not (tmp_path / "soup").exists(), message
+    with pytest.raises(UserError, match="holds other files"):
+        finetune.merge([one, two], tmp_path / "full")
+    with pytest.raises(UserError, match="must be uniform or greedy, not 'best'"):
+        finetune.merge([one, two], tmp_path / "soup", method="best")
