@@ -10,20 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from finetune.config.description import PROBLEMS
+from finetune.config.metric_facts import facts_of
 from finetune.types import UserError, abbreviated, did_you_mean
 
-UNBOUNDED = (
-    "mse",
-    "mlm_loss",
-    "perplexity",
-    "sbo_loss",
-    "inner_gold",
-    "inner_predicted",
-    "inner_found",
-)
-"""Metrics that may be above 1: all others are fractions or correlations."""
-CORRELATIONS = ("matthews", "pearson", "spearman", "pearson_all", "spearman_all")
-"""Metrics that may be below 0."""
 SPLITS = tuple(
     f"{split}{suffix}"
     for split in ("validation", "test")
@@ -132,12 +121,13 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
 def _check_range(where: str, metric: str, value: float, tolerance: float) -> None:
     if tolerance <= 0:
         raise UserError(f"{where}: tolerance must be above 0, not {tolerance:g}.")
-    lowest = -1 if metric in CORRELATIONS else 0
-    if metric not in UNBOUNDED and not lowest <= value <= 1:
+    facts = facts_of(metric)
+    if facts.highest == 1 and not facts.lowest <= value <= 1:
         raise UserError(
-            f"{where}: {metric} must be from {lowest} to 1, not {value:g}: write 0.9 for 90 %."
+            f"{where}: {metric} must be from {facts.lowest:g} to 1, not {value:g}: write 0.9 for "
+            "90 %."
         )
-    if metric not in UNBOUNDED and tolerance > 1:
+    if facts.highest == 1 and tolerance > 1:
         raise UserError(
             f"{where}: tolerance {tolerance:g} of {metric} must be at most 1: write 0.01 for 1 %."
         )

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from finetune.config.metric_facts import facts_of
 from finetune.evaluation.metrics import METRICS
 from finetune.types import Example, TokenExample
 
@@ -23,8 +24,6 @@ SELECTING_METRICS = (
     "mlm_accuracy",
 )
 """The metrics of tasks in which no single label is a prediction for every example."""
-CHANCE_LEVELS = {"pearson": 0.05, "spearman": 0.05, "spearman_all": 0.05, "matthews": 0.05}
-"""Largest correlation of a degenerate run; for other metrics it is 0."""
 
 
 class Baseline(NamedTuple):
@@ -98,14 +97,14 @@ def degenerate(
             yield f"{split}: {same}"
         elif (base := baselines.get(split)) and values[base.metric] <= base.share:
             yield f"{split}: {base.metric} {values[base.metric]:.4f}, not above {base}"
-        elif selecting and values[selecting] <= CHANCE_LEVELS.get(selecting, 0.0):
+        elif selecting and values[selecting] <= facts_of(selecting).chance:
             yield f"{split}: {selecting} {values[selecting]:.4f} is at chance level"
 
 
 def _is_known(metric: str | None) -> bool:
     """Return whether a metric is not one of the user's own, whose chance level is not known."""
     name = (metric or "").partition(":")[0]
-    return name in CHANCE_LEVELS or any(name in table for table in METRICS.values())
+    return any(name in table for table in METRICS.values())
 
 
 def _only_prediction(path: Path) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from finetune.config.expected_scores import CORRELATIONS, UNBOUNDED
+from finetune.config.metric_facts import facts_of
 from finetune.data.spans import inner_spans
 from finetune.data.tag_schemes import convert_tags
 from finetune.evaluation.answers import answer_counts, best_scores
@@ -503,10 +503,10 @@ _BUILT_IN = {
 
 def score_limits(metric: str) -> tuple[float, float]:
     """Return the least and the largest score of a metric; custom metrics have no limits."""
-    base = metric.split(":")[0]
-    if base in UNBOUNDED or base not in _BUILT_IN:
+    facts = facts_of(metric)
+    if facts.highest > 1 or metric.partition(":")[0] not in _BUILT_IN:
         return -math.inf, math.inf
-    return (-1.0 if base in CORRELATIONS else 0.0), 1.0
+    return facts.lowest, facts.highest
 
 
 def metrics_of_names(pairs: Pairs) -> dict[str, Metric]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finetune.config.metric_facts import facts_of
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.data import hub_dataset
 from finetune.data.json_files import read_object
@@ -30,32 +31,6 @@ if TYPE_CHECKING:
 
 PLACEHOLDER = "path/to/this/folder"
 """Name of the model in its card until it is uploaded."""
-_METRICS = {  # names of the hub
-    "accuracy": "accuracy",
-    "tag_accuracy": "accuracy",
-    "subset_accuracy": "accuracy",
-    "f1": "f1",
-    "macro_f1": "f1",
-    "micro_f1": "f1",
-    "weighted_f1": "f1",
-    "span_f1_conll": "f1",
-    "span_f1_strict": "f1",
-    "span_f1_outermost": "f1",
-    "span_f1_inner": "f1",
-    "span_precision_conll": "precision",
-    "span_precision_strict": "precision",
-    "span_recall_conll": "recall",
-    "span_recall_strict": "recall",
-    "matthews": "matthews_correlation",
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-    "mse": "mse",
-    "pearson_all": "pearsonr",
-    "spearman_all": "spearmanr",
-    "ranking_accuracy": "accuracy",
-    "mlm_accuracy": "accuracy",
-    "perplexity": "perplexity",
-}
 
 
 def write_card(system: System) -> None:
@@ -116,13 +91,13 @@ def metadata(run: Run, native: bool) -> str:
             dataset_name=_data_name(run),
             dataset_config=data.get("config"),
             dataset_split=split,
-            metric_type=_METRICS[name],
+            metric_type=hub_name,
             metric_name=name,
             metric_value=round(value, 6),
         )
         for split, values in run.metrics.items()
         for name, value in values.items()
-        if name in _METRICS and math.isfinite(value)
+        if (hub_name := facts_of(name).hub) and ":" not in name and math.isfinite(value)
     ]
     metrics = dict.fromkeys(result.metric_type for result in results)
     made = ModelCardData(

@@ -11,13 +11,12 @@ import pytest
 
 from finetune.config.description import PROBLEMS
 from finetune.config.expected_scores import (
-    CORRELATIONS,
     SPLITS,
-    UNBOUNDED,
     Expected,
     metrics_of,
     read_expected,
 )
+from finetune.config.metric_facts import FACTS
 from finetune.evaluation.calibration import calibration_scores
 from finetune.evaluation.metrics import span_scores, tagging_scores, text_scores
 from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts, seed_verdicts, summarize
@@ -53,7 +52,7 @@ def test_the_names_are_those_of_the_metrics():
     spans = {name.partition(":")[0] for name in span_scores(nested, nested)}
     assert {*metrics_of("ner")} == {*spans, "span_f1_uncalibrated"}
     known = {*itertools.chain(*map(metrics_of, TASKS))}
-    assert {*UNBOUNDED, *CORRELATIONS} <= known and len(SPLITS) == 6
+    assert {*FACTS} <= known and len(SPLITS) == 6
 
 
 def test_a_good_entry():

@@ -1,0 +1,53 @@
+"""Facts of metrics by name: their limits, the score of chance, and their name on the hub.
+
+A metric from 0 to 1 whose score by chance is 0 and that the hub does not have needs no row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MetricFacts:
+    """Facts of a metric that follow from its name."""
+
+    lowest: float = 0.0
+    """The least possible score."""
+    highest: float = 1.0
+    """The largest possible score; infinite for errors and counts."""
+    chance: float = 0.0
+    """The largest score of a degenerate run."""
+    hub: str | None = None
+    """The name of the metric on the Hugging Face hub; None if the hub does not have it."""
+
+
+_ACCURACY, _F1 = MetricFacts(hub="accuracy"), MetricFacts(hub="f1")
+_PRECISION, _RECALL = MetricFacts(hub="precision"), MetricFacts(hub="recall")
+_PEARSON = MetricFacts(-1.0, chance=0.05, hub="pearsonr")
+_SPEARMAN = MetricFacts(-1.0, chance=0.05, hub="spearmanr")
+_UNBOUNDED = MetricFacts(highest=math.inf)
+
+FACTS: Mapping[str, MetricFacts] = {
+    **dict.fromkeys(("accuracy", "tag_accuracy", "subset_accuracy"), _ACCURACY),
+    **dict.fromkeys(("ranking_accuracy", "mlm_accuracy"), _ACCURACY),
+    **dict.fromkeys(("f1", "macro_f1", "micro_f1", "weighted_f1"), _F1),
+    **dict.fromkeys(("span_f1_conll", "span_f1_strict", "span_f1_outermost", "span_f1_inner"), _F1),
+    **dict.fromkeys(("span_precision_conll", "span_precision_strict"), _PRECISION),
+    **dict.fromkeys(("span_recall_conll", "span_recall_strict"), _RECALL),
+    "matthews": MetricFacts(-1.0, chance=0.05, hub="matthews_correlation"),
+    **dict.fromkeys(("pearson", "pearson_all"), _PEARSON),
+    **dict.fromkeys(("spearman", "spearman_all"), _SPEARMAN),
+    "mse": MetricFacts(highest=math.inf, hub="mse"),
+    "perplexity": MetricFacts(highest=math.inf, hub="perplexity"),
+    **dict.fromkeys(("mlm_loss", "sbo_loss"), _UNBOUNDED),
+    **dict.fromkeys(("inner_gold", "inner_predicted", "inner_found"), _UNBOUNDED),
+}
+"""The facts of the metrics that need a row."""
+
+
+def facts_of(metric: str) -> MetricFacts:
+    """Return the facts of a metric; ``f1:NAME`` has the facts of ``f1``."""
+    return FACTS.get(metric.partition(":")[0], MetricFacts())
