@@ -14,7 +14,7 @@ from tests.tiny import save_tiny_checkpoint
 from tests.training.stopping import interrupt_in_step
 
 NUMBER, PLANTED = 160, 12
-EPOCHS = {"classify": 6, "tag": 12, "ner": 12}
+EPOCHS = {"classify": 4, "tag": 12, "ner": 12}
 NAMES, OTHERS = ("paris", "peter", "maria"), ("the", "train", "was", "late", "and", "nobody")
 
 

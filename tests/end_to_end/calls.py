@@ -25,6 +25,9 @@ from tests.tiny import save_tiny_checkpoint
 WITHIN = {"<module>", "<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>"}
 """Code that belongs to the function around it, or to an import."""
 
+HELPING = {"config", "data", "evaluation", "reporting", "runtime"}
+"""Rooms beside the path from the command to the training step and back."""
+
 
 def room(file: str) -> str:
     return file.split("/")[0].removesuffix(".py")
@@ -84,7 +87,9 @@ def follow(*command: Any) -> None:
     assert outcome.code == 0, outcome.err
     climbs = calls.climbs()
     number = sum(map(len, calls.files.values()))
+    path = sum(len(files) for name, files in calls.files.items() if name not in HELPING)
     print(f"\nfinetune {command[0]}: {number} files, {len(climbs)} climbs")
+    print(f"{path} files without {', '.join(sorted(HELPING))}")
     for name in reversed(ROOMS):
         if files := calls.files.get(name):
             inside = (file.removeprefix(f"{name}/") for file in sorted(files))
