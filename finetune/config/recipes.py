@@ -339,6 +339,10 @@ def _with_own_data(path: Path, values: dict[str, Any]) -> dict[str, Any]:
         own = path.parent / file
         return str(own.resolve()) if file and own.exists() else file
 
+    if values.get("test_sets"):
+        named = (item.partition("=") for item in values["test_sets"])
+        own = tuple(name + mark + absolute(file) for name, mark, file in named)
+        values = {**values, "test_sets": own}
     data = values.get("data")
     if not data:
         return values

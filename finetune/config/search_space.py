@@ -18,6 +18,7 @@ NOT_SEARCHED = RESULT_FREE | {
     "validation",
     "validation_share",
     "test_share",
+    "test_sets",
     "limit_eval",
     "predict_unlabeled",
     "metric",

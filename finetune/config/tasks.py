@@ -127,6 +127,9 @@ class DataSettings:
     test_share: float | None = None
     """Fraction of train to hold out as a test split, in the same way, if the data have none; unset
     is 0."""
+    test_sets: Annotated[tuple[str, ...], Help("NAME=DATA …")] = ()
+    """Further test sets, each scored as the split test_NAME: `de=xnli:de fr=french.jsonl`. Of data
+    with several splits it is the test split."""
     limit: Annotated[int | None, COMMON] = None
     """Train on the first N training examples."""
     limit_eval: int | None = None
@@ -298,6 +301,7 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
                 if value is not None and not legal(value):
                     raise UserError(f"{flag(name)} must be {wanted}, not {value!r}.")
         column_map(self.columns)
+        named_test_sets(self.test_sets)
         text_encoding(self.encoding)
         self._check_combinations()
 
@@ -875,6 +879,23 @@ def column_map(columns: Sequence[str]) -> dict[str, str]:
                 f"--columns must be role=column, for instance text=sentence, not {item!r}."
             )
     return dict(item.split("=", 1) for item in columns)
+
+
+def named_test_sets(test_sets: Sequence[str]) -> dict[str, str]:
+    """Return ``NAME=DATA`` items as a mapping from the split ``test_NAME`` to its data."""
+    found: dict[str, str] = {}
+    for item in test_sets:
+        name, _, data = item.partition("=")
+        split = f"test_{name}"
+        if not re.fullmatch(r"\w[\w-]*", name) or not data:
+            raise UserError(
+                f"--test-sets must be NAME=DATA, with letters, digits, - and _ in the name, for "
+                f"instance de=xnli:de, not {item!r}."
+            )
+        if split in found:
+            raise UserError(f"--test-sets names {name!r} twice: choose another name.")
+        found[split] = data
+    return found
 
 
 def max_context_subwords(context: str, max_length: int) -> int:

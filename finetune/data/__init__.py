@@ -14,6 +14,7 @@ from finetune.data.splitting import (
     leaked,
     unmeasured_labels,
     with_held_out_splits,
+    with_test_sets,
 )
 from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_gold, read_token_file, read_tokens, split_at_gold
@@ -42,4 +43,5 @@ __all__ = [
     "split_at_gold",
     "unmeasured_labels",
     "with_held_out_splits",
+    "with_test_sets",
 ]

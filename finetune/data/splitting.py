@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -135,6 +135,31 @@ def _held_out(
     if not held:
         hold(min(range(len(groups)), key=lambda group: (not can_hold(group), len(groups[group]))))
     return [groups[group] for group in held]
+
+
+def with_test_sets(dataset: Dataset, test_sets: Mapping[str, Dataset]) -> Dataset:
+    """Return a data set with further test splits, by the name of the split.
+
+    Each is the ``test`` split of other data, or their only split. Raises DataError if these have
+    several splits without a test split, or if the data set has a split of that name.
+    """
+    if not test_sets:
+        return dataset
+    splits, notes = dict(dataset.splits), list(dataset.notes)
+    for split, other in test_sets.items():
+        name = split.removeprefix("test_")
+        if split in splits:
+            raise DataError(f"--test-sets {name}: {dataset.name} has a split {split} already.")
+        found = "test" if len(other.splits) > 1 else next(iter(other.splits))
+        if found not in other.splits:
+            raise DataError(
+                f"--test-sets {name}: {other.name} has no test split, only "
+                f"{abbreviated(other.splits)}: name the file of the test set."
+            )
+        splits[split] = other.splits[found]
+        notes.append(f"{split}: {quantity(len(splits[split]), 'example')} of {other.name}")
+        notes += [f"{split}: {note}" for note in other.notes]
+    return replace(dataset.with_splits(splits), notes=notes)
 
 
 def assign_folds(

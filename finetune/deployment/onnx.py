@@ -48,6 +48,7 @@ from finetune.runtime.files import replace_folder
 from finetune.tasks import model_folder, save_task, saved_task, task_definition
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import Export
+from finetune.tasks.definition import read_data
 from finetune.types import Encoding, UserError, abbreviated, install_command, quantity
 
 OPSET = 17
@@ -305,7 +306,7 @@ def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
         )
     definition = task_definition(task.name)
     source_data = config.data if data is None else data
-    found = definition.prepare(config, definition.read(config, source_data))
+    found = definition.prepare(config, read_data(definition, config, source_data))
     saved = source.parent / "config.json"  # of the run; absent if the folder is a model alone
     if data is None and saved.is_file():
         if read_object(saved).get("fingerprint", found.fingerprint) != found.fingerprint:

@@ -205,7 +205,7 @@ def read_run(folder: Path) -> FinishedRun:
     return FinishedRun(
         folder,
         run.config,
-        seeds.get("metrics") or run.metrics,
+        seeds["metrics"] if seeds else run.metrics,
         seeds,
         recipe if named else None,
         run.environment.get("degenerate") or (),

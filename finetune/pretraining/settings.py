@@ -123,6 +123,8 @@ class PretrainConfig(TrainConfig):
             raise UserError(
                 f"--nsp divides texts of one document: leave --packing {self.packing} out."
             )
+        if self.test_sets:
+            raise UserError("--test-sets does not apply to running text: leave it out.")
         if self.overlap is not None:
             raise UserError("--overlap does not apply to running text: leave it out.")
         if self.sparse_embeddings == "on":

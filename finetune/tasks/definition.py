@@ -7,8 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finetune.config.tasks import LabelConfig, TrainConfig
-from finetune.data import Dataset, check_data, unmeasured_labels, with_held_out_splits
+from finetune.config.tasks import LabelConfig, TrainConfig, named_test_sets
+from finetune.data import (
+    Dataset,
+    check_data,
+    unmeasured_labels,
+    with_held_out_splits,
+    with_test_sets,
+)
 from finetune.data.json_files import read_object
 from finetune.data.label_names import renamed
 from finetune.data.sources import is_test
@@ -52,12 +58,22 @@ class TaskDefinition:
     """In place of ``load_defined``, for a task whose examples need the tokenizer."""
 
 
+def read_data(definition: TaskDefinition, config: TrainConfig, source: Any = None) -> Dataset:
+    """Read the data of a run with its further test sets; ``source`` replaces ``config.data``."""
+    data = definition.read(config, config.data if source is None else source)
+    others = {
+        split: definition.read(config, each)
+        for split, each in named_test_sets(config.test_sets).items()
+    }
+    return with_test_sets(data, others)
+
+
 def load_defined(
     definition: TaskDefinition, config: TrainConfig, data: Any = None
 ) -> tuple[Task, Dataset]:
     """Read and prepare the data, derive the labels, load the tokenizer (``load_task``)."""
     if not isinstance(data, Dataset):
-        data = definition.read(config, config.data if data is None else data)
+        data = read_data(definition, config, data)
     if isinstance(config, LabelConfig) and (config.labels_case == "fold" or config.label_map):
         fold = config.labels_case == "fold"
         data = renamed(data, fold=fold, map_file=config.label_map)

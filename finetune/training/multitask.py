@@ -54,6 +54,7 @@ FREE = (
     "validation",
     "validation_share",
     "test_share",
+    "test_sets",
     "limit",
     "limit_eval",
     "predict_unlabeled",

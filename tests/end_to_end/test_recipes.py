@@ -148,9 +148,10 @@ def test_recipe_trains(path: Path, place: Path, tmp_path: Path):
     }
     if "init_from" in recipe.settings:
         smoke["init_from"] = place / "begin"
-    outcome = run(
-        "run", path, *(f"{flag(name)}={value}" for name, value in smoke.items()), "--columns"
-    )
+    options = [f"{flag(name)}={value}" for name, value in smoke.items()]
+    test_sets = [item.partition("=")[0] for item in recipe.settings.get("test_sets", ())]
+    options += ["--test-sets", *(f"{name}={source}" for name in test_sets)]
+    outcome = run("run", path, *options, "--columns")
     assert outcome.code == 0, outcome.err
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     for entry in recipe.expected:
