@@ -45,7 +45,7 @@ MEMBER_KEYS: Mapping[str, Any] = {
     "note": str,
 }
 """The keys of a member with their types."""
-SUBMISSION_KEYS: Mapping[str, Any] = {"format": Literal["glue"]}
+SUBMISSION_KEYS: Mapping[str, Any] = {"format": Literal["glue", "squad"]}
 FILE_KEYS: Mapping[str, Any] = {"member": str, "split": str, "data": str | None}
 AVERAGES = {
     "members": "mean over the data sets; a data set with several scores counts with their mean",

@@ -4,10 +4,15 @@ The rules of the GLUE server (gluebenchmark.com/faq; file names, labels and form
 of its authors, nyu-mll/jiant, ``evaluate.py``): one TSV file for each test set with the header
 ``index`` and ``prediction``, a row for each example in the order of the data, counted from 0.
 Numbers have three decimals and are from 0 to 5.
+
+For SQuAD, a JSON object with the answer to each question by its id, empty for no answer, as the
+official scripts read it (rajpurkar.github.io/SQuAD-explorer); for models that know no answer a
+second one with its probability (``--na-prob-file`` of evaluate-v2.0.py).
 """
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import zipfile
@@ -21,7 +26,15 @@ from finetune.evaluation.runs import RunFolder
 from finetune.runtime.files import replace_file
 from finetune.suites.definition import SubmissionFile
 from finetune.suites.results import SavedSuite
-from finetune.types import Prediction, TextPrediction, UserError, abbreviated, quantity
+from finetune.types import (
+    AnswerPrediction,
+    Example,
+    Prediction,
+    TextPrediction,
+    UserError,
+    abbreviated,
+    quantity,
+)
 
 _NLI = {name: name for name in ("entailment", "neutral", "contradiction")}
 _ENTAILED = {name: name for name in ("entailment", "not_entailment")}
@@ -116,7 +129,6 @@ def submission(
     Raises:
         UserError: A run or an example is missing, or a label is not one of the server's.
     """
-    folder = suite.folder
     if suite.submission is None:
         raise UserError(f"{suite.name} has no `submission`: its predictions go to no server.")
     chosen: dict[str, ChosenRun] = {}
@@ -128,26 +140,35 @@ def submission(
                 chosen[name] = choose_run(suite, name, seed)
         except UserError as error:
             problems[name] = str(error)
-    if missing := [name for name in GLUE if name not in [file.name for file in suite.files]]:
-        raise UserError(f"{folder}: the submission lacks {abbreviated(missing)}.")
-    if unknown := [file.name for file in suite.files if file.name not in GLUE]:
-        raise UserError(f"{folder}: the server knows no file {abbreviated(unknown)}.")
+    if suite.submission == "glue":
+        _check_glue_files(suite)
     if problems:
         raise UserError(
             f"{'; '.join(problems.values())}. The server takes all files or none: run the suite "
             "again with the same command, which trains what is missing."
         )
-    texts = {}
+    texts: dict[str, str] = {}
     for file in suite.files:
         run = chosen[file.member]
-        predictions = predict_split(run.folder, file)
-        texts[file.name] = glue_text(file.name, predictions)
+        examples, predictions = predict_split(run.folder, file)
+        if suite.submission == "glue":
+            texts[file.name] = glue_text(file.name, predictions)
+        else:
+            texts |= squad_texts(file.name, examples, predictions)
         say(f"{file.name}: {quantity(len(predictions), 'row')}, {file.member} {run.reason}")
     return texts
 
 
-def predict_split(folder: Path, file: SubmissionFile) -> list[Prediction]:
-    """Predict the examples of a split with a run, in their order."""
+def _check_glue_files(suite: SavedSuite) -> None:
+    names = [file.name for file in suite.files]
+    if missing := [name for name in GLUE if name not in names]:
+        raise UserError(f"{suite.folder}: the submission lacks {abbreviated(missing)}.")
+    if unknown := [name for name in names if name not in GLUE]:
+        raise UserError(f"{suite.folder}: the server knows no file {abbreviated(unknown)}.")
+
+
+def predict_split(folder: Path, file: SubmissionFile) -> tuple[Sequence[Example], list[Prediction]]:
+    """Return the examples of a split and the predictions of a run for them, in order."""
     from finetune.inference.predictor import Predictor
     from finetune.tasks import task_definition
 
@@ -160,7 +181,8 @@ def predict_split(folder: Path, file: SubmissionFile) -> list[Prediction]:
         raise UserError(
             f"{file.name}: {source} has no split {file.split}, only {abbreviated(data.splits)}."
         )
-    return model.predict(data.splits[file.split])
+    examples = data.splits[file.split]
+    return examples, model.predict(examples)
 
 
 def glue_text(name: str, predictions: Sequence[Prediction]) -> str:
@@ -189,6 +211,32 @@ def _glue_rows(name: str, expected: GlueFile, predictions: Sequence[Any]) -> Ite
             wanted = f"one of {', '.join(expected.labels)}" if expected.labels else "a number"
             found = "no prediction: its text is blank" if label is None else f"the label {label!r}"
             raise UserError(f"{name}: row {index} has {found}, and the server expects {wanted}.")
+
+
+def squad_texts(
+    name: str, examples: Sequence[Example], predictions: Sequence[Prediction]
+) -> dict[str, str]:
+    """Return the files for the official script of SQuAD by name.
+
+    Raises UserError for a question without an id, or with the id of another one.
+    """
+    answers: dict[str, str] = {}
+    without: dict[str, float] = {}
+    for example, prediction in zip(examples, predictions, strict=True):
+        if example.key is None or str(example.key) in answers:
+            problem = "has no id" if example.key is None else f"has the id {example.key!r} again"
+            raise UserError(f"{name}: {example.where}: the question {problem}.")
+        if not isinstance(prediction, AnswerPrediction):
+            raise UserError(f"{name}: the model answers no questions.")
+        found = prediction.answer
+        answers[str(example.key)] = "" if found is None else found.text
+        if prediction.no_answer_score is not None:
+            without[str(example.key)] = prediction.no_answer_score
+    path = Path(name)
+    texts = {name: json.dumps(answers, ensure_ascii=False) + "\n"}
+    if without:
+        texts[f"{path.stem}-na-prob{path.suffix}"] = json.dumps(without) + "\n"
+    return texts
 
 
 def write_archive(path: Path, texts: Mapping[str, str]) -> None:

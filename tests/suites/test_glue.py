@@ -10,10 +10,17 @@ from pathlib import Path
 import datasets
 import pytest
 
+from finetune.config.recipes import packaged_folder
 from finetune.data.nli_labels import NLI_LABELS
 from finetune.suites import submission
-from finetune.suites.submission import GLUE, GlueFile, glue_text
-from finetune.types import TextPrediction, UserError
+from finetune.suites.submission import GLUE, GlueFile, glue_text, squad_texts
+from finetune.types import (
+    AnswerPrediction,
+    FoundAnswer,
+    TextExample,
+    TextPrediction,
+    UserError,
+)
 from tests.command import Outcome, run
 from tests.hub.server import Hub
 from tests.hub.test_datasets import publish
@@ -68,6 +75,9 @@ def copy_of_glue(hub: Hub) -> None:
             splits[f"test{part}"] = rows(name, ROWS.get(file, 8), blind=True)
         configs[name] = splits
     publish(hub, "nyu-mll/glue", configs, features_of=features)
+
+
+VALIDATION = packaged_folder("examples") / "data" / "qa" / "validation.jsonl"
 
 
 class File:
@@ -189,6 +199,41 @@ def test_the_words_and_numbers_of_the_server():
 def test_a_wrong_row_is_refused(labels: list, message: str):
     with pytest.raises(UserError, match=f"WNLI.tsv: {message}"):
         glue_text("WNLI.tsv", predictions(labels))
+
+
+def test_answers_by_the_ids_of_questions(tmp_path: Path):
+    def example(key: str | None) -> TextExample:
+        return TextExample(0, "who?", "Ana did.", None, key=key, where="q.json:3")
+
+    found = AnswerPrediction(0, FoundAnswer(0, 3, "Ana", 0.9), 0.9, 0.1)
+    none = AnswerPrediction(1, None, 0.7, 0.7)
+    texts = squad_texts("v2.json", [example("a"), example("b")], [found, none])
+    assert json.loads(texts["v2.json"]) == {"a": "Ana", "b": ""}
+    assert json.loads(texts["v2-na-prob.json"]) == {"a": 0.1, "b": 0.7}
+    always = AnswerPrediction(0, found.answer, 0.9)
+    assert list(squad_texts("v1.json", [example("a")], [always])) == ["v1.json"]
+    with pytest.raises(UserError, match=r"v1.json: q.json:3: the question has the id 'a' again"):
+        squad_texts("v1.json", [example("a"), example("a")], [always, always])
+    with pytest.raises(UserError, match="the question has no id"):
+        squad_texts("v1.json", [example(None)], [always])
+
+
+def test_questions_of_a_suite_are_answered(tmp_path: Path):
+    save_tiny_checkpoint(tmp_path / "model", "bert", max_position_embeddings=256)
+    recipe = f"task: qa\nmodel: {tmp_path / 'model'}\ndata: examples/data/qa\nsteps: 2\n"
+    (tmp_path / "r.yaml").write_text(recipe + "limit: 20\nmax_length: 128\noverlap: 32\n")
+    (tmp_path / "own.yaml").write_text(
+        "title: Own\nmembers:\n  q: {recipe: r.yaml, scores: [validation f1]}\n"
+        "submission:\n  format: squad\n  files: {q.json: {member: q, split: validation}}\n"
+    )
+    assert run("run", tmp_path / "own.yaml", "--out", tmp_path / "out").code == 0
+    outcome = submit(tmp_path / "out", "--out", tmp_path / "q.zip")
+    assert outcome.code == 0, outcome.err
+    rows = [json.loads(line) for line in VALIDATION.read_text("utf-8").splitlines()]
+    with zipfile.ZipFile(tmp_path / "q.zip") as archive:
+        answers = json.loads(archive.read("q.json"))
+    assert list(answers) == [row["id"] for row in rows]
+    assert all(answers[row["id"]] in row["context"] for row in rows)
 
 
 def test_other_folders_are_refused(tmp_path: Path):
