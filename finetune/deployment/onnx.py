@@ -1,12 +1,12 @@
 """Export of a trained model as an ONNX graph with a program that predicts from it without torch.
 
-The graph of a text classifier or tagger takes the inputs of Optimum: padded ``input_ids``,
+The graph of a model of transformers takes the inputs of Optimum: padded ``input_ids``,
 ``attention_mask`` and, if model and tokenizer use segments, ``token_type_ids``, all int64 [N, L]
-with any N and L. It returns ``logits``, float32 [N, C], for tags [N, L, C]. The graph of a span
-scorer also takes the index of the first subword of each of the ``words`` [N, W] (and, for means of
-subwords, ``word_lengths`` [N, W]) and returns logits [N, W, K, C] of candidates of K widths, or
-[N, W, W, C] of first and last words. The logits must equal the logits of the head on texts of
-different lengths, alone and in batches.
+with any N and L. It returns ``logits``, float32 [N, C], for tags and answers [N, L, C]. The graph
+of a span scorer also takes the index of the first subword of each of the ``words`` [N, W] (and, for
+means of subwords, ``word_lengths`` [N, W]) and returns logits [N, W, K, C] of candidates of K
+widths, or [N, W, W, C] of first and last words. The logits must equal the logits of the head on
+texts of different lengths, alone and in batches.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from finetune.deployment.onnx_model import GRAPH, SETTINGS, OnnxModel, folded
 from finetune.inference.loop import full_precision
 from finetune.models.attention import packed_attention
 from finetune.models.heads.crf_tagger import CrfTagger
+from finetune.models.heads.question_answering import QuestionAnswerer
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.loading import model_license
 from finetune.preprocessing.batching import pack
@@ -199,7 +200,9 @@ def _settings(task: Any, head: Any, export: Export) -> str:
     """Return ``predictor.json``: everything beside graph and tokenizer that a prediction needs."""
     record, config = task.record, task.record.config
     columns = column_map(config.columns)
-    named = {role: columns[role].lower() for role in ("text", "pair") if role in columns}
+    roles = ("question", "context") if isinstance(head, QuestionAnswerer) else ("text", "pair")
+    pairs = [roles, *PAIR_COLUMNS] if isinstance(head, QuestionAnswerer) else PAIR_COLUMNS
+    named = {role: columns[role].lower() for role in roles if role in columns}
     transitions = None
     if isinstance(head, CrfTagger):
         scores = head.crf(torch.zeros(0, len(record.labels)))
@@ -217,7 +220,7 @@ def _settings(task: Any, head: Any, export: Export) -> str:
         "transitions": transitions,
         "columns": {
             "pair": not task.description.words and record.pairs is not False,
-            "pairs": [list(named.values()), *PAIR_COLUMNS] if len(named) == 2 else PAIR_COLUMNS,
+            "pairs": [list(named.values()), *pairs] if len(named) == 2 else pairs,
             "texts": [named["text"], *TEXT_COLUMNS] if "text" in named else TEXT_COLUMNS,
         },
         "by_width": isinstance(head, SpanClassifier) and head.config.representation != "biaffine",
@@ -336,7 +339,9 @@ def _require_known_labels(task: Task, examples: list[Any]) -> None:
     legal = {"O", *task.record.labels}
     kinds = {name.rpartition("-")[2] for name in legal}  # of tags in any scheme
     unknown = {label for label in found if label not in legal and label.split("-")[-1] not in kinds}
-    if task.record.kind == "number":
+    if task.record.kind == "answers":
+        wrong = False  # answers are no labels
+    elif task.record.kind == "number":
         wrong = any(not isinstance(example.label, float | None) for example in examples)
     else:
         wrong = bool(unknown) if not task.description.words else not found - unknown - {"O"}
@@ -402,7 +407,8 @@ def _export(task: Task, head: Any, fresh: Path, output: Path) -> Exported:
     else:
         model = head.tagger.model if isinstance(head, CrfTagger) else head.model
         module = Logits(model, tuple(traced))
-        axes = ("batch", "sequence") if task.description.words else ("batch",)
+        of_tokens = task.description.words or isinstance(head, QuestionAnswerer)
+        axes = ("batch", "sequence") if of_tokens else ("batch",)
     with packed_attention(head.encoder.model.config, "eager"):  # others guard against empty rows
         trace(module, kind, traced, fresh / GRAPH, axes)
     with export_errors(kind):
@@ -423,7 +429,10 @@ def _batches(task: Task) -> list[list[Encoding]]:
     """Make batches to compare on: one sequence, another, the longest, two, and all together."""
     record, words = task.record, task.description.words
     length = min(record.max_length, LONGEST_CHECK)
-    settings: dict[str, Any] = {"overlap": None, **({} if words else {"long_text": "truncate"})}
+    settings: dict[str, Any] = {"overlap": None}
+    export = task.capability(Export)
+    if export is not None and export.long_text is not None:
+        settings["long_text"] = "truncate"
     checked = replace(record, max_length=length, config=replace(record.config, **settings))
     longest = " ".join(TEXTS) + " " + " ".join(TEXTS[:2] * (length // 16))
     inputs: list[Input] = [*zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True), (TEXTS[1], longest)]
@@ -472,7 +481,10 @@ class Logits(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Return logits [N, C] or [N, L, C]."""
-        logits: Tensor = self.model(**dict(zip(self.names, inputs, strict=True))).logits
+        output: Any = self.model(**dict(zip(self.names, inputs, strict=True)))
+        if "start_logits" in output:
+            return torch.stack([output.start_logits, output.end_logits], -1)
+        logits: Tensor = output.logits
         return logits
 
 

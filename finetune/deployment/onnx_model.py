@@ -19,10 +19,12 @@ import numpy as np
 
 from finetune.deployment.input_files import Row, read_rows
 from finetune.preprocessing.inputs import Input, as_example
+from finetune.preprocessing.questions import context_tokens, encode_questions
 from finetune.preprocessing.span_candidates import candidates
 from finetune.preprocessing.subwords import Subwords
 from finetune.preprocessing.texts import encode_texts
 from finetune.preprocessing.windows import encode_words
+from finetune.tasks.answer_decoding import AnswerDecoder
 from finetune.tasks.decoding import SpanDecoder, TagDecoder, TextDecoder
 from finetune.types import Encoding, Example, Partial, Prediction, UserError
 
@@ -36,7 +38,7 @@ CHUNK = 4096
 """Number of inputs to read at a time."""
 TOKENS = 512
 """Tokens of a batch, padding included: larger batches leave the cache of a CPU."""
-DECODERS = (TextDecoder, TagDecoder, SpanDecoder)
+DECODERS = (TextDecoder, TagDecoder, SpanDecoder, AnswerDecoder)
 
 
 class OnnxModel:
@@ -77,6 +79,7 @@ class OnnxModel:
             self.decoder: Any = _decoder(fields)
             self.spans = isinstance(self.decoder, SpanDecoder)
             self.tags = isinstance(self.decoder, TagDecoder)
+            self.answers = isinstance(self.decoder, AnswerDecoder)
             given = self.settings["transitions"]
             self.transitions = None if given is None else tuple(map(_unfolded, given))
         options = onnxruntime.SessionOptions()
@@ -128,7 +131,7 @@ class OnnxModel:
 
     def predict_examples(self, examples: Sequence[Any]) -> list[Prediction]:
         """Predict examples, in their order. Ids differ; a blank text has the label None."""
-        if self.reads_words:
+        if self.reads_words or self.answers:
             return self._predicted(examples)
         blank = {e.id: p for e in examples if (p := self.decoder.of_blank(e)) is not None}
         filled = [example for example in examples if example.id not in blank]
@@ -146,13 +149,25 @@ class OnnxModel:
             for (row, window), value in zip(group, values, strict=True):
                 found[row].append(Partial(row, window.part, value))
         pairs = zip(examples, found, strict=True)
-        return [self.decoder.finish(example, partials) for example, partials in pairs]
+        return [self._finished(example, partials) for example, partials in pairs]
+
+    def _finished(self, example: Any, partials: Sequence[Partial]) -> Prediction:
+        """Return the prediction for an example from the values of its sequences."""
+        prediction: Prediction
+        if self.answers:
+            (tokens,) = context_tokens(self.tokenizer, [example.pair or ""])
+            prediction = self.decoder.finish(example, partials, tokens)
+        else:
+            prediction = self.decoder.finish(example, partials)
+        return prediction
 
     def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
         """Return the sequences of each example: one, or several windows."""
         length, overlap = self.settings["max_length"], self.settings["overlap"]
         if self.reads_words:
             return encode_words(examples, self.tokenizer, length, overlap, core_only=self.tags)[0]
+        if self.answers:
+            return encode_questions(examples, self.tokenizer, length, overlap)[0]
         return encode_texts(examples, self.tokenizer, length, self.settings["long_text"], overlap)[
             0
         ]
@@ -179,9 +194,9 @@ class OnnxModel:
         return found
 
     def logits(self, sequences: Sequence[Encoding]) -> np.ndarray:
-        """Return the logits of a batch: [N, C]; of words or their subwords or of spans [..., C]."""
+        """Return the logits of a batch: [N, C]; of words, subwords, tokens or spans [..., C]."""
         (logits,) = self.session.run([LOGITS], self.feed(sequences))
-        if not self.reads_words:
+        if not (self.reads_words or self.answers):
             found: np.ndarray = logits
             return found
         return np.concatenate(
@@ -191,6 +206,8 @@ class OnnxModel:
     def _rows(self, sequence: Encoding) -> Any:
         """Return the index of the logits of a sequence that count: of words, or of candidates."""
         starts = sequence.word_starts
+        if self.answers:
+            return np.arange(len(sequence.input_ids))
         if self.spans:
             spans = candidates(sequence.num_words, self.decoder.max_width)
             first, end = spans[:, 0], spans[:, 1]
@@ -204,6 +221,8 @@ class OnnxModel:
         num_words = [sequence.num_words for sequence in sequences]
         if self.spans:
             return list(self.decoder.windows(logits, num_words))
+        if self.answers:
+            return list(self.decoder.windows(logits, _answer_rows(sequences)))
         if self.tags:
             lengths = np.concatenate([np.diff(sequence.word_starts) for sequence in sequences])
             return list(self.decoder.windows(logits, num_words, lengths, self.transitions))
@@ -243,7 +262,17 @@ class OnnxModel:
 load = OnnxModel
 
 
-def _decoder(fields: Mapping[str, Any]) -> TextDecoder | TagDecoder | SpanDecoder:
+def _answer_rows(sequences: Sequence[Encoding]) -> list[tuple[int, int, int]]:
+    """Return the rows of the first token and of the context of each sequence, end to end."""
+    rows, first = [], 0
+    for sequence in sequences:
+        begin, end = sequence.word_starts
+        rows.append((first, first + begin, first + end))
+        first += len(sequence.input_ids)
+    return rows
+
+
+def _decoder(fields: Mapping[str, Any]) -> Any:
     """Return the decoder that has these fields."""
     known = ((kind, {field.name for field in dataclasses.fields(kind)}) for kind in DECODERS)
     kind = next(kind for kind, names in known if fields.keys() <= names)

@@ -26,11 +26,18 @@ from transformers import (
 )
 
 import finetune
-from finetune.config.tasks import IN_MEMORY, ClassifyConfig, NerConfig, NliConfig, TagConfig
+from finetune.config.tasks import (
+    IN_MEMORY,
+    ClassifyConfig,
+    NerConfig,
+    NliConfig,
+    QAConfig,
+    TagConfig,
+)
 from finetune.data import Dataset
 from finetune.models.loading import quiet
 from finetune.tasks import load_task, model_folder, save_task, saved_task
-from finetune.types import Span, TextExample, TokenExample, UserError
+from finetune.types import Answer, Span, TextExample, TokenExample, UserError
 from tests import tiny
 from tests.command import Outcome, run
 from tests.covering import covering
@@ -66,6 +73,10 @@ def examples(task: str) -> list[Any]:
         labels = ("entailment", "neutral", "contradiction")
         rows = zip(FIRSTS, SECONDS, labels, strict=True)
         return [TextExample(i, *row) for i, row in enumerate(rows)]
+    if task == "qa":
+        answers = [(Answer(4, "train"),), (Answer(0, "nothing"),), ()]
+        rows = zip(SECONDS, [FIRSTS[0], SECONDS[1], FIRSTS[2]], answers, strict=True)
+        return [TextExample(i, q, c, answers=found) for i, (q, c, found) in enumerate(rows)]
     if task == "tag":
         tags = ("B-PER", "I-PER", "O", "B-LOC", "I-LOC", "O")
         return [TokenExample(0, WORDS, (Span(0, 2, "PER"), Span(3, 5, "LOC")), tags)]
@@ -73,7 +84,13 @@ def examples(task: str) -> list[Any]:
     return [TokenExample(0, WORDS, spans, document="a"), TokenExample(1, WORDS, (), document="a")]
 
 
-CONFIGS = {"classify": ClassifyConfig, "nli": NliConfig, "tag": TagConfig, "ner": NerConfig}
+CONFIGS = {
+    "classify": ClassifyConfig,
+    "nli": NliConfig,
+    "tag": TagConfig,
+    "ner": NerConfig,
+    "qa": QAConfig,
+}
 
 
 def saved(folder: Path, task: str, family: str = "bert", **settings: Any) -> Path:
@@ -271,13 +288,15 @@ def same(expected: Sequence[Any], found: Sequence[Any], tolerance: float) -> Non
     for one, other in zip(expected, found, strict=True):
         a, b = one.record(), other.record()
         assert a.keys() == b.keys()
-        for name in a.keys() - {"scores", "score", "spans", "id"}:
+        for one_best, other_best in zip(a.pop("best", []), b.pop("best", []), strict=True):
+            assert one_best == pytest.approx(other_best, abs=tolerance)
+        for name in a.keys() - {"scores", "score", "no_answer_score", "spans", "id"}:
             assert (
                 a[name] == pytest.approx(b[name], abs=tolerance)
                 if name == "label"
                 else (a[name] == b[name])
             )
-        for name in ("scores", "score"):
+        for name in ("scores", "score", "no_answer_score"):
             if name in a:
                 assert a[name] == pytest.approx(b[name], abs=tolerance)
         spans = [[{**span, "score": 0} for span in r.get("spans", [])] for r in (a, b)]
@@ -295,6 +314,7 @@ def case(task: str, family: str, *, slow: bool = False, **settings: Any) -> Any:
     [
         case("classify", "roberta", slow=True, long_text="window"),
         case("nli", "bert", long_text="window"),
+        case("qa", "roberta", overlap=4, n_best=2),
         case("tag", "roberta", slow=True, word_score="mean", label_subwords="all"),
         case("tag", "bert", crf=True),
         case("ner", "roberta", slow=True, representation="boundary"),
@@ -308,7 +328,7 @@ def test_predictions_are_those_of_predict(
     """Of texts of any length, one by one and in batches, words and characters of any kind."""
     place = saved(tmp_path, task, family, max_length=20, precision="fp32", **settings)
     export.export_onnx(place, tmp_path / "graph")
-    inputs: Sequence[Any] = {"classify": ONE_TEXT, "nli": PAIRS}.get(task, SENTENCES)
+    inputs: Sequence[Any] = {"classify": ONE_TEXT, "nli": PAIRS, "qa": PAIRS}.get(task, SENTENCES)
     model = OnnxModel(tmp_path / "graph", threads=1)
     found = model.predict(inputs)
     same(finetune.load(place).predict(inputs), found, 3e-5)  # of logits up to 150
