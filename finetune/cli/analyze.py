@@ -134,6 +134,7 @@ def _print_calibration(found: Analysis) -> None:
         "labels": "labels that may apply",
         "tags": "words",
         "relations": "relations",
+        "answers": "answers",
     }
     title = f"Calibration of {nouns.get(found.kind, 'spans')}: expected calibration error"
     columns = ("confidence", "predictions", "mean", "correct", "")

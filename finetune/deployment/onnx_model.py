@@ -19,7 +19,7 @@ import numpy as np
 
 from finetune.deployment.input_files import Row, read_rows
 from finetune.preprocessing.inputs import Input, as_example
-from finetune.preprocessing.questions import context_tokens, encode_questions
+from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.span_candidates import candidates
 from finetune.preprocessing.subwords import Subwords
 from finetune.preprocessing.texts import encode_texts
@@ -155,7 +155,7 @@ class OnnxModel:
         """Return the prediction for an example from the values of its sequences."""
         prediction: Prediction
         if self.answers:
-            (tokens,) = context_tokens(self.tokenizer, [example.pair or ""])
+            tokens = tokens_of(self.tokenizer, example.pair or "")
             prediction = self.decoder.finish(example, partials, tokens)
         else:
             prediction = self.decoder.finish(example, partials)

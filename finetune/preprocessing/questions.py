@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +17,18 @@ from finetune.data.word_splitting import UNSPACED
 from finetune.preprocessing.subwords import Subwords
 from finetune.types import Answer, Encoding, TextExample
 
-_ASCII_SPACES = np.array([code for code in range(128) if chr(code).isspace()], dtype=np.uint8)
+_SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
+_ASCII_SPACES = np.array([chr(code).isspace() for code in range(128)])
+
+
+CACHED = 1024
+"""Number of contexts whose tokens are kept while questions are decoded."""
 
 
 class ContextTokens(NamedTuple):
     """The n tokens of a context, and the characters ``starts`` to ``ends - 1`` of each: [n].
 
+    ``first_words`` and ``last_words`` are the numbers of the words of its characters [n].
     White space at the edges of a token does not belong to it; a token of white space is empty.
     Bytes of one character all have the character. Combining marks belong to the token before them,
     also where the tokenizer drops them.
@@ -30,6 +37,16 @@ class ContextTokens(NamedTuple):
     ids: list[int]
     starts: np.ndarray
     ends: np.ndarray
+    first_words: np.ndarray
+    last_words: np.ndarray
+
+    @classmethod
+    def of(cls, text: str, ids: list[int], offsets: Iterable[tuple[int, int]]) -> ContextTokens:
+        """Return the tokens of a text from the offsets of the tokenizer."""
+        starts, ends = _characters(text, offsets)
+        words = np.append(word_numbers(text), 0)
+        last = np.maximum.accumulate(words[np.maximum(ends - 1, 0)])
+        return cls(ids, starts, ends, words[starts], last)
 
     def of_answer(self, answer: Answer) -> tuple[int, int] | None:
         """Return the first and the last token of an answer; None if it has none."""
@@ -46,9 +63,20 @@ def context_tokens(tokenizer: Subwords, contexts: Sequence[str]) -> list[Context
     """Return the tokens of each context."""
     encoded = tokenizer.backend.encode_batch(list(contexts), add_special_tokens=False)
     return [
-        ContextTokens(encoding.ids, *_characters(context, encoding.offsets))
+        ContextTokens.of(context, encoding.ids, encoding.offsets)
         for context, encoding in zip(contexts, encoded, strict=True)
     ]
+
+
+@lru_cache(maxsize=CACHED)
+def tokens_of(tokenizer: Subwords, context: str) -> ContextTokens:
+    """Return the tokens of one context; of the last ``CACHED`` contexts they are kept.
+
+    Questions about one context have sequences of similar lengths, so that they are decoded one
+    soon after the other.
+    """
+    encoding = tokenizer.backend.encode(context, add_special_tokens=False)
+    return ContextTokens.of(context, encoding.ids, encoding.offsets)
 
 
 def encode_questions(
@@ -134,9 +162,9 @@ def _characters(text: str, offsets: Iterable[tuple[int, int]]) -> tuple[np.ndarr
 def is_space(text: str) -> np.ndarray:
     """Return whether each character of a text is white space: [len(text)]."""
     if text.isascii():
-        codes = np.frombuffer(text.encode("ascii"), dtype=np.uint8)
-        return np.isin(codes, _ASCII_SPACES)
-    return np.fromiter(map(str.isspace, text), dtype=bool, count=len(text))
+        return _ASCII_SPACES[np.frombuffer(text.encode("ascii"), dtype=np.uint8)]
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    return np.isin(codes, _SPACES)
 
 
 def word_numbers(text: str) -> np.ndarray:
@@ -150,7 +178,7 @@ def word_numbers(text: str) -> np.ndarray:
     spaces = is_space(text)
     begins = ~spaces
     begins[1:] &= spaces[:-1]
-    if not text.isascii():
+    if UNSPACED.search(text):
         unspaced = np.fromiter(map(_is_unspaced, text), dtype=bool, count=len(text))
         begins |= unspaced
         begins[1:] |= unspaced[:-1] & ~spaces[1:]

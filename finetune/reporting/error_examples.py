@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
+from finetune.data.dataset import UNANSWERABLE
 from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.errors import AROUND, ErrorCase, most_confident
 from finetune.evaluation.pairs import sets_of
@@ -29,7 +32,8 @@ class ErrorExample:
     """One example with its errors; ``views`` are the special lists that include it.
 
     A text has ``texts`` (both of a pair) and the fields after it. A sentence has ``sentences``,
-    "gold" and "predicted", each with its spans highlighted.
+    "gold" and "predicted", each with its spans highlighted. A question has both: its text, and its
+    context as sentences.
     """
 
     run: str
@@ -79,7 +83,9 @@ def error_examples(name: str, evaluated: Evaluated, most: int) -> tuple[list[Err
         example = run.examples[index]
         sides = [side for each in errors for side in (each.gold, each.predicted)]
         labels = [side["label"] if isinstance(side, Mapping) else side for side in sides]
-        if isinstance(example, TextExample):
+        if run.kind == "answers":
+            content = _answer_content(run, index, example, errors)
+        elif isinstance(example, TextExample):
             content = _text_content(run, index, example, errors)
         else:
             content = _sentence_content(example, spans[index] if spans else None, errors)
@@ -114,6 +120,60 @@ def _text_content(
         "confidence": errors[0].confidence if run.kind == "label" and gold != predicted else None,
         "deviation": abs(gold - predicted) if run.kind == "number" else None,
     }
+
+
+def _answer_content(
+    run: AlignedPredictions, index: int, example: TextExample, errors: Sequence[ErrorCase]
+) -> dict[str, Any]:
+    """Highlight the nearest gold answer and the predicted one in the context of a question."""
+    row, context = run.rows[index], example.pair or ""
+    best = [(str(each.get("text")), each.get("score")) for each in row.get("best") or ()]
+    if row.get("no_answer_score") is not None:
+        best.append((UNANSWERABLE, row["no_answer_score"]))
+    known = [each for each in best if isinstance(each[1], float)]
+    sides = [side for side in (errors[0].gold, errors[0].predicted) if side]
+    places = [(side["start"], side["end"]) for side in sides]
+    shown = {}
+    if all(isinstance(each, int) for place in places for each in place):
+        edges = {edge for place in places for edge in place}
+        words = [
+            offset
+            for match in re.finditer(r"\S+", context)
+            for offset in pairwise(sorted({*match.span(), *_inside(edges, match.span())}))
+        ]
+        sentence = TokenExample(
+            example.id,
+            tuple(context[start:end] for start, end in words),
+            text=context,
+            offsets=tuple(words),
+        )
+        gold, predicted = (
+            None if side is None else _in_words(words, side)._asdict()
+            for side in (errors[0].gold, errors[0].predicted)
+        )
+        wrong = replace(errors[0], gold=gold, predicted=predicted)
+        shown = _sentence_content(sentence, None, [wrong])
+    return {
+        "texts": [clip(example.text, MOST_CHARACTERS)],
+        "gold": list(dict.fromkeys(run.gold[index])),
+        "predicted": [run.predicted[index]] if run.predicted[index] else [],
+        "probabilities": sorted(known, key=lambda item: -item[1])[:4],
+        "confidence": errors[0].confidence,
+        **shown,
+    }
+
+
+def _inside(edges: Collection[int], span: tuple[int, int]) -> list[int]:
+    """Return the edges that divide a word."""
+    return [edge for edge in edges if span[0] < edge < span[1]]
+
+
+def _in_words(words: Sequence[tuple[int, int]], side: Mapping[str, Any]) -> Span:
+    """Return the words of an answer that is given in characters."""
+    inside = [
+        i for i, (start, end) in enumerate(words) if start < side["end"] and end > side["start"]
+    ]
+    return Span(min(inside, default=0), max(inside, default=-1) + 1, side["label"])
 
 
 def _sentence_content(

@@ -441,6 +441,7 @@ def _reliability(analysis: Analysis) -> Chart | None:
         "labels": "labels that may apply",
         "tags": "words",
         "relations": "predicted relations",
+        "answers": "answers",
     }
     caption = f"Accuracy by confidence ({units.get(analysis.kind, 'predicted spans')})"
     label = f"{caption}. Expected calibration error {error_of_bins(analysis.bins):.4f}."

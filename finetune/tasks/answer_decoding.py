@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from finetune.preprocessing.questions import ContextTokens, word_numbers
+from finetune.preprocessing.questions import ContextTokens
 from finetune.types import AnswerPrediction, FoundAnswer, Partial, TextExample
 
 NO_ANSWER = "no answer"
@@ -78,7 +78,7 @@ class AnswerDecoder:
         partials = sorted(partials, key=lambda partial: partial.part)
         scores = [partial.values.astype(np.float64) for partial in partials]
         starts = [partial.part for partial in partials]
-        found = candidates(context, tokens, starts, [own[1:] for own in scores], self.max_answer)
+        found = candidates(tokens, starts, [own[1:] for own in scores], self.max_answer)
         none = min(float(own[0].sum()) for own in scores)
         every = np.append(found.scores, none) if self.unanswerable else found.scores
         if not len(every):
@@ -108,7 +108,6 @@ class AnswerDecoder:
 
 
 def candidates(
-    context: str,
     tokens: ContextTokens,
     windows: Sequence[int],
     scores: Sequence[np.ndarray],
@@ -117,19 +116,15 @@ def candidates(
     """Return all answers of up to ``max_answer`` words, each with its score in its best window.
 
     Args:
-        context: The context.
-        tokens: Its n tokens.
+        tokens: The n tokens of the context.
         windows: The first token of each window, in order.
         scores: The start and end scores of the tokens of each window [m, 2]; m does not differ.
         max_answer: Largest number of words of an answer.
     """
     readable = tokens.starts < tokens.ends
-    words = np.append(word_numbers(context), 0)
-    first_words = words[tokens.starts]
-    last_words = words[np.maximum(tokens.ends - 1, 0)]
-    last_words = np.maximum.accumulate(last_words) if len(last_words) else last_words
     # the number of tokens from each first token to the last one that an answer may have
-    reach = np.searchsorted(last_words, first_words + max_answer) - np.arange(len(first_words))
+    reach = np.searchsorted(tokens.last_words, tokens.first_words + max_answer)
+    reach -= np.arange(len(reach))
     parts = []
     for number, (begin, own) in enumerate(zip(windows, scores, strict=True)):
         size = len(own)
@@ -149,8 +144,9 @@ def candidates(
             allowed &= middle > windows[number - 1] + begin + size - 1
         if number + 1 < len(windows):
             allowed &= middle <= begin + windows[number + 1] + size - 1
-        rows, lengths = np.nonzero(allowed)
-        parts.append((begin + rows, begin + rows + lengths, table[rows, lengths]))
+        chosen = np.flatnonzero(allowed)
+        rows = chosen // width
+        parts.append((begin + rows, begin + chosen - rows * (width - 1), table.ravel()[chosen]))
     if not parts:
         return Candidates(np.zeros(0, int), np.zeros(0, int), np.zeros(0))
     return Candidates(*(np.concatenate(column) for column in zip(*parts, strict=True)))

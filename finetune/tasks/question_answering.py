@@ -30,7 +30,7 @@ from finetune.models.heads.question_answering import (
     rows_of,
 )
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
-from finetune.preprocessing.questions import context_tokens, encode_questions
+from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.capabilities import (
@@ -190,7 +190,7 @@ class QuestionAnsweringTask(Task):
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> AnswerPrediction:
         """Return the best answers of all windows."""
-        (tokens,) = context_tokens(self.tokenizer, [example.pair or ""])
+        tokens = tokens_of(self.tokenizer, example.pair or "")
         return self._decoder.finish(example, partials, tokens)
 
     def _fit(

@@ -39,7 +39,7 @@ def made_context(chance: random.Random, length: int) -> tuple[str, ContextTokens
         starts.append(len(text))
         text += "x" * size
         ends.append(len(text))
-    return text, ContextTokens([0] * length, np.array(starts, int), np.array(ends, int))
+    return text, ContextTokens.of(text, [0] * length, zip(starts, ends, strict=True))
 
 
 def by_brute_force(
@@ -80,7 +80,7 @@ def test_answers_over_windows_equal_brute_force(seed: int) -> None:
                     own[token - begin, column] += 50
     most = chance.randint(1, 6)
     expected = by_brute_force(text, tokens, windows, scores, most)
-    found = candidates(text, tokens, windows, scores, most)
+    found = candidates(tokens, windows, scores, most)
     pairs = zip(found.first.tolist(), found.last.tolist(), strict=True)
     assert dict(zip(pairs, found.scores.tolist(), strict=True)) == expected
     reachable = {
