@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         train,
     )
     from finetune.config.tasks import (
+        ChoiceConfig,
         ClassifyConfig,
         NerConfig,
         NliConfig,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from finetune.inference.loop import predict
     from finetune.inference.predictor import Predictor, load
     from finetune.models.encoder import Encoder
+    from finetune.models.heads.choice import ChoiceScorer
     from finetune.models.heads.crf_tagger import CrfTagger
     from finetune.models.heads.masked_lm import MaskedLanguageModel
     from finetune.models.heads.question_answering import QuestionAnswerer
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
         Answer,
         AnswerPrediction,
         Batch,
+        ChoicePrediction,
         Encoding,
         LabelSet,
         MaskedPrediction,
@@ -76,7 +79,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": "DistilledRun FinishedSearch MergedRun TrainedRun distill merge search train",
-    "config.tasks": "ClassifyConfig NerConfig NliConfig QAConfig RelationsConfig TagConfig "
+    "config.tasks": "ChoiceConfig ClassifyConfig NerConfig NliConfig QAConfig RelationsConfig "
+    "TagConfig "
     "TrainConfig",
     "data": "Dataset read_text read_tokens",
     "evaluation.custom_metrics": "CustomMetric",
@@ -87,6 +91,7 @@ _HOMES = {
     "inference.loop": "predict",
     "inference.predictor": "Predictor load",
     "models.encoder": "Encoder",
+    "models.heads.choice": "ChoiceScorer",
     "models.heads.crf_tagger": "CrfTagger",
     "models.heads.masked_lm": "MaskedLanguageModel",
     "models.heads.question_answering": "QuestionAnswerer",
@@ -103,7 +108,8 @@ _HOMES = {
     "training.callbacks": "Callback EvaluationEvent SaveEvent StepEvent",
     "training.distillation": "Distillation",
     "training.trainer": "FitResult fit",
-    "types": "Answer AnswerPrediction Batch Encoding LabelSet MaskedPrediction Relation "
+    "types": "Answer AnswerPrediction Batch ChoicePrediction Encoding LabelSet "
+    "MaskedPrediction Relation "
     "RelationPrediction SentencePrediction Span SpanPrediction TextExample TextPrediction "
     "TokenExample TokenPrediction UserError",
 }
@@ -115,6 +121,9 @@ __all__ = [
     "AnswerPrediction",
     "Batch",
     "Callback",
+    "ChoiceConfig",
+    "ChoicePrediction",
+    "ChoiceScorer",
     "ClassifyConfig",
     "CrfTagger",
     "CustomMetric",

@@ -808,4 +808,5 @@ def describe(task: Task, data: Dataset) -> list[str]:
     counts = ", ".join(f"{split} {len(rows):,}" for split, rows in data.splits.items())
     labels = task.record.labels
     listed = f"labels ({len(labels)}): {abbreviated(labels, 20)}"
-    return [f"data: {task.record.config.data}: {counts}", *([listed] if labels else [])]
+    named = labels and not task.description.predicts
+    return [f"data: {task.record.config.data}: {counts}", *([listed] if named else [])]

@@ -61,6 +61,11 @@ TASKS = {
         "finetune.tasks.text_classification:NLI",
         "natural language inference, and other labels of text pairs",
     ),
+    "choice": TaskPaths(
+        "finetune.config.tasks:ChoiceConfig",
+        "finetune.tasks.choice:CHOICE",
+        "multiple choice: the right one of several choices",
+    ),
     "tag": TaskPaths(
         "finetune.config.tasks:TagConfig",
         "finetune.tasks.token_classification:TAG",

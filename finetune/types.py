@@ -91,7 +91,10 @@ class TextExample:
     is contrasted with (``finetune sentence``). ``targets`` are the characters (start, end) of the
     word in each text of a pair, if words are compared. ``document`` is the document of a block of
     lines (``finetune pretrain``). ``answers`` are the gold answers to the question ``text`` in the
-    context ``pair``: none if it cannot be answered there, None without gold.
+    context ``pair``: none if it cannot be answered there, None without gold. ``choices`` are the
+    choices of a question (``finetune choice``): ``text`` is then the context, which may be empty,
+    ``pair`` the question, and ``label`` the index of the right choice, since choices may have equal
+    texts.
     """
 
     id: int
@@ -104,6 +107,7 @@ class TextExample:
     targets: tuple[tuple[int, int], tuple[int, int]] | None = None
     document: int | None = None
     answers: tuple[Answer, ...] | None = None
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +342,35 @@ class TextPrediction:
 
 
 @dataclass(frozen=True, slots=True)
+class ChoicePrediction:
+    """The index of the most probable choice of a question, its text, and all probabilities.
+
+    The probabilities without the fitted temperature, ``uncalibrated``, are not part of the record.
+    """
+
+    id: int
+    choice: int
+    text: str
+    scores: tuple[float, ...]
+    uncalibrated: tuple[float, ...] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def score(self) -> float:
+        """The probability of the choice."""
+        return self.scores[self.choice]
+
+    def record(self) -> dict[str, Any]:
+        """Return the prediction as JSON values."""
+        return {
+            "id": self.id,
+            "choice": self.choice,
+            "choice_text": self.text,
+            "score": round(self.score, 6),
+            "scores": [round(score, 6) for score in self.scores],
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class TokenPrediction:
     """A tag and its probability for every word.
 
@@ -534,6 +567,7 @@ class MaskedPrediction:
 
 Prediction = (
     TextPrediction
+    | ChoicePrediction
     | TokenPrediction
     | SpanPrediction
     | RelationPrediction

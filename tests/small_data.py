@@ -188,3 +188,16 @@ def topics(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9)) -> Path:
         return {"text": " ".join(["so", *words, "it", "was"]), "labels": labels}
 
     return _splits(folder, row, sizes)
+
+
+def choices(folder: Path) -> Path:
+    """Questions of two or three choices: the right one repeats a word of the context."""
+    for split, size in (("train", 24), ("validation", 6), ("test", 6)):
+        rows = []
+        for number in range(size):
+            words = ["lovely", "dull", "warm", "cold", "bright"][number % 4 :]
+            texts = [f"it was {word}" for word in words[:3]]
+            row = {"id": f"q{number}", "context": f"the room was {words[number % 2]}"}
+            rows.append({**row, "question": "what?", "choices": texts, "label": number % 2})
+        write_jsonl(folder / f"{split}.jsonl", rows)
+    return folder

@@ -132,6 +132,7 @@ def _print_calibration(found: Analysis) -> None:
     nouns = {
         "label": "labels",
         "labels": "labels that may apply",
+        "choice": "choices",
         "tags": "words",
         "relations": "relations",
         "answers": "answers",
@@ -160,7 +161,7 @@ def _print_errors(found: Analysis, number: int) -> None:
     )
     if found.not_credible:
         show(found.not_credible)
-    if found.kind == "label" or (found.kind == "tags" and "tag" in found.tables):
+    if found.kind in ("label", "choice") or (found.kind == "tags" and "tag" in found.tables):
         return  # a category is a pair of labels: the list of confident errors suffices
     for name, cases in first_by_category(found.errors, number).items():
         title = "The largest errors" if name == "error" else f"{name} ({counts[name]:,})"

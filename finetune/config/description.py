@@ -43,6 +43,8 @@ class TaskDescription:
     """Whether all data of the task are pairs of texts; None if the data tell."""
     given_spans: bool = False
     """Whether the model reads spans that are given, and relates them."""
+    example_file: str = ""
+    """Name of a file of examples, for tasks whose examples are more than a text or a pair."""
     windows: bool = True
     """Whether several sequences of an example are windows of a long one."""
     reads_targets: bool = False
@@ -62,6 +64,10 @@ class TaskDescription:
     multiples of its default."""
     pipeline: str = "text-classification"
     """The task of the hub and of pipelines of transformers."""
+    auto_class: str = ""
+    """The class of transformers that loads its models, for tasks without a pipeline there."""
+    predicts: str = ""
+    """What a prediction is, in words, if it is no label of the model."""
     own_pipeline: str | None = None
     """The pipeline of this toolkit for models with a custom head; None if there is none."""
     library: str = "transformers"
@@ -71,4 +77,5 @@ class TaskDescription:
     decoding: str = ""
     """What a prediction does beyond the pipeline of transformers, in words."""
     example: str = "I would watch it again tomorrow."
-    """A text for the model card, with ``{mask}`` for the mask of the model."""
+    """A text for the model card, with ``{mask}`` for the mask of the model. For tasks with
+    ``auto_class`` an example in Python."""

@@ -513,6 +513,45 @@ class NliConfig(TextConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChoiceConfig(TrainConfig):
+    """Multiple choice: the right one of the choices of a question, perhaps about a context.
+
+    Examples:
+        finetune choice --model roberta-base --data swag
+        finetune choice --model minilm --data examples/data/choice --epochs 2
+    """
+
+    group: ClassVar[str] = "task"
+
+    description: ClassVar = TaskDescription(
+        name="choice",
+        title="multiple choice",
+        example_file="QUESTIONS.jsonl",
+        windows=False,
+        metrics=("accuracy", *CALIBRATION),
+        pipeline="multiple-choice",
+        auto_class="AutoModelForMultipleChoice",
+        predicts="one of the choices of a question",
+        example='{"question": "Where does a fish live?", "choices": ["in water", "on the moon"]}',
+    )
+    data: str = "swag"
+    long_text: Annotated[Literal["truncate", "truncate-start", "error"], COMMON] = "truncate"
+    """Treatment of contexts over --max-length: cut their end (`truncate`) or their beginning
+    (`truncate-start`) and count them, or stop with an error. Question and choice are cut only if
+    they are too long without any context."""
+    classifier_dropout: float | None = None
+    """Dropout before the score of a choice; unset is the model's own."""
+    calibrate: Literal["none", "temperature"] = "none"
+    """Fit on the validation split a temperature that divides all scores, so that probabilities
+    match the accuracy; predicted choices do not change."""
+
+    def _check_combinations(self) -> None:
+        super()._check_combinations()
+        if self.overlap is not None:
+            raise UserError("--overlap: long contexts are cut: leave it out.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class WordConfig(LabelConfig):
     """Settings of the tasks that read sentences as words."""
 
@@ -702,6 +741,7 @@ class RelationsConfig(WordConfig):
         title="relations between spans",
         words=True,
         given_spans=True,
+        example_file="SPANS.jsonl",
         windows=False,
         metrics=(
             "relation_precision_strict",

@@ -56,7 +56,7 @@ def check_data(
         findings += _transitions(split, _token_examples(rows), scheme)
         findings += _duplicates(split, rows)
         if max_length is not None:
-            special = num_special[len(texts_of(rows[0])) - 1]
+            special = num_special[len(texts_of(rows[0])) > 1]
             findings += _lengths(split, rows, count_subwords, max_length, special)
     return [*findings, *_leaks(dataset)]
 
@@ -122,7 +122,12 @@ def _labels(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _pairs(dataset: Dataset) -> Iterator[Finding]:
-    """Report splits with pairs of texts where train has single texts, and the reverse."""
+    """Report splits with pairs of texts where train has single texts, and the reverse.
+
+    Questions may have different numbers of choices.
+    """
+    if any(isinstance(row, TextExample) and row.choices for row in dataset.splits.get("train", ())):
+        return
     train = {len(texts_of(row)) for row in dataset.splits.get("train", ())}
     for split, rows in dataset.splits.items():
         other = [row.where for row in rows if len(texts_of(row)) not in train]
@@ -189,7 +194,7 @@ def _consecutive_documents(rows: Sequence[TokenExample]) -> list[list[TokenExamp
 
 
 def _content(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
-    empty = [row.where for row in rows if not all(text.strip() for text in texts_of(row))]
+    empty = [row.where for row in rows if not all(map(str.strip, _required_texts(row)))]
     message = f"{split}: {quantity(len(empty), 'example')} with an empty text"
     yield from located("warning", "empty", message, empty)
     damaged = [row.where for row in rows if any("\ufffd" in text for text in texts_of(row))]
@@ -197,6 +202,13 @@ def _content(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
         f"{split}: {quantity(len(damaged), 'example')} with U+FFFD, the mark of a lost character"
     )
     yield from located("warning", "characters", message, damaged)
+
+
+def _required_texts(example: Example) -> Sequence[str]:
+    """Return the texts that should not be blank: a question of choices needs no context."""
+    if isinstance(example, TextExample) and example.choices:
+        return example.choices
+    return texts_of(example)
 
 
 def _transitions(split: str, rows: Sequence[TokenExample], scheme: str | None) -> Iterator[Finding]:
@@ -240,7 +252,7 @@ def _lengths(
     totals: list[int] = []
     vanished: list[str] = []
     for row, counts in zip(rows, _subword_counts(rows, count_subwords), strict=True):
-        totals.append(sum(counts))
+        totals.append(_num_subwords(row, counts))
         if isinstance(row, TokenExample):
             vanished += [
                 f"{row.where}, word {i} ({row.words[i]!r})"
@@ -262,6 +274,13 @@ def _lengths(
         f"{split}: {quantity(len(over), 'example')} of more than {max_length} tokens: {effect}"
     )
     yield from located(level, "lengths", message, over)
+
+
+def _num_subwords(example: Example, counts: Sequence[int]) -> int:
+    """Return the number of subwords that the model reads at a time: one choice of a question."""
+    if isinstance(example, TextExample) and (number := len(example.choices)):
+        return sum(counts[:-number]) + max(counts[-number:])
+    return sum(counts)
 
 
 def _subword_counts(

@@ -81,6 +81,8 @@ def _content(example: Example) -> list[Any]:
         content: list[Any] = ["text", example.text, example.pair, example.label]
         if example.answers is not None:
             return [*content, example.answers]
+        if example.choices:
+            return [*content, example.choices]
         if example.targets is not None:
             return [*content, example.negative, example.document, example.targets]
         if example.document is not None:
@@ -97,10 +99,11 @@ def _content(example: Example) -> list[Any]:
 
 
 def texts_of(example: Example) -> list[str]:
-    """Return the text, or both texts of a pair, or the words joined by blanks."""
+    """Return the text, or both texts of a pair, with choices, or the words joined by blanks."""
     if isinstance(example, TokenExample):
         return [" ".join(example.words)]
-    return [example.text] if example.pair is None else [example.text, example.pair]
+    texts = [example.text] if example.pair is None else [example.text, example.pair]
+    return [*texts, *example.choices]
 
 
 def normalized_texts(example: Example) -> tuple[str, ...]:

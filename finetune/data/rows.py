@@ -59,6 +59,7 @@ class RowReader:
                 raise DataError(
                     f"{table.name}: the {split} split is empty: add rows or leave it out."
                 )
+            table.records = iter(records)
             make = self.choose(table, table.columns(columns, self.roles), True)
             splits[split] = [make(index, record) for index, record in enumerate(records)]
             notes += table.notes

@@ -25,13 +25,12 @@ from finetune.types import Example, Relation, SenseTarget, Span, TokenExample, q
 class AlignedPredictions(NamedTuple):
     """Gold and predictions of one system, in the same order, for the examples that have gold.
 
-    The kind of values is ``label`` (a name), ``labels`` (a tuple of names), ``number``, ``tags`` (a
-    list for each sentence), ``spans``, ``relations``, ``subwords`` (a list for each sequence),
-    ``answers`` (gold: a tuple of texts; predicted: a text) or ``senses`` (names for each target).
-    ``schemes`` are the tag schemes of gold and predictions,
-    None where tags do not spell spans. ``rows`` are the lines of the prediction file, which may
-    hold probabilities; they were aligned ``by`` id or position. ``Pairs`` explains ``characters``
-    and ``positive``.
+    The kind of values is ``label`` (a name), ``labels`` (a tuple of names), ``number``, ``choice``
+    (an index), ``tags`` (a list for each sentence), ``spans``, ``relations``, ``subwords`` (a list
+    for each sequence), ``answers`` (gold: a tuple of texts; predicted: a text) or ``senses`` (names
+    for each target). ``schemes`` are the tag schemes of gold and predictions, None where tags do
+    not spell spans. ``rows`` are the lines of the prediction file, which may hold probabilities;
+    they were aligned ``by`` id or position. ``Pairs`` explains ``characters`` and ``positive``.
     """
 
     kind: str
@@ -95,6 +94,8 @@ def align(file: PredictionFile, gold: Gold, kind: str | None = None) -> AlignedP
         return _align_subwords(file, gold)
     if kind == "answer":
         return _align_answers(file, gold)
+    if kind == "choice":
+        return _align_choices(file, gold)
     if kind in KINDS:
         return KINDS[kind].align(file, gold)
     return _align_labels(file, gold, numbers=kind == "number")
@@ -336,6 +337,23 @@ def align_ids(
     return [rows.get(id) for id in ids]
 
 
+def _align_choices(file: PredictionFile, gold: Gold) -> AlignedPredictions:
+    """Align the indices of choices."""
+    pairs, by = _pair_rows(file, gold, lambda example: example.label)
+    known = [pair for pair in pairs if pair[1].label is not None]
+    if not known:
+        raise DataError(f"{gold.name}: no row has a label.")
+    for (where, row), example in known:
+        if not 0 <= row["choice"] < (len(example.choices) or row["choice"] + 1):
+            raise DataError(
+                f"{where}: choice {row['choice']} is outside of the {len(example.choices)} choices "
+                f"of {example.where}, which are counted from 0."
+            )
+    examples, rows = [example for _, example in known], [row for (_, row), _ in known]
+    labels, predicted = [example.label for example in examples], [row["choice"] for row in rows]
+    return AlignedPredictions("choice", labels, predicted, examples=examples, rows=rows, by=by)
+
+
 def _predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) -> str | None:
     found = detect_scheme(predicted)
     if found in ("IO", "IOB1") and scheme not in ("IO", "IOB1"):
@@ -477,7 +495,7 @@ def with_probabilities(run: AlignedPredictions) -> list[list[tuple[float, bool]]
     Sets of labels have a probability for every label. None if a probability is unknown.
     """
     found: list[list[tuple[float, bool]]] = []
-    if run.kind == "label" and (values := predicted_label_probabilities(run)):
+    if run.kind in ("label", "choice") and (values := predicted_label_probabilities(run)):
         sides = zip(values, run.gold, run.predicted, strict=True)
         found = [[(probability, gold == label)] for probability, gold, label in sides]
     elif run.kind == "labels" and (tables := label_probabilities(run)):
@@ -510,6 +528,8 @@ def _item_probabilities(run: AlignedPredictions) -> Sequence[Mapping[Any, float]
 
 def predicted_label_probabilities(run: AlignedPredictions) -> list[float]:
     """Return the probability of each predicted label: ``score``, or its entry in ``scores``.
+
+    The label of multiple choice is the index of a choice.
 
     Empty where not all are known, as in the functions below.
     """

@@ -1,4 +1,4 @@
-"""Majority-class baselines, and checks for degenerate runs and optimistic scores."""
+"""Baselines that read no text, and checks for degenerate runs and optimistic scores."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from finetune.config.metric_facts import facts_of
 from finetune.evaluation.metrics import METRICS
-from finetune.types import Example, TokenExample
+from finetune.types import Example, TextExample, TokenExample
 
 SELECTING_METRICS = (
     "pearson",
@@ -27,20 +27,40 @@ SELECTING_METRICS = (
 
 
 class Baseline(NamedTuple):
-    """The score of always predicting the most frequent training label: its fraction of gold."""
+    """The score of a rule that reads no text: the fraction of gold that it gets right.
+
+    The rule is to predict always ``label``, the most frequent one in training, unless ``other``
+    names another rule.
+    """
 
     label: str
     metric: str
     share: float
+    other: str = ""
+
+    @property
+    def rule(self) -> str:
+        """The rule in words."""
+        return self.other or f"always predicting {self.label!r}"
 
     def __str__(self) -> str:
-        return f"always predicting {self.label!r}: {self.metric} {self.share:.4f}"
+        return f"{self.rule}: {self.metric} {self.share:.4f}"
 
 
-def majority_baselines(
+def baselines_of(
     splits: Mapping[str, Sequence[Example]], metrics: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Baseline]:
-    """Return the accuracy of always predicting the most frequent training label, by split."""
+    """Return the accuracy of the rule that reads no text, by split.
+
+    The rule is to predict the most frequent training label, and for multiple choice the better one
+    of choosing at random and of choosing the most frequent position in training.
+    """
+    if any(isinstance(each, TextExample) and each.choices for each in splits["train"]):
+        return {
+            split: _of_choices(splits["train"], splits[split])
+            for split, values in metrics.items()
+            if split in splits and "accuracy" in values
+        }
     counts = Counter(name for example in splits["train"] for name in _gold_names(example))
     if not counts:
         return {}
@@ -52,6 +72,18 @@ def majority_baselines(
             gold = [name for example in splits[split] for name in _gold_names(example)]
             found[split] = Baseline(label, metric, gold.count(label) / max(1, len(gold)))
     return found
+
+
+def _of_choices(train: Sequence[Any], examples: Sequence[Any]) -> Baseline:
+    """Return the better one of the rules of multiple choice."""
+    known = [example for example in examples if example.label is not None]
+    chance = sum(1 / len(example.choices) for example in known) / max(1, len(known))
+    ((first, _),) = Counter(example.label for example in train).most_common(1)
+    share = sum(example.label == first for example in known) / max(1, len(known))
+    if share > chance:
+        position = f"choice {first} (from 0)" if first else "the first choice"
+        return Baseline(str(first), "accuracy", share, f"always choosing {position}")
+    return Baseline("", "accuracy", chance, "choosing at random")
 
 
 def selection_note(metrics: Mapping[str, object], validation: str) -> str:
@@ -116,9 +148,9 @@ def _only_prediction(path: Path) -> str | None:
     with path.open(encoding="utf-8", newline="\n") as lines:
         for row in map(json.loads, lines):
             size += 1
+            if row.get("relations") or "choice" in row:  # the number of a choice means nothing
+                return None
             if "relations" in row:
-                if row["relations"]:
-                    return None
                 nothing = "no relations at all"
             elif "tags" in row:
                 found |= set(row["tags"])

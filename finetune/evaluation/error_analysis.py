@@ -43,6 +43,8 @@ TITLES = {
     "position": "By position of the word in the sentence",
     "in training": "By occurrence in the training data",
     "text length": "By length of the text in words",
+    "number of choices": "By number of choices",
+    "right choice": "By index of the right choice",
     "read as": "By input in place of the subword",
     "in training text": "By occurrences of the subword in the training text",
     "pos": "By part of speech",
@@ -123,6 +125,11 @@ def analyze_predictions(
     elif run.kind == "labels":
         _add_scores(found, "label", class_scores("labels", run.gold, run.predicted))
         found.errors = errors.label_set_errors(run)
+    elif run.kind == "choice":
+        right = [gold == choice for gold, choice in zip(run.gold, run.predicted, strict=True)]
+        groupings = subgroups.choice_groupings(run.examples)
+        found.tables |= subgroups.count_subgroups(groupings, right, "questions")
+        found.errors = errors.choice_errors(run)
     elif run.kind == "number":
         found.errors = errors.number_errors(run)
     elif run.kind == "subwords":

@@ -191,6 +191,23 @@ def answer_errors(run: AlignedPredictions) -> list[ErrorCase]:
     return found
 
 
+def choice_errors(run: AlignedPredictions) -> list[ErrorCase]:
+    """List every question with a wrong choice; gold and prediction are the texts of choices."""
+    probabilities = alignment.predicted_label_probabilities(run) or repeat(None, len(run.gold))
+    rows = zip(run.examples, run.gold, run.predicted, probabilities, strict=True)
+    found = []
+    for example, gold, predicted, confidence in rows:
+        if gold != predicted:
+            right, chosen = choice_texts(example, gold, predicted)
+            found.append(_error("wrong choice", example, right, chosen, confidence))
+    return found
+
+
+def choice_texts(example: Any, *indices: int) -> list[str]:
+    """Return the texts of choices; their numbers where the texts are not known."""
+    return [example.choices[n] if example.choices else f"choice {n}" for n in indices]
+
+
 def number_errors(run: AlignedPredictions) -> list[ErrorCase]:
     """List all texts, the largest error first."""
     rows = zip(run.examples, run.gold, run.predicted, strict=True)

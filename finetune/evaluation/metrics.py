@@ -100,6 +100,12 @@ def tag_counts(pairs: Pairs) -> np.ndarray:
     return np.array([equal, list(map(len, pairs.gold))], dtype=np.int64).T
 
 
+def choice_counts(pairs: Pairs) -> np.ndarray:
+    """Return for each question whether the right choice is predicted, and 1 [N, 2]."""
+    equal = np.array(pairs.gold, dtype=np.int64) == np.array(pairs.predicted, dtype=np.int64)
+    return np.column_stack([equal, np.ones(len(equal))]).astype(np.int64)
+
+
 def subgroup_counts(pairs: Pairs, inner: bool) -> np.ndarray:
     """Return the counts of inner or of outermost spans for ``subgroup_f1`` [N, 4].
 
@@ -428,6 +434,7 @@ METRICS: dict[str, dict[str, Metric]] = {
         "pearson_all": Metric(moments, correlation, reported=False),
         "spearman_all": Metric(rank_moments, correlation, reported=False),
     },
+    "choice": {"accuracy": Metric(choice_counts, mean), "ece": _ECE},
     "plain tags": {**_ONE_LABEL, "ece": _ECE},
     "tags": {
         **{f"span_{rate}_conll": Metric(item_counts, value) for rate, value in _RATES.items()},
@@ -480,6 +487,7 @@ DEFAULT_METRICS = {
     "label": "accuracy",
     "labels": "micro_f1",
     "number": "pearson",
+    "choice": "accuracy",
     "plain tags": "accuracy",
     "tags": "span_f1_conll",
     "spans": "span_f1_strict",
@@ -511,7 +519,7 @@ def score_limits(metric: str) -> tuple[float, float]:
 
 def metrics_of_names(pairs: Pairs) -> dict[str, Metric]:
     """Return precision, recall and F1 of each label, tag or type: ``f1:NAME`` and so on."""
-    if pairs.kind in ("senses", "answers"):
+    if pairs.kind in ("senses", "answers", "choice"):
         return {}
     forms = {
         "tags": {"span_{}_conll": False, "span_{}_strict": True},
@@ -569,6 +577,11 @@ def text_scores(
     0.5
     """
     return scores(pair(kind, gold, predicted, labels, positive=positive))
+
+
+def choice_scores(gold: Sequence[Any], predicted: Sequence[int]) -> dict[str, float]:
+    """Return the scores of multiple choice, from the indices of choices."""
+    return scores(pair("choice", gold, predicted))
 
 
 def masked_scores(predicted: Sequence[MaskedPrediction]) -> dict[str, float]:

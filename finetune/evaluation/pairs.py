@@ -23,11 +23,12 @@ class Pairs:
     """Gold and the predictions of one run, one pair for each example.
 
     ``kind`` is a key of ``metrics.METRICS``: "label" (a name), "labels" (a collection of names),
-    "number", "tags" (a tag for each word, which spell spans), "plain tags" (which do not), "spans"
-    (a collection of ``Span``), "relations" (a collection of ``Relation``), "subwords" (at masked
-    positions, with ``losses``), "senses" (a collection of names for a target; predicting one gold
-    sense is enough), or "answers" (gold answers to a question, of which one is enough and none
-    means that there is none; predicted is a text, empty for no answer).
+    "number", "choice" (the index of a choice), "tags" (a tag for each word, which spell spans),
+    "plain tags" (which do not), "spans" (a collection of ``Span``), "relations" (a collection of
+    ``Relation``), "subwords" (at masked positions, with ``losses``), "senses" (a collection of
+    names for a target; predicting one gold sense is enough), or "answers" (gold answers to a
+    question, of which one is enough and none means that there is none; predicted is a text, empty
+    for no answer).
     ``names`` are the sorted labels, plain tags or span types of all compared runs,
     ``all_predicted`` their numbers. ``labels`` are the labels of the model, if known.
     ``confidences`` hold for each example the probability and correctness of each prediction.
@@ -80,7 +81,7 @@ def pair(
                 )
         gold, predicted = (side.tolist() for side in numbers)
         return Pairs(kind, gold, predicted, all_predicted=predicted)
-    if kind in ("senses", "answers"):
+    if kind in ("senses", "answers", "choice"):
         return Pairs(kind, gold, predicted)
     if kind == "label":
         names = {*gold, *predicted}

@@ -5,6 +5,7 @@ The files that a run writes (``predictions.<split>.jsonl``) also hold the gold o
 the text or words to show, so that nothing has to read the data again:
 
     {"id": 0, "label": "pos", "score": 0.9, "text": "a good film", "gold": "neg"}
+    {"id": 0, "choice": 1, "score": 0.9, "choices": ["No", "Yes"], "text": "Is it?", "gold": 1}
     {"id": 0, "words": ["Ana", "slept"], "tags": ["B-PER", "O"], "gold": {"tags": ["O", "O"]}}
     {"id": "q7", "answer": "Oslo", "text": "Where?", "text_pair": "…", "gold": [{"text": "Oslo"}]}
     {"id": "d0.s1.t2", "senses": ["bank%1:14:00::"], "gold": ["bank%1:17:01::"]}
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from finetune.config.values import conforms, description
 from finetune.data import DataError, read_gold, read_text_file, read_token_file
+from finetune.data.choices import CHOICES
 from finetune.data.conll import find_layout
 from finetune.data.files import UTF_8, DataFile, Line
 from finetune.data.formats import format_of, open_data
@@ -90,13 +92,13 @@ class PredictionFile:
     @property
     def kind(self) -> str:
         """The key of the lines with the prediction; ``tags`` where a line has spans too."""
-        names = ("relations", "tags", "spans", "label", "answer", "subwords", *KINDS)
+        names = ("relations", "tags", "spans", "choice", "label", "answer", "subwords", *KINDS)
         kinds = {next((name for name in names if name in row), "") for _, row in self.rows}
         if len(kinds) == 1 and (kind := kinds.pop()):
             return kind
         raise DataError(
             f"{self.path}: each line must have `label`, or each must have `tags`, or each `spans`, "
-            "or each `relations`, or each `answer`, or each `senses`."
+            "or each `relations`, or each `choice`, or each `answer`, or each `senses`."
         )
 
     @property
@@ -111,9 +113,9 @@ class PredictionFile:
             return read_gold_file(opened, {"tags": "-2"}, kind)
         if kind in KINDS:
             return [KINDS[kind].gold_of(where, row) for where, row in self.rows]
-        read = {"label": _gold_text, "subwords": _gold_text, "answer": _gold_question}.get(
-            kind, _gold_sentence
-        )
+        readers = {"answer": _gold_question}
+        readers |= dict.fromkeys(("label", "choice", "subwords"), _gold_text)
+        read = readers.get(kind, _gold_sentence)
         return [read(index, where, row) for index, (where, row) in enumerate(self.rows)]
 
 
@@ -177,6 +179,8 @@ def read_gold_file(
     if kind == "label":
         examples = list(read_text_file(path, **options))
         return convert_labels({"gold": examples}, typed=False)[0]["gold"]
+    if kind == "choice":
+        return list(CHOICES.stream(path, gold=True, **options))
     if kind == "tags":
         return list(read_token_file(path, **options))
     return read_gold(path, relations=kind == "relations", **options)
@@ -199,7 +203,7 @@ def gold_record(example: Example) -> dict[str, Any]:
     shown: dict[str, Any] = {"text": example.text, "where": example.where or None}
     gold: Any
     if isinstance(example, TextExample):
-        shown["text_pair"] = example.pair
+        shown |= {"text_pair": example.pair, "choices": list(example.choices) or None}
         gold = list(example.label) if isinstance(example.label, tuple) else example.label
         if example.answers is not None:
             gold = [answer._asdict() for answer in example.answers]
@@ -220,7 +224,8 @@ def _gold_text(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
         _check(where, "gold", gold)
     label = tuple(gold) if isinstance(gold, list) else gold
     text, pair = row.get("text", ""), row.get("text_pair")
-    return TextExample(index, text, pair, label, row.get("where", where), row.get("id"))
+    where, choices = row.get("where", where), tuple(row.get("choices", ()))
+    return TextExample(index, text, pair, label, where, row.get("id"), choices=choices)
 
 
 def _gold_question(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
@@ -293,6 +298,9 @@ _TYPES = {
     "best": list[dict[str, int | float | str | None]],
     "text": str,
     "text_pair": str,
+    "choice": int,
+    "choice_text": str,
+    "choices": list[str],
     "where": str,
     "words": list[str],
     "senses": list[str],

@@ -159,6 +159,9 @@ def subgroup_metrics(
     pairs, examples = comparable(runs), runs[0].examples
     kind = pairs[0].kind
     words = [example.words for example in examples if isinstance(example, TokenExample)]
+    if kind == "choice" and examples:
+        of_choices = subgroups.choice_groupings(examples)
+        return _named("accuracy", of_choices, _counts_of_words, metrics.mean)
     if kind == "label" and examples:
         by_length = subgroups.text_groupings(examples)
         return _named("accuracy", by_length, _counts_of_words, metrics.mean)
@@ -209,7 +212,11 @@ def _counts_of_words(groups: Sequence[Sequence[str]], group: str, pairs: Pairs) 
     """Return the correct and all words, or texts, of one subgroup [N, 2]."""
     rows = []
     for names, gold, predicted in zip(groups, pairs.gold, pairs.predicted, strict=True):
-        both = [(gold, predicted)] if pairs.kind == "label" else zip(gold, predicted, strict=True)
+        both = (
+            [(gold, predicted)]
+            if pairs.kind in ("label", "choice")
+            else zip(gold, predicted, strict=True)
+        )
         equal = [g == p for name, (g, p) in zip(names, both, strict=True) if name == group]
         rows.append((sum(equal), len(equal)))
     return np.array(rows)

@@ -47,6 +47,7 @@ _KINDS = {
     "label": "a label",
     "labels": "sets of labels",
     "number": "numbers",
+    "choice": "a choice",
     "tags": "tags",
     "spans": "spans",
     "relations": "relations",
@@ -370,7 +371,8 @@ def _content(example: Example | SenseTarget, same_kind: bool) -> tuple[object, .
     if isinstance(example, SenseTarget):
         return example.key, example.senses
     if isinstance(example, TextExample):
-        return example.text, example.pair, example.label, example.answers
+        texts = example.text, example.pair, example.choices
+        return *texts, example.label, example.answers
     gold = example.tags, example.spans, example.relations
     return (example.words, *gold) if same_kind else example.words
 

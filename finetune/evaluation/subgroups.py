@@ -286,6 +286,20 @@ def question_groupings(
     return groupings
 
 
+def choice_groupings(examples: Sequence[Any]) -> dict[str, tuple[Words, Sequence[str]]]:
+    """Return the groupings of questions of multiple choice.
+
+    They are grouped by length, by the number of choices, and by the index of the right choice.
+    """
+    numbers = [len(example.choices) for example in examples]
+    indices = [example.label for example in examples]
+    return {
+        **text_groupings(examples),
+        "number of choices": ([[str(n)] for n in numbers], [str(n) for n in sorted({*numbers})]),
+        "right choice": ([[str(n)] for n in indices], [str(n) for n in sorted({*indices})]),
+    }
+
+
 def target_groupings(targets: Iterable[SenseTarget]) -> dict[str, tuple[Sequence[str], list[str]]]:
     """Return the grouping of targets by part of speech: their subgroups, and the names in order."""
     names = [target.pos for target in targets]

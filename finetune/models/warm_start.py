@@ -19,7 +19,7 @@ from finetune.config.tasks import TrainConfig, flag
 from finetune.data.json_files import read_object
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.pair_classifier import PairClassifier
-from finetune.models.heads.pretrained import PROBLEM_TYPES, Problem, select_classes
+from finetune.models.heads.pretrained import PROBLEM_TYPES, LabeledHead, Problem, select_classes
 from finetune.models.heads.question_answering import POSITIONS, QuestionAnswerer
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
@@ -35,7 +35,7 @@ from finetune.models.loading import (
 from finetune.models.top_layers import TOP_LAYERS
 from finetune.types import UserError
 
-ReusableHead = type[SequenceClassifier] | type[TokenClassifier] | type[QuestionAnswerer]
+ReusableHead = type[LabeledHead]
 CUSTOM_MODELS: dict[str, tuple[Any, str]] = {
     "span-ner": (SpanClassifier, "encoder"),
     "crf-tagger": (CrfTagger, "tagger"),
@@ -204,14 +204,15 @@ def _reusable_labels(
         return []
     labels = [inner.id2label[index] for index in range(len(inner.id2label))]
     architectures = inner.architectures or ()
-    if head_class is TokenClassifier:
-        is_tagger = any(name.endswith("ForTokenClassification") for name in architectures)
-        return labels if is_tagger or custom_type == "crf-tagger" else []
-    if head_class is QuestionAnswerer:  # whose labels other libraries do not name
-        is_answerer = any("ForQuestionAnswering" in name for name in architectures)
-        return list(POSITIONS) if is_answerer else []
-    if not any(name.endswith("ForSequenceClassification") for name in architectures):
+    if head_class is TokenClassifier and custom_type == "crf-tagger":
+        return labels
+    ending = head_class.auto_class.__name__.removeprefix("AutoModel")
+    if not any(ending in name for name in architectures):
         return []
+    if head_class is QuestionAnswerer:  # whose labels other libraries do not name
+        return list(POSITIONS)
+    if head_class is not SequenceClassifier:
+        return labels
     default = PROBLEM_TYPES["regression" if len(labels) == 1 else "single"]
     same = (inner.problem_type or default) == PROBLEM_TYPES[problem or "single"]
     return labels if same else []

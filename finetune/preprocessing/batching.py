@@ -78,22 +78,42 @@ def process_shard(
 
 
 def micro_batches(
-    encodings: Iterable[Encoding], max_tokens: int, rows: np.ndarray | None = None
+    encodings: Iterable[Encoding],
+    max_tokens: int,
+    rows: np.ndarray | None = None,
+    *,
+    together: bool = False,
 ) -> list[Encodings]:
     """Sort all sequences, or the ``rows``, by length, and cut them into groups.
 
     A group has at most ``max_tokens`` tokens, or is one longer sequence. Sequences of similar
-    length share attention calls, and need little padding if a model must be padded.
+    length share attention calls, and need little padding if a model must be padded. With
+    ``together``, all sequences of an example are in one group: a group is then sorted by the
+    lengths of whole examples, and may be one longer example.
     """
     encodings = Encodings.of(encodings)
     rows = np.arange(len(encodings)) if rows is None else rows
     offsets = encodings.ids.offsets
-    groups = grouped(offsets[rows + 1] - offsets[rows], max_tokens)
+    examples = encodings.example[rows] if together else None
+    groups = grouped(offsets[rows + 1] - offsets[rows], max_tokens, examples)
     return [encodings.take(rows[group]) for group in groups]
 
 
-def grouped(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
-    """Return the rows of each group of ``micro_batches`` from the lengths [N] of the sequences."""
+def grouped(
+    lengths: np.ndarray, max_tokens: int, examples: np.ndarray | None = None
+) -> list[np.ndarray]:
+    """Return the rows of each group of ``micro_batches`` from the lengths [N] of the sequences.
+
+    ``examples`` [N] are the examples whose sequences are kept together.
+    """
+    if examples is not None:
+        _, example = np.unique(examples, return_inverse=True)
+        sizes = np.bincount(example, weights=lengths).astype(np.int64)
+        members = np.split(np.argsort(example, kind="stable"), np.bincount(example).cumsum()[:-1])
+        return [
+            np.concatenate([members[each] for each in group])
+            for group in grouped(sizes, max_tokens)
+        ]
     order = np.argsort(lengths, kind="stable")
     tokens = np.cumsum(lengths[order])
     groups, start, before = [], 0, 0

@@ -11,18 +11,29 @@ from finetune.data import Dataset
 from finetune.types import TextExample, UserError, did_you_mean, quantity
 
 
-def in_one_form(data: Dataset, problem: str) -> Dataset:
-    """Drop training and validation rows without a label, and convert the labels for the problem."""
+def labeled(data: Dataset) -> Dataset:
+    """Drop training and validation rows without a label; keep test splits without any."""
     splits, notes = {}, list(data.notes)
     for split, examples in data.splits.items():
-        labeled = [example for example in examples if example.label is not None]
-        if labeled and len(labeled) < len(examples):
-            rows = quantity(len(examples) - len(labeled), "row")
+        kept = [example for example in examples if example.label is not None]
+        if kept and len(kept) < len(examples):
+            rows = quantity(len(examples) - len(kept), "row")
             notes.append(f"{rows} of {split} without label dropped")
-        kept = labeled or (examples if split.startswith("test") else [])
+        kept = kept or (examples if split.startswith("test") else [])
         if not kept:
             raise UserError(f"{data.name}: no row of {split} has a label: --columns label=?")
-        splits[split] = [with_problem(example, problem) for example in kept]
+        splits[split] = kept
+    return replace(data, splits=splits, notes=notes)
+
+
+def in_one_form(data: Dataset, problem: str) -> Dataset:
+    """Drop training and validation rows without a label, and convert the labels for the problem."""
+    data = labeled(data)
+    notes = list(data.notes)
+    splits = {
+        split: [with_problem(example, problem) for example in examples]
+        for split, examples in data.splits.items()
+    }
     given = [example.label for example in data.splits.get("train", ())]
     if problem == "multi" and not any(isinstance(label, tuple) for label in given):
         notes.append(

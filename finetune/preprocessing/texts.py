@@ -57,7 +57,7 @@ def encode_apart(
     result, num_cut = [], 0
     for example, *pair in zip(examples, firsts, seconds, strict=True):
         size = max(map(len, pair))
-        _check_size(example, size, max_length, room, long_text)
+        check_size(example, size, max_length, room, long_text)
         num_cut += size > room
         (first, segments), (second, more) = (tokenizer.build(text[:room]) for text in pair)
         both = None if segments is None or more is None else segments + more
@@ -88,7 +88,7 @@ def encode_marked(
         both = (one[0], other[0])
         rooms = [room, room] if apart else [len(ids or ()) for ids in truncated(*both, room)]
         size = (max if apart else sum)(map(len, both))
-        _check_size(example, size, max_length, room, long_text)
+        check_size(example, size, max_length, room, long_text)
         num_cut += size > room
         (first, *at), (second, *pair_at) = (
             _around(*side, most) for side, most in zip((one, other), rooms, strict=True)
@@ -113,9 +113,7 @@ def _around(ids: list[int], start: int, end: int, room: int) -> tuple[list[int],
     return ids[left : left + room], start - left, min(end - left, room)
 
 
-def _check_size(
-    example: TextExample, size: int, max_length: int, room: int, long_text: str
-) -> None:
+def check_size(example: TextExample, size: int, max_length: int, room: int, long_text: str) -> None:
     """Raise UserError for a text of more than ``room`` tokens if long texts are errors."""
     if size > room and long_text == "error":
         raise UserError(
@@ -140,6 +138,20 @@ def truncated(
     if len(first) > len(second):
         return first[: room - short], second
     return first, second[: room - short]
+
+
+def with_cut_context(
+    context: list[int], rest: list[int], room: int, long_text: str
+) -> tuple[list[int], list[int]]:
+    """Cut a context until it fits into ``room`` subwords together with the rest.
+
+    The end of the context is cut, or with ``truncate-start`` its beginning. A rest that is too long
+    without any context keeps its end.
+    """
+    keep = max(0, room - len(rest))
+    if long_text == "truncate-start":
+        context = context[max(0, len(context) - keep) :]
+    return context[:keep], rest[max(0, len(rest) - room) :]
 
 
 def _windows(

@@ -11,7 +11,7 @@ from typing import Any
 
 from finetune.data.dataset import UNANSWERABLE
 from finetune.evaluation.alignment import AlignedPredictions
-from finetune.evaluation.errors import AROUND, ErrorCase, most_confident
+from finetune.evaluation.errors import AROUND, ErrorCase, choice_texts, most_confident
 from finetune.evaluation.pairs import sets_of
 from finetune.reporting.highlight import Part, clip, highlight
 from finetune.reporting.runs import Evaluated
@@ -48,7 +48,8 @@ class ErrorExample:
     texts: Sequence[str] = ()
     gold: Sequence[Any] = ()
     predicted: Sequence[Any] = ()
-    probabilities: Sequence[tuple[str, float]] = ()
+    probabilities: Sequence[tuple[str, float, str]] = ()
+    """Label or choice, its probability, and its mark: ``right``, ``wrong`` (predicted) or none."""
     confidence: float | None = None
     deviation: float | None = None
     """Distance of a predicted number from gold."""
@@ -108,16 +109,26 @@ def _text_content(
     run: AlignedPredictions, index: int, example: TextExample, errors: Sequence[ErrorCase]
 ) -> dict[str, Any]:
     gold, predicted = run.gold[index], run.predicted[index]
+    is_one_wrong = run.kind in ("label", "choice") and gold != predicted
     scores = run.rows[index].get("scores")
     known = scores.items() if isinstance(scores, Mapping) else ()
+    probabilities = [(*item, "") for item in sorted(known, key=lambda item: -item[1])[:4]]
+    if run.kind == "choice":
+        if scores is not None and len(scores) == len(example.choices):
+            marks = {predicted: "wrong", gold: "right"}
+            probabilities = [
+                (clip(text, MOST_CHARACTERS), scores[number], marks.get(number, ""))
+                for number, text in enumerate(example.choices)
+            ]
+        gold, predicted = choice_texts(example, gold, predicted)
     return {
         "texts": [
             clip(text, MOST_CHARACTERS) for text in (example.text, example.pair) if text is not None
         ],
         "gold": gold if run.kind == "labels" else [gold],
         "predicted": predicted if run.kind == "labels" else [predicted],
-        "probabilities": sorted(known, key=lambda item: -item[1])[:4],
-        "confidence": errors[0].confidence if run.kind == "label" and gold != predicted else None,
+        "probabilities": probabilities,
+        "confidence": errors[0].confidence if is_one_wrong else None,
         "deviation": abs(gold - predicted) if run.kind == "number" else None,
     }
 

@@ -439,6 +439,7 @@ def _reliability(analysis: Analysis) -> Chart | None:
     units = {
         "label": "labels",
         "labels": "labels that may apply",
+        "choice": "choices",
         "tags": "words",
         "relations": "predicted relations",
         "answers": "answers",

@@ -125,7 +125,9 @@ class System:
         """The majority-class baseline of the split of the headline."""
         found = self.seeds.get("baselines") or self.runs[0].environment.get("baselines") or {}
         baseline = found.get(self.headline.split, {}) if self.headline else {}
-        return baseline if set(Baseline._fields) <= baseline.keys() else None
+        if not {"label", "metric", "share"} <= baseline.keys():
+            return None
+        return {**baseline, "rule": Baseline(**baseline).rule}
 
     @property
     def verdicts(self) -> Sequence[Mapping[str, Any]]:

@@ -135,6 +135,14 @@ def sampling_of(
 
 
 @dataclass(frozen=True)
+class GroupedSequences:
+    """A loss of a micro-batch that needs all sequences of an example: training keeps them together.
+
+    An example of more than ``--max-tokens`` tokens is a micro-batch of its own.
+    """
+
+
+@dataclass(frozen=True)
 class CoupledLoss:
     """A loss that depends on all sequences of an optimizer batch, in place of ``Task.loss``.
 

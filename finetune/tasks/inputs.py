@@ -111,11 +111,6 @@ class RowInputs(Inputs):
 
     reader: ClassVar[RowReader]
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys of an example in a request to a server."""
-        return tuple(role for role in self.reader.roles if role not in self.reader.gold_roles)
-
     def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
         """Stream examples, without their gold."""
         return self.reader.stream(source, usual_columns=self.usual_columns, **options)
@@ -124,7 +119,9 @@ class RowInputs(Inputs):
         """Return a row as an example."""
         where = where or f"input {index}"
         if not isinstance(item, Mapping):
+            roles = [role for role in self.reader.roles if role not in self.reader.gold_roles]
             raise UserError(
-                f"{where}: {item!r:.60} is not a row: give a dict with {', '.join(self.keys)}."
+                f"{where}: {item!r:.60} is no example of this model: give --file with the columns "
+                f"{', '.join(roles)}; in Python a dict of them."
             )
         return self.reader.example(index, item, where)

@@ -23,7 +23,7 @@ from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.preprocessing.prefetch import ahead
 from finetune.runtime.processes import uses_fsdp
 from finetune.tasks.base import Task
-from finetune.tasks.capabilities import BalancedSampling, sequences_of_epoch
+from finetune.tasks.capabilities import BalancedSampling, GroupedSequences, sequences_of_epoch
 from finetune.training import cache
 from finetune.training.optimizer import Schedule
 from finetune.types import Batch, Example, TokenExample, quantity
@@ -65,6 +65,7 @@ class TrainingData:
         self.accelerator, self.report, self.seed = accelerator, report, config.seed
         self.max_tokens = config.tokens_on(accelerator.device.type)
         self.schedule = Schedule.from_config(config, len(self.splits["train"]))
+        self.together = task.capability(GroupedSequences) is not None
         self.shares: tuple[float, ...] | None = None
         if (sampling := task.capability(BalancedSampling)) is not None:
             classes = [sampling.classes(example) for example in train]
@@ -111,9 +112,12 @@ class TrainingData:
         }
         batches = [
             pack(group, self.targets(group), seed)
-            for group in micro_batches(sequences[rank], self.max_tokens)
+            for group in micro_batches(sequences[rank], self.max_tokens, together=self.together)
         ]
-        most = max(len(grouped(each.lengths, self.max_tokens)) for each in sequences.values())
+        most = max(
+            len(grouped(each.lengths, self.max_tokens, each.example if self.together else None))
+            for each in sequences.values()
+        )
         weight = 1.0 if shards[rank] else 0.0
         return StepBatch(batches, weight, len(examples), most - len(batches))
 

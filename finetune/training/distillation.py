@@ -44,7 +44,7 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task, model_folder, saved_task, task_definition
 from finetune.tasks.base import Task
-from finetune.tasks.capabilities import Distillable
+from finetune.tasks.capabilities import Distillable, GroupedSequences
 from finetune.tasks.definition import load_tokenizer, starting_config
 from finetune.training.checkpoint import checksum
 from finetune.training.data import TrainingData
@@ -293,7 +293,7 @@ class _Step(Step):
         return torch.stack(sums), soft.new_full((1,), self._num_soft(batch))
 
     def _loss_counts(self, batch: Batch) -> Tensor:
-        """Return the numbers of rows (sequences or words), of rows with gold, and of tokens."""
+        """Return the numbers of rows (sequences, examples or words), with gold, and of tokens."""
         logits = batch.targets["teacher_logits"]
         if "teacher_transitions" in batch.targets:
             hard = (batch.targets["tag"] != IGNORED).sum()
@@ -302,6 +302,8 @@ class _Step(Step):
         return torch.tensor([self._num_soft(batch), float(hard), len(batch.input_ids)])
 
     def _num_soft(self, batch: Batch) -> int:
+        if self.task.capability(GroupedSequences) is not None:
+            return len(set(batch.example))
         return len(batch.words) if self.task.description.words else len(batch.lengths)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.config.recipes import RUN_SETTINGS, RecipeRun
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
-from finetune.evaluation.baselines import Baseline, degenerate, majority_baselines
+from finetune.evaluation.baselines import Baseline, baselines_of, degenerate
 from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts
 from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import model_license
@@ -72,7 +72,7 @@ def write_environment(
     ``weights`` holds the number of trained weights and the number of all weights.
     """
     folder = Path(config.out or "")
-    baselines = majority_baselines(data.splits, metrics)
+    baselines = baselines_of(data.splits, metrics)
     reasons = list(degenerate(folder, metrics, baselines, config.metric))
     content = environment(device, precision) | {
         "command": command,
@@ -260,8 +260,8 @@ def again_command(folder: Path) -> str:
 
 def predict_command(folder: Path, task: str, pairs: bool | None, mask: str = "") -> str:
     """Return a command that predicts with a trained model, in place of a mask if it has one."""
-    if CONFIGS[task].description.given_spans:
-        return f"finetune predict {shlex.quote(str(folder))} --file SPANS.jsonl"
+    if file := CONFIGS[task].description.example_file:
+        return f"finetune predict {shlex.quote(str(folder))} --file {file}"
     second = ' --pair "…"' if pairs else ""
     text = f"… {mask} …" if mask else "…"
     return f'finetune predict {shlex.quote(str(folder))} --text "{text}"{second}'

@@ -19,6 +19,7 @@ SMALL = ("--max-length=40", "--batch-size=8", "--precision=fp32", "--steps=1")
 DATA = {
     "classify": data.sentiment,
     "nli": data.pairs,
+    "choice": data.choices,
     "tag": data.entities,
     "ner": data.entities,
     "relations": data.relations,
@@ -89,6 +90,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert outcome.code == 0, outcome.err
     lines = ["the bank of the river", "a warm room in Oslo"] * 3
     (folder / "texts.txt").write_text("\n".join(lines) + "\n")
+    question = {"question": "what?", "choices": ["a", "b"]}
+    data.write_jsonl(folder / "questions.jsonl", [question])
     (folder / "words.conll").write_text("the\nbank\n\na\nroom\n\n")
     targets = [
         {
@@ -148,6 +151,8 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
         return [task, *model, "--data", folder / "data" / task, "--dry-run", *SMALL]
 
     def inputs(task: str) -> list[str | Path]:
+        if task == "choice":
+            return ["--file", folder / "questions.jsonl"]
         pair = ["--text", "a", "--pair", "b"]
         return (
             pair

@@ -108,6 +108,7 @@ class Workspace:
             "ner",
             "relations",
             "qa",
+            "choice",
             "sentence",
             "pretrain",
             "run",

@@ -1,20 +1,20 @@
-"""A task in one file, one dataclass and one row: multiple choice, which trains and predicts.
+"""A task in one file, one dataclass and one row: ordinal regression, which trains and predicts.
 
-A text has several continuations. Each makes a sequence, and one softmax over the sequences of an
-example chooses, so that the loss needs all of them at once.
+Labels are ranks from 0. One logit for each rank but the first tells whether the rank of a text is
+at least this one (Cheng et al., 2008).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 import finetune
 from finetune.config.description import TaskDescription
@@ -22,39 +22,31 @@ from finetune.config.tasks import CONFIGS, TrainConfig, column_map
 from finetune.data import Dataset, read_text
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.encodings import Ragged
+from finetune.preprocessing.texts import encode_texts
 from finetune.registry import TASKS, TaskPaths
 from finetune.tasks import load_task
 from finetune.tasks.base import Task, TaskRecord
-from finetune.tasks.capabilities import CoupledLoss
 from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.inputs import TextInputs
-from finetune.types import (
-    Batch,
-    Encoding,
-    LabelSet,
-    Partial,
-    Sequences,
-    TextExample,
-    TextPrediction,
-)
+from finetune.types import Batch, Encoding, LabelSet, Partial, TextExample, TextPrediction
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChoiceConfig(TrainConfig):
-    """Multiple choice."""
+class RankConfig(TrainConfig):
+    """Ranks of texts."""
 
     group: ClassVar[str] = "task"
     description: ClassVar = TaskDescription(
-        name="choice", title="multiple choice", pairs=False, windows=False, metrics=("accuracy",)
+        name="rank", title="ordinal regression", pairs=False, metrics=("accuracy",)
     )
     data: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChoiceRecord(TaskRecord):
-    """The record of multiple choice."""
+class RankRecord(TaskRecord):
+    """The record of a task of ranks."""
 
     kind = "label"
 
@@ -63,111 +55,71 @@ class ChoiceRecord(TaskRecord):
         return TextInputs(column_map(self.config.columns), pairs=False)
 
 
-class Scores(NamedTuple):
-    """The score of each sequence [N, 1]."""
-
-    vectors: torch.Tensor
-
-
-class ChoiceHead(SequenceClassifier):
-    """A score for each sequence."""
-
-    def forward(self, batch: Batch) -> Any:
-        return Scores(super().forward(batch))
-
-
 GOLD = attrgetter("label")
 
 
-class ChoiceTask(Task):
-    """The text that goes on best."""
+class RankTask(Task):
+    """The rank of a text."""
 
-    record: ChoiceRecord
+    record: RankRecord
     _gold = GOLD
 
-    def _capabilities(self) -> Iterator[object]:
-        yield CoupledLoss(self._softmax)
-
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
-        found = []
-        for example in examples:
-            choices = example.text.split("|")
-            chosen = None if example.label is None else choices.index(str(example.label))
-            found.append(
-                [
-                    Encoding(
-                        example.id,
-                        *self.tokenizer.build(ids),
-                        [],
-                        number,
-                        None if chosen is None else {"chosen": [number == chosen]},
-                    )
-                    for number, ids in enumerate(self.tokenizer.text_subwords(choices))
-                ]
-            )
-        return found, 0
+        found, num_cut = encode_texts(
+            examples, self.tokenizer, self.record.max_length, "truncate", 0
+        )
+        for example, encodings in zip(examples, found, strict=True):
+            if example.label is not None:
+                target = {"rank": [int(str(example.label))]}
+                encodings[:] = [replace(encoding, target=target) for encoding in encodings]
+        return found, num_cut
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        return {"chosen": torch.from_numpy(rows["chosen"].values.astype(bool))}
+        return {"rank": torch.from_numpy(rows["rank"].values.astype(int))}
 
-    def head(self, folder: str | Path | None = None) -> ChoiceHead:
-        if folder is not None:
-            return ChoiceHead.from_pretrained(str(folder), labels=None)
-        with self._pretrained() as start:
-            return ChoiceHead.from_pretrained(labels=["score"], problem="regression", **start)
+    def head(self, folder: str | Path | None = None) -> SequenceClassifier:
+        return self._labeled_head(SequenceClassifier.from_pretrained, folder, problem="multi")
 
-    def _softmax(
-        self, head: Any, vectors: torch.Tensor, sequences: Sequences
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        example, chosen = torch.tensor(sequences.example), sequences.targets["chosen"]
-        losses = [
-            -vectors[example == one, 0].log_softmax(0)[chosen[example == one]]
-            for one in example.unique()
-        ]
-        return torch.cat(losses).sum(), vectors.new_tensor(len(losses))
+    def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        ranks = torch.arange(1, logits.shape[1] + 1)
+        at_least = (batch.targets["rank"][:, None] >= ranks).to(logits.dtype)
+        losses = functional.binary_cross_entropy_with_logits(logits, at_least, reduction="none")
+        return losses.sum(), logits.new_tensor(len(logits))
 
-    def decode(self, logits: Scores, batch: Batch) -> list[Partial]:
-        rows = logits.vectors[:, 0].cpu().numpy()
-        return batch.partials(rows)
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
+        return batch.partials((logits > 0).sum(1).tolist())
 
     def finish(
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> TextPrediction:
-        scores = [each.values for each in sorted(partials, key=attrgetter("part"))]
-        return TextPrediction(example.id, example.text.split("|")[int(np.argmax(scores))])
+        return TextPrediction(example.id, str(partials[0].values))
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         pairs = zip(gold, predicted, strict=True)
         return {"accuracy": sum(e.label == p.label for e, p in pairs) / len(gold)}
 
 
-def read_choices(config: ChoiceConfig, source: Any) -> Dataset:
+def read_ranks(config: RankConfig, source: Any) -> Dataset:
     return read_text(source, columns=column_map(config.columns), pair=False)
 
 
-def derive_choices(config: ChoiceConfig, data: Dataset) -> dict[str, Any]:
-    return {"labels": LabelSet(()), "pairs": False}
+def derive_ranks(config: RankConfig, data: Dataset) -> dict[str, Any]:
+    highest = max(int(example.label) for example in data.splits["train"])
+    return {"labels": LabelSet(f"at least {n}" for n in range(1, highest + 1)), "pairs": False}
 
 
-CHOICE = TaskDefinition(
-    task=ChoiceTask,
-    record=ChoiceRecord,
-    read=read_choices,
-    derive=derive_choices,
-    gold=GOLD,
-    skipped_checks=("labels",),
+RANK = TaskDefinition(
+    task=RankTask, record=RankRecord, read=read_ranks, derive=derive_ranks, gold=GOLD
 )
 
 
 def test_a_task_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = TaskPaths(f"{__name__}:ChoiceConfig", f"{__name__}:CHOICE", "the text that goes on best")
-    monkeypatch.setitem(TASKS, "choice", row)
-    monkeypatch.setitem(CONFIGS.paths, "choice", row.config)
-    rows = [
-        {"text": f"the dog {a}|the dog {b}", "label": "the dog saw it"}
-        for a, b in (("saw it", "and a"), ("and a", "saw it"), ("in the", "saw it")) * 3
-    ]
-    config = ChoiceConfig(
+    row = TaskPaths(f"{__name__}:RankConfig", f"{__name__}:RANK", "the rank of a text")
+    monkeypatch.setitem(TASKS, "rank", row)
+    monkeypatch.setitem(CONFIGS.paths, "rank", row.config)
+    texts = ["the dog", "the dog saw it", "the dog saw it and a"]
+    rows = [{"text": text, "label": rank} for rank, text in enumerate(texts)] * 3
+    config = RankConfig(
         model=str(save_tiny_checkpoint(tmp_path / "bert", dropout=0.0)),
         data=str(write_jsonl(tmp_path / "train.jsonl", rows).parent),
         out=str(tmp_path / "run"),
@@ -178,8 +130,7 @@ def test_a_task_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         max_length=16,
         lr=5e-3,
     )
-    task, data = load_task(config, "choice")
+    task, data = load_task(config, "rank")
     result = finetune.fit(task, data, config)
     model = finetune.load(result.folder)
-    predicted = model.predict(["the dog and a|the dog saw it", "the dog saw it|the dog in the"])
-    assert [each.label for each in predicted] == ["the dog saw it"] * 2
+    assert [each.label for each in model.predict(texts)] == ["0", "1", "2"]

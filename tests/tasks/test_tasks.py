@@ -34,6 +34,7 @@ from finetune.registry import TASKS
 from finetune.runtime.launch import make_accelerator
 from finetune.tasks import TASK_FILE, load_task, save_task, saved_task, task_definition
 from finetune.tasks.base import Task
+from finetune.tasks.capabilities import GroupedSequences
 from finetune.training.data import TrainingData
 from finetune.training.trainer import fit
 from finetune.types import IGNORED, Partial, TextExample, TextPrediction, TokenExample, UserError
@@ -174,6 +175,17 @@ _QUESTIONS = [
         else {"text": [answer] * 2, "answer_start": [context.index(answer)] * 2}
     ]
 ]
+_PLACES = ["paris", "oslo", "rome", "madrid"]
+_CHOICES = [
+    {
+        "context": f"he is in {_PLACES[n % 4]}" if n != 5 else "",
+        "question": "he is in" if n != 6 else "we saw _ now",
+        "choices": (_PLACES[n % 4 :] + _PLACES[: n % 4])[: 2 + n % 3][:: -1 if n % 2 else 1],
+        "label": (1 + n % 3 if n % 2 else 0),
+    }
+    for n in range(8)
+]
+"""Questions of two to four choices: the right one is in the context, if there is one."""
 CASES = {
     "single": Case("classify", _SINGLE, {}),
     "windows": Case(
@@ -209,6 +221,12 @@ CASES = {
     ),
     "marked": Case("nli", _MARKED, {"marked_words": True}),
     "marked bi": Case("classify", _MARKED, {"marked_words": True, "pair_encoder": "bi"}),
+    "choice": Case("choice", _CHOICES, {}),
+    "choice calibrated": Case(
+        "choice",
+        _CHOICES,
+        {"calibrate": "temperature", "long_text": "truncate-start", "max_length": 16},
+    ),
     "bio": Case("tag", _BIO, {"decoding": "greedy"}),
     "bio constrained": Case("tag", _BIO, {"decoding": "constrained"}),
     "bio all mean": Case("tag", _BIO, {"label_subwords": "all", "word_score": "mean"}),
@@ -244,7 +262,12 @@ CASES = {
 }
 SPANS = [name for name, case in CASES.items() if case.task == "ner"]
 TAGGING = [name for name, case in CASES.items() if case.task == "tag"]
-FAMILY = {"pair": "roberta", "bio constrained": "roberta", "pos all mean": "roberta"}
+FAMILY = {
+    "pair": "roberta",
+    "choice": "roberta",
+    "bio constrained": "roberta",
+    "pos all mean": "roberta",
+}
 
 
 @dataclass(frozen=True)
@@ -331,7 +354,7 @@ def records(predictions) -> list[dict]:
 def same(one: list[dict], other: list[dict], tolerance: float = 1e-5) -> None:
     """Equal answers; probabilities and numbers up to rounding."""
     for mine, theirs in zip(one, other, strict=True):
-        for key in ("id", "words", "tags"):
+        for key in ("id", "words", "tags", "choice"):
             assert mine.get(key) == theirs.get(key)
         for kind in ("spans", "relations"):
             for item, other_item in zip(mine.get(kind, []), theirs.get(kind, []), strict=True):
@@ -382,6 +405,9 @@ def gold_logits(task: Any, batch: Any) -> torch.Tensor:
     if "span" in batch.targets:
         return span_logits(task, batch.targets["span"])
     label = batch.targets["label"]
+    if "rows" in batch.targets:
+        right = batch.targets["rows"][torch.arange(len(label)), label]
+        return 12.0 * torch.nn.functional.one_hot(right, len(batch.lengths)).sum(0)[:, None]
     if task.name == "relations":
         return 12.0 * torch.nn.functional.one_hot(label, len(task.record.labels) + 1)
     if task.record.problem == "regression":
@@ -513,7 +539,8 @@ def test_loss_of_parts_is_loss_of_the_whole(runs: Runs, name: str) -> None:
         return task.loss(head(batch), batch)
 
     total, count = loss(flat)
-    groups = micro_batches(flat, 25)
+    together = task.capability(GroupedSequences) is not None
+    groups = micro_batches(flat, 25, together=together)
     assert len(groups) > 2
     parts = [loss(group) for group in groups]
     torch.testing.assert_close(sum(p[0] for p in parts), total, rtol=1e-9, atol=1e-9)

@@ -73,7 +73,7 @@ class SequenceClassifier(LabeledHead):
         return problem_of(self.model.config)
 
 
-def _first(hidden: Tensor, batch: Batch) -> Tensor:
+def first_tokens(hidden: Tensor, batch: Batch) -> Tensor:
     """Select the first token of each sequence: [T, H] -> [N, H]."""
     return hidden.index_select(0, batch.cu_seqlens[:-1])
 
@@ -85,20 +85,21 @@ def _mean(values: Tensor, batch: Batch) -> Tensor:
     return torch.segment_reduce(values, "mean", lengths=lengths, axis=0, unsafe=True, initial=0)
 
 
-def _pooled(pooler: Callable[[Any, Tensor], Tensor]) -> HeadLayers:
+def pooled_head(pooler: Callable[[Any, Tensor], Tensor]) -> HeadLayers:
     """Return a head of ``pooler`` on the first tokens [N, H], dropout and a linear layer."""
     return lambda model, hidden, batch: model.classifier(
-        model.dropout(pooler(model, _first(hidden, batch)))
+        model.dropout(pooler(model, first_tokens(hidden, batch)))
     )
 
 
 def _classifier(model: Any, hidden: Tensor, batch: Batch) -> Any:
     """Run the classifier of RoBERTa and others, which reads the first token of [N, 1, H]."""
-    return model.classifier(_first(hidden, batch)[:, None])
+    return model.classifier(first_tokens(hidden, batch)[:, None])
 
 
-def _modernbert(model: Any, hidden: Tensor, batch: Batch) -> Any:
-    pool = _mean if model.config.classifier_pooling == "mean" else _first
+def modernbert_head(model: Any, hidden: Tensor, batch: Batch) -> Any:
+    """Run ModernBERT's head on the first tokens, or on the means over tokens."""
+    pool = _mean if model.config.classifier_pooling == "mean" else first_tokens
     return model.classifier(model.drop(model.head(pool(hidden, batch))))
 
 
@@ -106,24 +107,24 @@ def _eurobert(model: Any, hidden: Tensor, batch: Batch) -> Tensor:
     """Run EuroBERT's head; late pooling averages the logits of tokens."""
     pooling = model.config.classifier_pooling
     if pooling != "late":
-        hidden = (_first if pooling == "bos" else _mean)(hidden, batch)
+        hidden = (first_tokens if pooling == "bos" else _mean)(hidden, batch)
     logits: Tensor = model.classifier(model.activation(model.dense(hidden)))
     return _mean(logits, batch) if pooling == "late" else logits
 
 
-_bert = _pooled(lambda model, first: model.base_model.pooler(first[:, None]))
-_deberta = _pooled(lambda model, first: model.pooler(first[:, None]))
+_bert = pooled_head(lambda model, first: model.base_model.pooler(first[:, None]))
+_deberta = pooled_head(lambda model, first: model.pooler(first[:, None]))
 
 _HEADS: dict[str, HeadLayers] = {
     **dict.fromkeys(("bert", "ernie", "gte", "nomic_bert", "roc_bert"), _bert),
     **dict.fromkeys(ROBERTA, _classifier),
     **dict.fromkeys(("electra", "jina_embeddings_v3"), _classifier),
-    "albert": _pooled(
+    "albert": pooled_head(
         lambda model, first: model.base_model.pooler_activation(model.base_model.pooler(first))
     ),
-    "distilbert": _pooled(lambda model, first: F.relu(model.pre_classifier(first))),
+    "distilbert": pooled_head(lambda model, first: F.relu(model.pre_classifier(first))),
     **dict.fromkeys(("deberta", "deberta-v2"), _deberta),
-    **dict.fromkeys(("modernbert", "ultrabert"), _modernbert),
+    **dict.fromkeys(("modernbert", "ultrabert"), modernbert_head),
     "eurobert": _eurobert,
 }
 """The head of each model type with a parity test; others run the Hugging Face class on padding."""

@@ -1,0 +1,268 @@
+"""Multiple choice: a context, a question, its choices, and which of them is right.
+
+Usual columns are read from RACE, SWAG, HellaSwag, DREAM, COPA, CommonsenseQA, ARC, OpenBookQA,
+CosmosQA, PIQA and WinoGrande as they are on the hub, and from JSON Lines:
+
+    {"context": "M: It rains. W: Then stay.", "question": "Why does he stay?",
+     "choices": ["It rains.", "He is ill."], "label": 0}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from finetune.data.dataset import DataError
+from finetune.data.files import Record
+from finetune.data.json_files import parse_json
+from finetune.data.labels import MISSING
+from finetune.data.rows import MakeExample, RowReader
+from finetune.data.tables import Table, find_column, is_missing, missing_column, text_cell
+from finetune.types import TextExample, abbreviated, quantity
+
+ROLES = ("context", "question", "choices", "label")
+CONTEXT_COLUMNS = (
+    "context",
+    "article",
+    "passage",
+    "dialogue",
+    "premise",
+    "sent1",
+    "ctx_a",
+    "text",
+)
+"""Usual columns of the context: RACE has an article, DREAM a dialogue, COPA a premise, SWAG sent1,
+HellaSwag ctx_a."""
+QUESTION_COLUMNS = ("question", "question_stem", "sent2", "ctx_b", "query", "goal", "sentence")
+"""Usual columns of the question, or of the beginning of all choices: OpenBookQA has a
+question_stem, SWAG sent2, HellaSwag ctx_b, PIQA a goal, WinoGrande a sentence."""
+CHOICES_COLUMNS = ("choices", "options", "choice", "endings")
+"""Usual columns of a list of choices: RACE has options, DREAM choice, HellaSwag endings."""
+LABEL_COLUMNS = ("label", "answer", "answerkey", "answer_key", "gold_label")
+"""Usual columns of the right choice: RACE and DREAM have an answer, CommonsenseQA an answerKey."""
+NUMBERED = re.compile(r"(?P<stem>ending|choice|option|answer|solution|sol)[ _]?(?P<number>\d+)")
+"""Usual columns of one choice each: SWAG has ending0, COPA choice1, CosmosQA answer0, PIQA sol1."""
+COPA_QUESTIONS = {
+    "cause": "What was the cause of this?",
+    "effect": "What happened as a result?",
+}
+"""The questions of COPA (Roemmele et al., 2011), whose data name their kind."""
+
+
+class Choices(NamedTuple):
+    """The choices of a question.
+
+    ``names`` are the labels that the data give them, such as letters; empty without any.
+    """
+
+    texts: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The columns of a table by role; ``several`` have one choice each."""
+
+    context: str | None
+    question: str | None
+    choices: str | None
+    several: tuple[str, ...]
+    label: str | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The numbers of ``several`` columns, if an answer names one of them (WinoGrande)."""
+        if self.label is None or self.label.lower() == "label":
+            return ()
+        found = [NUMBERED.fullmatch(name.lower()) for name in self.several]
+        return tuple(match["number"] for match in found if match) if all(found) else ()
+
+
+def _choose(table: Table, given: Mapping[str, str], gold: bool) -> MakeExample:
+    by_name = {name.lower(): name for name in reversed(table.header)}
+
+    def named(role: str, usual: Sequence[str]) -> str | None:
+        if role in given:
+            return find_column(table, role, given[role])
+        return next((by_name[name] for name in usual if name in by_name), None)
+
+    context, question = named("context", CONTEXT_COLUMNS), named("question", QUESTION_COLUMNS)
+    choices, several = None, tuple[str, ...]()
+    if "+" in given.get("choices", "") and given["choices"] not in table.header:
+        names = given["choices"].split("+")
+        several = tuple(find_column(table, "choices", name) for name in names)
+    else:
+        choices = named("choices", CHOICES_COLUMNS)
+        several = () if choices else _numbered_columns(by_name)
+    if choices is None and not several and not _has_choices(table, question):
+        error = missing_column(table, "choices", "a list of choices", "choices")
+        raise DataError(f"{error} Of several columns: --columns choices=A+B+C.")
+    if context is None and question is None:
+        raise missing_column(table, "question", "a question or a context", "question")
+    label = named("label", LABEL_COLUMNS) if gold else None
+    table.label_column = label
+    columns = _Columns(context, question, choices, several, label)
+    return lambda index, record: _example(index, record, columns)
+
+
+def _numbered_columns(by_name: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the usual columns of one choice each, in the order of their numbers."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for lowered, name in by_name.items():
+        if match := NUMBERED.fullmatch(lowered):
+            found.setdefault(match["stem"], []).append((int(match["number"]), name))
+    for columns in found.values():
+        numbers = sorted(number for number, _ in columns)
+        if len(columns) > 1 and numbers == [*range(numbers[0], numbers[0] + len(numbers))]:
+            return tuple(name for _, name in sorted(columns))
+    return ()
+
+
+def _has_choices(table: Table, question: str | None) -> bool:
+    """Return whether questions are objects that hold their choices, as in the files of ARC."""
+    first = table.first()
+    value = None if first is None or question is None else first.values.get(question)
+    return isinstance(value, Mapping) and "choices" in value
+
+
+def _example(index: int, record: Record, columns: _Columns) -> TextExample:
+    where = record.where
+    context = "" if columns.context is None else _context(record, columns.context)
+    question, stated = _question(record, columns)
+    if columns.several:
+        cells = [record.values.get(name) for name in columns.several]
+        while cells and (is_missing(cells[-1]) or cells[-1] == ""):
+            cells.pop()  # a question of fewer choices
+        texts = _texts(cells, where)
+        choices = Choices(texts, columns.names[: len(texts)])
+    elif columns.choices is not None:
+        choices = _choices(record.values.get(columns.choices), columns.choices, where)
+    else:
+        choices = _choices(stated, f"{columns.question}.choices", where)
+    texts = choices.texts
+    if len(texts) < 2:
+        found = f"one choice ({texts[0]!r:.40})" if texts else "no choice"
+        raise DataError(f"{where}: {found}: a question needs two or more.")
+    label = None
+    if columns.label is not None:
+        is_index = columns.label.lower() == "label"
+        label = label_index(record.values.get(columns.label), choices, where, is_index)
+    return TextExample(index, context, question, label, where, record.key, choices=texts)
+
+
+def _context(record: Record, column: str) -> str:
+    """Return the context; the lines of a list of turns, as in DREAM."""
+    value = record.values.get(column)
+    if isinstance(value, list) and all(isinstance(turn, str) for turn in value):
+        return "\n".join(value)
+    return "" if is_missing(value) else text_cell(record, column)
+
+
+def _question(record: Record, columns: _Columns) -> tuple[str | None, Any]:
+    """Return the question, None for a blank one, and the choices in the same object."""
+    if columns.question is None:
+        return None, None
+    value, stated = record.values.get(columns.question), None
+    if isinstance(value, Mapping):
+        stated, value = value.get("choices"), value.get("stem")
+        record = record._replace(values={columns.question: value})
+    if is_missing(value):
+        return None, stated
+    text = text_cell(record, columns.question)
+    if (columns.context or "").lower() == "premise":
+        text = COPA_QUESTIONS.get(text, text)
+    return (text if text.strip() else None), stated
+
+
+def _choices(value: Any, column: str, where: str) -> Choices:
+    """Return a list of texts, or of texts with labels, as choices."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        value = parse_json(value, where)  # the cell of a CSV file
+    names: Sequence[Any] = ()
+    if isinstance(value, Mapping):  # CommonsenseQA
+        names, value = value.get("label") or (), value.get("text")
+    elif isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+        names = [each["label"] for each in value if "label" in each]
+        value = [each.get("text") for each in value]
+    if not isinstance(value, list):
+        problem = "is empty" if is_missing(value) else f"is {value!r:.40}"
+        raise DataError(
+            f'{where}: column {column!r} {problem}: write a list of texts, such as ["yes", "no"].'
+        )
+    texts = _texts(value, where)
+    if names and len(names) != len(texts):
+        raise DataError(
+            f"{where}: {quantity(len(texts), 'choice')} and {quantity(len(names), 'label')} of "
+            f"choices in column {column!r}: label each choice, or none."
+        )
+    return Choices(texts, tuple(map(str, names)))
+
+
+def _texts(values: Sequence[Any], where: str) -> tuple[str, ...]:
+    found = []
+    for number, value in enumerate(values):
+        if isinstance(value, bool) or not isinstance(value, str | int | float) or is_missing(value):
+            problem = "is empty" if is_missing(value) else f"is {value!r:.40}"
+            raise DataError(f"{where}: choice {number} (from 0) {problem}: write a text.")
+        found.append(str(value))
+    return tuple(found)
+
+
+def label_index(value: Any, choices: Choices, where: str, is_index: bool) -> int | None:
+    """Return the index of the right choice, None without gold.
+
+    A label is the name of a choice in the data, a letter (A is the first), a number from 0, or the
+    text of a choice. A text of digits is a number first with ``is_index``, else a text first.
+
+    Raises:
+        DataError: The label is outside the choices, or several choices have its text.
+    """
+    texts, names = choices
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a column of a data frame with gaps
+    if is_missing(value) or value == -1:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise DataError(f"{where}: label {value!r:.40} is neither a number nor a text.")
+    text = str(value).strip()
+    if text.lower() in {*MISSING, "-1"} and text not in texts:
+        return None
+    if names:
+        if names.count(text) == 1:
+            return names.index(text)
+        legal = f"the choices are labeled {abbreviated(names)}"
+        raise DataError(f"{where}: label {text!r:.40}: {legal}.")
+    number = int(text) if re.fullmatch(r"\d{1,9}", text) else None
+    same = [index for index, choice in enumerate(texts) if choice.strip() == text]
+    if isinstance(value, int) or (number is not None and (is_index or not same)):
+        if number is not None and number < len(texts):
+            return number
+        last = len(texts) - 1
+        raise DataError(
+            f"{where}: label {text:.40} is outside of {len(texts)} choices: they are counted "
+            f"from 0 to {last}."
+        )
+    if len(text) == 1 and "A" <= text <= "Z" and ord(text) - ord("A") < len(texts):
+        return ord(text) - ord("A")
+    if len(same) > 1:
+        raise DataError(
+            f"{where}: label {text!r:.40} is the text of {len(same)} choices: write its number, "
+            "from 0."
+        )
+    if not same:
+        raise DataError(
+            f"{where}: label {text!r:.40} is none of {len(texts)} choices "
+            f"({abbreviated(f'{choice:.30}' for choice in texts)}): write its number from 0, its "
+            "letter or its text."
+        )
+    return same[0]
+
+
+CHOICES = RowReader(
+    roles=ROLES,
+    header_names=frozenset({*CONTEXT_COLUMNS, *QUESTION_COLUMNS, *CHOICES_COLUMNS, *LABEL_COLUMNS}),
+    choose=_choose,
+)
+"""The reader of multiple choice."""

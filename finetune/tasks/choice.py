@@ -1,0 +1,297 @@
+"""Multiple choice: which of its choices answers a question, or continues a text.
+
+Each choice makes a sequence of the context, and of the question with the choice. The model gives
+each sequence a score, and the softmax is over the sequences of a question (Radford et al., 2018,
+"Improving Language Understanding by Generative Pre-Training", section 3.3). Questions may have
+different numbers of choices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from finetune.config.tasks import ChoiceConfig, column_map
+from finetune.data import Dataset
+from finetune.data.choices import CHOICES
+from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
+from finetune.evaluation.metrics import choice_scores
+from finetune.evaluation.temperature import scale
+from finetune.models.heads.choice import SCORE, ChoiceScorer
+from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
+from finetune.preprocessing.text_labels import labeled
+from finetune.preprocessing.texts import check_size, with_cut_context
+from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.capabilities import (
+    Calibration,
+    ComparedValues,
+    Distillable,
+    GroupedSequences,
+    one_row,
+)
+from finetune.tasks.definition import TaskDefinition
+from finetune.tasks.inputs import RowInputs
+from finetune.tasks.soft_losses import class_divergence
+from finetune.tasks.viterbi import log_softmax
+from finetune.types import (
+    IGNORED,
+    Batch,
+    ChoicePrediction,
+    Encoding,
+    LabelSet,
+    Partial,
+    TextExample,
+    quantity,
+)
+
+BLANK = re.compile(r"(?<!\w)_+(?!\w)")
+"""A blank in a question, which each choice fills in, as in the cloze questions of RACE."""
+
+
+class ChoiceInputs(RowInputs):
+    """Questions with their choices."""
+
+    reader = CHOICES
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceRecord(TaskRecord):
+    """The record of a task of multiple choice."""
+
+    config: ChoiceConfig
+    temperature: float | None = None
+    """Divides the scores before the softmax (Guo et al., 2017)."""
+
+    kind = "choice"
+
+    @property
+    def inputs(self) -> ChoiceInputs:
+        """The inputs of the model."""
+        return ChoiceInputs(column_map(self.config.columns))
+
+
+GOLD = attrgetter("label")
+
+
+class ChoiceTask(Task):
+    """The most probable choice of each question."""
+
+    record: ChoiceRecord
+    _gold = GOLD
+
+    def _capabilities(self) -> Iterator[object]:
+        yield GroupedSequences()
+        yield ComparedValues(GOLD, attrgetter("choice"))
+        yield Distillable(self._soft_loss, one_row, self._targets_without_gold)
+        if self.record.config.calibrate != "none":
+            yield Calibration(self, self._fit, self._calibrated)
+
+    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+        """Return a sequence for each choice, and of how many questions a context is cut."""
+        limit, long_text = self.record.max_length, self.record.config.long_text
+        subwords = self._subwords(examples)
+        found, num_cut = [], 0
+        for example in examples:
+            sequences, longest = [], 0
+            for part, texts in enumerate(texts_of_choices(example)):
+                first, second = (None if text is None else subwords[text] for text in texts)
+                room = self._room(texts)
+                rest = [] if second is None else second
+                size = len(first or ()) + len(rest)
+                check_size(example, size, limit, room, long_text)
+                longest = max(longest, size - room)
+                cut, rest = with_cut_context(first or [], rest, room, long_text)
+                ids, segments = self.tokenizer.build(cut, None if second is None else rest)
+                right = None if example.label is None else {"right": [part == example.label]}
+                sequences.append(Encoding(example.id, ids, segments, part=part, target=right))
+            found.append(sequences)
+            num_cut += longest > 0
+        return found, num_cut
+
+    def _room(self, texts: tuple[str, str | None]) -> int:
+        """Return the number of subwords of a text, or of two, that fit into a sequence."""
+        template = self.tokenizer.single if texts[1] is None else self.tokenizer.pair
+        return self.record.max_length - template.num_special
+
+    def _subwords(self, examples: Sequence[TextExample]) -> dict[str, list[int]]:
+        """Return the subwords of each text; most questions have a text that all choices share."""
+        texts = dict.fromkeys(
+            text
+            for example in examples
+            for both in texts_of_choices(example)
+            for text in both
+            if text is not None
+        )
+        return dict(zip(texts, self.tokenizer.text_subwords(list(texts)), strict=True))
+
+    def _encoding_notes(self, examples: Sequence[TextExample], encoded: Encoded) -> list[str]:
+        """Add a note on questions that are too long together with a choice."""
+        notes = super()._encoding_notes(examples, encoded)
+        full = encoded.sequences.lengths == self.record.max_length
+        ids = {*encoded.sequences.example[full].tolist()}
+        long = [example for example in examples if example.id in ids]
+        subwords = self._subwords(long)
+        number = sum(
+            any(
+                len(subwords[both[1] or both[0]]) > self._room(both)
+                for both in texts_of_choices(example)
+            )
+            for example in long
+        )
+        if number:
+            questions = quantity(number, "question is", "questions are")
+            notes.append(
+                f"{questions} over --max-length with a choice and without any context: cut too"
+            )
+        return notes
+
+    def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
+        """Make the targets of whole questions: ``rows`` [Q, C] and ``label`` [Q].
+
+        ``rows`` are the sequences of the choices of each of Q questions, -1 where a question has
+        fewer choices than C. ``label`` is ``IGNORED`` without gold.
+        """
+        encodings = Encodings.of(encodings)
+        targets = super().collate(encodings)
+        if not targets:
+            return {}
+        _, question = np.unique(encodings.example, return_inverse=True)
+        rows = np.full((question.max() + 1, encodings.part.max() + 1), -1)
+        rows[question, encodings.part] = np.arange(len(encodings))
+        label, right = np.full(len(rows), IGNORED), targets["right"].numpy()
+        label[question[right]] = encodings.part[right]
+        return {"rows": torch.from_numpy(rows), "label": torch.from_numpy(label)}
+
+    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+        """Return whether each sequence has the right choice [N]."""
+        return {"right": torch.from_numpy(rows["right"].values.astype(bool))}
+
+    def head(self, folder: str | Path | None = None) -> ChoiceScorer:
+        """Make a new model on the configured encoder, or load one from a folder."""
+        dropout = self.record.config.classifier_dropout
+        return self._labeled_head(ChoiceScorer.from_pretrained, folder, dropout=dropout)
+
+    def loss(self, logits: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the summed cross entropy of the right choices, and the number of questions."""
+        label = batch.targets["label"]
+        scores = self._by_question(logits, batch)
+        losses = functional.cross_entropy(scores, label, ignore_index=IGNORED, reduction="sum")
+        return losses, (label != IGNORED).sum().to(logits.dtype)
+
+    def _soft_loss(
+        self, logits: torch.Tensor, teacher: torch.Tensor, batch: Batch, temperature: float
+    ) -> torch.Tensor:
+        """Return the summed divergence from the teacher's choices."""
+        own = self._by_question(logits, batch)
+        return class_divergence(own, self._by_question(teacher, batch), temperature).sum()
+
+    @staticmethod
+    def _by_question(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Return the scores of sequences [N, 1] by question: [Q, C].
+
+        The probability of a choice that a question does not have is 0.
+        """
+        rows = batch.targets["rows"]
+        lowest = torch.finfo(logits.dtype).min
+        return logits[rows.clamp_min(0), 0].masked_fill(rows < 0, lowest)
+
+    def _targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+        """Return targets of sequences of which none has the right choice."""
+        ones = np.ones(len(sequences), np.int64)
+        return {"right": Ragged.of_counts(np.zeros(len(sequences), bool), ones)}
+
+    def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
+        """Return the score of each sequence."""
+        return batch.partials(logits[:, 0].cpu().numpy().astype(np.float64))
+
+    def finish(
+        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
+    ) -> ChoicePrediction:
+        """Predict the choice with the highest score."""
+        ordered = sorted(partials, key=attrgetter("part"))
+        probabilities = np.exp(log_softmax(np.array([partial.values for partial in ordered])))
+        return self._decided(example, probabilities)
+
+    def _decided(self, example: TextExample, probabilities: np.ndarray) -> ChoicePrediction:
+        """Make a prediction from the probabilities [C] of the model."""
+        best, before = int(probabilities.argmax()), None
+        if self.record.temperature is not None:
+            before = tuple(map(float, probabilities))
+            probabilities = scale(probabilities, self.record.temperature, False)
+        return ChoicePrediction(
+            example.id, best, example.choices[best], tuple(map(float, probabilities)), before
+        )
+
+    def _fit(
+        self, gold: Sequence[TextExample], predicted: Sequence[ChoicePrediction]
+    ) -> tuple[dict[str, Any], str]:
+        known = [(e, p) for e, p in zip(gold, predicted, strict=True) if e.label is not None]
+        most = max((len(p.scores) for _, p in known), default=1)
+        table = np.zeros((len(known), most))  # further choices have the probability 0
+        for row, (_, prediction) in zip(table, known, strict=True):
+            row[: len(prediction.scores)] = prediction.scores
+        labels = np.array([example.label for example, _ in known], dtype=int)
+        temperature, note = fit_on_probabilities(table, labels, False)
+        return {"temperature": temperature}, note
+
+    def _calibrated(self, example: TextExample, prediction: ChoicePrediction) -> ChoicePrediction:
+        return self._decided(example, np.array(prediction.scores))
+
+    def _score(
+        self, gold: Sequence[TextExample], predicted: Sequence[ChoicePrediction]
+    ) -> dict[str, float]:
+        labels = [example.label for example in gold]
+        found = choice_scores(labels, [prediction.choice for prediction in predicted])
+        if self.record.temperature is not None:
+            correct = [p.choice == label for p, label in zip(predicted, labels, strict=True)]
+            before = [max(p.uncalibrated or ()) for p in predicted]
+            found |= calibration_scores(correct, [p.score for p in predicted], before)
+        return found
+
+
+def texts_of_choices(example: TextExample) -> Iterator[tuple[str, str | None]]:
+    """Yield the one or two texts of the sequence of each choice.
+
+    The first text is the context, the second the question and the choice. Without a context they
+    are the question and the choice. A choice fills in the blanks of a question: ``It is _ .``
+    """
+    question, has_context = example.pair, bool(example.text.strip())
+    for choice in example.choices:
+        if question is None:
+            yield (example.text, choice) if has_context else (choice, None)
+        elif BLANK.search(question):
+            filled = choice.join(BLANK.split(question))
+            yield (example.text, filled) if has_context else (filled, None)
+        else:
+            whole = f"{question} {choice}"
+            yield (example.text, whole) if has_context else (question, choice)
+
+
+def read_choices(config: ChoiceConfig, source: Any) -> Dataset:
+    """Read questions with their choices."""
+    return CHOICES.read(source, columns=column_map(config.columns), encoding=config.encoding)
+
+
+def derive_choices(config: ChoiceConfig, data: Dataset) -> dict[str, Any]:
+    """Return the one label of the model: the score of a choice."""
+    return {"labels": LabelSet([SCORE])}
+
+
+CHOICE = TaskDefinition(
+    task=ChoiceTask,
+    record=ChoiceRecord,
+    read=read_choices,
+    prepare=lambda config, data: labeled(data),
+    derive=derive_choices,
+    gold=GOLD,
+    skipped_checks=("labels",),
+    reusable_head=ChoiceScorer,
+)
