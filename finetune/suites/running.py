@@ -18,6 +18,7 @@ from finetune.data.json_files import read_object
 from finetune.runtime.files import write_text
 from finetune.runtime.progress import Reporter, clock
 from finetune.runtime.records import json_line
+from finetune.runtime.signals import Interrupted
 from finetune.suites.definition import Member
 from finetune.tasks import load_task
 from finetune.training.optimizer import Schedule
@@ -81,6 +82,22 @@ class Workload:
     num_steps: int
     cost: float
     """Tokens of all forward passes, roughly; a training step counts as several."""
+
+
+@dataclass(frozen=True)
+class CheckedMember:
+    """A member whose settings and data fit."""
+
+    states: Mapping[int, str]
+    """Whether each run is ``finished``, ``unfinished`` or ``new``, by seed."""
+    load: Workload | None
+    """The size of a run; None if all are finished."""
+
+    @property
+    def unfinished(self) -> dict[int, float]:
+        """The cost of each run that is not finished, by seed."""
+        cost = 0.0 if self.load is None else self.load.cost
+        return {seed: cost for seed, state in self.states.items() if state != "finished"}
 
 
 def workload(planned: PlannedMember) -> Workload:
@@ -159,6 +176,7 @@ class Clock:
         if whole:
             self.seconds.setdefault(member, {})[str(seed)] = [seconds, self.costs[run]]
             write_text(self.folder / TIMES_FILE, json_line(self.seconds) + "\n")
+        self.begin = self.share = self.begin_share = 0.0
         return seconds
 
     def skip(self, member: str) -> None:
@@ -242,6 +260,7 @@ class Events:
 
 def run_members(
     plan: Sequence[PlannedMember],
+    checked: Mapping[str, CheckedMember],
     timer: Clock,
     train_one: TrainOne,
     events: Events,
@@ -252,6 +271,7 @@ def run_members(
     """Train the seeds of all members that are not finished; return why others have failed.
 
     A member whose start has failed is skipped. Without ``keep_going`` the first error is raised.
+    ``checked`` is the result of ``check_members``.
     """
     failures: Failures = {}
     for planned in plan:
@@ -261,10 +281,10 @@ def run_members(
             timer.skip(planned.name)
             continue
         try:
-            _run_member(planned, timer, train_one, events, quiet)
+            _run_member(planned, checked[planned.name].states, timer, train_one, events, quiet)
             events.on_member(planned)
         except Exception as error:
-            if not keep_going:
+            if isinstance(error, Interrupted) or not keep_going:
                 raise
             failures[planned.name] = events.on_failure(planned, error)
             timer.skip(planned.name)
@@ -272,10 +292,13 @@ def run_members(
 
 
 def _run_member(
-    planned: PlannedMember, timer: Clock, train_one: TrainOne, events: Events, quiet: bool
+    planned: PlannedMember,
+    states: Mapping[int, str],
+    timer: Clock,
+    train_one: TrainOne,
+    events: Events,
+    quiet: bool,
 ) -> None:
-    states = planned.states()
-
     def train(config: TrainConfig, data: Dataset, folder: RunWriter) -> None:
         title = planned.name if planned.num_seeds == 1 else f"{planned.name} seed {config.seed}"
         timer.start()
@@ -295,18 +318,19 @@ def _run_member(
     )
 
 
-def check_members(plan: Sequence[PlannedMember]) -> dict[str, Workload]:
-    """Return the workload of each member with unfinished runs.
+def check_members(plan: Sequence[PlannedMember]) -> dict[str, CheckedMember]:
+    """Return the states of all runs, and the workload of members with unfinished runs.
 
     Raises UserError that names all members whose runs would fail: by other settings than before,
     or by their data.
     """
-    found: dict[str, Workload] = {}
+    found: dict[str, CheckedMember] = {}
     problems: dict[str, str] = {}
     for planned in plan:
         try:
-            if {*planned.states().values()} != {"finished"}:
-                found[planned.name] = workload(planned)
+            states = planned.states()
+            finished = {*states.values()} == {"finished"}
+            found[planned.name] = CheckedMember(states, None if finished else workload(planned))
         except UserError as error:
             problems[planned.name] = str(error)
     if problems:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from finetune.runtime.signals import Interrupted
 from finetune.suites import running
 from tests.command import Outcome, run
 
@@ -211,6 +212,38 @@ def test_a_failure_loses_no_other_member(
     assert outcome.code == 0 and outcome.err.count("finished: kept") == 2
     assert record(out)["average"]["mean"] is not None
     assert record(out)["members"]["pairs"]["failure"] is None
+
+
+def test_an_interrupt_ends_the_suite(suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*arguments, **options):
+        raise Interrupted("stopped at step 2 of 4")
+
+    monkeypatch.setattr(running, "train_seeds", interrupted)
+    outcome = run("run", suite, "--out", tmp_path / "out")
+    assert outcome.code == 130 and outcome.err.count("stopped at step 2 of 4") == 1
+    assert f"Continue with: finetune run {suite} --out {tmp_path / 'out'}" in outcome.err
+
+
+def test_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Seeds of a member take as long as its others; other members by their cost."""
+    now = [100.0]
+    monkeypatch.setattr(running.time, "monotonic", lambda: now[0])
+    costs = {("a", 1): 10.0, ("a", 2): 10.0, ("b", 1): 50.0}
+    timer = running.Clock(tmp_path, costs)
+    assert timer.remaining() is None and timer.text() == ""
+    timer.start()
+    timer.advance(0.0, first=True)
+    now[0] += 20
+    timer.advance(0.5)
+    assert timer.remaining() == pytest.approx(20 + 40 + 200), "4 seconds for each unit of cost"
+    now[0] += 10
+    assert timer.stop(whole=True) == 30
+    assert timer.remaining() == pytest.approx(30 + 50 * 3)
+    assert timer.text() == "3:00 left for 2 runs"
+    again = running.Clock(tmp_path, {("a", 2): 10.0, ("b", 1): 50.0})
+    assert again.remaining() == pytest.approx(180), "the seconds of earlier runs are kept"
+    again.skip("b")
+    assert again.text() == "0:30 left for 1 run"
 
 
 def test_a_foreign_folder_is_left_alone(suite: Path, tmp_path: Path):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from finetune.config.tasks import TrainConfig
     from finetune.data import Dataset
     from finetune.suites.results import MemberScore, SuiteResults
-    from finetune.suites.running import Clock, PlannedMember, SuiteReporter, Workload
+    from finetune.suites.running import Clock, PlannedMember, SuiteReporter
     from finetune.training.run_folder import RunWriter
 
 
@@ -99,7 +99,11 @@ class LoadedSuite(SuiteRun):
     def run(self) -> None:
         """Train the members, print the table, and write it; UserError if a member failed."""
         quiet_libraries()
-        from finetune.runtime.launch import is_main_process, on_main_process
+        from finetune.runtime.launch import (
+            is_main_process,
+            on_all_processes,
+            on_main_process,
+        )
         from finetune.runtime.progress import Reporter
         from finetune.suites.running import Clock, Events, check_members, run_members
         from finetune.training.environment import command_line
@@ -113,8 +117,13 @@ class LoadedSuite(SuiteRun):
         self._show_additions()
         is_main = is_main_process()
         with resumable(Reporter(quiet=not is_main), command_line):
-            loads = on_main_process(lambda: check_members(plan))
-            timer = Clock(folder, _costs(plan, loads))
+            checked = on_all_processes(lambda: check_members(plan))
+            costs = {
+                (name, seed): cost
+                for name, member in checked.items()
+                for seed, cost in member.unfinished.items()
+            }
+            timer = Clock(folder, costs)
             lines = _Lines(self.loaded, folder, timer, sum(map(_num_runs, plan)), is_main)
             if is_main:
                 lines.write()
@@ -126,6 +135,7 @@ class LoadedSuite(SuiteRun):
             )
             failures = run_members(
                 plan,
+                checked,
                 timer,
                 _train_one,
                 events,
@@ -347,19 +357,6 @@ def _train_one(
         reporter=reporter,
         report=report_run,
     )
-
-
-def _costs(
-    plan: Sequence[PlannedMember], loads: Mapping[str, Workload]
-) -> dict[tuple[str, int], float]:
-    """Return the cost of each run that is not finished."""
-    return {
-        (planned.name, seed): loads[planned.name].cost
-        for planned in plan
-        if planned.name in loads
-        for seed, state in planned.states().items()
-        if state != "finished"
-    }
 
 
 def _num_runs(planned: PlannedMember) -> int:
