@@ -330,6 +330,8 @@ def _document(example: Example) -> str | None:
     """Return the document of a sentence, or the context of a question."""
     if isinstance(example, TokenExample):
         return example.document
+    if example.choices:
+        return example.text if example.text.strip() else None
     return None if example.answers is None else example.pair
 
 

@@ -34,6 +34,7 @@ from finetune.tasks.capabilities import (
     Calibration,
     ComparedValues,
     Distillable,
+    Export,
     GroupedSequences,
     one_row,
 )
@@ -52,6 +53,11 @@ from finetune.types import (
     quantity,
 )
 
+NO_GRAPH = (
+    "a graph has the score of one sequence, and a question has a sequence for each of its choices: "
+    "use `finetune predict`, or transformers with AutoModelForMultipleChoice"
+)
+"""Why a model is not exported."""
 BLANK = re.compile(r"(?<!\w)_+(?!\w)")
 """A blank in a question, which each choice fills in, as in the cloze questions of RACE."""
 
@@ -91,6 +97,7 @@ class ChoiceTask(Task):
         yield GroupedSequences()
         yield ComparedValues(GOLD, attrgetter("choice"))
         yield Distillable(self._soft_loss, one_row, self._targets_without_gold)
+        yield Export(refusal=NO_GRAPH)
         if self.record.config.calibrate != "none":
             yield Calibration(self, self._fit, self._calibrated)
 

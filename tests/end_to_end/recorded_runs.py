@@ -93,6 +93,7 @@ def runs(folder: Path) -> dict[str, list[list[str | Path]]]:
         "ner": train("ner", model, data.entities, "--calibrate", "one"),
         "relations": train("relations", model, data.relations),
         "qa": train("qa", model, data.questions),
+        "choice": train("choice", model, data.choices),
         "sentence": train("sentence", model, data.numbers, "--steps", "4"),
         "pretrain": train("pretrain", roberta, data.running_text, "--steps", "4"),
         "few_shot": train("classify", model, data.sentiment, *few),

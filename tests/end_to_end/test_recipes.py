@@ -29,6 +29,7 @@ DATA = {
     "ner": data.entities,
     "relations": data.relations,
     "qa": data.questions,
+    "choice": data.choices,
     "sentence": data.numbers,
     "pretrain": data.running_text,
 }

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig
+from finetune.config.tasks import ChoiceConfig, ClassifyConfig, NerConfig, TagConfig, TrainConfig
 from finetune.pretraining.settings import PretrainConfig
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
@@ -43,6 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data.sentiment(folder / "sentiment")
     data.entities(folder / "entities", words=3)
     data.documents(folder / "documents")
+    data.choices(folder / "choices")
     data.running_text(folder / "text", short=True)
     return folder
 
@@ -55,6 +56,8 @@ def config_of(kind: str, place: Path, out: Path, **changes) -> TrainConfig:
         return TagConfig(data=str(place / "entities"), overlap=8, **crf)
     if kind == "ner":
         return NerConfig(data=str(place / "entities"), overlap=8, **settings)
+    if kind == "choice":
+        return ChoiceConfig(data=str(place / "choices"), **settings)
     if kind == "context":
         return TagConfig(data=str(place / "documents"), context="doc", overlap=8, **settings)
     if kind == "balanced":
@@ -85,7 +88,15 @@ def weights_after(
 
 @pytest.mark.parametrize(
     "kind",
-    ["classify", "tag", pytest.param("crf", marks=pytest.mark.slow), "ner", "context", "pretrain"],
+    [
+        "classify",
+        "tag",
+        pytest.param("crf", marks=pytest.mark.slow),
+        "ner",
+        "context",
+        "pretrain",
+        "choice",
+    ],
 )
 @pytest.mark.parametrize("model", ["bert", pytest.param("modernbert", marks=pytest.mark.slow)])
 def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, tmp_path: Path):
@@ -116,6 +127,7 @@ def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, t
         ("ner", "dropout", {"negatives": 0.5, "boundary_smoothing": 0.2}),
         ("ner", "dropout", {"representation": "biaffine"}),
         ("context", "dropout", {}),
+        ("choice", "dropout", {}),
         ("pretrain", "dropout", {"mask": "words", "boundary": False, "nsp": False}),
         ("balanced", "dropout", {"loss": "focal:2", "class_weights": "auto"}),
         ("tag", "dropout", {"label_smoothing": 0.1, "word_score": "mean"}),
@@ -173,6 +185,7 @@ def command(config: TrainConfig, kind: str, *more: str) -> list[str]:
         ("tag", "dropout"),
         pytest.param("pretrain", "dropout", marks=pytest.mark.slow),
         pytest.param("context", "bert", marks=pytest.mark.slow),
+        pytest.param("choice", "dropout", marks=pytest.mark.slow),
     ],
 )
 def test_number_of_processes_does_not_matter(kind: str, model: str, place: Path, tmp_path: Path):
@@ -196,7 +209,7 @@ def test_number_of_processes_does_not_matter(kind: str, model: str, place: Path,
     lines = [
         (tmp_path / n / "predictions.test.jsonl").read_text().splitlines() for n in ("one", "two")
     ]
-    names = "subwords" if kind == "pretrain" else "tags"
+    names = {"pretrain": "subwords", "choice": "choice"}.get(kind, "tags")
     assert [json.loads(x)[names] for x in lines[0]] == [json.loads(x)[names] for x in lines[1]]
 
 
@@ -245,6 +258,7 @@ def same_files(one: Path, other: Path) -> None:
         ("context", {}),
         ("tag", {"precision": "fp16"}),
         ("pretrain", {}),
+        ("choice", {}),
         ("balanced", {}),
     ],
 )

@@ -1,0 +1,285 @@
+"""Multiple choice: sequences of choices, cut contexts, the loss of transformers, and runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForMultipleChoice
+
+import finetune
+from finetune.config.tasks import ChoiceConfig
+from finetune.data.choices import CHOICES
+from finetune.data.splitting import hold_out
+from finetune.evaluation.baselines import baselines_of
+from finetune.preprocessing.batching import grouped, micro_batches, pack
+from finetune.tasks import load_task
+from finetune.tasks.choice import texts_of_choices
+from finetune.types import ChoicePrediction, Encoding, TextExample, UserError
+from tests import small_data
+from tests.command import run
+from tests.models.parity import plain_inputs
+from tests.tiny import save_tiny_checkpoint
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("choice")
+    save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0)
+    small_data.choices(folder / "data")
+    return folder
+
+
+def config(place: Path, **changes: Any) -> ChoiceConfig:
+    settings = {"model": str(place / "bert"), "data": str(place / "data"), "max_length": 32}
+    return ChoiceConfig(**{**settings, **changes})
+
+
+@pytest.fixture(scope="module")
+def trained(place: Path) -> Path:
+    words = ["--model", place / "bert", "--data", place / "data", "--out", place / "run"]
+    outcome = run("choice", *words, "--steps=25", "--lr=5e-3", "--eval-every=25")
+    assert outcome.code == 0, outcome.err
+    assert "labels" not in outcome.err and "(always choosing the first choice: " in outcome.out
+    assert f"finetune predict {place / 'run'} --file QUESTIONS.jsonl" in outcome.out
+    return place / "run"
+
+
+@pytest.mark.parametrize(
+    ("context", "question", "expected"),
+    [
+        ("It rains.", "Why?", ("It rains.", "Why? a")),
+        ("It rains.", None, ("It rains.", "a")),
+        ("It rains.", "It is _ .", ("It rains.", "It is a .")),
+        ("", "Why?", ("Why?", "a")),
+        ("  ", "___ or _", ("a or a", None)),
+        ("", "Is __init__ snake_case?", ("Is __init__ snake_case?", "a")),
+        ("", None, ("a", None)),
+    ],
+)
+def test_texts_of_a_choice(context: str, question: str | None, expected: Any) -> None:
+    example = TextExample(0, context, question, choices=("a", "b"))
+    first, second = texts_of_choices(example)
+    assert first == expected and second != first
+
+
+def test_contexts_are_cut_at_either_end_and_counted(place: Path) -> None:
+    words = " ".join(f"{letter} dog" for letter in "abcdefghijklmnop")
+    short = TextExample(0, "the dog", "it", choices=("saw", "and"))
+    long = TextExample(1, words, "it", choices=("saw", "in the garden"), where="f.jsonl:2")
+    giant = TextExample(2, "the dog", "it " * 40, choices=("saw", "and"))
+    kept = {}
+    for way in ("truncate", "truncate-start"):
+        task, _ = load_task(config(place, long_text=way), "choice")
+        encoded = task.encode([short, long, giant])
+        assert encoded.num_cut == 2
+        assert any("1 question is over --max-length with a choice" in n for n in encoded.notes)
+        assert all(len(encoding.input_ids) <= 32 for encoding in encoded.sequences)
+        whole, rest = task.tokenizer.text_subwords([words, "it in the garden"])
+        ids = encoded[1][1].input_ids
+        size = 32 - 3 - len(rest)
+        cut = whole[:size] if way == "truncate" else whole[-size:]
+        assert ids == task.tokenizer.build(cut, rest)[0]
+        (end,) = task.tokenizer.text_subwords(["it and"])
+        assert encoded[2][1].input_ids[-1 - len(end) : -1] == end, "the choice is kept"
+        kept[way] = ids
+    assert kept["truncate"] != kept["truncate-start"]
+    task, _ = load_task(config(place, long_text="error"), "choice")
+    with pytest.raises(UserError, match=r"f\.jsonl:2: a text has \d+ tokens, --max-length 32"):
+        task.encode([long])
+
+
+def test_loss_and_gradient_equal_those_of_transformers(place: Path) -> None:
+    """One question at a time, on padded rows; questions have different numbers of choices."""
+    task, data = load_task(config(place), "choice")
+    torch.manual_seed(3)
+    head = task.head().double().eval()
+    head.save_pretrained(place / "saved")
+    reference = AutoModelForMultipleChoice.from_pretrained(place / "saved").double().eval()
+    reference.load_state_dict(head.model.state_dict())
+    examples = data.splits["train"][:6]
+    assert len({len(example.choices) for example in examples}) == 2
+    encoded = task.encode(examples)
+    batch = pack(encoded.sequences, task.collate(encoded.sequences))
+    total, count = task.loss(head(batch), batch)
+    (total / count).backward()
+    expected = 0
+    for example, sequences in zip(examples, encoded, strict=True):
+        inputs = {n: v[None] for n, v in plain_inputs(reference, list(sequences)).items()}
+        expected = expected + reference(**inputs, labels=torch.tensor([example.label])).loss
+    expected = expected / len(examples)
+    expected.backward()
+    torch.testing.assert_close(total / count, expected, rtol=0, atol=1e-12)
+    own = dict(head.model.named_parameters())
+    for name, weight in reference.named_parameters():
+        if weight.grad is not None:
+            torch.testing.assert_close(own[name].grad, weight.grad, rtol=0, atol=1e-12, msg=name)
+
+
+def test_the_sequences_of_an_example_stay_together() -> None:
+    chance = np.random.default_rng(1)
+    for max_tokens in (1, 30, 100, 10**6):
+        made = [
+            Encoding(example, [1] * int(chance.integers(2, 30)), part=part)
+            for example in chance.permutation(40)
+            for part in range(int(chance.integers(1, 6)))
+        ]
+        order = chance.permutation(len(made))
+        groups = micro_batches([made[n] for n in order], max_tokens, together=True)
+        where = [{*group.example.tolist()} for group in groups]
+        assert sum(map(len, where)) == 40 and set.union(*where) == {*range(40)}
+        for group in groups:
+            tokens = int(group.lengths.sum())
+            assert tokens <= max_tokens or len({*group.example.tolist()}) == 1
+        found = sorted((e.example, e.part) for group in groups for e in group)
+        assert found == sorted((e.example, e.part) for e in made)
+    assert [g.tolist() for g in grouped(np.array([3, 1, 2]), 4, np.array([7, 5, 7]))] == [
+        [1],
+        [0, 2],
+    ]
+
+
+def test_predictions_and_their_files(trained: Path, place: Path) -> None:
+    model = finetune.load(trained)
+    rows = [json.loads(line) for line in (place / "data" / "test.jsonl").open()]
+    found = model.predict(rows)
+    assert all(isinstance(each, ChoicePrediction) for each in found)
+    for row, each in zip(rows, found, strict=True):
+        assert len(each.scores) == len(row["choices"]) and sum(each.scores) == pytest.approx(1)
+        assert each.text == row["choices"][each.choice] and each.score == max(each.scores)
+    bare = [{k: v for k, v in row.items() if k != "label"} for row in rows]
+    assert [p.scores for p in model.predict(bare)] == [p.scores for p in found]
+    out = place / "predicted.jsonl"
+    assert run("predict", trained, "--file", place / "data" / "test.jsonl", "--out", out).code == 0
+    lines = [json.loads(line) for line in out.open()]
+    assert [line["choice"] for line in lines] == [each.choice for each in found]
+    expected = {
+        "accuracy": sum(p.choice == r["label"] for p, r in zip(found, rows, strict=True)) / 6
+    }
+    for words in (
+        (out, place / "data" / "test.jsonl"),
+        (trained, "--data", place / "data" / "test.jsonl"),
+    ):
+        outcome = run("score", *words)
+        assert outcome.code == 0 and json.loads(outcome.out) == expected
+    stored = [json.loads(line) for line in (trained / "predictions.test.jsonl").open()]
+    assert [row["gold"] for row in stored] == [row["label"] for row in rows]
+    assert [row["choices"] for row in stored] == [row["choices"] for row in rows]
+
+
+def test_analysis_comparison_and_report(trained: Path, place: Path) -> None:
+    wrong = place / "wrong.jsonl"
+    rows = [json.loads(line) for line in (trained / "predictions.test.jsonl").open()]
+    rows[0] |= {"choice": 1 - rows[0]["gold"], "scores": [0.5] * len(rows[0]["choices"])}
+    wrong.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    outcome = run("analyze", wrong)
+    assert outcome.code == 0 and "number of choices" in outcome.out, outcome.err
+    right, chosen = (rows[0]["choices"][n] for n in (rows[0]["gold"], rows[0]["choice"]))
+    assert f"gold {right}, predicted {chosen}" in outcome.out
+    outcome = run("compare", wrong, trained, "--resamples=50")
+    assert outcome.code == 0 and "accuracy on 6 texts" in outcome.out, outcome.err
+    (trained / "predictions.test.jsonl").write_text(wrong.read_text())
+    assert run("report", trained, "--out", place / "report.html").code == 0
+    page = (place / "report.html").read_text()
+    for text, mark in ((right, "right"), (chosen, "wrong")):
+        assert re.search(
+            f'<li[^>]*><mark class="{mark}"><bdi[^>]*>{text}</bdi></mark><span>0.500', page
+        )
+    card = (trained / "best" / "README.md").read_text()
+    assert "AutoModelForMultipleChoice" in card and "pipeline_tag: multiple-choice" in card
+    assert "## Labels" not in card and "pipeline(" not in card
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"choice": 2, "id": "q1"}, "choice 2 is outside of the 2 choices"),
+        ({"choice": "b", "id": "q1"}, "choice must be a whole number"),
+    ],
+)
+def test_wrong_prediction_files(row: dict, message: str, tmp_path: Path) -> None:
+    gold = {"id": "q1", "question": "Who?", "choices": ["me", "you"], "label": 0}
+    for name, content in (("p", row), ("g", gold)):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(content) + "\n")
+    outcome = run("score", tmp_path / "p.jsonl", tmp_path / "g.jsonl")
+    assert outcome.code == 2 and f"p.jsonl:1: {message}" in outcome.err
+
+
+def test_what_a_model_does_not_do_is_said(trained: Path, place: Path) -> None:
+    for words, message in (
+        (("predict", trained, "--text", "hello"), "give --file with the columns context, question"),
+        (("export", trained, "--out", place / "onnx"), "a question has a sequence for each"),
+        (("serve", trained, "--port=0"), "it cannot be served"),
+        (
+            ("check", place / "data", "--task=choice", "--model=x", "--label-errors"),
+            "does not apply",
+        ),
+        (("check", place / "data", "--task=chioce"), "Perhaps you meant 'choice'"),
+    ):
+        outcome = run(*words)
+        assert outcome.code == 2 and message in outcome.err, outcome.err
+    with pytest.raises(UserError, match="input 0: 'hello' is no example of this model"):
+        finetune.load(trained).predict(["hello"])
+
+
+def test_check_reads_choices(place: Path) -> None:
+    outcome = run("check", place / "data", "--task", "choice", "--model", place / "bert")
+    assert outcome.code == 0 and "0 errors" in outcome.out and "train 24" in outcome.out
+    assert "longest 23" in outcome.out, "subwords of the longest choice, and not of all"
+
+
+def test_warm_start_keeps_the_head(trained: Path, place: Path) -> None:
+    task, data = load_task(config(place, model=None, init_from=str(trained)), "choice")
+    assert any("encoder and head from" in note for note in data.notes)
+    weights = task.head().model.classifier.weight
+    assert torch.equal(weights, finetune.load(trained).model.model.classifier.weight)
+
+
+def test_baselines() -> None:
+    examples = [
+        TextExample(n, "", "Who?", label, choices=("a", "b", "c", "d")[:size])
+        for n, (label, size) in enumerate([(0, 2), (0, 4), (1, 2), (2, 4)])
+    ]
+    metrics = {"test": {"accuracy": 0.5}}
+    found = baselines_of({"train": examples, "test": examples}, metrics)["test"]
+    assert str(found) == "always choosing the first choice: accuracy 0.5000"
+    varied = [
+        replace(each, label=label) for each, label in zip(examples, (0, 1, 1, 2), strict=True)
+    ]
+    found = baselines_of({"train": examples, "test": varied}, metrics)["test"]
+    assert str(found) == "choosing at random: accuracy 0.3750"
+
+
+def test_questions_about_one_context_are_held_out_together() -> None:
+    rows = [
+        {
+            "context": f"text {n // 3}",
+            "question": f"Who is {n}?",
+            "choices": ["a", "b"],
+            "label": n % 2,
+        }
+        for n in range(90)
+    ]
+    split = hold_out(CHOICES.read(rows), 0.2)
+    contexts = [{each.text for each in split.splits[name]} for name in ("train", "validation")]
+    assert not contexts[0] & contexts[1] and all(contexts)
+
+
+def test_training_without_labels_is_refused(place: Path, tmp_path: Path) -> None:
+    rows = [{"question": "Who?", "choices": ["me", "you"]}] * 3
+    data = small_data.write_jsonl(tmp_path / "data" / "train.jsonl", rows).parent
+    with pytest.raises(UserError, match="no row of train has a label"):
+        load_task(config(place, data=str(data)), "choice")
+
+
+def test_distillation(trained: Path, place: Path) -> None:
+    words = ["--layers=1", "--steps=4", "--lr=5e-3", "--out", place / "student"]
+    outcome = run("distill", trained, *words)
+    assert outcome.code == 0, outcome.err
+    assert json.loads((place / "student" / "metrics.json").read_text())["test"]["accuracy"] >= 0.0
