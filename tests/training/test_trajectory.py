@@ -258,7 +258,7 @@ def same_files(one: Path, other: Path) -> None:
         ("context", {}),
         ("tag", {"precision": "fp16"}),
         ("pretrain", {}),
-        ("choice", {}),
+        ("choice", {"epochs": 4.0}),
         ("balanced", {}),
     ],
 )
