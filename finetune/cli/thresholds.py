@@ -63,11 +63,15 @@ class Thresholds(FormatOption, Command):
             )
         task = saved_task(model)
         record: Any = task.record
-        if task.capability(LabelThresholds) is None or record.kind == "spans":
+        if task.capability(LabelThresholds) is None or record.kind in (
+            "spans",
+            "answers",
+        ):
             raise UserError(
                 f"{folder}: thresholds are for `classify` and `nli` models of two labels or of "
-                "several labels for a text; `ner` chooses them in training (--calibrate types), "
-                "and --loss logit-adjusted shifts the decision between more than two labels."
+                "several labels for a text; `ner` (--calibrate types) and `qa` choose them in "
+                "training, and --loss logit-adjusted shifts the decision between more than two "
+                "labels."
             )
         if self.reset:
             replace_record(replace(task, record=replace(record, thresholds={})), model)

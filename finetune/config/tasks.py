@@ -783,6 +783,9 @@ class QAConfig(TrainConfig):
         name="qa",
         title="extractive question answering",
         pairs=True,
+        auto_class="AutoModelForQuestionAnswering",
+        predicts="the part of a context that answers a question, or that there is none",
+        example='("Who is cooking dinner?", "A man is cooking dinner.")',
         metrics=(
             "exact_match",
             "f1",

@@ -205,7 +205,7 @@ class QuestionAnsweringTask(Task):
             [_best_text(prediction) for _, prediction in pairs],
             [prediction.no_answer_score or 0.0 for _, prediction in pairs],
         )
-        note = f"no answer from a probability of {threshold:.3f}, chosen on validation"
+        note = f"no answer is predicted from a probability of {threshold:.3f}, chosen on validation"
         return {"thresholds": {NO_ANSWER: threshold}}, note
 
     def _calibrated(self, example: TextExample, prediction: AnswerPrediction) -> AnswerPrediction:

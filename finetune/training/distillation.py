@@ -129,7 +129,7 @@ def distillable(task: Task, folder: str | Path) -> Distillable:
     if (found := task.capability(Distillable)) is None:
         raise UserError(
             f"{folder}: a model of `finetune {task.name}` that cannot be distilled: distill one of "
-            "classify, nli, tag or ner, trained without --few-shot."
+            "classify, nli, tag, ner or qa, trained without --few-shot."
         )
     return found
 

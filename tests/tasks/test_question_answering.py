@@ -25,6 +25,8 @@ from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder, candidates
 from finetune.types import Answer, FoundAnswer, Partial, TextExample, UserError
+from tests import small_data
+from tests.command import run
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
@@ -335,3 +337,51 @@ def test_few_answers_without_a_place_are_left_out_and_named(tmp_path: Path) -> N
         notes
     )
     assert len(data.splits["train"]) + len(data.splits["validation"]) == 12
+
+
+# Commands
+
+
+def test_commands(tmp_path: Path) -> None:
+    """Train, predict, score, analyze, compare, report and distill."""
+    save_tiny_checkpoint(tmp_path / "bert", "bert")
+    data, run_folder = small_data.questions(tmp_path / "data"), tmp_path / "run"
+    options = ("--data", data, "--steps", "4", "--batch-size", "8", "--max-length", "24")
+    done = run("qa", "--model", tmp_path / "bert", *options, "--seeds", "2", "--out", run_folder)
+    assert done.code == 0, done.err
+    first = run_folder / "seed-1"
+    card = (first / "best" / "README.md").read_text(encoding="utf-8")
+    assert "AutoModelForQuestionAnswering" in card and "pipeline(" not in card
+    gold = data / "test.jsonl"
+    predicted = tmp_path / "predicted.jsonl"
+    assert run("predict", first, "--file", gold, "--out", predicted).code == 0
+    rows = [json.loads(line) for line in predicted.read_text(encoding="utf-8").splitlines()]
+    contexts = [json.loads(line)["context"] for line in gold.open(encoding="utf-8")]
+    for row, context in zip(rows, contexts, strict=True):
+        for each in row["best"]:
+            assert each["text"] == context[each["start"] : each["end"]]
+    # the JSON object of the official script has the same scores
+    with_ids = [
+        json.dumps(json.loads(line) | {"id": f"q{i}"})
+        for i, line in enumerate(gold.open(encoding="utf-8"))
+    ]
+    (tmp_path / "gold.jsonl").write_text("\n".join(with_ids), encoding="utf-8")
+    by_id = {f"q{i}": row["answer"] for i, row in enumerate(rows)}
+    (tmp_path / "official.json").write_text(json.dumps(by_id), encoding="utf-8")
+    scores = run("score", tmp_path / "official.json", tmp_path / "gold.jsonl")
+    assert scores.code == 0, scores.err
+    saved = json.loads((first / "metrics.json").read_text(encoding="utf-8"))["test"]
+    for name in ("exact_match", "f1", "noans_exact"):
+        assert json.loads(scores.out)[name] == pytest.approx(saved[name], abs=1e-12)
+    analyzed = run("analyze", first)
+    assert "By question word" in analyzed.out and "Errors: " in analyzed.out
+    compared = run("compare", first, run_folder / "seed-2", "--metric", "exact_match")
+    assert compared.code == 0, compared.err
+    assert run("report", first, "--out", tmp_path / "report.html").code == 0
+    refused = run("thresholds", first)
+    assert refused.code == 2 and "`qa` choose them in training" in refused.err
+    student = run("distill", first, "--layers", "1", "--steps", "2", "--out", tmp_path / "student")
+    assert student.code == 0, student.err
+    asked = ("--text", "who", "--pair", "anna saw the river")
+    found = run("predict", first, *asked, "--threshold", "1")
+    assert json.loads(found.out)["answer"]
