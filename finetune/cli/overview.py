@@ -5,8 +5,7 @@ from __future__ import annotations
 from finetune.registry import TASKS
 
 HEAD = """\
-usage: finetune COMMAND [INPUT …] [--option value …]
-Fine-tune pretrained text encoders."""
+usage: finetune COMMAND [INPUT …] [--option value …]   (fine-tune pretrained text encoders)"""
 FOOT = """\
 options
   --help      this help, or the options of a command (--help-all: every option); --version

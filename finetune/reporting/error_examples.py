@@ -168,7 +168,7 @@ def _answer_content(
         "texts": [clip(example.text, MOST_CHARACTERS)],
         "gold": list(dict.fromkeys(run.gold[index])),
         "predicted": [run.predicted[index]] if run.predicted[index] else [],
-        "probabilities": sorted(known, key=lambda item: -item[1])[:4],
+        "probabilities": [(*each, "") for each in sorted(known, key=lambda item: -item[1])[:4]],
         "confidence": errors[0].confidence,
         **shown,
     }

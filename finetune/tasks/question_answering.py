@@ -125,9 +125,6 @@ class QuestionAnsweringTask(Task):
     def _encoding_notes(self, examples: Sequence[TextExample], encoded: Encoded) -> list[str]:
         notes = super()._encoding_notes(examples, encoded)
         targets = encoded.sequences.targets
-        several = int((encoded.num_windows > 1).sum())
-        if several:
-            notes.append(f"{quantity(several, 'context')} read in windows")
         answered = np.array([bool(example.answers) for example in examples])
         if targets is None or not answered.any():
             return notes
