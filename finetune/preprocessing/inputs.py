@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from finetune.data.word_splitting import split_words
 from finetune.types import Example, TextExample, TokenExample, UserError
@@ -21,9 +21,7 @@ def as_example(
     """
     where = where or f"input {index}"
     texts = isinstance(item, list | tuple) and all(isinstance(text, str) for text in item)
-    for text in (item,) if isinstance(item, str) else item if texts else ():
-        if re.search("[\ud800-\udfff]", text):
-            raise UserError(f"{where}: {text!r:.60} is not valid UTF-8: convert it.")
+    check_characters((item,) if isinstance(item, str) else item if texts else (), where)
     if not words:
         if isinstance(item, str):
             return check_pair(TextExample(index, item, None, where=where), pairs)
@@ -36,6 +34,13 @@ def as_example(
     if not texts:
         raise UserError(f"{where}: {item!r:.60} is neither a text nor a list of words.")
     return TokenExample(index, tuple(item), where=where)
+
+
+def check_characters(texts: Iterable[str], where: str) -> None:
+    """Raise UserError for a text with half of a surrogate pair, which is no text of Unicode."""
+    for text in texts:
+        if re.search("[\ud800-\udfff]", text):
+            raise UserError(f"{where}: {text!r:.60} is not valid UTF-8: convert it.")
 
 
 def check_pair(example: TextExample, pairs: bool | None) -> TextExample:

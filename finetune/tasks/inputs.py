@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finetune.data import read_text_file, read_token_file
+from finetune.data.dataset import texts_of
 from finetune.data.rows import RowReader
 from finetune.data.tables import Table
 from finetune.preprocessing.context import DocumentContext
-from finetune.preprocessing.inputs import Input, as_example, check_pair
+from finetune.preprocessing.inputs import Input, as_example, check_characters, check_pair
 from finetune.types import Example, TextExample, UserError
 
 
@@ -111,6 +112,11 @@ class RowInputs(Inputs):
 
     reader: ClassVar[RowReader]
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of an example in a request to a server."""
+        return tuple(role for role in self.reader.roles if role not in self.reader.gold_roles)
+
     def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
         """Stream examples, without their gold."""
         return self.reader.stream(source, usual_columns=self.usual_columns, **options)
@@ -119,9 +125,10 @@ class RowInputs(Inputs):
         """Return a row as an example."""
         where = where or f"input {index}"
         if not isinstance(item, Mapping):
-            roles = [role for role in self.reader.roles if role not in self.reader.gold_roles]
             raise UserError(
                 f"{where}: {item!r:.60} is no example of this model: give --file with the columns "
-                f"{', '.join(roles)}; in Python a dict of them."
+                f"{', '.join(self.keys)}; in Python a dict of them."
             )
-        return self.reader.example(index, item, where)
+        example = self.reader.example(index, item, where)
+        check_characters(texts_of(example), where)
+        return example

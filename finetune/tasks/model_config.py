@@ -57,6 +57,10 @@ def _answers(config: Any) -> Derived:
     return "qa", {}, {"pairs": True, "unanswerable": True}
 
 
+def _choices(config: Any) -> Derived:
+    return "choice", {}, {}
+
+
 def _masks(config: Any) -> Derived:
     return "pretrain", {}, {"pairs": False}
 
@@ -66,6 +70,7 @@ _TASKS: dict[str, Callable[[Any], Derived]] = {
     "ForTokenClassification": _tags,
     "ForQuestionAnswering": _answers,
     "ForQuestionAnsweringSimple": _answers,
+    "ForMultipleChoice": _choices,
     "ForMaskedLM": _masks,
     **dict.fromkeys(("BertForPreTraining", "AlbertForPreTraining"), _masks),
     "CrfTagger": _crf,

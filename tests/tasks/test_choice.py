@@ -215,7 +215,6 @@ def test_what_a_model_does_not_do_is_said(trained: Path, place: Path) -> None:
     for words, message in (
         (("predict", trained, "--text", "hello"), "give --file with the columns context, question"),
         (("export", trained, "--out", place / "onnx"), "a question has a sequence for each"),
-        (("serve", trained, "--port=0"), "it cannot be served"),
         (
             ("check", place / "data", "--task=choice", "--model=x", "--label-errors"),
             "does not apply",
@@ -226,6 +225,56 @@ def test_what_a_model_does_not_do_is_said(trained: Path, place: Path) -> None:
         assert outcome.code == 2 and message in outcome.err, outcome.err
     with pytest.raises(UserError, match="input 0: 'hello' is no example of this model"):
         finetune.load(trained).predict(["hello"])
+
+
+def test_served_models_read_questions(trained: Path) -> None:
+    pytest.importorskip("fastapi")
+    from fastapi.testclient import TestClient
+
+    from finetune.deployment.serving.app import make_app
+    from finetune.deployment.serving.limits import Limits
+    from finetune.deployment.serving.models import Engine, ServedModel
+    from finetune.inference.predictor import Predictor
+
+    predictor, limits = Predictor(trained), Limits(max_characters=200)
+    row = {"context": "the room was warm", "question": "what?", "choices": ["cold", "it was warm"]}
+    with ServedModel("x", Engine.of(predictor), limits) as model:
+        app = make_app([model], hosts=frozenset({"localhost"}))
+        with TestClient(app, base_url="http://localhost:8000") as client:
+            answer = client.post("/predict", json={"examples": [row, {**row, "id": "q"}]}).json()
+            (expected,) = (each.record() for each in predictor.predict([row]))
+            assert answer["predictions"] == [expected, {**expected, "id": "q"}]
+            assert client.get("/models").json()["models"][0]["keys"] == [*row]
+            schema = client.get("/openapi.json").json()["paths"]["/predict"]["post"]
+            content = schema["requestBody"]["content"]["application/json"]
+            for example in content["examples"].values():
+                assert client.post("/predict", json=example["value"]).status_code == 200
+            for wrong, status, message in (
+                ({**row, "choices": "cold"}, 422, '"choices" must be a list of texts'),
+                ({**row, "choices": ["cold"]}, 422, "example 0: one choice ('cold')"),
+                ({"question": "what?"}, 422, "choices"),
+                ({"text": "what?"}, 422, "unknown key 'text'"),
+                ("what?", 422, "unknown key 'text'"),
+                ({**row, "choices": ["x" * 190, "y"]}, 413, "characters: at most 200"),
+                ({**row, "choices": ["\ud800", "y"]}, 422, "not valid UTF-8"),
+            ):
+                body = json.dumps(wrong if isinstance(wrong, dict) else {"examples": [wrong]})
+                found = client.post(
+                    "/predict", content=body, headers={"Content-Type": "application/json"}
+                )
+                assert found.status_code == status and message in found.json()["error"], found.text
+
+
+def test_a_model_that_transformers_saved(trained: Path, place: Path) -> None:
+    """Its configuration names two labels, as the default is, and it has no file of ours."""
+    model = AutoModelForMultipleChoice.from_pretrained(trained / "best")
+    model.config.id2label, model.config.label2id = {0: "LABEL_0", 1: "LABEL_1"}, {}
+    model.save_pretrained(place / "plain")
+    for file in (trained / "best").glob("tokenizer*"):
+        (place / "plain" / file.name).write_bytes(file.read_bytes())
+    rows = [json.loads(line) for line in (place / "data" / "test.jsonl").open()]
+    found = [finetune.load(folder).predict(rows) for folder in (trained, place / "plain")]
+    assert found[0] == found[1]
 
 
 def test_check_reads_choices(place: Path) -> None:

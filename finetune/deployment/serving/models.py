@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,10 +13,15 @@ from finetune.deployment.serving.batcher import Batcher
 from finetune.deployment.serving.limits import Limits
 from finetune.preprocessing.inputs import Input, as_example
 from finetune.tasks import model_folder
+from finetune.tasks.inputs import RowInputs
 from finetune.types import Example, Prediction, UserError, quantity
 
 if TYPE_CHECKING:  # exported models are served without torch
     from finetune.inference.predictor import Predictor
+
+
+LISTS = ("words", "choices")
+"""The keys of an example whose values are lists of texts."""
 
 
 class TooLarge(Exception):
@@ -24,11 +29,14 @@ class TooLarge(Exception):
 
 
 class Item(NamedTuple):
-    """An example of a request: its number there, from 0, the id in its row, and the input."""
+    """An example of a request: its number there, from 0, the id in its row, and the input.
+
+    The input of a model of rows is a row.
+    """
 
     number: int
     id: str | int
-    input: Input
+    input: Input | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -41,12 +49,14 @@ class Engine:
     pairs: bool | None
     max_length: int
     predict: Callable[[Sequence[Example]], Sequence[Prediction]]
+    rows: RowInputs | None = None
+    """The inputs of a model that reads rows, not texts or words."""
 
     @classmethod
     def of(cls, predictor: Predictor) -> Engine:
         """Return the engine of a model that torch runs."""
-        task = predictor.task
-        if not task.record.inputs.keys:
+        task, inputs = predictor.task, predictor.task.record.inputs
+        if not inputs.keys:
             raise UserError(
                 f"this model of `finetune {task.name}` reads more than texts and words (marked "
                 "words, or spans), so it cannot be served: use predict --file."
@@ -58,6 +68,7 @@ class Engine:
             task.record.pairs,
             task.record.max_length,
             predictor.predict,
+            inputs if isinstance(inputs, RowInputs) else None,
         )
 
     @classmethod
@@ -87,6 +98,8 @@ class ServedModel:
         )
         if engine.pairs is False:
             self.keys = ("text",)
+        if engine.rows is not None:
+            self.keys = engine.rows.keys
         self.batcher = Batcher(
             self._predict,
             batch_size=limits.batch_size,
@@ -151,11 +164,15 @@ class ServedModel:
         for key in given:
             value = example[key]
             legal = isinstance(value, str)
-            if key == "words":
+            if key in LISTS:
                 legal = isinstance(value, list) and all(isinstance(word, str) for word in value)
             if not legal:
-                kind = "a list of texts" if key == "words" else "a text"
+                kind = "a list of texts" if key in LISTS else "a text"
                 raise UserError(f'{where}: "{key}" must be {kind}, not {_kind(value)}.')
+        if self.engine.rows is not None:
+            row = {key: example[key] for key in given}
+            self.engine.rows.example(index, row, where)  # raises for a row that cannot be read
+            return self._small_enough(Item(index, id, row), where)
         if "words" in given and "text" in given:
             raise UserError(f'{where}: give "text" or "words", not both.')
         pairs = self.engine.pairs
@@ -164,6 +181,10 @@ class ServedModel:
             raise UserError(f"{where}: give {needed}.")
         values: list[Any] = [example[key] for key in given]
         item = Item(index, id, values[0] if len(values) == 1 else tuple(values))
+        return self._small_enough(item, where)
+
+    def _small_enough(self, item: Item, where: str) -> Item:
+        """Return an example; raise TooLarge for too many characters."""
         if (size := item_size(item)) > self.limits.max_characters:
             raise TooLarge(
                 f"{where}: {quantity(size, 'character')}: at most {self.limits.max_characters:,}."
@@ -172,14 +193,19 @@ class ServedModel:
 
     def _predict(self, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Predict items of several requests: the rows that ``finetune predict`` writes."""
-        words, pairs = self.engine.reads_words, self.engine.pairs
         examples = [
-            as_example(number, item.input, words=words, pairs=pairs, where=f"example {item.number}")
+            self._example(number, item.input, f"example {item.number}")
             for number, item in enumerate(items)
         ]
         predictions = self.engine.predict(examples)
         answered = zip(predictions, items, strict=True)
         return [prediction.record() | {"id": item.id} for prediction, item in answered]
+
+    def _example(self, number: int, given: Any, where: str) -> Example:
+        if self.engine.rows is not None:
+            return self.engine.rows.example(number, given, where)
+        words, pairs = self.engine.reads_words, self.engine.pairs
+        return as_example(number, given, words=words, pairs=pairs, where=where)
 
 
 def load_served(name: str, folder: str | Path, limits: Limits) -> ServedModel:
@@ -227,9 +253,15 @@ def weights_digest(folder: Path) -> str:
 
 def item_size(item: Item) -> int:
     """Return the number of characters of an example; each word of a list counts one more."""
-    if isinstance(item.input, str):
-        return len(item.input)
-    return sum(map(len, item.input)) + len(item.input)
+    return _size(item.input)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_size, value.values()))
+    return sum(map(len, value)) + len(value)
 
 
 _KINDS = {

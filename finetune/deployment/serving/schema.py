@@ -18,6 +18,9 @@ _EXAMPLE = {
             "items": _TEXT,
             "description": "Words in place of a text, for models of words.",
         },
+        "context": {**_TEXT, "description": "A text to choose by, for multiple choice."},
+        "question": {**_TEXT, "description": "The question, for multiple choice."},
+        "choices": {"type": "array", "items": _TEXT, "description": "Its choices, two or more."},
         "id": {"oneOf": [_TEXT, {"type": "integer"}], "description": "Repeated in the row."},
     },
     "additionalProperties": False,
@@ -79,6 +82,8 @@ def predict_schema(models: Sequence[ServedModel]) -> dict[str, Any]:
 def _sample(model: ServedModel) -> dict[str, Any]:
     if "words" in model.keys:
         return {"text": "Maria Keller flew from Lisbon to Oslo."}
+    if "choices" in model.keys:
+        return {"question": "Where does a fish live?", "choices": ["in water", "on the moon"]}
     if model.engine.pairs:
         return {"text": "A man is cooking dinner.", "text_pair": "Somebody prepares food."}
     return {"text": "The staff were kind and the room was spotless."}
