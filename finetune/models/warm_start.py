@@ -77,8 +77,11 @@ class WarmStart:
     def checkpoint(self) -> Iterator[str]:
         """Yield a temporary folder with the encoder, and a head for the labels if it is reused."""
         with tempfile.TemporaryDirectory(prefix="finetune-", ignore_cleanup_errors=True) as folder:
+            model = self._model()
+            # transformers writes in the first process of a launch alone, and each reads its folder
+            model.should_save_on_this_rank = lambda is_main_process: True
             with quiet():
-                self._model().save_pretrained(folder)
+                model.save_pretrained(folder)
             yield folder
 
     def _model(self) -> Any:

@@ -41,6 +41,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_warm_start_in_two_processes(place: Path):
+    """Each process reads the model to start from, with its head."""
+    flags = ("--model", place / "bert", "--init-from", place / "run", "--data", place / "data")
+    outcomes = both(
+        "classify", *flags, "--steps", "1", "--max-length", "40", "--out", place / "next"
+    )
+    assert [code for code, *_ in outcomes] == [0, 0], outcomes
+    assert f"encoder and head from {place / 'run'}" in outcomes[0][2]
+
+
 def test_predict_divides_the_texts(place: Path):
     """The same lines as from one process, also when one process has a text more than the other."""
     table = place / "texts.jsonl"

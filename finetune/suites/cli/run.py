@@ -114,8 +114,9 @@ class LoadedSuite(SuiteRun):
         on_main_process(lambda: self._begin(folder))
         if self.dry_run:
             return self._print_plan(plan)
-        self._show_additions()
         is_main = is_main_process()
+        if is_main:
+            self._show_additions()
         with resumable(Reporter(quiet=not is_main), command_line):
             checked = on_all_processes(lambda: check_members(plan))
             costs = {
