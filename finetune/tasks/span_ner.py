@@ -293,7 +293,7 @@ def smoothed_loss(
         soft = torch.zeros_like(logits).index_put((index, number), mass)
         return (label_losses(config, logits, soft, others) * known).sum()
     logs = logits.log_softmax(-1)
-    weights = others.get("class_weight", torch.ones(())).to(logits).expand(logits.shape[1])
+    weights = others.get("class_weight", logits.new_ones(())).to(logits).expand(logits.shape[1])
     rows = logs.index_select(0, index)
     of_class = rows.gather(1, number[:, None])[:, 0] * weights.index_select(0, number)
     moved = mass * (rows[:, 0] * weights[0] - of_class)

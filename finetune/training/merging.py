@@ -217,7 +217,7 @@ def _data(run: RunFolder) -> Any:
 def load_parents_data(
     parents: Sequence[Parent], out: str, data: Any = None
 ) -> tuple[Task, Dataset]:
-    """Read the data of the runs again, and return the task of the first with them.
+    """Read the data of the runs again; return the task, with the record of the first run, and data.
 
     Raises:
         UserError: The data have changed.
@@ -226,13 +226,14 @@ def load_parents_data(
     config: TrainConfig = first.task.record.config
     config = replace(config, out=out, resume=False, push_to_hub=None, track="none", average="none")
     config = replace(config, average_decay=None, average_last=None)
-    _, dataset = load_task(config, first.task.name, data)
+    task, dataset = load_task(config, first.task.name, data)
     if _data(first.run) not in (dataset.training_fingerprint, dataset.fingerprint):
         raise UserError(
             f"{config.data}: differs from the data of {first.name}: restore the data, on which the "
             "runs are scored."
         )
-    return replace(first.task, record=replace(first.task.record, config=config)), dataset
+    record = replace(first.task.record, config=config)
+    return replace(task, record=record, tokenizer=first.task.tokenizer), dataset
 
 
 class SoupRun(TrainingRun):

@@ -231,3 +231,28 @@ def test_runs_that_do_not_fit_are_refused(place: Path, tmp_path: Path):
         finetune.merge([one, two], tmp_path / "full")
     with pytest.raises(UserError, match="must be uniform or greedy, not 'best'"):
         finetune.merge([one, two], tmp_path / "soup", method="best")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "name", "changes"),
+    [
+        ("pretrain", "text", {}),
+        ("classify", "pairs", {"few_shot": True}),
+        ("ner", "entities", {"calibrate": "types", "tuning": "lora"}),
+        ("sentence", "pairs", {"objective": "softmax"}),
+    ],
+)
+def test_every_kind_of_run_can_be_merged(
+    task: str, name: str, changes: dict, place: Path, tmp_path: Path
+):
+    settings = {**changes, "data": str(place / name), "max_length": 32, "out": None}
+    folders = []
+    for seed in (1, 2):
+        folders.append(tmp_path / f"seed-{seed}")
+        own = {**SETTINGS, **settings, "seed": seed, "out": str(folders[-1]), "steps": 3}
+        finetune.train(task, model=str(place / "bert"), quiet=True, **own)
+    merged = finetune.merge(folders, tmp_path / "soup", method="greedy", report=lambda _: None)
+    assert merged.soup.score >= max(merged.soup.scores.values())
+    assert not (tmp_path / "soup" / "adapter").exists()
+    assert finetune.saved_task(tmp_path / "soup").name == task
