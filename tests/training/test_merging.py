@@ -39,6 +39,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data.pairs(folder / "pairs")
     data.entities(folder / "entities", words=3)
     data.running_text(folder / "text")
+    data.questions(folder / "questions")
+    data.choices(folder / "choices")
     for name, changes in RUNS.items():
         train(folder, name, **changes)
     return folder
@@ -241,6 +243,8 @@ def test_runs_that_do_not_fit_are_refused(place: Path, tmp_path: Path):
         ("classify", "pairs", {"few_shot": True}),
         ("ner", "entities", {"calibrate": "types", "tuning": "lora"}),
         ("sentence", "pairs", {"objective": "softmax"}),
+        ("qa", "questions", {}),
+        ("choice", "choices", {}),
     ],
 )
 def test_every_kind_of_run_can_be_merged(

@@ -115,6 +115,8 @@ class Head(nn.Module):
             order: A permutation of the numbers of the labels.
         """
         state = dict(self.state_dict())
+        if list(order) == list(range(len(order))):
+            return state
         first, numbers = self.first_label, torch.tensor(list(order))
         classes = torch.cat([torch.arange(first), first + numbers])
         for name, num_axes in self.class_axes.items():
