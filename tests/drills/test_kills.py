@@ -24,6 +24,8 @@ TASKS = {
     "crf": ("tag", "--data", "entities", "--crf"),
     "ner": ("ner", "--data", "entities"),
     "relations": ("relations", "--data", "relations"),
+    "qa": ("qa", "--data", "questions"),
+    "choice": ("choice", "--data", "choices"),
     "pretrain": ("pretrain", "--data", "text"),
     "sentence": ("sentence", "--data", "numbers", "--objective", "cosine"),
     "multitask": ("multitask", "both.yaml"),
@@ -61,6 +63,8 @@ def server(tmp_path_factory: pytest.TempPathFactory):
     data.running_text(directory / "text")
     data.numbers(directory / "numbers")
     data.relations(directory / "relations")
+    data.questions(directory / "questions")
+    data.choices(directory / "choices")
     (directory / "both.yaml").write_text(BOTH, "utf-8")
     save_tiny_checkpoint(directory / "narrow", "bert", hidden_size=16, num_hidden_layers=2)
     settings = {"data": str(directory / "entities"), "max_length": 48, "precision": "fp32"}

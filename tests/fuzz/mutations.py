@@ -47,6 +47,22 @@ SEEDS: dict[str, bytes] = {
     "lists.jsonl": lines(
         {"text": "Fine", "label": ["a", "b"], "scores": {"a": 0.5}}, {"text": "x", "label": []}
     ),
+    "questions.jsonl": lines(
+        {
+            "question": "Who?",
+            "context": "Ana saw Oslo.",
+            "answers": {"text": ["Ana"], "answer_start": [0]},
+        },
+        {
+            "question": "Why?",
+            "context": "Ana saw Oslo.",
+            "answers": {"text": [], "answer_start": []},
+        },
+    ),
+    "choices.jsonl": lines(
+        {"context": "Ana saw Oslo.", "question": "Who?", "choices": ["Ana", "Ben"], "label": 0},
+        {"article": "A", "question": "B _ .", "options": ["x", "y", "z"], "answer": "C"},
+    ),
     "numbers.csv": b'text,text_pair,label\nA,B,0.5\n"C, d",E,1.5\n',
     "texts.tsv": b"text\tlabel\nFine\tpos\nDull\tneg\n",
     "plain.txt": "Fine film.\n\nÄnother line\u2028x\n".encode(),

@@ -19,8 +19,10 @@ from finetune.data import (
     read_token_file,
     read_tokens,
 )
+from finetune.data.choices import CHOICES
 from finetune.data.json_files import parse_json
 from finetune.data.label_names import read_label_map
+from finetune.data.questions import QUESTIONS
 from finetune.data.running_text import read_running_text
 from finetune.data.tokens import read_gold
 from finetune.embeddings.data.similarity_pairs import read_similarity
@@ -46,6 +48,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "read_text": _checked(read_text),
     "read_tokens": _checked(read_tokens),
     "relations": _checked(lambda path: read_tokens(path, relations=True)),
+    "read_questions": _checked(QUESTIONS.read),
+    "read_choices": _checked(CHOICES.read),
     "read_text_file": read_text_file,
     "read_token_file": read_token_file,
     "read_gold": read_gold,

@@ -27,6 +27,8 @@ KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "mix": ("tag", data.entities, ("--layer-mix",)),
     "ner": ("ner", data.entities, ()),
     "relations": ("relations", data.relations, ()),
+    "qa": ("qa", data.questions, ()),
+    "choice": ("choice", data.choices, ()),
     "few-shot": ("classify", data.sentiment, ("--few-shot",)),
     "sentence": ("sentence", data.numbers, ()),
     "pretrain": ("pretrain", data.running_text, ("--boundary", "--mask=spans")),
@@ -36,6 +38,8 @@ WORDS = ["Ana saw the river near Oslo ."]
 INPUTS = {
     "pairs": [("Ana lives in Oslo", "Ana is in Oslo")],
     "sentence": [("warm", "cold")],
+    "qa": [("who saw the river", "Ana saw the river near Oslo .")],
+    "choice": [{"context": "the room was warm", "choices": ["it was warm", "it was dull"]}],
     "pretrain": ["the [MASK] of Oslo"],
 }
 

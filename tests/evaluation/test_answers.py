@@ -1,0 +1,85 @@
+"""Scores of answers against the definition of SQuAD's official evaluation, version 2.0."""
+
+from __future__ import annotations
+
+import collections
+import random
+import re
+import string
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from finetune.evaluation.answers import best_threshold
+from finetune.evaluation.metrics import answer_scores
+
+WORDS = ["the", "a", "An", "Oslo", "oslo", "river", "1873", "co-op", "U.S.", "—", "Ås", "...", ""]
+
+
+def normalize(text: str) -> str:
+    kept = "".join(c for c in text.lower() if c not in set(string.punctuation))
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())
+
+
+def f1(gold: str, found: str) -> float:
+    one, other = normalize(gold).split(), normalize(found).split()
+    same = sum((collections.Counter(one) & collections.Counter(other)).values())
+    if not one or not other:
+        return float(one == other)
+    if same == 0:
+        return 0.0
+    precision, recall = same / len(other), same / len(one)
+    return 2 * precision * recall / (precision + recall)
+
+
+def official(
+    gold: Sequence[Sequence[str]], best: Sequence[str], none: Sequence[float], line: float
+) -> dict[str, float]:
+    """The scores with a threshold of no answer, and the best ones."""
+    exact, words = {}, {}
+    for index, (answers, text) in enumerate(zip(gold, best, strict=True)):
+        real = [answer for answer in answers if normalize(answer)] or [""]
+        exact[index] = max(float(normalize(answer) == normalize(text)) for answer in real)
+        words[index] = max(f1(answer, text) for answer in real)
+    found = {}
+    for name, raw in (("exact", exact), ("f1", words)):
+        applied = {k: float(not gold[k]) if none[k] > line else score for k, score in raw.items()}
+        for part, keep in (("hasans", True), ("noans", False)):
+            own = [score for k, score in applied.items() if bool(gold[k]) == keep]
+            found[f"{part}_{name}"] = sum(own) / len(own)
+        found["exact_match" if name == "exact" else name] = sum(applied.values()) / len(gold)
+        found |= best_of(name, raw, gold, best, none)
+    return found
+
+
+def best_of(name: str, raw: Mapping[int, float], gold, best, none) -> dict[str, float]:
+    current = highest = float(sum(not answers for answers in gold))
+    threshold = 0.0
+    for index in sorted(raw, key=lambda k: none[k]):
+        current += raw[index] if gold[index] else -1.0 if best[index] else 0.0
+        if current > highest:
+            highest, threshold = current, none[index]
+    return {f"best_{name}": highest / len(gold), f"best_{name}_thresh": threshold}
+
+
+def texts(chance: random.Random, most: int) -> str:
+    """Return words, at least one of which ``normalize`` keeps."""
+    words = [*chance.choices(WORDS, k=chance.randint(0, most - 1)), chance.choice(WORDS[3:9])]
+    chance.shuffle(words)
+    return " ".join(words)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_official_evaluation(seed: int) -> None:
+    chance = random.Random(seed)
+    gold = [[texts(chance, 3) for _ in range(chance.choice([0, 1, 3]))] for _ in range(60)]
+    gold[:2] = [[], ["Oslo"]]
+    best = [chance.choice([*answers, texts(chance, 3)]) for answers in gold]
+    none = [chance.random() for _ in gold]
+    predicted = ["" if score > 0.5 else text for text, score in zip(best, none, strict=True)]
+    found = answer_scores(gold, predicted, best, none)
+    expected = official(gold, best, none, 0.5)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-12)
+    line = best_threshold(gold, best, none)
+    decided = ["" if score >= line else text for text, score in zip(best, none, strict=True)]
+    assert answer_scores(gold, decided)["f1"] == pytest.approx(expected["best_f1"], abs=1e-12)
