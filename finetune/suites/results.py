@@ -28,7 +28,7 @@ RESULTS_FILE = "suite.json"
 
 @dataclass(frozen=True)
 class SavedSuite:
-    """What the folder of a suite says about it, without its file and its recipes."""
+    """The folder of a suite, without the file and the recipes of the suite."""
 
     folder: Path
     name: str
@@ -81,16 +81,11 @@ def open_suite(folder: Path) -> SavedSuite:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class MemberScore:
-    """A score of a member over its seeds, and the published score."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SeedScores:
+    """A score by seed; empty if there is none."""
 
-    member: Member
-    score: Score
     seeds: Mapping[str, float]
-    """The score by seed."""
-    verdict: ScoreVerdict | None = None
-    """The published score with the verdict; None if there is none."""
 
     @property
     def mean(self) -> float | None:
@@ -101,6 +96,16 @@ class MemberScore:
     def deviation(self) -> float | None:
         """The standard deviation over the seeds (n - 1); None for fewer than two."""
         return standard_deviation(list(self.seeds.values()))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MemberScore(SeedScores):
+    """A score of a member over its seeds, and the published score."""
+
+    member: Member
+    score: Score
+    verdict: ScoreVerdict | None = None
+    """The published score with the verdict; None if there is none."""
 
     def record(self) -> dict[str, Any]:
         """Return the score as JSON values."""
@@ -118,29 +123,17 @@ class MemberScore:
         }
 
 
-@dataclass(frozen=True)
-class Average:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Average(SeedScores):
     """The average of a suite over the seeds that all of its members have."""
 
     definition: str
-    seeds: Mapping[str, float]
-    """The average by seed; empty if a score is missing."""
     left_out: Mapping[str, str]
     """Members that the average leaves out, with the reason."""
     missing: Sequence[str]
     """Members without scores, for which there is no average."""
     published: float | None = None
     """The same average of the published scores; None unless all scores have one."""
-
-    @property
-    def mean(self) -> float | None:
-        """The mean over the seeds; None without seeds."""
-        return statistics.fmean(self.seeds.values()) if self.seeds else None
-
-    @property
-    def deviation(self) -> float | None:
-        """The standard deviation over the seeds (n - 1); None for fewer than two."""
-        return standard_deviation(list(self.seeds.values()))
 
 
 @dataclass(frozen=True)
@@ -179,11 +172,11 @@ class SuiteResults:
         }
         whole = len(expected) == len(counted) > 0
         return Average(
-            AVERAGES[self.suite.average],
-            seeds,
-            {m.name: m.note for m in self.suite.members.values() if not m.weight},
-            missing,
-            self._average(expected, members) if whole else None,
+            seeds=seeds,
+            definition=AVERAGES[self.suite.average],
+            left_out={m.name: m.note for m in self.suite.members.values() if not m.weight},
+            missing=missing,
+            published=self._average(expected, members) if whole else None,
         )
 
     def _average(
@@ -299,7 +292,8 @@ def read_results(
                 for seed, value in summary.get("seeds", {}).items()
                 if isinstance(value, int | float) and math.isfinite(value)
             }
-            scores.append(MemberScore(member, score, values, verdicts.get(score)))
+            verdict = verdicts.get(score)
+            scores.append(MemberScore(seeds=values, member=member, score=score, verdict=verdict))
     return SuiteResults(suite, folder, scores, degenerate, dict(failures or {}))
 
 
