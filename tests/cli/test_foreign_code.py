@@ -39,6 +39,12 @@ class ForeignModel(BertModel):
 class ForeignTokenizer(BertTokenizerFast):
     pass
 """
+SUITE = """title: Questions
+source: none
+average: none
+members: {qa: {recipe: qa.yaml, scores: [test f1]}}
+submission: {format: squad, files: {qa.json: {member: qa, split: test}}}
+"""
 CLASSES = (
     "AutoModel",
     "AutoModelForMaskedLM",
@@ -114,6 +120,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "  one: {task: classify, data: DATA/classify}\n  two: {task: tag, data: DATA/tag}\n"
     )
     (folder / "single.yaml").write_text("task: classify\nmodel: MODEL\ndata: DATA/classify\n")
+    (folder / "qa.yaml").write_text(
+        f"task: qa\nmodel: {folder / 'encoder'}\ndata: {folder / 'data' / 'qa'}\n"
+    )
+    (folder / "suite.yaml").write_text(SUITE)
+    outcome = run("run", folder / "suite.yaml", "--out", folder / "suite", *SMALL)
+    assert outcome.code == 0, outcome.err
     return folder
 
 
@@ -125,7 +137,7 @@ def foreign(
     folder = tmp_path_factory.mktemp("foreign") / "x"
     shutil.copytree(trained, folder)
     known_type = request.param == "known type"
-    for model in (folder / "encoder", *folder.glob("runs/*/best")):
+    for model in (folder / "encoder", *folder.rglob("best")):
         make_foreign(model, folder / "CODE-RAN", known_type=known_type)
     for name in ("recipe.yaml", "single.yaml"):
         path = folder / name
@@ -241,6 +253,7 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
         "multitask": [["multitask", folder / "recipe.yaml", "--out", out / "mt"]],
         "bench": [["bench", "--model", encoder, "--size=small", "--rounds=1", "--phases=predict"]],
         "push": [["push", runs["classify"], "ana/x"]],
+        "submit": [["submit", folder / "suite", "--out", out / "answers.zip"]],
         "report": [["report", runs["classify"]]],
         "compare": [["compare", runs["classify"], runs["classify"]]],
         "score": [["score", runs["classify"]]],

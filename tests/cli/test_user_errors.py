@@ -509,7 +509,7 @@ def test_score(place: Path, tmp_path: Path):
     one_line(run("score", short, gold), "12 examples, but 11 predictions")
     (empty := tmp_path / "empty.jsonl").write_text("")
     one_line(run("score", empty, gold), "empty.jsonl", "no prediction")
-    (other := tmp_path / "other.jsonl").write_text('{"answer": 1}\n' * 12)
+    (other := tmp_path / "other.jsonl").write_text('{"result": 1}\n' * 12)
     one_line(run("score", other, gold), "`label`", "`tags`")
     (binary := tmp_path / "binary.jsonl").write_bytes(b'{"label": "\xff"}\n')
     one_line(run("score", binary, gold), "binary.jsonl:1", "not UTF-8")
