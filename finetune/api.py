@@ -740,7 +740,7 @@ def merge(
     from finetune.runtime.memory import memory_kept
     from finetune.runtime.processes import num_processes
     from finetune.runtime.progress import Reporter
-    from finetune.training.merging import SoupRun, load_parents_data, open_parents
+    from finetune.training.merging import SoupRun, load_parents_data, open_parents, seed_note
     from finetune.training.run_folder import open_run, require_free
 
     if num_processes() > 1:
@@ -761,6 +761,8 @@ def merge(
         opened.enter_context(memory_kept())
         for line in (*describe(task, dataset), *dataset.notes):
             reporter.say(line)
+        if note := seed_note(parents):
+            reporter.say(note)
         merging = SoupRun(
             task, dataset, config, folder, reporter, opened, parents=parents, method=method
         )

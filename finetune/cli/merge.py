@@ -23,10 +23,10 @@ class Merge(FormatOption, Command):
     """Merge several runs into one model: the mean of their weights, a model soup.
 
     The runs start from the same encoder, and have the same task, labels, data and settings of the
-    model. They may differ in seed and in settings of training. The result is a run, with scores.
+    model. They may differ in settings of training. The result is a run, with scores.
 
     Examples:
-        finetune merge runs/nli/seed-1 runs/nli/seed-2 runs/nli/seed-3 --out runs/nli-soup
+        finetune merge runs/nli runs/nli-longer --out runs/nli-soup
         finetune merge runs/a runs/b runs/c --method greedy --out runs/soup
     """
 

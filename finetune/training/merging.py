@@ -214,6 +214,18 @@ def _data(run: RunFolder) -> Any:
     return run.config.get("training_fingerprint") or run.config["fingerprint"]
 
 
+def seed_note(parents: Sequence[Parent]) -> str:
+    """Return a note if the heads of the runs began with different random weights; else empty."""
+    seeds = list(dict.fromkeys(parent.task.record.config.seed for parent in parents))
+    if len(seeds) == 1:
+        return ""
+    return (
+        f"the runs have different seeds ({', '.join(map(str, seeds))}), so that new heads began "
+        "with different random weights, and their mean can score far below each run: merge runs of "
+        "one seed with other settings, or use --method greedy"
+    )
+
+
 def load_parents_data(
     parents: Sequence[Parent], out: str, data: Any = None
 ) -> tuple[Task, Dataset]:

@@ -106,6 +106,7 @@ def test_classes_are_matched_by_name(place: Path, tmp_path: Path):
     for name, parents in (("plain", folders), ("matched", [folders[0], other])):
         shown = run("merge", *parents, "--out", tmp_path / name, "--format", "json")
         assert shown.code == 0, shown.err
+        assert "the runs have different seeds (1, 2)" in shown.err
     plain, matched = (weights(tmp_path / name) for name in ("plain", "matched"))
     assert all(torch.equal(value, matched[name]) for name, value in plain.items())
     rows = [(tmp_path / n / "predictions.test.jsonl").read_text() for n in ("plain", "matched")]
