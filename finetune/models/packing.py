@@ -105,7 +105,7 @@ class PackedLayout:
 
 
 class PackedCall(NamedTuple):
-    """How attention is computed in a packed row; ``attend`` explains the values."""
+    """The arguments of attention in a packed row; ``attend`` explains them."""
 
     layout: PackedLayout
     dropout: float = 0.0

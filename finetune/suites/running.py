@@ -246,7 +246,7 @@ TrainOne = Callable[[PlannedMember, SuiteReporter, TrainConfig, Dataset, RunWrit
 
 @dataclass(frozen=True, kw_only=True)
 class Events:
-    """What is called while a suite runs."""
+    """Functions to call while a suite runs."""
 
     on_start: Callable[[PlannedMember, int, str], object]
     """Before a run, with its seed and its state."""
