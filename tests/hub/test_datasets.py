@@ -22,6 +22,7 @@ from finetune.runtime.hub import HubError, forget_repositories
 from finetune.types import UserError
 from tests.command import in_two_processes, run
 from tests.hub.server import Hub
+from tests.tiny import save_tiny_checkpoint
 
 Rows = Sequence[Mapping[str, Any]]
 datasets.disable_progress_bars()
@@ -354,3 +355,99 @@ def test_recipes_by_their_names(hub: Hub, encoder: Path, tmp_path: Path) -> None
         if name == "cola-minilm":
             assert saved == {"0": "unacceptable", "1": "acceptable"}
         assert f":{'cola' if 'cola' in name else 'en_ewt'}@" in used
+
+
+def test_recipes_of_questions_and_choices_by_their_names(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The columns of SQuAD, RACE, DREAM and SWAG on the hub, with the settings of their recipes."""
+    save_tiny_checkpoint(hub.model("lab/tiny"), "roberta")
+    string, several = datasets.Value("string"), datasets.List(datasets.Value("string"))
+
+    def question(index: int, answered: bool) -> dict[str, Any]:
+        context = f"Anna saw the river near Rome in {1800 + index} ."
+        return {
+            "id": f"q{index}",
+            "title": "Rome",
+            "context": context,
+            "question": "where is the river" if answered else "why",
+            "answers": {
+                "text": ["Rome"] if answered else [],
+                "answer_start": [context.index("Rome")] if answered else [],
+            },
+        }
+
+    starts = datasets.List(datasets.Value("int32"))
+    squad = datasets.Features(
+        dict.fromkeys(("id", "title", "context", "question"), string)
+        | {"answers": {"text": several, "answer_start": starts}}
+    )
+    for id, unanswerable in (("rajpurkar/squad", False), ("rajpurkar/squad_v2", True)):
+        rows = [question(index, not unanswerable or index % 2 == 0) for index in range(30)]
+        splits = {"train": rows, "validation": rows[:12]}
+        publish(hub, id, {"plain_text": splits}, squad)
+
+    names = ("train", "validation", "test")
+    race = [
+        {
+            "example_id": f"middle{i}.txt",
+            "article": f"the room was {'warm' if i % 2 else 'cold'}",
+            "answer": "AB"[i % 2],
+            "question": "the room was _ .",
+            "options": ["cold", "warm", "blue", "late"],
+        }
+        for i in range(24)
+    ]
+    columns = dict.fromkeys(race[0], string) | {"options": several}
+    publish(hub, "ehovy/race", {"all": dict.fromkeys(names, race)}, datasets.Features(columns))
+    dream = [
+        {
+            "id": i,
+            "dialogue_id": f"1-{i}",
+            "dialogue": ["M: Is it warm?", f"W: No, it is cold in {i}."],
+            "question": "How is it?",
+            "choice": ["warm", "cold", "late"],
+            "answer": "cold",
+        }
+        for i in range(24)
+    ]
+    columns = dict.fromkeys(("dialogue_id", "question", "answer"), string)
+    columns |= {"dialogue": several, "choice": several, "id": datasets.Value("int32")}
+    scripted(
+        hub,
+        "dataset-org/dream",
+        {"plain_text": dict.fromkeys(names, dream)},
+        datasets.Features(columns),
+    )
+    endings = [f"ending{number}" for number in range(4)]
+    swag = [
+        {"sent1": f"She opens door {i}.", "sent2": "She", "label": i % 4}
+        | {name: f"walks {number}" for number, name in enumerate(endings)}
+        for i in range(24)
+    ]
+    gold = datasets.ClassLabel(names=["0", "1", "2", "3"])
+    columns = dict.fromkeys(("sent1", "sent2", *endings), string) | {"label": gold}
+    blind = [row | {"label": -1} for row in swag[:4]]
+    publish(
+        hub,
+        "allenai/swag",
+        {"regular": {"train": swag, "validation": swag, "test": blind}},
+        datasets.Features(columns),
+    )
+
+    monkeypatch.chdir(tmp_path)
+    smoke = ("--smoke", "--model", "lab/tiny", "--max-length", "48", "--overlap", "16")
+    outcome = run("run", "squad", *smoke, "--out", "suite")
+    assert outcome.code == 0, outcome.err
+    members = json.loads(Path("suite/suite.json").read_text())["members"]
+    for name, expected in (("squad", 0.946), ("squad_v2", 0.894)):
+        scores = {each["metric"]: each for each in members[name]["scores"]}
+        assert scores["f1"]["published"]["value"] == expected
+    record = json.loads(Path("suite/squad_v2/seed-1/best/finetune.json").read_text())["extra"]
+    assert record["unanswerable"] is True
+    outcome = run("submit", "suite", "--out", "answers.zip")
+    assert outcome.code == 0, outcome.err
+    for name in ("race-roberta-large", "dream-roberta-large", "swag-roberta-base"):
+        outcome = run("run", name, *smoke[:5], "--out", name)
+        assert outcome.code == 0, outcome.err
+        assert "accuracy: expected" in outcome.out
