@@ -217,6 +217,12 @@ def load_recipe(path: str | Path) -> Recipe:
         raise UserError(f"{path} is a recipe for several tasks: finetune {MULTITASK} {path}")
     if task is None and LISTS.keys() & content.keys():
         raise UserError(f"{path} lists recipes, and is none: finetune run {path}")
+    if task is None:
+        near = next((hint for key in content if (hint := did_you_mean(key, ("task", *LISTS)))), "")
+        raise UserError(
+            f"{path}: names no `task`, as a recipe does, and has none of {', '.join(LISTS)}, as a "
+            f"list of recipes has.{near}"
+        )
     if not isinstance(task, str) or task not in CONFIGS:
         raise UserError(
             f"{where('task')}: task is {task!r}, legal are {', '.join(CONFIGS)}."

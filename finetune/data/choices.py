@@ -1,7 +1,7 @@
 """Multiple choice: a context, a question, its choices, and which of them is right.
 
 Usual columns are read from RACE, SWAG, HellaSwag, DREAM, COPA, CommonsenseQA, ARC, OpenBookQA,
-CosmosQA, PIQA and WinoGrande as they are on the hub, and from JSON Lines:
+CosmosQA, PIQA, Social IQa and WinoGrande as they are on the hub, and from JSON Lines:
 
     {"context": "M: It rains. W: Then stay.", "question": "Why does he stay?",
      "choices": ["It rains.", "He is ill."], "label": 0}
@@ -44,6 +44,8 @@ LABEL_COLUMNS = ("label", "answer", "answerkey", "answer_key", "gold_label")
 """Usual columns of the right choice: RACE and DREAM have an answer, CommonsenseQA an answerKey."""
 NUMBERED = re.compile(r"(?P<stem>ending|choice|option|answer|solution|sol)[ _]?(?P<number>\d+)")
 """Usual columns of one choice each: SWAG has ending0, COPA choice1, CosmosQA answer0, PIQA sol1."""
+LETTERED = ("answera", "answerb", "answerc")
+"""Columns of one choice each in Social IQa, whose labels count from 1."""
 COPA_QUESTIONS = {
     "cause": "What was the cause of this?",
     "effect": "What happened as a result?",
@@ -73,7 +75,9 @@ class _Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The numbers of ``several`` columns, if an answer names one of them (WinoGrande)."""
+        """The numbers of ``several`` columns, if a label names one (WinoGrande, Social IQa)."""
+        if tuple(name.lower() for name in self.several) == LETTERED:
+            return ("1", "2", "3")
         if self.label is None or self.label.lower() == "label":
             return ()
         found = [NUMBERED.fullmatch(name.lower()) for name in self.several]
@@ -97,8 +101,8 @@ def _choose(table: Table, given: Mapping[str, str], gold: bool) -> MakeExample:
         choices = named("choices", CHOICES_COLUMNS)
         several = () if choices else _numbered_columns(by_name)
     if choices is None and not several and not _has_choices(table, question):
-        error = missing_column(table, "choices", "a list of choices", "choices")
-        raise DataError(f"{error} Of several columns: --columns choices=A+B+C.")
+        more = " Of several columns: --columns choices=A+B+C."
+        raise missing_column(table, "choices", "a list of choices", "choices", more)
     if context is None and question is None:
         raise missing_column(table, "question", "a question or a context", "question")
     label = named("label", LABEL_COLUMNS) if gold else None
@@ -109,6 +113,8 @@ def _choose(table: Table, given: Mapping[str, str], gold: bool) -> MakeExample:
 
 def _numbered_columns(by_name: Mapping[str, str]) -> tuple[str, ...]:
     """Return the usual columns of one choice each, in the order of their numbers."""
+    if by_name.keys() >= {*LETTERED}:
+        return tuple(by_name[name] for name in LETTERED)
     found: dict[str, list[tuple[int, str]]] = {}
     for lowered, name in by_name.items():
         if match := NUMBERED.fullmatch(lowered):

@@ -15,7 +15,7 @@ from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import UTF_8, DataFile, Record
 from finetune.data.formats import open_data
 from finetune.data.sources import open_splits, resolve
-from finetune.data.tables import Table, check_columns, note_rows
+from finetune.data.tables import MissingColumn, Table, check_columns, note_rows
 from finetune.data.texts import open_text_table
 from finetune.types import TextExample, quantity
 
@@ -98,7 +98,14 @@ class RowReader:
     def example(self, index: int, row: Mapping[str, Any], where: str) -> TextExample:
         """Return the example of one row in memory, without its gold."""
         table = Table(where, list(row), iter(()))
-        return self.choose(table, {}, False)(index, Record(row, where))
+        try:
+            make = self.choose(table, {}, False)
+        except MissingColumn as error:
+            keys = ", ".join(map(repr, row)) or "none"
+            raise DataError(
+                f"{where}: no key holds {error.content} (keys here: {keys}): add {error.usual!r}."
+            ) from error
+        return make(index, Record(row, where))
 
     def _open(
         self,

@@ -107,14 +107,27 @@ def find_column(table: Table, role: str, name: str) -> str:
     raise DataError(f"{table.name}: no column {name!r} (--columns {role}={name}); {found}.{hint}")
 
 
-def missing_column(table: Table, role: str, content: str, usual: str) -> DataError:
-    """Return the error for a role that no column has the usual name of."""
+class MissingColumn(DataError):
+    """No column has the usual name of a role; ``content`` and ``usual`` are what it holds, and the
+    name."""
+
+    def __init__(self, message: str, content: str, usual: str) -> None:
+        super().__init__(message)
+        self.content, self.usual = content, usual
+
+
+def missing_column(
+    table: Table, role: str, content: str, usual: str, more: str = ""
+) -> MissingColumn:
+    """Return the error for a role that no column has the usual name of; ``more`` is advice."""
     example = "NAME (its name)"
     if table.headless is not None:
         example = f"0 (its number from 0; if that row is a header, its name: {role}=NAME)"
-    return DataError(
+    return MissingColumn(
         f"{table.name}: no column is known to hold {content}; {_columns_found(table)}. Name it: "
-        f"--columns {role}={example}, or call it {usual!r} in the file."
+        f"--columns {role}={example}, or call it {usual!r} in the file.{more}",
+        content,
+        usual,
     )
 
 

@@ -68,7 +68,7 @@ def test_values_get_the_types_of_the_settings(tmp_path: Path):
     ("text", "message"),
     [
         ("task: nly\n", r"r.yaml:1: task is 'nly', legal are .*nli.* Perhaps you meant 'nli'\?"),
-        ("model: a\n", r"r.yaml: task is None"),
+        ("model: a\n", r"r.yaml: names no `task`, as a recipe does"),
         ("- task\n", "r.yaml: a recipe is a mapping"),
         ("", "r.yaml: a recipe is a mapping"),
         ("task: [\n", "r.yaml:2: not valid YAML"),

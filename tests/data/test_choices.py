@@ -99,6 +99,17 @@ FORMS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
         {"sentence": "Ann, but _ won.", "option1": "Ann", "option2": "Bea", "answer": "2"},
         ("", "Ann, but _ won.", ("Ann", "Bea"), 1),
     ),
+    "Social IQa": (
+        {
+            "context": "Ann fell.",
+            "question": "Why?",
+            "answerA": "ice",
+            "answerB": "sun",
+            "answerC": "joy",
+            "label": "1",
+        },
+        ("Ann fell.", "Why?", ("ice", "sun", "joy"), 0),
+    ),
     "numbers": (
         {"question": "1 + 1", "choices": [3, 2, 1], "answer": "2"},
         ("", "1 + 1", ("3", "2", "1"), 1),
@@ -112,6 +123,15 @@ FORMS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
         ("", "Who?", ("a", "b"), None),
     ),
 }
+
+
+def test_a_row_in_memory_without_choices_is_told_its_keys() -> None:
+    with pytest.raises(DataError) as error:
+        CHOICES.example(0, {"context": "x", "question": "y"}, "example 3")
+    assert str(error.value) == (
+        "example 3: no key holds a list of choices (keys here: 'context', 'question'): "
+        "add 'choices'."
+    )
 
 
 def content(example: TextExample) -> tuple[Any, ...]:

@@ -88,3 +88,12 @@ def test_packaged_suites(path: Path):
     assert f"finetune run {path.stem}" in text and read.source
     listed = run("recipes").out
     assert read.title in listed
+
+
+def test_a_misspelled_list_of_members_is_no_recipe(suite: Path):
+    path = suite.with_name("misspelled.yaml")
+    path.write_text(suite.read_text("utf-8").replace("members:\n", "member:\n"), "utf-8")
+    outcome = run("run", path)
+    assert outcome.code == 2
+    assert f"{path}: names no `task`" in outcome.err
+    assert "Perhaps you meant 'members'?" in outcome.err
