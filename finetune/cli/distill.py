@@ -11,7 +11,8 @@ from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import report_run, resumable, score_lines
-from finetune.config.options import COMMON, DATA, OUTPUT, Help
+from finetune.config.options import COMMON, DATA, Help
+from finetune.config.tasks import Resume
 from finetune.types import UserError
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ class Distill(FormatOption, Command):
     """Steps between checkpoints; unset saves at each evaluation."""
     max_tokens: int | None = None
     """Tokens per forward pass: changes memory and speed only."""
-    resume: Annotated[bool, OUTPUT] = False
-    """Continue the run in --out from its last checkpoint."""
+    resume: Annotated[Resume, Help("[auto]", "output", common=True)] = False
+    """Continue the run in --out from its last checkpoint; `auto` starts a run if there is none."""
 
     @property
     def trains(self) -> bool:

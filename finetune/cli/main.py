@@ -197,7 +197,7 @@ def parse(arguments: Sequence[str]) -> Any:
         sys.exit(0)
     _require_command(name)
     rest = ["--format=json" if argument == "--json" else argument for argument in rest]
-    rest = _with_current_options(name, rest)
+    rest = _with_resume(_with_current_options(name, rest))
     if name in ("curve", "search") and rest and rest[0] in CONFIGS:
         return _parse_repeated(name, rest)
     if name in (*CONFIGS, "run", "check"):
@@ -329,6 +329,17 @@ def _with_current_options(command: str, arguments: list[str]) -> list[str]:
         else:
             current.append(new + equals + value)
     return [*runs, *current]
+
+
+def _with_resume(arguments: list[str]) -> list[str]:
+    """Join `--resume` and its optional value: `--resume=True` or `--resume=auto`."""
+    switches, joined = {"--resume": "--resume=True", "--no-resume": "--resume=False"}, list[str]()
+    for argument in arguments:
+        if argument == "auto" and joined[-1:] == ["--resume=True"]:
+            joined[-1] = "--resume=auto"
+        else:
+            joined.append(switches.get(argument, argument))
+    return joined
 
 
 def _translated(arguments: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import signal
 import statistics
 import sys
 import time
@@ -21,7 +22,7 @@ from finetune.cli.output import error_line, print_table, quiet_libraries, show
 from finetune.cli.push import show_push
 from finetune.config.options import COMMON, Help
 from finetune.config.recipes import RecipeRun, load_multitask, load_recipe
-from finetune.config.tasks import CONFIGS, TrainConfig, flag, settings
+from finetune.config.tasks import CONFIGS, Resume, TrainConfig, flag, settings
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
@@ -176,8 +177,9 @@ class Multitask(Command):
     """Train each task on the first N of its training examples only."""
     seed: int | None = None
     """Seed, in place of the recipe's."""
-    resume: bool = False
-    """Continue the run in the folder from its last checkpoint."""
+    resume: Annotated[Resume, Help("[auto]")] = False
+    """Continue the run in the folder from its last checkpoint; `auto` starts a run if there is
+    none."""
 
     @property
     def trains(self) -> bool:
@@ -450,14 +452,18 @@ def train_once(
 
 @contextlib.contextmanager
 def resumable(reporter: Reporter, command: Callable[[], str]) -> Iterator[None]:
-    """Context that after Ctrl-C prints the command that continues, and exits with 130."""
+    """Context that after a signal prints the command that continues, and exits.
+
+    The code is 128 + the number of the signal, as of a shell: 130 after Ctrl-C, 143 after SIGTERM.
+    """
     from finetune.runtime.signals import Interrupted
 
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as interrupted:
         reporter.say(f"{interrupted or 'interrupted'}. Continue with: {command()}")
-        sys.exit(130)
+        caught = interrupted.signal if isinstance(interrupted, Interrupted) else signal.SIGINT
+        sys.exit(128 + caught)
 
 
 def score_lines(

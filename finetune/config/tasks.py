@@ -212,6 +212,10 @@ class TrainingSettings:
     Never changes results."""
 
 
+Resume = bool | Literal["auto"]
+"""Whether to continue a run; ``"auto"`` continues a run if there is one, and else starts one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class OutputSettings:
     """The run folder, and where else results go."""
@@ -220,9 +224,9 @@ class OutputSettings:
 
     out: Annotated[str | None, Help("FOLDER", common=True)] = None
     """Run folder; unset makes a new one under `runs/`."""
-    resume: Annotated[bool, COMMON] = False
-    """Continue the run in --out from its last checkpoint. Without --out, continue the newest run of
-    the same name."""
+    resume: Annotated[Resume, Help("[auto]", common=True)] = False
+    """Continue the run in --out from its last checkpoint; `auto` starts a run if there is none.
+    Without --out, continue the newest run of the same name."""
     save_every: int | None = None
     """Steps between checkpoints of `last/`; unset saves at each evaluation."""
     track: Literal["none", "tensorboard", "wandb", "trackio"] = "none"

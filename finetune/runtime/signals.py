@@ -16,7 +16,11 @@ SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTE
 
 
 class Interrupted(Exception):
-    """Training stopped after a signal and wrote its checkpoint."""
+    """Training stopped after a signal and wrote its checkpoint; ``signal`` is its number."""
+
+    def __init__(self, message: str, number: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.signal = number
 
 
 class InterruptHandler:
@@ -48,6 +52,10 @@ class InterruptHandler:
         if self.caught and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.caught = number
+
+    def interrupted(self, message: str) -> Interrupted:
+        """Return the exception of a stop. A process that caught no signal counts as terminated."""
+        return Interrupted(message, self.caught or signal.SIGTERM)
 
     def receive(self, number: Tensor) -> None:
         """Store the number of processes that requested a stop, a tensor [], without waiting."""

@@ -177,8 +177,13 @@ def random_state(rank: int) -> dict[str, torch.Tensor]:
 
 
 def load_random_state(folder: Path, rank: int) -> None:
-    """Restore the random state of one process."""
+    """Restore the random state of one process; a process that the run did not have gets a new one,
+    which follows from the state of the first process."""
     tensors = load_file(str(folder / RANDOM))
+    if f"{rank}.cpu" not in tensors:
+        torch.set_rng_state(tensors["0.cpu"])
+        torch.manual_seed(int(torch.randint(2**62, ())) + rank)
+        return
     torch.set_rng_state(tensors[f"{rank}.cpu"])
     if f"{rank}.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors[f"{rank}.cuda"])

@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.config.tasks import TrainConfig, column_map
+from finetune.config.tasks import Resume, TrainConfig, column_map
 from finetune.data import Dataset
 from finetune.inference.inputs import read_inputs
 from finetune.inference.loop import CHUNK, predict
@@ -41,7 +41,6 @@ from finetune.models.heads.pretrained import PretrainedHead
 from finetune.models.sharding import place
 from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.runtime.progress import Reporter
-from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task, model_folder, saved_task, task_definition
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import Distillable, GroupedSequences
@@ -150,7 +149,7 @@ class Teacher:
         return {"folder": self.name, "weights": checksum(self.folder / "model.safetensors")}
 
 
-def student_folder(teacher: str | Path, resume: bool) -> str:
+def student_folder(teacher: str | Path, resume: Resume) -> str:
     """Return the run folder of a student that names none: a new one, or the last to resume."""
     found = str(teacher) if Path(teacher).exists() else str(teacher).partition("@")[0]
     name = f"{Path(found).resolve().name}-student"
@@ -477,7 +476,8 @@ class DistillationRun(TrainingRun):
 
     def _check_stop(self) -> None:
         if self.interrupt.should_stop():
-            raise Interrupted("stopped before training: the teacher will predict again")
+            message = "stopped before training: the teacher will predict again"
+            raise self.interrupt.interrupted(message)
 
     def finish(self) -> FitResult:
         """Score the best model, and delete the outputs of the teacher."""

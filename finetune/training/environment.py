@@ -14,6 +14,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,7 +225,11 @@ def environment(device: str, precision: str) -> dict[str, Any]:
 
 def command_line() -> str:
     """Return the command that started this process or launch, without --resume, for a shell."""
-    arguments = [argument for argument in sys.argv[1:] if argument != "--resume"]
+    arguments = [
+        argument
+        for before, argument in pairwise(sys.argv)
+        if argument.split("=")[0] != "--resume" and (before, argument) != ("--resume", "auto")
+    ]
     program = Path(sys.argv[0]).name
     if num_processes() == 1:
         started = ["python", "-m", "finetune"] if program == "__main__.py" else [program]

@@ -18,7 +18,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from finetune.config.tasks import TrainConfig, flag, settings
+from finetune.config.tasks import Resume, TrainConfig, flag, settings
 from finetune.data import Dataset
 from finetune.data.sampling import sampling_probabilities
 from finetune.models.half_precision import WeightCopies
@@ -27,7 +27,7 @@ from finetune.runtime.files import recover, replace_folder
 from finetune.runtime.launch import on_main_process
 from finetune.runtime.processes import uses_fsdp
 from finetune.runtime.progress import Reporter
-from finetune.runtime.signals import Interrupted, InterruptHandler
+from finetune.runtime.signals import InterruptHandler
 from finetune.tasks import save_task
 from finetune.tasks.base import Task
 from finetune.training.checkpoint import (
@@ -243,7 +243,7 @@ class _JointRun:
         if resuming:
             reporter.say(f"continuing from step {self.state.step} of {len(order)}")
 
-    def _open(self, resume: bool) -> bool:
+    def _open(self, resume: Resume) -> bool:
         """Return whether training continues from a checkpoint."""
         recover(self.last.parent)
         if self.last.is_dir() and not resume:
@@ -282,7 +282,7 @@ class _JointRun:
                 if stop or state.finished or state.step % self.schedule.save_every == 0:
                     self._save()
                 if stop or (state.finished and self.interrupt.signals_received()):
-                    raise Interrupted(
+                    raise self.interrupt.interrupted(
                         f"stopped at step {state.step} of {len(self.order)}; the checkpoint is in "
                         f"{self.last}"
                     )

@@ -58,7 +58,7 @@ from finetune.training.checkpoint import (
     save_training_state,
 )
 from finetune.training.optimizer import logged_learning_rates
-from finetune.types import Example, Prediction, UserError, abbreviated
+from finetune.types import Example, Prediction, UserError, abbreviated, quantity
 
 OTHERS = "others.safetensors"
 """Weights of a checkpoint that are not part of the model."""
@@ -70,12 +70,13 @@ def with_run_folder(config: TrainConfig, task: str, name: str | None = None) -> 
     """Return the configuration with ``out`` set to its run folder, the same on every process.
 
     Without ``config.out`` it is ``name``, by default one of task, model, data and seed. With
-    ``config.resume`` it must hold a run, without it must not.
+    ``config.resume`` it must hold a run, without it must not; ``"auto"`` becomes one of them.
     """
     run = on_main_process(lambda: _choose_run(config, task, name))
-    if config.resume:
+    resume = bool(config.resume) and run.is_run
+    if resume:
         pin_model(run, config)
-    return replace(config, out=str(run.path))
+    return replace(config, out=str(run.path), resume=resume)
 
 
 def run_name(config: TrainConfig, task: str) -> str:
@@ -152,10 +153,11 @@ def require_same_run(
             f"{folder}: was started with other data than {config.data} has now: continue with the "
             f"same data{used}, or use another --out."
         )
-    if num_processes not in (0, processes := saved.get("num_processes", num_processes)):
+    processes = saved.get("num_processes", num_processes)
+    if fsdp and num_processes not in (0, processes):
         raise UserError(
-            f"{folder}: was started with {processes} processes, now {num_processes}: continue with "
-            f"{processes}, or use another --out."
+            f"{folder}: was started with {processes} processes, now {num_processes}, and with FSDP "
+            f"each process continues its shards: start {processes}, or use another --out."
         )
     if num_processes and saved.get("fsdp", False) != fsdp:
         raise UserError(
@@ -203,7 +205,7 @@ def hold(folder: Path) -> Iterator[None]:
 def _choose_run(config: TrainConfig, task: str, name: str | None) -> RunFolder:
     if config.out is not None:
         run = RunFolder.open(Path(config.out))
-        if not config.resume:
+        if not config.resume or (config.resume == "auto" and not run.is_run):
             require_free(run)
         elif not run.is_run:
             raise UserError(f"--resume: there is no run in {run.path} to continue.")
@@ -212,9 +214,9 @@ def _choose_run(config: TrainConfig, task: str, name: str | None) -> RunFolder:
         return run
     base = RUNS / (name or f"{run_name(config, task)}-seed{config.seed}")
     folders = [base, *(base.with_name(f"{base.name}-{n}") for n in range(2, 10_000))]
-    if not config.resume:
+    runs = [run for run in map(RunFolder.open, folders) if run.is_run] if config.resume else []
+    if not config.resume or (config.resume == "auto" and not runs):
         return RunFolder.open(next(folder for folder in folders if not folder.exists()))
-    runs = [run for run in map(RunFolder.open, folders) if run.is_run]
     if not runs:
         raise UserError(f"--resume: there is no run {base} to continue; name it with --out.")
     return runs[-1]
@@ -265,20 +267,20 @@ class RunWriter:
         self.teacher: Mapping[str, Any] | None = None
         self.merged: Mapping[str, Any] | None = None
 
-    def begin(self, config: TrainConfig, data: Dataset) -> tuple[bool, str]:
-        """Prepare the folder for a run; return whether it continues from a checkpoint, and a note.
+    def begin(self, config: TrainConfig, data: Dataset) -> tuple[bool, list[str]]:
+        """Prepare the folder for a run; return whether it continues from a checkpoint, and notes.
 
         Raises UserError if the folder or its files belong to another run.
         """
         num_processes = self.accelerator.num_processes
 
-        def prepare() -> tuple[bool, str]:
-            note = ""
+        def prepare() -> tuple[bool, list[str]]:
+            notes = list[str]()
             recover(self.path)
             recover(self.best)
-            if not config.resume:
+            if not config.resume or (config.resume == "auto" and not self.run.is_run):
                 require_free(self.run)
-                return False, note
+                return False, notes
             if self.run.is_run:
                 require_same_run(
                     self.run,
@@ -290,14 +292,22 @@ class RunWriter:
                 )
                 require_same_teacher(self.run, self.teacher)
                 if self.run.config["fingerprint"] != data.fingerprint:
-                    note = "the test split has changed since the run was started"
+                    notes.append("the test split has changed since the run was started")
+                before = self.run.config.get("num_processes", num_processes)
+                if before != num_processes:
+                    notes.append(
+                        f"the run had {quantity(before, 'process', 'processes')}, and now has "
+                        f"{num_processes}: the weights will differ by rounding from an "
+                        "uninterrupted run (on a GPU, and on padded rows, by their dropout masks, "
+                        "too)"
+                    )
             if self.last.is_dir():
                 check_files(self.last)
-                return True, note
-            return False, note
+                return True, notes
+            return False, notes
 
-        resuming, note = on_main_process(prepare)
-        return resuming, note
+        resuming, notes = on_main_process(prepare)
+        return resuming, notes
 
     def require_no_checkpoint(self, save_every: int) -> None:
         """Raise UserError if a run without ``last/`` had a checkpoint, by its log."""

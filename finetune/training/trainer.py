@@ -33,7 +33,7 @@ from finetune.runtime.launch import on_main_process, require_equal
 from finetune.runtime.precision import resolve_precision
 from finetune.runtime.processes import uses_fsdp
 from finetune.runtime.progress import Reporter
-from finetune.runtime.signals import Interrupted, InterruptHandler
+from finetune.runtime.signals import InterruptHandler
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import (
     Calibration,
@@ -159,8 +159,8 @@ class TrainingRun:
         self.folder, self.accelerator, self.reporter = folder, folder.accelerator, reporter
         advice = "give all machines the same files"
         require_equal("fingerprint of the data", data.fingerprint, advice)
-        resuming, note = folder.begin(config, data)
-        if note:
+        resuming, notes = folder.begin(config, data)
+        for note in notes:
             self._report(note)
         self.device = self.accelerator.device
         self.precision = resolve_precision(config, self.device)
@@ -396,7 +396,7 @@ class TrainingRun:
                     )
                     self.callbacks.on_save(SaveEvent(state.step, self.folder.last, False))
                 if stop or (state.finished and self.interrupt.signals_received()):
-                    raise Interrupted(
+                    raise self.interrupt.interrupted(
                         f"stopped at step {state.step} of {schedule.num_steps}; the "
                         f"checkpoint is in {self.folder.last}"
                     )

@@ -77,18 +77,13 @@ def server(tmp_path_factory: pytest.TempPathFactory):
 
 
 def command(server: Server, name: str) -> list[str]:
-    """The command of a task, which continues a run if there is one."""
+    """The command of a task, which starts a run or continues it."""
     if name == "multitask":
-        return [*TASKS[name], "--out", "run", *(["--resume"] if any_run(server) else [])]
+        return [*TASKS[name], "--out", "run", "--resume", "auto"]
     fixed = ["--out", "run", "--steps", "9", "--eval-every", "4", "--save-every", "2"]
     if name != "distill":
         fixed += ["--model", "bert", "--max-length", "48", "--precision", "fp32"]
-    resume = ["--resume"] if (server.folder / "config.json").exists() else []
-    return [*TASKS[name], *fixed, *resume]
-
-
-def any_run(server: Server) -> bool:
-    return any(server.folder.glob("*/config.json"))
+    return [*TASKS[name], *fixed, "--resume", "auto"]
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -117,12 +112,11 @@ def test_killed_runs_end_with_the_same_bytes(name: str, server: Server) -> None:
 
 
 def command_of_several(server: Server, name: str) -> list[str]:
-    """The same command begins and continues; only ``distill`` is told to."""
+    """The same command begins and continues; ``distill`` is told to."""
     fixed = ["--out", "run", "--steps", "5", "--eval-every", "2", "--save-every", "2"]
     if name != "distill":
         fixed += ["--model", "bert", "--max-length", "48", "--precision", "fp32"]
-    begun = name == "distill" and (server.folder / "config.json").exists()
-    return [*SEVERAL[name], *fixed, *(["--resume"] if begun else [])]
+    return [*SEVERAL[name], *fixed, *(["--resume", "auto"] if name == "distill" else [])]
 
 
 def folders(server: Server) -> list[Path]:

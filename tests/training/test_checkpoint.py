@@ -125,15 +125,16 @@ def run_of(folder: Path, config: TrainConfig, task: str = "tag", **saved: object
     return RunFolder.open(folder)
 
 
-def test_a_run_continues_with_the_same_settings_data_and_processes(tmp_path: Path) -> None:
+def test_a_run_continues_with_the_same_settings_and_data(tmp_path: Path) -> None:
     run = run_of(tmp_path, TagConfig(data="d", columns=("words=tokens",)))
     config = TagConfig(data="d", columns=("words=tokens",), max_tokens=99)
-    require_same_run(run, config, "f", 2)
+    for number in (1, 2, 3):
+        require_same_run(run, config, "f", number)
     require_same_run(run, replace(config, data="elsewhere"), "f", 2)
     for arguments, problem in (
         ((replace(config, lr=0.1), "f", 2), "was started with lr = None, now 0.1"),
         ((config, "g", 2), "other data than d has now"),
-        ((config, "f", 1), "was started with 2 processes, now 1: continue with 2"),
+        ((config, "f", 1, True), "was started with 2 processes, now 1, and with FSDP"),
         ((NerConfig(data="d"), "f", 2), "holds a run of `finetune tag`: continue it with that"),
     ):
         with pytest.raises(UserError, match=problem):

@@ -232,7 +232,8 @@ def test_a_signal_to_one_of_two_processes_stops_both(place: Path, tmp_path: Path
         time.sleep(0.05)
     processes[1].send_signal(signal.SIGHUP)  # not the one that writes
     outputs = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [130, 130], outputs
+    codes = [128 + signal.SIGTERM, 128 + signal.SIGHUP]
+    assert [process.returncode for process in processes] == codes, outputs
     step = _step(tmp_path / "run" / "last" / "trainer_state.json")
     assert step > 0 and f"stopped at step {step} of" in outputs[0][1]
 
@@ -295,6 +296,55 @@ def test_interrupted_and_resumed_is_bit_equal(
         for n in ("whole", "parts")
     ]
     assert set(steps[0]) <= set(steps[1])
+
+
+def test_another_number_of_processes_continues_the_trajectory(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    settings = {"model": "dropout", "batch_size": 8}
+    whole = config_of("tag", place, tmp_path / "whole", **settings)
+    fit(*load_task(whole, "tag"), whole)
+    parts = replace(whole, out=str(tmp_path / "parts"))
+    interrupt_in_step(5, monkeypatch)
+    with pytest.raises(Interrupted, match="stopped at step 5"):
+        fit(*load_task(parts, "tag"), parts)
+    monkeypatch.undo()
+    processes = in_two_processes(command(parts, "tag", "--resume", "auto"))
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert "the run had 1 process, and now has 2: the weights will differ by" in outputs[0][1]
+    first, second = (
+        load_file(tmp_path / name / "last" / "model.safetensors") for name in ("whole", "parts")
+    )
+    for name, value in first.items():
+        if not name.endswith("key.bias"):  # no gradient but rounding, which AdamW blows up
+            torch.testing.assert_close(second[name], value, rtol=0, atol=2e-4, msg=name)
+    assert json.loads((tmp_path / "parts" / "config.json").read_text())["num_processes"] == 2
+    resumed = replace(parts, resume=True)  # and back
+    fit(*load_task(resumed, "tag"), resumed)
+
+
+def test_auto_starts_and_continues(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = config_of("classify", place, tmp_path / "whole", model="dropout")
+    fit(*load_task(whole, "classify"), whole)
+    parts = replace(whole, out=str(tmp_path / "parts"))
+    requeued = command(parts, "classify", "--resume", "auto")[3:]
+    interrupt_in_step(5, monkeypatch)
+    outcome = run(*requeued)
+    monkeypatch.undo()
+    assert outcome.code == 128 + signal.SIGINT and "stopped at step 5" in outcome.err
+    again = outcome.err.partition("Continue with: ")[2]
+    assert again.count("--resume") == 1 and again.rstrip().endswith("--resume")
+    outcome = run(*requeued)
+    assert outcome.code == 0 and "continuing from step 5" in outcome.err
+    same_files(tmp_path / "whole", tmp_path / "parts")
+    assert run(*requeued).code == 0, "a finished run is scored again"
+    same_files(tmp_path / "whole", tmp_path / "parts")
+    (other := tmp_path / "other").mkdir()
+    (other / "notes.txt").write_text("mine")
+    parts = replace(parts, out=str(other))
+    outcome = run(*command(parts, "classify", "--resume=auto")[3:])
+    assert outcome.code == 2 and "holds other files (notes.txt)" in outcome.err
 
 
 @pytest.mark.slow
