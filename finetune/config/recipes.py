@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from finetune.config.expected_scores import Expected, read_expected
 from finetune.config.tasks import (
@@ -472,9 +472,11 @@ def typed_setting(task: str, name: str, text: str) -> Any:
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
     """Convert a YAML value to the type of a field: YAML 1.1 reads 1e-5 as text, on as true."""
-    options = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if value is None and type(None) in options:
         return None
+    if len(options) > 1 and any(value in get_args(option) for option in options):
+        return value
     if get_origin(hint) is tuple:
         items = value if isinstance(value, list) else [value]
         return tuple(_typed(name, item, str) for item in items)
@@ -494,4 +496,4 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
             return value if kind is bool else kind(str(value))
         except ValueError:
             pass  # float("many")
-    raise UserError(f"{name} must be {description(kind)}, not {value!r:.60}.")
+    raise UserError(f"{name} must be {description(hint)}, not {value!r:.60}.")

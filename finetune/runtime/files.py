@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,29 +87,51 @@ def replace_file(path: Path, *, follow: bool = False, binary: bool = False) -> I
 
 
 @contextlib.contextmanager
-def replace_folder(folder: Path) -> Iterator[Path]:
+def replace_folder(
+    folder: Path, later: Callable[[Callable[[], None]], object] | None = None
+) -> Iterator[Path]:
     """Yield an empty folder that replaces ``folder`` if the block ends without an error.
 
     All its files get the permissions of new files. Raises SaveError.
+
+    Args:
+        folder: The folder to replace.
+        later: Gets the function that waits for the disk and replaces the folder, to call it once,
+            perhaps in another thread. By default it is called at the end of the block.
     """
     _remove_leftovers(folder)
     fresh, old = _temporary_paths(folder)
-    try:
+    with contextlib.ExitStack() as held:
+        held.enter_context(_undone(folder, fresh, old))
         fresh.mkdir(parents=True)
-        with _held(os.open(fresh, os.O_RDONLY)) if _LOCKS else contextlib.nullcontext():
-            yield fresh
+        if _LOCKS:
+            held.enter_context(_held(os.open(fresh, os.O_RDONLY)))
+        yield fresh
+        kept = held.pop_all()
+
+    def replace() -> None:
+        with kept:
             _sync(fresh)
             if folder.exists():
                 folder.rename(old)
             fresh.rename(folder)
-        _sync_folder(folder.parent)
+            _sync_folder(folder.parent)
+        _remove(old)
+
+    (later or (lambda function: function()))(replace)
+
+
+@contextlib.contextmanager
+def _undone(folder: Path, fresh: Path, old: Path) -> Iterator[None]:
+    """Context that undoes the replacement of a folder if it ends with an error."""
+    try:
+        yield
     except BaseException as error:
         with contextlib.suppress(OSError):
             _finish(folder, fresh, old)
         if is_disk_error(error):
             raise _save_error(folder, error) from error
         raise
-    _remove(old)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,7 @@ from torch.optim import Optimizer
 
 from finetune.data.json_files import read_object
 from finetune.models.sharding import shards
+from finetune.runtime.files import replace_folder
 from finetune.types import UserError
 
 OPTIMIZER = "optimizer.safetensors"
@@ -76,6 +79,30 @@ def save_state(folder: Path, state: TrainerState) -> None:
     """Write the state of the trainer."""
     text = json.dumps(dataclasses.asdict(state), indent=2) + "\n"
     (folder / STATE).write_text(text, encoding="utf-8")
+
+
+def keep_checkpoint(last: Path, folder: Path, number: int) -> None:
+    """Keep a checkpoint that is about to be replaced, and the ``number`` - 2 before it.
+
+    Args:
+        last: The checkpoint. Its files are linked, not copied, where the disk can.
+        folder: The folder of the checkpoints before it; each has the name ``step-N``.
+        number: The number of checkpoints to keep, ``last`` included.
+    """
+    if number > 1 and (last / STATE).is_file():
+        kept = folder / f"step-{load_state(last).step}"
+        with replace_folder(kept) as fresh:
+            shutil.copytree(last, fresh, copy_function=_link, dirs_exist_ok=True)
+    found = sorted(folder.glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
+    for path in found[: len(found) + 1 - number]:
+        shutil.rmtree(path)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a disk without links
+        shutil.copy2(source, target)
 
 
 def write_checksums(folder: Path) -> None:

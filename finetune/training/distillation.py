@@ -84,6 +84,7 @@ OF_TEACHER = (
     "sampling",
     "eval_every",
     "save_every",
+    "keep",
     "patience",
     "average",
     "average_decay",

@@ -1,7 +1,7 @@
 """The folder of a run: its name, its files (written by the main process, each whole) and its log.
 
 A run folder holds ``config.json``, ``log.jsonl``, ``metrics.json``, ``predictions.<split>.jsonl``,
-the best model in ``best/`` and the last checkpoint in ``last/``.
+the best model in ``best/``, the last checkpoint in ``last/``, and earlier ones in ``checkpoints/``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -35,6 +35,7 @@ from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
 from finetune.models.adapters import adapters, export_adapter, plain_layers, save_adapter_state
 from finetune.models.loading import is_hub_id, resolve_model
 from finetune.models.sharding import is_sharded, whole_state
+from finetune.runtime.background import Background
 from finetune.runtime.files import (
     disk_errors,
     entries,
@@ -53,6 +54,7 @@ from finetune.training.checkpoint import (
     TrainerState,
     check_files,
     finish_checkpoint,
+    keep_checkpoint,
     random_state,
     save_shards,
     save_training_state,
@@ -62,6 +64,8 @@ from finetune.types import Example, Prediction, UserError, abbreviated, quantity
 
 OTHERS = "others.safetensors"
 """Weights of a checkpoint that are not part of the model."""
+CHECKPOINTS = "checkpoints"
+"""Folder in a run folder with the checkpoints before the last one (``--keep``)."""
 RUNS = Path("runs")
 """Parent of the run folders without --out."""
 
@@ -246,21 +250,28 @@ def open_run(
         raise UserError("--out must name the run folder.")
     accelerator = accelerator or make_accelerator(config)
     with hold(Path(config.out)):
-        yield RunWriter(Path(config.out), accelerator, last)
+        writer = RunWriter(Path(config.out), accelerator, last, config.keep)
+        with contextlib.closing(writer):
+            yield writer
 
 
 class RunWriter:
     """A run folder that this launch holds and writes.
 
-    The main process writes while the others wait; if it fails, all processes raise its error.
+    The main process writes while the others wait; if it fails, all processes raise its error. For
+    the disk, a thread waits: a model or checkpoint replaces the one before once it is on disk, and
+    ``wait`` raises the error if that fails.
     """
 
-    def __init__(self, path: Path, accelerator: Accelerator, last: Path | None = None) -> None:
-        """See ``open_run``.
+    def __init__(
+        self, path: Path, accelerator: Accelerator, last: Path | None = None, keep: int = 1
+    ) -> None:
+        """See ``open_run``; ``keep`` is the number of checkpoints to keep.
 
         ``teacher`` has the settings of a run of ``finetune distill``, and ``merged`` the method and
         the runs of ``finetune merge``.
         """
+        self.keep, self._background = keep, Background()
         self.path, self.accelerator = path, accelerator
         self.run = RunFolder.open(path)
         self.best, self.last = self.run.best, last or path / "last"
@@ -348,7 +359,7 @@ class RunWriter:
             weights["state_dict"] = whole_state(head)
 
         def write() -> None:
-            with replace_folder(self.best) as fresh, plain_layers(head, merged=True):
+            with self._replacing(self.best) as fresh, plain_layers(head, merged=True):
                 save_task(task, fresh)  # before the head, which adds a tokenizer if there is none
                 head.save_pretrained(fresh, **weights)
             if adapters(head):
@@ -376,7 +387,7 @@ class RunWriter:
             return
 
         def write() -> None:
-            with replace_folder(self.last) as fresh:
+            with self._replacing(self.last) as fresh:
                 save_task(task, fresh)
                 with plain_layers(head, merged=False):
                     head.save_pretrained(fresh)
@@ -387,6 +398,30 @@ class RunWriter:
 
         on_main_process(write)
 
+    @contextlib.contextmanager
+    def _replacing(self, folder: Path) -> Iterator[Path]:
+        """Yield an empty folder that replaces ``best/`` or ``last/`` once it is on disk."""
+        self._background.wait(folder)
+
+        def later(replace: Callable[[], None]) -> None:
+            def work() -> None:
+                if folder == self.last:
+                    keep_checkpoint(folder, self.path / CHECKPOINTS, self.keep)
+                replace()
+
+            self._background.run(folder, work)
+
+        with replace_folder(folder, later) as fresh:
+            yield fresh
+
+    def wait(self) -> None:
+        """Wait until all models and checkpoints are on disk; raise the error if one is not."""
+        on_main_process(self._background.wait)
+
+    def close(self) -> None:
+        """Wait as ``wait`` does, in this process alone, and end the thread."""
+        self._background.close()
+
     def _save_sharded(
         self,
         task: Task,
@@ -396,7 +431,7 @@ class RunWriter:
         random_states: dict[str, torch.Tensor],
     ) -> None:
         """Save the checkpoint of a sharded model, to which each process writes its shards."""
-        replacing = replace_folder(self.last)  # entered and left on the main process alone
+        replacing = self._replacing(self.last)  # entered and left on the main process alone
         with contextlib.ExitStack() as stack:
             fresh = on_main_process(lambda: stack.enter_context(replacing))
             with disk_errors(self.last):

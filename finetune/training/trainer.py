@@ -291,7 +291,9 @@ class TrainingRun:
 
     def finish(self) -> FitResult:
         """Score the best model."""
+        self.folder.wait()
         metrics = self._score_best()
+        self.folder.wait()
         if self.config.track != "none":
             flat = {f"{s}/{name}": v for s, values in metrics.items() for name, v in values.items()}
             self.accelerator.log(flat, step=self.state.step)
@@ -394,7 +396,7 @@ class TrainingRun:
                     self.folder.save_last(
                         self.task, self.head, self.optimizer, state, self._other_tensors()
                     )
-                    self.callbacks.on_save(SaveEvent(state.step, self.folder.last, False))
+                    self._saved(self.folder.last, at_once=stop or state.finished)
                 if stop or (state.finished and self.interrupt.signals_received()):
                     raise self.interrupt.interrupted(
                         f"stopped at step {state.step} of {schedule.num_steps}; the "
@@ -402,6 +404,13 @@ class TrainingRun:
                     )
                 if state.finished:
                     break
+
+    def _saved(self, folder: Path, *, at_once: bool = False) -> None:
+        """Call the callbacks after a save. They, or ``at_once``, need it on disk."""
+        if at_once or self.callbacks.callbacks:
+            self.folder.wait()
+        is_best = folder == self.folder.best
+        self.callbacks.on_save(SaveEvent(self.state.step, folder, is_best))
 
     def evaluate(self, log: RunLog) -> None:
         """Score the validation split, and save the model if it is the best yet.
@@ -468,7 +477,7 @@ class TrainingRun:
         if found is None or self.validation is None:
             state.best_step, state.best_averaged = state.step, averaged
             self.folder.save_best(self.task, self.head)
-            self.callbacks.on_save(SaveEvent(state.step, self.folder.best, True))
+            self._saved(self.folder.best)
             return
         examples, predicted, metrics, score = found
         better = state.best_score is None or score > state.best_score
@@ -480,7 +489,7 @@ class TrainingRun:
             state.best_score, state.best_step, state.best_averaged = score, state.step, averaged
             self.folder.save_best(self.task, self.head)
             self.folder.write_predictions(self.validation, examples, predicted)
-            self.callbacks.on_save(SaveEvent(state.step, self.folder.best, True))
+            self._saved(self.folder.best)
         log.evaluation(state.step, self.validation, {**metrics, **both})
         self._report_score(metrics, better, is_best, both)
         self.callbacks.on_evaluation(

@@ -80,7 +80,10 @@ def test_values_get_the_types_of_the_settings(tmp_path: Path):
         ("task: nli\nlr: many\n", "r.yaml:2: lr must be a number, not 'many'"),
         ("task: nli\nsteps: 2.5\n", "r.yaml:2: steps must be a whole number, not 2.5"),
         ("task: nli\nsteps: yes\n", "r.yaml:2: steps must be a whole number, not True"),
-        ("task: nli\nresume: maybe\n", "r.yaml:2: resume must be true or false, not 'maybe'"),
+        (
+            "task: nli\nresume: maybe\n",
+            "r.yaml:2: resume must be true or false or one of auto, not 'maybe'",
+        ),
         (
             "task: nli\nprecision: fp8\n",
             "r.yaml:2: precision must be one of auto, bf16, fp16, fp32",

@@ -6,9 +6,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +21,13 @@ from safetensors.torch import load_file, save_file
 
 from finetune.config.tasks import ChoiceConfig, ClassifyConfig, NerConfig, TagConfig, TrainConfig
 from finetune.pretraining.settings import PretrainConfig
+from finetune.runtime import files
+from finetune.runtime.files import SaveError
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
-from finetune.training.checkpoint import write_checksums
+from finetune.training.checkpoint import check_files, write_checksums
+from finetune.training.step import Step
 from finetune.training.trainer import fit
 from tests import small_data as data
 from tests.command import in_two_processes, run
@@ -379,6 +384,59 @@ def _step(state: Path) -> int:
         return json.loads(state.read_text())["step"]
     except (OSError, ValueError):
         return -1
+
+
+def test_earlier_checkpoints_are_kept(place: Path, tmp_path: Path):
+    config = config_of("classify", place, tmp_path / "run", steps=9, save_every=2, keep=3)
+    fit(*load_task(config, "classify"), config)
+    kept = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    assert [path.name for path in kept] == ["step-6", "step-8"]
+    for path in kept:
+        check_files(path)
+        assert _step(path / "trainer_state.json") == int(path.name[5:])
+    whole = load_file(tmp_path / "run" / "last" / "model.safetensors")
+    shutil.rmtree(tmp_path / "run" / "last")
+    shutil.copytree(kept[0], tmp_path / "run" / "last")
+    config = replace(config, resume=True, keep=1)
+    fit(*load_task(config, "classify"), config)
+    again = load_file(tmp_path / "run" / "last" / "model.safetensors")
+    assert all(torch.equal(value, again[name]) for name, value in whole.items())
+    assert not list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A disk that fails meanwhile ends the run; the checkpoint before stays."""
+    config = config_of("classify", place, tmp_path / "run", steps=8, save_every=2, eval_every=8)
+    step, sync = Step.__call__, files._sync
+    number, third_step, saves = 0, threading.Event(), []
+
+    def counted(self, batches, **settings):
+        nonlocal number
+        number += 1
+        if number == 3:
+            third_step.set()
+        return step(self, batches, **settings)
+
+    def slow(folder: Path) -> None:
+        assert third_step.wait(60), "training waits for the disk"
+        saves.append(folder)
+        if len(saves) == 2:
+            raise OSError(28, "No space left on device", str(folder))
+        sync(folder)
+
+    monkeypatch.setattr(Step, "__call__", counted)
+    monkeypatch.setattr(files, "_sync", slow)
+    with pytest.raises(SaveError, match=r"last: could not be written \(No space left"):
+        fit(*load_task(config, "classify"), config)
+    check_files(last := tmp_path / "run" / "last")
+    assert _step(last / "trainer_state.json") == 2
+    assert sorted(path.name for path in last.parent.iterdir()) == [
+        "config.json",
+        "last",
+        "log.jsonl",
+    ]
 
 
 def test_resume_reports_another_number_of_threads(place: Path, tmp_path: Path):
