@@ -100,15 +100,8 @@ class TaskCommand(TaskOptions, Command):
             raise UserError("--repeats and --hold-out need --folds N.")
         if self.folds is not None:
             self._check_folds()
-        if self.seeds is not None and self.seeds < 1:
-            raise UserError(f"--seeds must be 1 or more, not {self.seeds}.")
-        if self.seeds is not None and self.config.resume:
-            raise UserError("--seeds continues unfinished seeds by itself: leave --resume out.")
-        if self.seeds is not None and self.config.push_to_hub is not None:
-            raise UserError(
-                "--push-to-hub uploads a single run: leave it out with --seeds, and upload the "
-                "seed you choose with: finetune push RUN ID"
-            )
+        if self.seeds is not None:
+            self._check_seeds(self.seeds)
         quiet_libraries()
 
         if self.dry_run:
@@ -119,6 +112,19 @@ class TaskCommand(TaskOptions, Command):
             train(self.task, self.config, recipe_run)
         else:
             train_seeds(self.task, self.config, self.seeds, recipe_run)
+
+    def _check_seeds(self, number: int) -> None:
+        if number < 1:
+            raise UserError(f"--seeds must be 1 or more, not {number}.")
+        if self.config.resume:
+            raise UserError("--seeds continues unfinished seeds by itself: leave --resume out.")
+        if self.config.mirror is not None:
+            raise UserError("--mirror copies a single run: leave it out with --seeds.")
+        if self.config.push_to_hub is not None:
+            raise UserError(
+                "--push-to-hub uploads a single run: leave it out with --seeds, and upload the "
+                "seed you choose with: finetune push RUN ID"
+            )
 
     def _check_folds(self) -> None:
         config = self.config
@@ -132,6 +138,7 @@ class TaskCommand(TaskOptions, Command):
             ("--resume", config.resume),
             ("--test-share", config.test_share is not None),
             ("--push-to-hub", config.push_to_hub is not None),
+            ("--mirror", config.mirror is not None),
         ):
             if given:
                 raise UserError(f"{name} does not go with --folds: leave one of them out.")
@@ -250,6 +257,7 @@ def require_unset(name: str, command: TaskCommand) -> None:
         ("--resume", command.config.resume),
         ("--folds", command.folds is not None),
         ("--push-to-hub", command.config.push_to_hub is not None),
+        ("--mirror", command.config.mirror is not None),
     ):
         if given:
             raise UserError(f"{name}: {option} does not apply: leave it out.")

@@ -45,7 +45,7 @@ FACTS = frozenset({"task", "fingerprint", "training_fingerprint", "precision_use
     "fsdp",
 }
 """Keys of that file which are no settings."""
-NOT_REPEATED = frozenset({"out", "resume", "push_to_hub", "trust_remote_code"})
+NOT_REPEATED = frozenset({"out", "resume", "mirror", "push_to_hub", "trust_remote_code"})
 """Settings that another run with the settings of a run does not inherit."""
 SMOKE_EVALUATION = 200
 """Examples of each split besides train that a quick check scores."""

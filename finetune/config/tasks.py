@@ -231,6 +231,10 @@ class OutputSettings:
     """Steps between checkpoints of `last/`; unset saves at each evaluation."""
     keep: int = 1
     """Checkpoints to keep: `last/`, and N - 1 before it in `checkpoints/step-S`."""
+    mirror: Annotated[str | None, Help("URL")] = None
+    """Copy the run folder to this URL at each checkpoint and at the end, such as `s3://bucket/run`.
+    --resume continues the copy where --out holds no run, as on a new machine. Any file system of
+    fsspec."""
     track: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
     """Also send losses and scores to this tracker."""
     push_to_hub: Annotated[str | None, Help("OWNER/NAME")] = None
@@ -819,6 +823,7 @@ CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TAS
 """The configuration class of each task."""
 
 RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "keep"}) | {
+    "mirror",
     "trust_remote_code",
     "push_to_hub",
     "max_tokens",

@@ -22,15 +22,16 @@ class Background:
         """Return whether a function of this file or folder waits or runs."""
         return subject in self._pending and not self._pending[subject].done()
 
-    def wait(self, subject: Path | None = None) -> None:
-        """Wait for the function of a file or folder, or for all of them, and raise its error."""
-        for each in [subject] if subject else list(self._pending):
+    def wait(self, *subjects: Path) -> None:
+        """Wait for the functions of some files or folders, and raise their errors."""
+        for each in subjects:
             if (pending := self._pending.pop(each, None)) is not None:
                 pending.result()
 
     def close(self) -> None:
         """Wait for all functions, and end the thread."""
         try:
-            self.wait()
+            while self._pending:  # a function may add another
+                self.wait(*self._pending)
         finally:
             self._thread.shutdown()

@@ -85,6 +85,7 @@ OF_TEACHER = (
     "eval_every",
     "save_every",
     "keep",
+    "mirror",
     "patience",
     "average",
     "average_decay",

@@ -59,6 +59,7 @@ from finetune.training.checkpoint import (
     save_shards,
     save_training_state,
 )
+from finetune.training.mirror import Mirror
 from finetune.training.optimizer import logged_learning_rates
 from finetune.types import Example, Prediction, UserError, abbreviated, quantity
 
@@ -209,6 +210,8 @@ def hold(folder: Path) -> Iterator[None]:
 def _choose_run(config: TrainConfig, task: str, name: str | None) -> RunFolder:
     if config.out is not None:
         run = RunFolder.open(Path(config.out))
+        if config.mirror is not None and not run.is_run:
+            run = _restored(run, Mirror(config.mirror), config)
         if not config.resume or (config.resume == "auto" and not run.is_run):
             require_free(run)
         elif not run.is_run:
@@ -216,6 +219,8 @@ def _choose_run(config: TrainConfig, task: str, name: str | None) -> RunFolder:
         else:
             require_same_run(run, config)
         return run
+    if config.mirror is not None:
+        raise UserError(f"--mirror {config.mirror} needs --out: name the run folder.")
     base = RUNS / (name or f"{run_name(config, task)}-seed{config.seed}")
     folders = [base, *(base.with_name(f"{base.name}-{n}") for n in range(2, 10_000))]
     runs = [run for run in map(RunFolder.open, folders) if run.is_run] if config.resume else []
@@ -224,6 +229,20 @@ def _choose_run(config: TrainConfig, task: str, name: str | None) -> RunFolder:
     if not runs:
         raise UserError(f"--resume: there is no run {base} to continue; name it with --out.")
     return runs[-1]
+
+
+def _restored(run: RunFolder, mirror: Mirror, config: TrainConfig) -> RunFolder:
+    """Return the run in a mirror, if it holds one, after writing it to the folder of a run."""
+    if not mirror.files:
+        return run
+    if not config.resume:
+        raise UserError(
+            f"--mirror {mirror.url} holds a run already: add --resume to continue it, or name "
+            "another URL."
+        )
+    require_free(run)
+    mirror.restore(run.path)
+    return RunFolder.open(run.path)
 
 
 def _plain_name(text: str) -> str:
@@ -250,9 +269,14 @@ def open_run(
         raise UserError("--out must name the run folder.")
     accelerator = accelerator or make_accelerator(config)
     with hold(Path(config.out)):
-        writer = RunWriter(Path(config.out), accelerator, last, config.keep)
+        mirror = None
+        if config.mirror is not None and accelerator.is_main_process:
+            mirror = Mirror(config.mirror)
+        writer = RunWriter(Path(config.out), accelerator, last, keep=config.keep, mirror=mirror)
         with contextlib.closing(writer):
             yield writer
+        if writer.problem:
+            raise UserError(writer.problem)
 
 
 class RunWriter:
@@ -264,14 +288,22 @@ class RunWriter:
     """
 
     def __init__(
-        self, path: Path, accelerator: Accelerator, last: Path | None = None, keep: int = 1
+        self,
+        path: Path,
+        accelerator: Accelerator,
+        last: Path | None = None,
+        *,
+        keep: int = 1,
+        mirror: Mirror | None = None,
     ) -> None:
         """See ``open_run``; ``keep`` is the number of checkpoints to keep.
 
+        ``problem`` says why the newest copy to the ``mirror`` failed; empty if it did not.
         ``teacher`` has the settings of a run of ``finetune distill``, and ``merged`` the method and
         the runs of ``finetune merge``.
         """
         self.keep, self._background = keep, Background()
+        self._mirror, self.problem = mirror, ""
         self.path, self.accelerator = path, accelerator
         self.run = RunFolder.open(path)
         self.best, self.last = self.run.best, last or path / "last"
@@ -408,19 +440,34 @@ class RunWriter:
                 if folder == self.last:
                     keep_checkpoint(folder, self.path / CHECKPOINTS, self.keep)
                 replace()
+                if folder == self.last and not self._background.runs(self.path):
+                    self._background.run(self.path, self._copy)
 
             self._background.run(folder, work)
 
         with replace_folder(folder, later) as fresh:
             yield fresh
 
+    def _copy(self) -> None:
+        """Copy the folder to its mirror, if it has one; a failure does not end training."""
+        if self._mirror is None:
+            return
+        try:
+            self._mirror.copy(self.path)
+            self.problem = ""
+        except UserError as error:
+            self.problem = str(error)
+
     def wait(self) -> None:
         """Wait until all models and checkpoints are on disk; raise the error if one is not."""
-        on_main_process(self._background.wait)
+        on_main_process(lambda: self._background.wait(self.best, self.last))
 
     def close(self) -> None:
-        """Wait as ``wait`` does, in this process alone, and end the thread."""
-        self._background.close()
+        """Wait as ``wait`` does, in this process alone; copy the folder; end the thread."""
+        try:
+            self._background.close()
+        finally:
+            self._copy()
 
     def _save_sharded(
         self,

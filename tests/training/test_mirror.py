@@ -1,0 +1,184 @@
+"""Copies of run folders at a URL: a machine that goes away, copies that fail."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from finetune.config.tasks import ClassifyConfig
+from finetune.runtime.signals import Interrupted
+from finetune.tasks import load_task
+from finetune.training import mirror
+from finetune.training.mirror import MANIFEST, Mirror
+from finetune.training.run_folder import open_run, with_run_folder
+from finetune.training.trainer import fit
+from finetune.types import UserError
+from tests import small_data as data
+from tests.command import run
+from tests.tiny import save_tiny_checkpoint
+from tests.training.stopping import interrupt_in_step
+from tests.training.test_trajectory import same_files
+
+URL = "memory://bucket/run"
+
+
+@pytest.fixture
+def bucket() -> Iterator[Any]:
+    system = fsspec.filesystem("memory")
+    yield system
+    if system.exists("/bucket"):
+        system.rm("/bucket", recursive=True)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mirror")
+    save_tiny_checkpoint(folder / "bert", "bert", dropout=0.1)
+    data.sentiment(folder / "sentiment")
+    return folder
+
+
+def config_of(place: Path, out: Path, **changes: Any) -> ClassifyConfig:
+    fixed = {"steps": 8, "eval_every": 4, "batch_size": 8, "max_length": 32, "precision": "fp32"}
+    settings = {**fixed, "mirror": URL, **changes}
+    return ClassifyConfig(
+        model=str(place / "bert"), data=str(place / "sentiment"), out=str(out), **settings
+    )
+
+
+def train(config: ClassifyConfig) -> None:
+    config = with_run_folder(config, "classify")
+    with open_run(config) as folder:
+        fit(*load_task(config, "classify"), config, folder)
+
+
+def test_a_run_continues_on_another_machine(
+    bucket: Any, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = config_of(place, tmp_path / "whole", mirror=None)
+    train(whole)
+    config = config_of(place, tmp_path / "run", resume="auto", keep=2)
+    interrupt_in_step(6, monkeypatch)
+    with pytest.raises(Interrupted):
+        train(config)
+    monkeypatch.undo()
+    shutil.rmtree(tmp_path / "run")
+    train(config)
+    same_files(tmp_path / "whole", tmp_path / "run")
+    kept = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert kept == {"step-6"}
+    steps = (tmp_path / "run" / "log.jsonl").read_text()
+    assert '"step": 1,' in steps and '"step": 8,' in steps
+    Mirror(URL).restore(tmp_path / "copy")
+    names = {str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*")}
+    assert names == {
+        str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*")
+    }
+    same_files(tmp_path / "run", tmp_path / "copy")
+    objects = {Path(name).name for name in bucket.find("/bucket/run/objects")}
+    assert objects == {*Mirror(URL).files.values()}, "what no file needs any more is removed"
+    with pytest.raises(UserError, match="memory://bucket/run holds a run already: add --resume"):
+        train(config_of(place, tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_copy_that_fails_leaves_the_one_before_and_the_training(
+    bucket: Any, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifests, pipe = 0, type(bucket).pipe_file
+
+    def failing(self: Any, path: str, value: bytes, **options: Any) -> None:
+        nonlocal manifests
+        manifests += path.endswith(MANIFEST)
+        if manifests > 1:
+            raise PermissionError("the token has expired")
+        pipe(self, path, value, **options)
+
+    monkeypatch.setattr(type(bucket), "pipe_file", failing)
+    config = config_of(place, tmp_path / "run", resume="auto")
+    expired = (
+        r"could not be written \(PermissionError: the token has expired\)\. The files in .*run"
+    )
+    with pytest.raises(UserError, match=expired):
+        train(config)
+    monkeypatch.undo()
+    assert (tmp_path / "run" / "metrics.json").is_file(), "training has ended"
+    Mirror(URL).restore(tmp_path / "copy")
+    first = tmp_path / "copy" / "last" / "trainer_state.json"
+    assert '"step": 4' in first.read_text(), "the first copy is whole"
+    train(config)
+    assert "metrics.json" in Mirror(URL).files
+
+
+def test_an_object_that_has_changed_is_refused(bucket: Any, place: Path, tmp_path: Path) -> None:
+    config = config_of(place, tmp_path / "run", steps=1)
+    train(config)
+    weights = Mirror(URL).files["last/model.safetensors"]
+    bucket.pipe_file(f"/bucket/run/objects/{weights}", b"other")
+    with pytest.raises(UserError, match=r"model\.safetensors has changed since it was"):
+        train(replace(config, out=str(tmp_path / "again"), resume=True))
+    bucket.rm_file(f"/bucket/run/objects/{weights}")
+    with pytest.raises(UserError, match=r"model\.safetensors cannot be read \(FileNotFoundError"):
+        train(replace(config, out=str(tmp_path / "again"), resume=True))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--mirror", "nowhere://x", "--out", "run"], "--mirror nowhere://x: cannot be read (Val"),
+        (["--mirror", URL], f"--mirror {URL} needs --out: name the run folder"),
+        (["--mirror", URL, "--out", "run", "--seeds", "2"], "--mirror copies a single run"),
+        (["--mirror", URL, "--out", "run", "--folds", "2"], "--mirror does not go with --folds"),
+    ],
+)
+def test_refusals(
+    options: list[str],
+    message: str,
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["--model", place / "bert", "--data", place / "sentiment"]
+    outcome = run("classify", *given, *options)
+    assert outcome.code == 2 and message in outcome.err, outcome.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_run_continues_from_a_server_of_s3(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a server of the package moto, with objects that are uploaded in parts."""
+    server_of = pytest.importorskip("moto.server").ThreadedMotoServer
+    pytest.importorskip("s3fs")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setattr(mirror, "LARGE", 1024)
+    server = server_of(ip_address="127.0.0.1", port=0)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        fsspec.filesystem("s3", endpoint_url=f"http://{host}:{port}").mkdir("s3://bucket")
+        whole = config_of(place, tmp_path / "whole", mirror=None)
+        train(whole)
+        config = config_of(place, tmp_path / "run", resume="auto", mirror="s3://bucket/run")
+        with monkeypatch.context() as interrupting, pytest.raises(Interrupted):
+            interrupt_in_step(6, interrupting)
+            train(config)
+        shutil.rmtree(tmp_path / "run")
+        train(config)
+        same_files(tmp_path / "whole", tmp_path / "run")
+        with pytest.raises(UserError, match="--mirror s3://none/run: could not be written"):
+            train(replace(config, out=str(tmp_path / "other"), mirror="s3://none/run"))
+        assert fsspec.filesystem("s3", endpoint_url=f"http://{host}:{port}").ls("") == ["bucket"]
+    finally:
+        server.stop()
