@@ -26,3 +26,19 @@ class Command(ABC):
     @abstractmethod
     def run(self) -> None:
         """Carry out the command."""
+
+
+class TrainingCommand(Command):
+    """A command that trains, or with ``dry_run`` shows the plan."""
+
+    dry_run: bool
+
+    @property
+    def trains(self) -> bool:
+        """True: models are trained."""
+        return True
+
+    @property
+    def shares_work(self) -> bool:
+        """True, except that one process shows the plan."""
+        return not self.dry_run

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from finetune.cli.command import Command
+from finetune.cli.command import Command, TrainingCommand
 from finetune.cli.output import error_line, print_table, quiet_libraries, show
 from finetune.cli.push import show_push
 from finetune.config.options import COMMON, Help
@@ -68,22 +68,12 @@ class TaskOptions(RunOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskCommand(TaskOptions, Command):
+class TaskCommand(TaskOptions, TrainingCommand):
     """A command that trains a task."""
 
     task: ClassVar[str]
     config: OmitArgPrefixes[TrainConfig]
     """Settings of the run."""
-
-    @property
-    def trains(self) -> bool:
-        """True: models are trained."""
-        return True
-
-    @property
-    def shares_work(self) -> bool:
-        """True, except that one process shows the plan."""
-        return not self.dry_run
 
     def run(self) -> None:
         """Train one run or several seeds, or show the plan."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import fmean
@@ -120,27 +120,8 @@ def analyze_predictions(
     found = Analysis(predictions, gold, aligned_by, run.kind, len(run.gold), score_aligned(run))
     pairs = [pair for each in alignment.with_probabilities(run) or () for pair in each]
     found.confidences = [probability for probability, _ in pairs], [right for _, right in pairs]
-    if run.kind == "label":
-        _analyze_labels(found, run)
-    elif run.kind == "labels":
-        _add_scores(found, "label", class_scores("labels", run.gold, run.predicted))
-        found.errors = errors.label_set_errors(run)
-    elif run.kind == "choice":
-        right = [gold == choice for gold, choice in zip(run.gold, run.predicted, strict=True)]
-        groupings = subgroups.choice_groupings(run.examples)
-        found.tables |= subgroups.count_subgroups(groupings, right, "questions")
-        found.errors = errors.choice_errors(run)
-    elif run.kind == "number":
-        found.errors = errors.number_errors(run)
-    elif run.kind == "subwords":
-        _analyze_subwords(found, run)
-    elif run.kind == "senses":
-        _analyze_senses(found, run)
-    elif run.kind == "relations":
-        _add_scores(found, "relation", class_scores("relations", run.gold, run.predicted))
-        found.errors = errors.relation_errors(run)
-    elif run.kind == "answers":
-        _analyze_answers(found, run)
+    if (analyze := _ANALYSES.get(run.kind)) is not None:
+        analyze(found, run)
     elif run.kind == "tags" and run.schemes[0] is None:
         _analyze_words(found, run, vocabulary)
     else:
@@ -236,6 +217,40 @@ def _analyze_spans(
     probabilities = alignment.span_probabilities(run, gold, predicted)
     examples: Any = run.examples
     found.errors = errors.span_errors(examples, gold, predicted, probabilities)
+
+
+def _analyze_label_sets(found: Analysis, run: AlignedPredictions) -> None:
+    _add_scores(found, "label", class_scores("labels", run.gold, run.predicted))
+    found.errors = errors.label_set_errors(run)
+
+
+def _analyze_choices(found: Analysis, run: AlignedPredictions) -> None:
+    right = [gold == choice for gold, choice in zip(run.gold, run.predicted, strict=True)]
+    groupings = subgroups.choice_groupings(run.examples)
+    found.tables |= subgroups.count_subgroups(groupings, right, "questions")
+    found.errors = errors.choice_errors(run)
+
+
+def _analyze_numbers(found: Analysis, run: AlignedPredictions) -> None:
+    found.errors = errors.number_errors(run)
+
+
+def _analyze_relations(found: Analysis, run: AlignedPredictions) -> None:
+    _add_scores(found, "relation", class_scores("relations", run.gold, run.predicted))
+    found.errors = errors.relation_errors(run)
+
+
+_ANALYSES: Mapping[str, Callable[[Analysis, AlignedPredictions], None]] = {
+    "label": _analyze_labels,
+    "labels": _analyze_label_sets,
+    "choice": _analyze_choices,
+    "number": _analyze_numbers,
+    "subwords": _analyze_subwords,
+    "senses": _analyze_senses,
+    "relations": _analyze_relations,
+    "answers": _analyze_answers,
+}
+"""The analysis of each kind of predictions; tags and spans also need the training vocabulary."""
 
 
 def _words(run: AlignedPredictions) -> list[Sequence[str]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from tyro.conf import Positional, arg
 
-from finetune.cli.command import Command
+from finetune.cli.command import TrainingCommand
 from finetune.cli.options import FormatOption
 from finetune.cli.output import (
     ScoreCell,
@@ -60,7 +60,7 @@ class SuiteOptions(FormatOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuiteRun(SuiteOptions, Command):
+class SuiteRun(SuiteOptions, TrainingCommand):
     """Train all recipes of a suite, and print one table of their scores.
 
     All options of training apply too (`finetune classify --help`), to every recipe.
@@ -72,16 +72,6 @@ class SuiteRun(SuiteOptions, Command):
 
     suite: Annotated[Positional[str], arg(metavar="SUITE")]
     """File, or name of a packaged suite. `finetune recipes` lists suites."""
-
-    @property
-    def trains(self) -> bool:
-        """True: models are trained."""
-        return True
-
-    @property
-    def shares_work(self) -> bool:
-        """True, except that one process shows the plan."""
-        return not self.dry_run
 
     def run(self) -> None:
         """Raise UserError: ``parse_suite`` replaces this command."""
