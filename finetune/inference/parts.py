@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -138,9 +138,10 @@ class Parts:
 
     def write(self, records: Iterable[tuple[int, Record]]) -> None:
         """Write records, each with the number of its row; a part appears once it is complete."""
-        for number, group in groupby(records, key=lambda each: each[0] // self.part_rows):
-            with record_writer(self.path(number)) as write:
-                for row, record in group:
+        records = iter(records)
+        for first in records:  # each begins a part
+            with record_writer(self.path(first[0] // self.part_rows)) as write:
+                for row, record in chain([first], islice(records, self.part_rows - 1)):
                     write(record)
                     self._num_read = max(self._num_read, row + 1)
             self.num_written += 1
