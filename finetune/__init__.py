@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from finetune.embeddings.settings import SentenceConfig
     from finetune.evaluation.custom_metrics import CustomMetric
     from finetune.evaluation.hf_trainer import compute_metrics
+    from finetune.inference.batch_predictor import BatchPredictor
     from finetune.inference.embed import Embedder, Embedding
     from finetune.inference.loop import predict
     from finetune.inference.predictor import Predictor, load
@@ -87,6 +88,7 @@ _HOMES = {
     "embeddings.settings": "SentenceConfig",
     "embeddings.evaluation.standardization": "Standardizer",
     "evaluation.hf_trainer": "compute_metrics",
+    "inference.batch_predictor": "BatchPredictor",
     "inference.embed": "Embedder Embedding",
     "inference.loop": "predict",
     "inference.predictor": "Predictor load",
@@ -120,6 +122,7 @@ __all__ = [
     "Answer",
     "AnswerPrediction",
     "Batch",
+    "BatchPredictor",
     "Callback",
     "ChoiceConfig",
     "ChoicePrediction",

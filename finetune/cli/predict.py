@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
 from finetune.cli.options import InputOptions, OutOption, SpeedOptions
 from finetune.cli.output import check_output, open_records, quiet_libraries, show
-from finetune.config.options import DATA, OUTPUT
+from finetune.config.options import DATA, OUTPUT, Help
 from finetune.data.json_files import read_object
 from finetune.registry import PREDICTORS, Registry
-from finetune.runtime.processes import num_processes, process_index
-from finetune.runtime.records import RECORD_SUFFIXES, TABLE_SUFFIXES, csv_lines, json_line
+from finetune.runtime.processes import num_processes, process_index, uses_fsdp
+from finetune.runtime.records import (
+    RECORD_SUFFIXES,
+    TABLE_SUFFIXES,
+    csv_lines,
+    json_line,
+    with_columns,
+)
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
+    from finetune.inference.loop import PredictionStream
+    from finetune.inference.parts import Parts, Shard
+    from finetune.inference.predictor import Predictor
+    from finetune.runtime.progress import Reporter
     from finetune.types import Example
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +44,7 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
     Examples:
         finetune predict runs/nli --text "A man eats." --pair "Somebody eats."
         finetune predict runs/tag --file new.txt --out predictions.csv
+        finetune predict runs/nli --file shards/ --out predictions/ --shard 0/8
     """
 
     folder: Annotated[Positional[str], arg(metavar="RUN")]
@@ -38,9 +53,18 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
     language model fills [MASK] or <mask> with the five most probable subwords."""
     pair: Annotated[str | None, DATA] = None
     """The second text, for a model of pairs."""
-    format: Annotated[Literal["jsonl", "csv"], OUTPUT] = "jsonl"
+    out: Annotated[str | None, Help("FILE|FOLDER/", common=True)] = None
+    """File to write, in the format of its suffix; unset prints. Suffixes are .jsonl, .json, .csv,
+    .tsv, .xlsx and .parquet. A folder (FOLDER/) gets numbered parts: after a kill, the same command
+    keeps the complete parts and continues."""
+    format: Annotated[Literal["jsonl", "csv", "parquet"] | None, OUTPUT] = None
     """Print JSON Lines, or CSV for spreadsheets: lists in a cell are JSON, and a text that begins
-    like a formula gets an apostrophe. The suffix of --out overrides it."""
+    like a formula gets an apostrophe. The suffix of --out overrides it. Parts are parquet or jsonl.
+    Unset is jsonl, for parts parquet."""
+    shard: Annotated[str | None, Help("I/N", group="output", common=True)] = None
+    """Predict the share I, from 0 to N - 1, of the parts in FOLDER/, as one of N jobs."""
+    part_rows: Annotated[int | None, Help(group="output")] = None
+    """Rows of the input in each part; unset is 65,536."""
     keep_columns: Annotated[bool, OUTPUT] = False
     """Repeat the columns of the input before the prediction, as tables always do. A column with the
     name of a field of the prediction becomes input_NAME."""
@@ -79,22 +103,120 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
         if len(self.text) > 1 and self.pair is not None:
             raise UserError("--pair is the second text of one --text: write pairs to a file.")
         if (predict := self._predictor) is not None:
+            if self._in_parts:
+                raise UserError(f"--out {self.out}: this run writes a file: name one.")
             predict(self)
         elif self.inventory is not None:
             raise UserError("--inventory is for runs of wsd: leave it out.")
         else:
             self._predict()
 
+    @property
+    def _in_parts(self) -> bool:
+        """True if --out is a folder, for numbered parts."""
+        out = self.out or ""
+        return out.endswith(("/", os.sep)) or (bool(out) and Path(out).is_dir())
+
     def _predict(self) -> None:
         """Predict with a trained model."""
+        if self._in_parts:
+            return self._predict_parts(Path(self.out or ""))
+        if self.shard is not None or self.part_rows is not None or self.format == "parquet":
+            raise UserError(
+                "--shard, --part-rows and --format parquet are for parts in a folder: write --out "
+                "FOLDER/, or leave them out."
+            )
         output = None if self.out == "-" else self.out
         file, run = Path(self.file or ""), Path(self.folder)
         if output is not None:
             inputs = [file, *run.glob("*"), *run.glob("best/*")]
             check_output(output, inputs, RECORD_SUFFIXES)
-        stream = self.file == "-" or (file.exists() and not file.is_file())
+        stream = self.file == "-" or (file.exists() and not (file.is_file() or file.is_dir()))
         if num_processes() > 1 and self.file and stream:
             raise UserError(f"--file {file}: processes cannot share a stream: name a plain file.")
+        from finetune.runtime.progress import Reporter
+
+        model = self._load()
+        tables = TABLE_SUFFIXES if output else (".csv",)
+        as_table = Path(output or f"x.{self.format}").suffix.lower() in tables
+        predictions, found = self._predictions(model, as_table)
+        records = (record for _, record in found)
+        if output is None or process_index() > 0:
+            for line in csv_lines(records) if as_table else map(json_line, records):
+                show(line)
+        else:
+            with open_records(output) as write, Reporter() as reporter:
+                reporter.start("predicting", None, unit="row")
+                for record in _reporting(records, reporter):
+                    write(record)
+        if process_index() == 0:
+            self._show_notes(model, predictions)
+        return None
+
+    def _predict_parts(self, folder: Path) -> None:
+        """Predict the parts that are missing in a folder."""
+        shard = self._check_parts(folder)
+        quiet_libraries()
+        from finetune.data.sources import input_files
+        from finetune.inference.parts import PART_ROWS, open_parts
+        from finetune.runtime.progress import Reporter
+        from finetune.tasks import model_folder
+
+        files = input_files(self.file or "")
+        if problem := next((file for file in files if not file.is_file()), None):
+            raise UserError(f"--file {problem}: parts need plain files: name some.")
+        if any(file.resolve().parent == folder.resolve() for file in files):
+            raise UserError(f"--out {folder} holds the input: name another folder.")
+        suffix = f".{self.format or 'parquet'}"
+        names = ("decoding", "threshold", "labels", "template", "multi_label", "keep_columns")
+        settings = {name: vars(self)[name] for name in (*names, "encoding")}
+        opened = open_parts(
+            folder,
+            model_folder(self.folder),
+            files,
+            settings | {"columns": self.column_map},
+            suffix=suffix,
+            part_rows=self.part_rows or PART_ROWS,
+            shard=shard.divided(process_index(), num_processes()),
+            reporter=(reporter := Reporter()),
+        )
+        with reporter, opened as parts:
+            if not parts.finished:
+                model = self._load()
+                predictions, found = self._predictions(model, suffix in TABLE_SUFFIXES, parts)
+                left = parts.rows_left
+                for name in parts.damaged:
+                    show(f"{folder / name} is damaged: predicted again", error=True)
+                reporter.start("predicting", left, unit="row")
+                parts.write(_reporting(found, reporter))
+                self._show_notes(model, predictions)
+            show(
+                f"wrote {parts.num_written} of {quantity(parts.num_parts, 'part')} "
+                f"({quantity(parts.num_rows or 0, 'row')}): {folder}",
+                error=True,
+            )
+
+    def _check_parts(self, folder: Path) -> Shard:
+        """Return the shard; raise UserError for options that do not fit to parts."""
+        from finetune.inference.parts import Shard
+
+        if self.text or self.file == "-":
+            raise UserError(f"--out {folder}/: parts are for files: name them with --file.")
+        if self.format == "csv":
+            raise UserError("--format csv: parts are parquet or jsonl.")
+        if self.part_rows is not None and self.part_rows < 1:
+            raise UserError(f"--part-rows {self.part_rows}: must be 1 or more.")
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"--out {folder}/ is a file: name a folder.")
+        if uses_fsdp():
+            raise UserError(
+                f"--out {folder}/: each process predicts parts alone, and FSDP shards the model "
+                "over processes: leave FSDP out, or write a file."
+            )
+        return Shard() if self.shard is None else Shard.parse(self.shard)
+
+    def _load(self) -> Predictor:
+        """Load the model."""
         quiet_libraries()
         from finetune.inference.predictor import Predictor
 
@@ -108,30 +230,44 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
             batching=self.batching,
             max_tokens=self.max_tokens,
         )
-        task = model.task
-        if self.pair is not None and task.description.words:
+        if self.pair is not None and model.task.description.words:
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
+        return model
+
+    def _predictions(
+        self, model: Predictor, as_table: bool, parts: Parts | None = None
+    ) -> tuple[PredictionStream, Iterator[tuple[int, dict[str, Any]]]]:
+        """Return the predictions of all inputs, or of ``parts``, and their records by row."""
         keys: dict[int, str | int] = {}
-        tables = TABLE_SUFFIXES if output else (".csv",)
-        as_table = Path(output or f"x.{self.format}").suffix.lower() in tables
-        keep = self.keep_columns or as_table
         rows: dict[int, Mapping[str, Any]] = {}
-        examples = self._examples(task, rows if keep else None)
-        predictions = model.stream(_noting_keys(examples, keys))
+
+        def drop(row: int) -> None:
+            keys.pop(row, None)
+            rows.pop(row, None)
+
+        wanted, chunked = None, None
+        if parts is not None:
+            chunked = partial(parts.chunks, drop=drop)
+            if model.task.record.inputs.context is None:  # else other sentences are read, too
+                wanted = parts.wants_row
+        keep = self.keep_columns or as_table
+        examples = self._examples(model.task, rows if keep else None, wanted)
+        predictions = model.stream(_noting_keys(examples, keys), chunked=chunked)
         records = (
-            with_columns(
-                prediction.record() | {"id": keys.pop(prediction.id, prediction.id)},
-                rows.pop(prediction.id, {}),
+            (
+                prediction.id,
+                with_columns(
+                    prediction.record() | {"id": keys.pop(prediction.id, prediction.id)},
+                    rows.pop(prediction.id, {}),
+                ),
             )
             for prediction in predictions
         )
-        if output is None or process_index() > 0:
-            for line in csv_lines(records) if as_table else map(json_line, records):
-                show(line)
-        else:
-            with open_records(output) as write:
-                for record in records:
-                    write(record)
+        return predictions, records
+
+    def _show_notes(self, model: Predictor, predictions: PredictionStream) -> None:
+        """Print how many inputs lack something."""
+        task = model.task
         for number, noun, problem in (
             (
                 not self.text and predictions.num_without_document,
@@ -145,10 +281,15 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
                 f"cut to {task.record.max_length} tokens",
             ),
         ):
-            if number and process_index() == 0:
+            if number:
                 show(f"{quantity(number, noun)} {problem}", error=True)
 
-    def _examples(self, task: Any, rows: dict[int, Mapping[str, Any]] | None) -> Iterator[Example]:
+    def _examples(
+        self,
+        task: Any,
+        rows: dict[int, Mapping[str, Any]] | None,
+        wanted: Callable[[int], bool] | None,
+    ) -> Iterator[Example]:
         """Yield the inputs; enter the values of their rows in ``rows``."""
         from finetune.inference.inputs import read_inputs
 
@@ -160,19 +301,14 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
                 given = text if self.pair is None else (text, self.pair)
                 yield task.record.inputs.example(index, given, "--text")
         else:
-            yield from read_inputs(task, self.file or "", **self.reading, rows=rows)
+            yield from read_inputs(task, self.file or "", **self.reading, rows=rows, wanted=wanted)
 
 
-def with_columns(record: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the id, the columns of the input, and the prediction."""
-    result = {"id": record["id"]}
-    for name, value in values.items():
-        if name in ("id", "words") and value in (record.get(name), None, ""):
-            continue
-        while name in record or name in result:
-            name = f"input_{name}"
-        result[name] = value
-    return result | record
+def _reporting(records: Iterable[T], reporter: Reporter) -> Iterator[T]:
+    """Yield records and show their number."""
+    for number, record in enumerate(records, 1):
+        yield record
+        reporter.update(number)
 
 
 def _noting_keys(examples: Iterator[Example], keys: dict[int, str | int]) -> Iterator[Example]:

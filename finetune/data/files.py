@@ -7,19 +7,24 @@ which Python's ``str.splitlines`` also breaks (U+2028, U+0085, …) stay within 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import gzip
 import io
 import itertools
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
+
+import xxhash
 
 from finetune.data.dataset import DataError
 
 IGNORED_NAMES = {"readme", "license", "licence", "changelog", "copying", "dataset_infos"}
 """First words of the names of files that hold no data."""
 UTF_8 = "utf-8"
+COMPRESSIONS = (".gz", ".zst")
+"""Suffixes of compressed files, after the suffix of the format."""
 
 
 class Line(NamedTuple):
@@ -115,30 +120,65 @@ def read_characters(path: Path, encoding: str = UTF_8) -> str:
         return "".join(_text_lines(str(path), stream, encoding))
 
 
-def name_without_gz(path: Path) -> str:
-    """Return the file name without ``.gz``."""
-    return path.name.removesuffix(".gz")
+def uncompressed_name(path: Path) -> str:
+    """Return the file name without the suffix of a compression."""
+    for suffix in COMPRESSIONS:
+        if path.name.endswith(suffix):
+            return path.name.removesuffix(suffix)
+    return path.name
 
 
-def _unzipped(stream: IO[bytes]) -> Iterable[bytes]:
-    """Return the stream, decompressed if it begins with the magic bytes of gzip."""
+class Content(NamedTuple):
+    """The content of a whole file, decompressed: its digest, and the number of its lines."""
+
+    digest: str
+    num_lines: int
+
+
+def read_content(path: Path) -> Content:
+    """Read a whole file once; raise DataError if it is compressed and damaged or truncated."""
+    digest, num_lines, last = xxhash.xxh3_128(), 0, b"\n"
+    with path.open("rb") as stream, _reporting_damage(lambda: f"{path}:{num_lines + 1}"):
+        unzipped = _unzipped(stream)
+        while block := unzipped.read(2**20):
+            digest.update(block)
+            num_lines += block.count(b"\n")
+            last = block[-1:]
+    return Content(digest.hexdigest(), num_lines + (last != b"\n"))
+
+
+def _unzipped(stream: IO[bytes]) -> IO[bytes]:
+    """Return the stream, decompressed if it begins with the magic bytes of gzip or Zstandard."""
     peek = getattr(stream, "peek", None)
-    if peek is not None and peek(2)[:2] == b"\x1f\x8b":
-        return gzip.GzipFile(fileobj=stream)
+    magic = b"" if peek is None else peek(4)[:4]
+    if magic[:2] == b"\x1f\x8b":
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=stream))
+    if magic == b"\x28\xb5\x2f\xfd":
+        import pyarrow
+
+        return io.BufferedReader(pyarrow.CompressedInputStream(stream, "zstd"), 2**16)
     return stream
+
+
+@contextlib.contextmanager
+def _reporting_damage(where: Callable[[], str]) -> Iterator[None]:
+    """Raise DataError, which names the place, for an error of a decompressor."""
+    try:
+        yield
+    except (EOFError, OSError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # an error of the system
+        raise DataError(
+            f"{where()}: the compressed file is damaged or truncated ({error}): download it again."
+        ) from error
 
 
 def _decoded(name: str, stream: Iterable[bytes], encoding: str) -> Iterator[Line]:
     number = 0
-    try:
+    with _reporting_damage(lambda: f"{name}:{number + 1}"):
         for number, text in enumerate(_text_lines(name, stream, encoding), 1):
             text = text.rstrip("\r\n")
             yield Line(number, text.removeprefix("\ufeff") if number == 1 else text)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(
-            f"{name}:{number + 1}: the compressed file is damaged or truncated ({error}): "
-            "download it again."
-        ) from error
 
 
 def _text_lines(name: str, stream: Iterable[bytes], encoding: str) -> Iterator[str]:
@@ -175,7 +215,7 @@ def _advice(name: str, raw: bytes, encoding: str) -> str:
         return f"is not {encoding}: name the encoding that the file was saved in."
     # cp1252 is latin1 with the euro sign and quotes in place of control characters
     likely = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "cp1252"
-    path = Path(name_without_gz(Path(name)))
+    path = Path(uncompressed_name(Path(name)))
     return (
         f"is not UTF-8: add --encoding {likely} (or the encoding that the file was saved in), or "
         f"convert it: iconv -f {likely} -t utf-8 {path} > {path.stem}-utf8{path.suffix}"

@@ -17,7 +17,7 @@ from finetune.data import tables
 from finetune.data.brat import document_names, read_brat
 from finetune.data.conll import read_conll
 from finetune.data.dataset import DataError
-from finetune.data.files import UTF_8, DataFile, ReadOptions, name_without_gz, read_lines
+from finetune.data.files import UTF_8, DataFile, ReadOptions, read_lines, uncompressed_name
 from finetune.data.tables import Table
 from finetune.data.token_records import Sentences
 from finetune.registry import FORMATS as FORMATS_OF_WINGS
@@ -25,7 +25,7 @@ from finetune.registry import Registry
 
 
 class Format(NamedTuple):
-    """A format: the suffixes of its files (each may be followed by ``.gz``) and its reader."""
+    """A format: its reader, and the suffixes of its files, before a suffix of ``COMPRESSIONS``."""
 
     suffixes: tuple[str, ...]
     read: Callable[[DataFile, ReadOptions], Table | Sentences]
@@ -56,7 +56,9 @@ SUFFIXES = {suffix: name for name, format in FORMATS.items() for suffix in forma
 
 def format_of(path: Path) -> str | None:
     """Return the format of a path by its suffix, None for an unknown one; a folder is standoff."""
-    return "standoff" if path.is_dir() else SUFFIXES.get(Path(name_without_gz(path)).suffix.lower())
+    return (
+        "standoff" if path.is_dir() else SUFFIXES.get(Path(uncompressed_name(path)).suffix.lower())
+    )
 
 
 def read_file(file: DataFile, options: ReadOptions | None = None) -> Table | Sentences:

@@ -1,4 +1,4 @@
-"""Data sets in memory: of `datasets`, data frames of pandas or polars, and lists of dicts.
+"""Data sets in memory: of `datasets`, frames of pandas, polars or pyarrow, and lists of dicts.
 
 None of these libraries is imported here: a data frame exists only if its library is loaded.
 """
@@ -21,8 +21,8 @@ def memory_tables(data: Any) -> dict[str, Table]:
 
     Args:
         data: Rows, which are the train split, or a mapping from splits to rows. Rows are a
-            ``datasets.Dataset``, a data frame of pandas or polars, a list of dicts, or a dict of
-            columns.
+            ``datasets.Dataset``, a data frame of pandas or polars, a table of pyarrow, a list of
+            dicts, or a dict of columns.
 
     Raises:
         DataError: The data have another type, or a row is not a dict.
@@ -54,7 +54,7 @@ def input_table(data: Any) -> Table | None:
 
 
 def _table(rows: Any, name: str) -> Table:
-    if _is_from("datasets", "Dataset", rows):
+    if is_from("datasets", "Dataset", rows):
         return dataset_tables({"rows": rows}, name)["rows"]
     return Table(name, [], _records(_dicts(rows, name), name))
 
@@ -65,27 +65,29 @@ def _is_columns(data: Mapping[Any, Any]) -> bool:
 
 
 def _is_cells(values: Any) -> bool:
-    if _is_from("pandas", "Series", values) or _is_from("polars", "Series", values):
+    if is_from("pandas", "Series", values) or is_from("polars", "Series", values):
         return True
-    if _is_from("numpy", "ndarray", values):
+    if is_from("numpy", "ndarray", values):
         return True
     is_list = isinstance(values, Sequence) and not isinstance(values, str | bytes)
     return is_list and len(values) > 0 and not isinstance(values[0], Mapping)
 
 
-def _is_from(library: str, kind: str, rows: Any) -> bool:
+def is_from(library: str, kind: str, rows: Any) -> bool:
     """Return whether rows are an instance of a class of a library that may not be loaded."""
     return library in sys.modules and isinstance(rows, vars(sys.modules[library])[kind])
 
 
 def _dicts(rows: Any, name: str) -> Sequence[Any]:
     """Return rows as dicts."""
-    if _is_from("pandas", "DataFrame", rows):
+    if is_from("pandas", "DataFrame", rows):
         known = rows.astype(object).where(rows.notna(), None)
         found: list[Any] = known.to_dict("records")
         return found
-    if _is_from("polars", "DataFrame", rows):
+    if is_from("polars", "DataFrame", rows):
         return list(rows.to_dicts())
+    if is_from("pyarrow", "Table", rows):
+        return list(rows.to_pylist())
     if isinstance(rows, Mapping) and _is_columns(rows):
         columns = {str(column): list(values) for column, values in rows.items()}
         lengths = {column: len(values) for column, values in columns.items()}
@@ -97,8 +99,8 @@ def _dicts(rows: Any, name: str) -> Sequence[Any]:
         return rows
     raise DataError(
         f"{name}: {type(rows).__name__} is not a table: give a datasets.Dataset, a data frame of "
-        "pandas or polars, a list of dicts such as {'text': 'Fine film', 'label': 'positive'}, or "
-        "a dict of columns; or a dict of these by split."
+        "pandas or polars, a table of pyarrow, a list of dicts such as {'text': 'Fine film', "
+        "'label': 'positive'}, or a dict of columns; or a dict of these by split."
     )
 
 

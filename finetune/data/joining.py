@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any, TypeVar
 
 from finetune.data.dataset import DataError
@@ -28,13 +29,7 @@ def joined(parts: Sequence[Opened]) -> Opened:
     if not others:
         return first
     for other in others:
-        if isinstance(first, Table) != isinstance(other, Table):
-            raise DataError(
-                f"{first.name} and {other.name} cannot be read as one split, since only one of "
-                "them has rows of named columns: convert one of them with `finetune convert`."
-            )
-        if isinstance(first, Table) and isinstance(other, Table):
-            _check_fit(first, other)
+        _check_fit(first, other)
     records = [_with_unique_documents(part.records, i) for i, part in enumerate(parts, 1)]
     first.records = chain.from_iterable(records)
     if isinstance(first, Table):
@@ -45,6 +40,25 @@ def joined(parts: Sequence[Opened]) -> Opened:
         first.typed = all(table.typed for table in tables)
         first.names = {name: names for table in tables for name, names in table.names.items()}
         first.notes = list(dict.fromkeys(note for table in tables for note in table.notes))
+    return first
+
+
+def joined_in_turn(paths: Sequence[Path], open_path: Callable[[Path], Opened]) -> Opened:
+    """Return files as one; each is opened once the rows of the files before it are read.
+
+    The header is the header of the first file. Raises DataError if a file does not fit to it.
+    """
+    first = open_path(paths[0])
+    if len(paths) == 1:
+        return first
+
+    def others() -> Iterator[Any]:
+        for number, path in enumerate(paths[1:], 2):
+            other = open_path(path)
+            _check_fit(first, other)
+            yield from _with_unique_documents(other.records, number)
+
+    first.records = chain(first.records, others())
     return first
 
 
@@ -97,8 +111,15 @@ def _content(record: Record) -> str:
     return json.dumps(values or dict(record.values), default=str)
 
 
-def _check_fit(first: Table, other: Table) -> None:
-    """Raise DataError if two tables number their columns or classes in different ways."""
+def _check_fit(first: Table | Sentences, other: Table | Sentences) -> None:
+    """Raise DataError if only one has columns, or their columns or classes have other numbers."""
+    if isinstance(first, Sentences) and isinstance(other, Sentences):
+        return
+    if isinstance(first, Sentences) or isinstance(other, Sentences):
+        raise DataError(
+            f"{first.name} and {other.name} cannot be read as one split, since only one of "
+            "them has rows of named columns: convert one of them with `finetune convert`."
+        )
     if (first.headless is None) != (other.headless is None):
         with_header, without = (first, other) if first.headless is None else (other, first)
         raise DataError(

@@ -13,9 +13,8 @@ from typing import IO, Any
 
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import UTF_8, DataFile, Record
-from finetune.data.formats import open_data
-from finetune.data.sources import open_splits, resolve
-from finetune.data.tables import MissingColumn, Table, check_columns, note_rows
+from finetune.data.sources import open_input, open_splits, resolve
+from finetune.data.tables import MissingColumn, Table, Wanted, check_columns, numbered_rows
 from finetune.data.texts import open_text_table
 from finetune.types import TextExample, quantity
 
@@ -76,9 +75,10 @@ class RowReader:
         usual_columns: Mapping[str, str] | None = None,
         encoding: str = UTF_8,
         rows: dict[int, Mapping[str, Any]] | None = None,
+        wanted: Wanted | None = None,
         gold: bool = False,
     ) -> Iterator[TextExample]:
-        """Stream the examples of one file or table; the arguments are as in ``read_text_file``.
+        """Stream the examples of an input or table; the arguments are as in ``read_text_file``.
 
         Gold is read on request only: for prediction, its columns may hold anything.
         """
@@ -87,12 +87,13 @@ class RowReader:
             table = source
             table.usual_columns = usual_columns or {}
         else:
-            table = self._open(open_data(source, encoding=encoding), columns, usual_columns)
-        note_rows(table, rows)
+            table = open_input(
+                source, lambda file: self._open(file, columns, usual_columns), encoding=encoding
+            )
         if table.first() is None:
             return
         make = self.choose(table, table.columns(columns, self.roles), gold)
-        for index, record in enumerate(table.records):
+        for index, record in numbered_rows(table.records, rows, wanted):
             yield make(index, record)
 
     def example(self, index: int, row: Mapping[str, Any], where: str) -> TextExample:

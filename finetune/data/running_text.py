@@ -12,7 +12,7 @@ from random import Random
 from finetune.config.recipes import packaged_folder
 from finetune.config.tasks import column_map
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.files import UTF_8, name_without_gz, read_lines
+from finetune.data.files import UTF_8, read_lines, uncompressed_name
 from finetune.data.formats import format_of
 from finetune.data.sources import SPLIT_ORDER, WithoutTest, canonical_split, is_test, resolve
 from finetune.data.texts import read_text, read_text_file
@@ -177,7 +177,7 @@ def _of_files(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield split, text and ``file:line`` of the documents of a source; add to ``notes``."""
     by_split: dict[str, list[Path]] = {split or "train": list(source.files)}
-    found = [canonical_split(name_without_gz(file)) for file in source.files]
+    found = [canonical_split(uncompressed_name(file)) for file in source.files]
     if split is None and "train" in found and len(source.files) > 1:
         by_split = {}
         for file, own in zip(source.files, found, strict=True):

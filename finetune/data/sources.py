@@ -6,6 +6,7 @@ A path that exists always wins over a hub id of the same name.
 from __future__ import annotations
 
 import difflib
+import glob
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
 from finetune.data.brat import document_names
 from finetune.data.dataset import DataError
-from finetune.data.files import IGNORED_NAMES, UTF_8, DataFile, name_without_gz
+from finetune.data.files import COMPRESSIONS, IGNORED_NAMES, UTF_8, DataFile, uncompressed_name
 from finetune.data.formats import SUFFIXES, format_of, open_data
 from finetune.data.hub import (
     ALIASES,
@@ -27,7 +28,7 @@ from finetune.data.hub import (
     saved_tables,
 )
 from finetune.data.in_memory import memory_tables
-from finetune.data.joining import Opened, joined, joined_splits
+from finetune.data.joining import Opened, joined, joined_in_turn, joined_splits
 from finetune.data.tables import Table
 from finetune.types import abbreviated, did_you_mean
 
@@ -108,7 +109,7 @@ def resolve(spec: Any) -> Source:
     if path.is_dir():
         return _folder(path)
     if path.is_file():
-        return Source(name_without_gz(path).split(".")[0] or path.name, {"train": (path,)})
+        return Source(uncompressed_name(path).split(".")[0] or path.name, {"train": (path,)})
     if "=" in spec:
         return _named_parts(spec)
     chosen = hub_dataset(spec)
@@ -116,7 +117,7 @@ def resolve(spec: Any) -> Source:
         spec.startswith(("/", ".", "~", "\\"))
         or spec.endswith("/")
         or spec.partition("@")[0].count("/") > 1
-        or path.suffix.lower() in {*SUFFIXES, ".gz"}
+        or path.suffix.lower() in {*SUFFIXES, *COMPRESSIONS}
         or ("/" in spec and "@" not in spec and path.parent.is_dir())
     ):
         raise DataError(f"--data {spec}: no such file or folder.{_nearest(path)}")
@@ -130,6 +131,54 @@ def resolve(spec: Any) -> Source:
         f"{', '.join(sorted(ALIASES))}; write other hub data sets "
         f"owner/name[:config][@revision].{hint}"
     )
+
+
+def open_input(
+    source: Any,
+    open_file: Callable[[DataFile], Opened],
+    format: str | None = None,
+    encoding: str = UTF_8,
+) -> Opened:
+    """Open the input of a prediction: whatever ``open_data`` opens, or several files as one.
+
+    The files are those of ``input_files``, and each is opened once the files before it are read.
+    """
+    if not isinstance(source, str | Path) or str(source) == "-":
+        return open_file(open_data(source, format, encoding))
+    return joined_in_turn(
+        input_files(source), lambda path: open_file(open_data(path, format, encoding))
+    )
+
+
+def input_files(source: str | Path) -> list[Path]:
+    """Return a file, or the data files of a folder or of a pattern such as ``new/*.jsonl``.
+
+    They are in the order of their names. A folder of documents with standoff annotation is one.
+    Raises DataError if there are none, or files of several formats.
+    """
+    path = local_path(source)
+    if path.is_dir() and not document_names(path):
+        found = [each for each in sorted(path.iterdir()) if _may_hold_data(each)]
+        return _of_one_format(
+            list(filter(format_of, found)),
+            f"--file {path}: the folder",
+            f"write --file '{path}/*.jsonl'",
+        )
+    if not path.exists() and glob.has_magic(str(path)):
+        found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+        found = [each for each in found if each.is_file()]
+        return _of_one_format(found, f"--file {path}: the pattern", "write another one")
+    return [path]
+
+
+def _of_one_format(files: list[Path], what: str, advice: str) -> list[Path]:
+    """Return files; raise DataError if there are none, or if they have several formats."""
+    formats = sorted({format_of(each) or "" for each in files})
+    if len(formats) == 1:
+        return files
+    problem = f"holds files of several formats ({', '.join(formats)})"
+    problem = problem if files else "holds no data files, nor NAME.txt with NAME.ann"
+    raise DataError(f"{what} {problem}: {advice}.")
 
 
 def open_splits(
@@ -273,14 +322,21 @@ def _documents(folder: Path) -> dict[str, list[Path]]:
 
 
 def _may_hold_data(path: Path) -> bool:
-    """Return whether an entry of a folder is a file that is not hidden, a README or the like."""
-    name = name_without_gz(path).lower()
-    return path.is_file() and name[:1] != "." and re.split(r"[._\-]", name)[0] not in IGNORED_NAMES
+    """Return whether an entry of a folder is a file that is not hidden, a README or the like.
+
+    Names that begin with an underscore are hidden, as in Hadoop and Arrow.
+    """
+    name = uncompressed_name(path).lower()
+    return (
+        path.is_file()
+        and name[:1] not in (".", "_")
+        and re.split(r"[._\-]", name)[0] not in IGNORED_NAMES
+    )
 
 
 def _split_of(path: Path) -> str | None:
     """Return the split that a file of a folder holds, None for files without data."""
-    name = name_without_gz(path)
+    name = uncompressed_name(path)
     suffix = Path(name).suffix.lower()
     if suffix and format_of(path) is None and suffix[1:] not in SPLITS:
         return None
@@ -289,7 +345,7 @@ def _split_of(path: Path) -> str | None:
 
 def _file_or_shards(folder: Path, split: str, paths: list[Path]) -> tuple[Path, ...]:
     """Return the file of a split (FILE before FILE.gz), or several if they are shards."""
-    by_name = {name_without_gz(path): path for path in sorted(paths, key=lambda p: -len(p.name))}
+    by_name = {uncompressed_name(path): path for path in sorted(paths, key=lambda p: -len(p.name))}
     if len(by_name) > 1 and len({SHARD.sub("", name) for name in by_name}) > 1:
         first, second = sorted(path.name for path in by_name.values())[:2]
         raise DataError(
@@ -365,14 +421,8 @@ def _split_files(split: str, name: str) -> list[Path]:
     if not path.is_dir():
         raise DataError(f"--data {split}={name}: no such file.{_nearest(path)}")
     inside = [each for each in sorted(path.iterdir()) if _may_hold_data(each) and format_of(each)]
-    formats = sorted({format_of(each) or "" for each in inside})
-    if not inside or len(formats) > 1:
-        problem = f"holds files of several formats ({', '.join(formats)})"
-        problem = problem if inside else "holds no data files, nor NAME.txt with NAME.ann"
-        raise DataError(
-            f"--data {split}={name}: the folder {problem}: name the files, {split}=A.jsonl+B.jsonl."
-        )
-    return inside
+    advice = f"name the files, {split}=A.jsonl+B.jsonl"
+    return _of_one_format(inside, f"--data {split}={name}: the folder", advice)
 
 
 def _nearest(path: Path) -> str:

@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,9 @@ from finetune.data.files import DataFile, ReadOptions, Record
 from finetune.data.json_files import parse_json
 from finetune.data.squad_files import is_squad, squad_rows
 from finetune.types import abbreviated, did_you_mean, install_command, quantity
+
+Wanted = Callable[[int], bool]
+"""Tells by its number from 0 whether a row is to be read."""
 
 
 @dataclass
@@ -71,16 +74,15 @@ class Table:
         return rows
 
 
-def note_rows(table: Table, rows: dict[int, Mapping[str, Any]] | None) -> None:
-    """Have the values of each row, as it is read, entered in ``rows`` by its number from 0."""
-
-    def noted(records: Iterator[Record], rows: dict[int, Mapping[str, Any]]) -> Iterator[Record]:
-        for number, record in enumerate(records):
-            rows[number] = record.values
-            yield record
-
-    if rows is not None:
-        table.records = noted(table.records, rows)
+def numbered_rows(
+    records: Iterable[Record], rows: dict[int, Mapping[str, Any]] | None, wanted: Wanted | None
+) -> Iterator[tuple[int, Record]]:
+    """Yield the wanted rows with their numbers from 0, and enter their values in ``rows``."""
+    for number, record in enumerate(records):
+        if wanted is None or wanted(number):
+            if rows is not None:
+                rows[number] = record.values
+            yield number, record
 
 
 def check_columns(columns: Mapping[str, str] | None, roles: Sequence[str]) -> dict[str, str]:

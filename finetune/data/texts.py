@@ -11,16 +11,17 @@ from typing import IO, Any, NamedTuple
 from finetune.data.annotation_tools import SKIPPED_ANSWERS
 from finetune.data.dataset import DataError, Dataset, WordsNotTexts
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
-from finetune.data.formats import open_data, read_file
+from finetune.data.formats import read_file
 from finetune.data.labels import convert_labels, raw_label
-from finetune.data.sources import open_splits, resolve
+from finetune.data.sources import open_input, open_splits, resolve
 from finetune.data.tables import (
     Table,
+    Wanted,
     check_columns,
     find_column,
     is_missing,
     missing_column,
-    note_rows,
+    numbered_rows,
     text_cell,
 )
 from finetune.data.token_records import Sentences
@@ -177,31 +178,37 @@ def read_text_file(
     encoding: str = UTF_8,
     targets: bool = False,
     rows: dict[int, Mapping[str, Any]] | None = None,
+    wanted: Wanted | None = None,
 ) -> Iterator[TextExample]:
-    """Stream the texts of one file for prediction; ``id`` is the row number from 0.
+    """Stream the texts of an input for prediction; ``id`` is the row number from 0.
 
-    ``source`` is a path, ``-`` for standard input, a file object, or a table in memory
-    (``input_table``). Standard input and file objects hold JSON Lines or, by their first line, one
-    text per line. ``usual_columns`` are read if the file has them and ``columns`` names none. In a
-    plain text file each line is a row, blank lines too. ``labels`` False ignores labels, so that
-    any column may have their name. ``targets`` is as for ``read_text``. ``rows`` gets the values of
-    each row by ``id``.
+    ``source`` is a path, a folder or pattern of several files (``input_files``), ``-`` for standard
+    input, a file object, or a table in memory (``input_table``). Standard input and file objects
+    hold JSON Lines or, by their first line, one text per line. ``usual_columns`` are read if the
+    file has them and ``columns`` names none. In a plain text file each line is a row, blank lines
+    too. ``labels`` False ignores labels, so that any column may have their name. ``targets`` is as
+    for ``read_text``. ``rows`` gets the values of each row by ``id``, and ``wanted`` tells which
+    rows to read.
     """
     columns = check_columns(columns, (*ROLES, *TARGET_ROLES) if targets else ROLES)
     if isinstance(source, Table):
         table = source
         table.usual_columns = usual_columns or {}
     else:
-        file = open_data(source, format, encoding)
-        table = open_text_table(file, columns, streaming=True, usual_columns=usual_columns)
-    note_rows(table, rows)
+        given = columns
+        table = open_input(
+            source,
+            lambda file: open_text_table(file, given, True, usual_columns),
+            format,
+            encoding,
+        )
     if table.first() is None:
         return
     if table.headless is not None and len(table.header) == 1:
         columns = {"text": "0", **columns}
     chosen = _chosen_columns(table, columns, pair, targets)
     chosen = chosen if labels else chosen._replace(label=None)
-    for index, record in enumerate(table.records):
+    for index, record in numbered_rows(table.records, rows, wanted):
         example = text_example(index, _with_blank_cells(record, chosen), chosen, table)
         if isinstance(example.label, int):
             example = dataclasses.replace(example, label=str(example.label))

@@ -11,7 +11,7 @@ from finetune.data.annotation_tools import SKIPPED_ANSWERS
 from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.dataset import DataError
 from finetune.data.files import Record
-from finetune.data.tables import Table, find_column, missing_column
+from finetune.data.tables import Table, Wanted, find_column, missing_column, numbered_rows
 from finetune.data.word_splitting import split_words
 from finetune.types import Relation, Span, abbreviated, quantity
 
@@ -122,24 +122,41 @@ def _first_fitting(
 def table_records(
     table: Table,
     columns: Mapping[str, str],
-    streaming: bool = False,
     need_gold: bool = False,
     relations: bool = False,
 ) -> Iterator[TokenRecord]:
-    """Yield the records of a table; when ``streaming``, the first row decides on the columns.
+    """Yield the records of a table, whose rows are all read first.
 
     With ``need_gold``, raises DataError if no column holds tags or spans. ``relations`` are read on
     request only.
     """
-    rows = [first for first in (table.first(),) if first] if streaming else table.all()
+    rows = table.all()
     if not rows:
         return
     chosen = guess_columns(table, columns, rows)
     table.label_column = chosen.tags
     if need_gold and chosen.tags is None and chosen.spans is None:
         raise missing_column(table, "tags", "tags or spans", "tags")
-    for record in table.records if streaming else rows:
-        yield token_record(record, chosen, table.names, relations)
+    for row in rows:
+        yield token_record(row, chosen, table.names, relations)
+
+
+def streamed_records(
+    table: Table,
+    columns: Mapping[str, str],
+    rows: dict[int, Mapping[str, Any]] | None = None,
+    wanted: Wanted | None = None,
+    relations: bool = False,
+) -> Iterator[tuple[int, TokenRecord]]:
+    """Yield the records of the wanted rows with their numbers; the first row decides on columns.
+
+    ``rows`` gets the values of these rows. ``relations`` are read on request only.
+    """
+    if (first := table.first()) is None:
+        return
+    chosen = guess_columns(table, columns, [first])
+    for number, row in numbered_rows(table.records, rows, wanted):
+        yield number, token_record(row, chosen, table.names, relations)
 
 
 def token_record(

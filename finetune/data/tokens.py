@@ -13,8 +13,8 @@ from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import UTF_8, DataFile, ReadOptions
 from finetune.data.formats import open_data, read_file
-from finetune.data.sources import open_splits, resolve
-from finetune.data.tables import Table, check_columns, note_rows
+from finetune.data.sources import open_input, open_splits, resolve
+from finetune.data.tables import Table, Wanted, check_columns
 from finetune.data.tag_conversion import is_nested, to_bio, with_tags
 from finetune.data.tag_schemes import spans_to_tags
 from finetune.data.token_records import (
@@ -22,6 +22,7 @@ from finetune.data.token_records import (
     WORD_COLUMNS,
     Sentences,
     TokenRecord,
+    streamed_records,
     table_records,
 )
 from finetune.data.word_splitting import split_words
@@ -100,16 +101,17 @@ def read_token_file(
     format: str | None = None,
     encoding: str = UTF_8,
     rows: dict[int, Mapping[str, Any]] | None = None,
+    wanted: Wanted | None = None,
     relations: bool = False,
 ) -> Iterator[TokenExample]:
-    """Stream the words of one file for prediction; ``id`` is the row number from 0.
+    """Stream the words of an input for prediction; ``id`` is the row number from 0.
 
     Raw text is split into words with their characters: the lines of a .txt file (a blank line is an
     example without words), the ``text`` of JSON, CSV and TSV, or each .txt file of a folder. In
     column files only the column of the words is needed. Gold is kept if there is any, with tags in
-    the scheme of the file. ``source`` is a path, ``-`` for standard input, a file object, or a
-    table in memory (``input_table``). ``usual_columns`` are as for ``read_text_file``. ``rows``
-    gets the values of each row of a table by ``id``. ``relations`` as in ``read_tokens``.
+    the scheme of the file. ``source``, ``usual_columns`` and ``wanted`` are as for
+    ``read_text_file``. ``rows`` gets the values of each row of a table by ``id``. ``relations`` as
+    in ``read_tokens``.
     """
     columns = check_columns(columns, ROLES)
     opened: Table | Sentences
@@ -117,12 +119,18 @@ def read_token_file(
         opened = source
         opened.usual_columns = usual_columns or {}
     else:
-        file = open_data(source, format, encoding)
-        opened = _open(file, columns, True, relations, usual_columns)
-    if isinstance(opened, Table):
-        note_rows(opened, rows)
-    records = _records(opened, columns, streaming=True, relations=relations)
-    for index, record in enumerate(records):
+        opened = open_input(
+            source,
+            lambda file: _open(file, columns, True, relations, usual_columns),
+            format,
+            encoding,
+        )
+    found: Iterator[tuple[int, TokenRecord]] = (
+        streamed_records(opened, columns, rows, wanted, relations)
+        if isinstance(opened, Table)
+        else (each for each in enumerate(opened.records) if wanted is None or wanted(each[0]))
+    )
+    for index, record in found:
         if len(record.layers) > 1:
             record = record._replace(layers=())
         yield token_example(index, with_tags(record, is_nested(record)))
@@ -203,12 +211,11 @@ def _records(
     opened: Table | Sentences,
     columns: Mapping[str, str],
     *,
-    streaming: bool = False,
     need_gold: bool = False,
     relations: bool = False,
 ) -> Iterator[TokenRecord]:
     if isinstance(opened, Table):
-        return table_records(opened, columns, streaming, need_gold, relations)
+        return table_records(opened, columns, need_gold, relations)
     return opened.records
 
 

@@ -25,7 +25,7 @@ from finetune.config.values import conforms, description
 from finetune.data import DataError, read_gold, read_text_file, read_token_file
 from finetune.data.choices import CHOICES
 from finetune.data.conll import find_layout
-from finetune.data.files import UTF_8, DataFile, Line
+from finetune.data.files import UTF_8, DataFile, Line, uncompressed_name
 from finetune.data.formats import format_of, open_data
 from finetune.data.json_files import parse_json
 from finetune.data.labels import convert_labels
@@ -323,7 +323,7 @@ _TYPES = {
 
 def _answers_by_id(file: DataFile) -> list[Row]:
     """Return the rows of one object of answers by id, as for SQuAD; empty for another file."""
-    if not file.name.removesuffix(".gz").endswith(".json"):
+    if not uncompressed_name(Path(file.name)).endswith(".json"):
         return []
     lines = file.peek(sys.maxsize)
     try:

@@ -322,12 +322,17 @@ class PredictionStream(Iterator[Prediction]):
         accelerator: Accelerator | None = None,
         *,
         chunk: int = CHUNK,
+        chunked: Callable[[Iterator[Any]], Iterator[list[Any]]] | None = None,
     ) -> None:
-        """See ``predict``. ``chunk`` examples of each process are read and predicted at a time."""
+        """See ``predict``. ``chunk`` examples of each process are read and predicted at a time.
+
+        With ``chunked``, this process predicts alone: the lists that the function yields of the
+        examples, each list apart from the others.
+        """
         self.num_cut = self.num_without_document = self.num_blank = 0
         if (context := task.record.inputs.context) is not None:
             examples = context.add(self._count_documents(examples))
-        self._predictions = self._predict(task, head, iter(examples), accelerator, chunk)
+        self._predictions = self._predict(task, head, iter(examples), accelerator, chunk, chunked)
 
     def __next__(self) -> Prediction:
         """The prediction for the next example."""
@@ -339,19 +344,29 @@ class PredictionStream(Iterator[Prediction]):
             yield example
 
     def _predict(
-        self, task: Task, head: Any, examples: Iterator[Any], accelerator: Any, chunk: int
+        self,
+        task: Task,
+        head: Any,
+        examples: Iterator[Any],
+        accelerator: Any,
+        chunk: int,
+        chunked: Callable[[Iterator[Any]], Iterator[list[Any]]] | None,
     ) -> Iterator[Prediction]:
         accelerator = accelerator or make_accelerator()
         device, num_processes = accelerator.device, accelerator.num_processes
-        index, parts = accelerator.process_index, chunks(examples, chunk * num_processes)
-        shards = (part[index::num_processes] for part in parts)
+        index, gather = accelerator.process_index, gather_object
+        if chunked is None:
+            parts = chunks(examples, chunk * num_processes)
+            shards: Iterator[list[Any]] = (part[index::num_processes] for part in parts)
+        else:
+            shards, gather = chunked(examples), list
         read = ((part, *without_blank(task, part)) for part in shards)
         ready = ((part, filled, blank, task.encode(filled)) for part, filled, blank in read)
         for part, filled, blank, encoded in ahead(ready, most=1):
             by_id = {p.id: p for p in predict(task, head, filled, encoded=encoded, device=device)}
             by_id |= blank
             predicted = [by_id[example.id] for example in part]
-            found = gather_object([(predicted, encoded.num_cut, len(blank))])
+            found = gather([(predicted, encoded.num_cut, len(blank))])
             self.num_cut += sum(num_cut for _, num_cut, _ in found)
             self.num_blank += sum(num_blank for *_, num_blank in found)
             for turn in zip_longest(*(predictions for predictions, *_ in found)):

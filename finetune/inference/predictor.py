@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -183,14 +183,21 @@ class Predictor:
         by_id = {each.id: each for each in found} | blank
         return [by_id[example.id] for example in examples]
 
-    def stream(self, inputs: Iterable[Given]) -> PredictionStream:
+    def stream(
+        self,
+        inputs: Iterable[Given],
+        *,
+        chunked: Callable[[Iterator[Any]], Iterator[list[Any]]] | None = None,
+    ) -> PredictionStream:
         """Predict a stream of inputs, in order and in bounded memory.
 
         Args:
             inputs: As for ``predict``, or examples. Sentences whose examples name a document are
                 read in context if the model was trained with ``--context``.
+            chunked: See ``PredictionStream``.
         """
-        return PredictionStream(self.task, self.model, self._examples(inputs), self.accelerator)
+        examples = self._examples(inputs)
+        return PredictionStream(self.task, self.model, examples, self.accelerator, chunked=chunked)
 
     def _examples(self, given: Iterable[Given]) -> Iterator[Example]:
         inputs = self.task.record.inputs

@@ -242,7 +242,7 @@ def is_free(folder: Path) -> bool:
 def entries(folder: Path) -> list[str]:
     """Return the names in a folder, without lock and temporary files."""
     names = sorted(path.name for path in folder.iterdir())
-    return [name for name in names if name != LOCK and not _TEMPORARY.fullmatch(name)]
+    return [n for n in names if not n.startswith(LOCK) and not _TEMPORARY.fullmatch(n)]
 
 
 def clear_folder(folder: Path, last: str | None = None) -> None:
@@ -252,7 +252,7 @@ def clear_folder(folder: Path, last: str | None = None) -> None:
 
 
 @contextlib.contextmanager
-def lock_folder(folder: Path, *, wait: bool = False) -> Iterator[None]:
+def lock_folder(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterator[None]:
     """Create a folder if needed, and hold it for this process, which may hold it several times.
 
     The system releases the lock however the process ends. On a file system without
@@ -261,6 +261,8 @@ def lock_folder(folder: Path, *, wait: bool = False) -> Iterator[None]:
     Args:
         folder: The folder.
         wait: Wait for the process that holds the folder.
+        name: File of the lock; a share of the work in a folder can have its own. It begins as
+            ``LOCK`` does.
 
     Raises:
         FolderInUse: Another process holds the folder.
@@ -269,7 +271,7 @@ def lock_folder(folder: Path, *, wait: bool = False) -> Iterator[None]:
     created = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder.resolve() / LOCK
+        path = folder.resolve() / name
         lock = FileLock(path, thread_local=False, is_singleton=True, on_acquired=_write_holder)
         outermost = not lock.is_locked
         lock.acquire(-1 if wait else 0)

@@ -62,6 +62,21 @@ def write_records(path: str | Path, records: Iterable[Record]) -> None:
             write(record)
 
 
+def with_columns(record: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the id, the columns of the input, and the prediction.
+
+    A column of the input with the name of a field of the prediction becomes ``input_NAME``.
+    """
+    result = {"id": record["id"]}
+    for name, value in values.items():
+        if name in ("id", "words") and value in (record.get(name), None, ""):
+            continue
+        while name in record or name in result:
+            name = f"input_{name}"
+        result[name] = value
+    return result | record
+
+
 def with_same_columns(records: Iterable[Record]) -> list[Record]:
     """Return records with the columns of all, None where one has no value, for a table."""
     rows = list(records)

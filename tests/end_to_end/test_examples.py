@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import runpy
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from tests.tiny import save_tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+ENGINES = ROOT / "examples" / "engines.py"
 SAYS = {
     "own_data": "held out 20 of 120 examples",
     "predict": "11 words",
@@ -39,7 +43,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_checkpoint(tmp_path_factory.mktemp("examples") / "bert", "bert")
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "script", [path for path in SCRIPTS if path != ENGINES], ids=lambda path: path.stem
+)
 def test_example(
     script: Path,
     model: Path,
@@ -65,6 +71,24 @@ def test_example(
         "fold-1.1/best/finetune.json",
     )
     assert any((saved / name).exists() for name in written)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["ray", "pyspark", "dask"])
+def test_engines_predict_the_rows_of_the_command(engine: str, model: Path, tmp_path: Path):
+    pytest.importorskip(engine)
+    if engine == "pyspark" and shutil.which("java") is None:
+        pytest.skip("needs Java")
+    variables = {"MODEL": str(model), "STEPS": "6", "OUT": str(tmp_path / "run")}
+    ended = subprocess.run(
+        [sys.executable, ENGINES, engine.removeprefix("py")],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert "720 rows by" in ended.stdout, ended.stderr
 
 
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"

@@ -12,8 +12,8 @@ from tyro.conf import Positional, arg
 from finetune.cli.command import Command
 from finetune.cli.options import DataOptions, OutOption, SeedOption, SpeedOptions
 from finetune.cli.output import open_records, quiet_libraries, show
-from finetune.cli.predict import with_columns
 from finetune.config.options import DATA
+from finetune.runtime.records import with_columns
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:

@@ -1,0 +1,278 @@
+"""Predictions in parts: the same whoever makes them, after whatever interruption."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+
+from finetune.inference import parts as parts_module
+from finetune.runtime.files import lock_folder
+from tests import small_data
+from tests.command import Outcome, in_two_processes, run
+from tests.tiny import save_tiny_checkpoint
+
+ROWS = 30
+"""Rows of the input, in two files; parts of 8 rows are four."""
+PARTS = ("--part-rows", "8")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of texts, a run that reads documents, and the files that they predict."""
+    folder = tmp_path_factory.mktemp("parts")
+    save_tiny_checkpoint(folder / "bert", "bert")
+    small_data.sentiment(folder / "sentiment", (40, 12, ROWS))
+    settings = ("--model", folder / "bert", "--steps", "2", "--max-length", "40", "--quiet")
+    data = ("--data", folder / "sentiment")
+    assert run("classify", *data, *settings, "--out", folder / "run").code == 0
+    lines = (folder / "sentiment" / "test.jsonl").read_text("utf-8").splitlines(keepends=True)
+    (folder / "new").mkdir()
+    with gzip.open(folder / "new" / "a.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.writelines(lines[:13])
+    (folder / "new" / "b.jsonl").write_text("".join(lines[13:]), "utf-8")
+    return folder
+
+
+def predict(place: Path, out: Path, *more: str | Path, file: str = "new") -> Outcome:
+    return run("predict", place / "run", "--file", place / file, "--out", f"{out}/", *PARTS, *more)
+
+
+def union(folder: Path) -> list[dict[str, Any]]:
+    """The records of all parts of a folder, in the order of their names."""
+    found: list[dict[str, Any]] = []
+    for path in sorted(folder.glob("part-*")):
+        if path.suffix == ".parquet":
+            found += parquet.read_table(path).to_pylist()
+        else:
+            found += [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return found
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_parts_have_the_rows_of_a_file(place: Path, tmp_path: Path) -> None:
+    done = predict(place, tmp_path / "parts")
+    assert done.code == 0 and f"wrote 4 of 4 parts ({ROWS} rows)" in done.err, done.err
+    whole = ("--out", tmp_path / "whole.parquet")
+    assert run("predict", place / "run", "--file", place / "new" / "*.jsonl*", *whole).code == 0
+    expected = parquet.read_table(tmp_path / "whole.parquet").to_pylist()
+    found = union(tmp_path / "parts")
+    assert [row["id"] for row in found] == list(range(ROWS))
+    for row, other in zip(found, expected, strict=True):
+        for each in (row, other):
+            each["score"] = pytest.approx(each["score"], abs=2e-6)
+            each["scores"] = pytest.approx(each["scores"], abs=2e-6)
+        assert row.keys() == other.keys() and row["text"] == other["text"]
+        assert row["label"] == other["label"]
+    before = content(tmp_path / "parts")
+    again = predict(place, tmp_path / "parts")
+    assert again.code == 0 and "wrote 0 of 4 parts" in again.err
+    assert content(tmp_path / "parts") == before
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_missing_and_damaged_parts_are_made_again(suffix: str, place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "parts"
+    assert predict(place, out, "--format", suffix).code == 0
+    before = content(out)
+    first, second, third, last = sorted(out.glob("part-*"))
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:40])
+    last.write_bytes(b"")
+    kept = third.stat().st_mtime_ns
+    done = predict(place, out, "--format", suffix)
+    assert done.code == 0 and "wrote 3 of 4 parts" in done.err, done.err
+    assert f"{second.name} is damaged" in done.err and f"{last.name} is damaged" in done.err
+    assert content(out) == before and third.stat().st_mtime_ns == kept
+
+
+def test_interruptions_change_nothing(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert predict(place, tmp_path / "whole").code == 0
+    out = tmp_path / "parts"
+    with monkeypatch.context() as patch:
+        written = []
+
+        class Killed(BaseException):
+            pass
+
+        def stop_in_third(path: Path) -> Any:
+            written.append(path)
+            if len(written) == 3:
+                raise Killed
+            return writer(path)
+
+        writer = parts_module.record_writer
+        patch.setattr(parts_module, "record_writer", stop_in_third)
+        with pytest.raises(Killed):
+            predict(place, out)
+    assert len(list(out.glob("part-*"))) == 2
+    assert json.loads((out / "_predictions.json").read_text())["num_rows"] is None
+    done = predict(place, out)
+    assert done.code == 0 and "wrote 2 of 4 parts" in done.err, done.err
+    assert content(out) == content(tmp_path / "whole")
+
+
+def test_jobs_and_processes_make_the_same_parts(place: Path, tmp_path: Path) -> None:
+    assert predict(place, tmp_path / "whole").code == 0
+    for index in (2, 0, 1):
+        done = predict(place, tmp_path / "jobs", "--shard", f"{index}/3")
+        assert done.code == 0, done.err
+    assert content(tmp_path / "jobs") == content(tmp_path / "whole")
+    out = tmp_path / "processes"
+    words = [sys.executable, "-m", "finetune", "predict", place / "run", "--file", place / "new"]
+    started = in_two_processes([*map(str, words), "--out", f"{out}/", *PARTS])
+    assert [process.wait(timeout=120) for process in started] == [0, 0]
+    for process in started:
+        assert "wrote 2 of 4 parts" in process.communicate()[1]
+    assert content(out) == content(tmp_path / "whole")
+
+
+def test_documents_cross_parts(place: Path, tmp_path: Path) -> None:
+    rows = [
+        {**json.loads(line), "document": number // 5}
+        for split in ("train", "test")
+        for number, line in enumerate(
+            (small_data.entities(tmp_path / "tags") / f"{split}.jsonl").read_text().splitlines()
+        )
+    ]
+    file = small_data.write_jsonl(tmp_path / "documents" / "train.jsonl", rows)
+    data = ("--data", file.parent, "--model", place / "bert", "--out", tmp_path / "run")
+    settings = ("--context", "doc", "--steps", "2", "--max-length", "48", "--quiet")
+    trained = run("tag", *data, *settings)
+    assert trained.code == 0, trained.err
+    options = ("predict", tmp_path / "run", "--file", file, "--format", "jsonl", "--keep-columns")
+    assert run(*options, "--out", f"{tmp_path / 'parts'}/", "--part-rows", "4").code == 0
+    whole = [json.loads(line) for line in run(*options).out.splitlines()]
+    found = union(tmp_path / "parts")
+    assert [row["id"] for row in found] == [row["id"] for row in whole] == list(range(len(rows)))
+    for row, other in zip(found, whole, strict=True):
+        assert row["scores"] == pytest.approx(other["scores"], abs=2e-5)
+        assert {**row, "scores": 0} == {**other, "scores": 0}
+    last = sorted((tmp_path / "parts").glob("part-*"))[-1]
+    kept = last.read_bytes()
+    last.unlink()
+    assert run(*options, "--out", f"{tmp_path / 'parts'}/", "--part-rows", "4").code == 0
+    assert last.read_bytes() == kept
+
+
+def test_other_predictions_are_refused(place: Path, tmp_path: Path) -> None:
+    out, own = tmp_path / "parts", shutil.copytree(place / "new", tmp_path / "new")
+    arguments = ("predict", place / "run", "--file", own, "--out", f"{out}/")
+    assert run(*arguments, *PARTS).code == 0
+    before = content(out)
+    other = tmp_path / "other"
+    shutil.copytree(place / "run", other)
+    settings = json.loads((other / "best" / "finetune.json").read_text())
+    (other / "best" / "finetune.json").write_text(json.dumps({**settings, "finetune": "0.0.9"}))
+    for problem, changed in {
+        "of another model": ("predict", other, *arguments[2:], *PARTS),
+        "threshold was None, now it is '0.9'": (*arguments, *PARTS, "--threshold", "0.9"),
+        "a part has 8 rows there (--part-rows), not 9": (*arguments, "--part-rows", "9"),
+        ".parquet files (--format), not .jsonl": (*arguments, *PARTS, "--format", "jsonl"),
+    }.items():
+        refused = run(*changed)
+        assert refused.code == 2 and problem in refused.err, refused.err
+        assert len(refused.err.splitlines()) == 1
+    foreign = out / "part-000000-0123abcd.parquet"
+    foreign.touch()
+    assert f"{foreign} is of other predictions" in run(*arguments, *PARTS).err
+    foreign.unlink()
+    (own / "b.jsonl").touch()  # the same content at another time
+    assert run(*arguments, *PARTS).code == 0
+    with (own / "b.jsonl").open("a") as file:
+        file.write('{"text": "one more"}\n')
+    assert "the input has changed (b.jsonl)" in run(*arguments, *PARTS).err
+    (own / "b.jsonl").unlink()
+    assert "the input has changed (b.jsonl)" in run(*arguments, *PARTS).err
+    left = content(out)
+    assert left.pop("_predictions.json") != before.pop("_predictions.json")  # another time of b
+    assert left == before
+
+
+def test_two_jobs_with_one_shard(place: Path, tmp_path: Path) -> None:
+    script = f"""
+        from pathlib import Path
+        from finetune.runtime.files import lock_folder
+        with lock_folder(Path({str(tmp_path / "parts")!r}), name=".lock-1-of-2"):
+            print("held", flush=True)
+            input()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        refused = predict(place, tmp_path / "parts", "--shard", "1/2")
+        assert refused.code == 2 and f"in use by process {holder.pid}" in refused.err
+        assert "--shard 1/2: " in refused.err and len(refused.err.splitlines()) == 1
+        assert predict(place, tmp_path / "parts", "--shard", "0/2").code == 0
+        holder.communicate("\n")
+    assert predict(place, tmp_path / "parts", "--shard", "1/2").code == 0
+    assert len(union(tmp_path / "parts")) == ROWS
+
+
+def test_cut_files_are_named(place: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(place / "new", tmp_path / "new")
+    whole = (own / "a.jsonl.gz").read_bytes()
+    (own / "a.jsonl.gz").write_bytes(whole[:-20])
+    out = tmp_path / "parts"
+    refused = run("predict", place / "run", "--file", own, "--out", f"{out}/")
+    assert refused.code == 2 and "a.jsonl.gz:" in refused.err and "truncated" in refused.err
+    assert not out.exists()  # found before anything is written
+    (own / "a.jsonl.gz").write_bytes(whole)
+    text = (own / "b.jsonl").read_text("utf-8")
+    (own / "b.jsonl").write_text(text[:-10], "utf-8")
+    refused = run("predict", place / "run", "--file", own, "--out", f"{out}/", *PARTS)
+    assert refused.code == 2 and "b.jsonl:17" in refused.err, refused.err
+    assert len(list(out.glob("part-*"))) == 3 and not list(out.glob(".part*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--text", "a room"), "parts are for files"),
+        (("--file", "-"), "parts are for files"),
+        (("--file", "FILE", "--format", "csv"), "parts are parquet or jsonl"),
+        (("--file", "FILE", "--part-rows", "0"), "must be 1 or more"),
+        (("--file", "FILE", "--shard", "2/2"), "write I/N"),
+        (("--file", "FILE", "--shard", "1"), "write I/N"),
+        (("--file", "none/*.jsonl"), "the pattern holds no data files"),
+    ],
+)
+def test_what_parts_cannot_be(
+    options: tuple[str, ...], message: str, place: Path, tmp_path: Path
+) -> None:
+    given = [str(place / "new" / "b.jsonl") if each == "FILE" else each for each in options]
+    refused = run("predict", place / "run", *given, "--out", f"{tmp_path / 'parts'}/")
+    assert refused.code == 2 and message in refused.err, refused.err
+    assert not (tmp_path / "parts").exists()
+
+
+def test_other_refusals(place: Path, tmp_path: Path) -> None:
+    file = place / "new" / "b.jsonl"
+    for option in (("--shard", "0/2"), ("--part-rows", "9"), ("--format", "parquet")):
+        refused = run("predict", place / "run", "--file", file, *option)
+        assert refused.code == 2 and "write --out FOLDER/" in refused.err
+    refused = run("predict", place / "run", "--file", place / "new", "--out", place / "new")
+    assert refused.code == 2 and "holds the input" in refused.err
+
+
+def test_locks_of_shards_leave_nothing(tmp_path: Path) -> None:
+    with lock_folder(tmp_path / "x", name=".lock-0-of-1"), lock_folder(tmp_path / "x", wait=True):
+        assert len(list((tmp_path / "x").iterdir())) == 2
+    assert not (tmp_path / "x").exists()
