@@ -131,14 +131,18 @@ def table_records(
     With ``need_gold``, raises DataError if no column holds tags or spans. ``relations`` are read on
     request only.
     """
-    rows = [first for first in (table.first(),) if first] if streaming else table.all()
-    if not rows:
+    if streaming:
+        first = [record for record in (table.first(),) if record]
+        rows = table.records
+    else:
+        first, rows = table.rows()
+    if not first:
         return
-    chosen = guess_columns(table, columns, rows)
+    chosen = guess_columns(table, columns, first)
     table.label_column = chosen.tags
     if need_gold and chosen.tags is None and chosen.spans is None:
         raise missing_column(table, "tags", "tags or spans", "tags")
-    for record in table.records if streaming else rows:
+    for record in rows:
         yield token_record(record, chosen, table.names, relations)
 
 
