@@ -316,7 +316,9 @@ def _duplicates(split: str, facts: Facts) -> Iterator[Finding]:
     yield from located("info", "duplicates", message, where)
     examined = begins[:MOST_EXAMINED]  # in the order of hashes: a random sample
     ends = examined + counts[: len(examined)]
-    members = np.concatenate([np.zeros(0, int), *(order[a:b] for a, b in zip(examined, ends, strict=True))])
+    members = np.concatenate(
+        [np.zeros(0, int), *(order[a:b] for a, b in zip(examined, ends, strict=True))]
+    )
     conflicts = _conflicts(rows, np.sort(members), hashes)
     message = f"{split}: {quantity(len(conflicts), 'repeated text')} with different labels"
     if len(examined) < len(begins):

@@ -45,7 +45,7 @@ class Dataset:
     """
 
     name: str
-    splits: dict[str, Sequence[Any]]  # all TextExample or all TokenExample
+    splits: Mapping[str, Sequence[Any]]  # all TextExample or all TokenExample
     notes: list[str] = field(default_factory=list)
     format: str = ""
     label_order: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Dataset:
         """The fingerprint of all splits but test splits, which do not influence training."""
         return fingerprint({n: rows for n, rows in self.splits.items() if not n.startswith("test")})
 
-    def with_splits(self, splits: dict[str, Sequence[Any]]) -> Dataset:
+    def with_splits(self, splits: Mapping[str, Sequence[Any]]) -> Dataset:
         """Return the data set with other examples, and so with another fingerprint."""
         return dataclasses.replace(self, splits=splits, fingerprint_of=None)
 

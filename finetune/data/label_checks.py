@@ -111,9 +111,7 @@ def _unseen(
             near = did_you_mean(next(iter(missing), ""), train)
             effect = f"correct them, or remove their rows; train has {abbreviated(train)}.{near}"
         message = f"{split}: labels that train does not have: {listed}: {effect}"
-        yield from located(
-            "error" if refused else "warning", "labels", message, rows
-        )
+        yield from located("error" if refused else "warning", "labels", message, rows)
         if absent := [name for name in train if found and name not in found]:
             message = f"{split}: never has {abbreviated(absent)}, which train has"
             yield Finding("info", "labels", message)

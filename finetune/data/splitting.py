@@ -144,17 +144,19 @@ def _held_out(examples: Sequence[Example], groups: Numbers, share: float) -> Num
     held, decided = np.zeros(len(sizes), bool), np.zeros(len(sizes), bool)
 
     def can_hold(each: int) -> bool:
-        return not held[each] and bool((num_kept[label_of[first[each] : first[each + 1]]] > 1).all())
+        return not held[each] and bool(
+            (num_kept[label_of[first[each] : first[each + 1]]] > 1).all()
+        )
 
     def hold(each: int) -> None:
         held[each] = True
         num_kept[label_of[first[each] : first[each + 1]]] -= 1
 
     spare = MOST_RARE * len(examples)
-    for own in sorted(range(len(names)), key=lambda own: (begins[own + 1] - begins[own], names[own])):
-        candidates, numbers = (
-            values[begins[own] : begins[own + 1]] for values in (group, count)
-        )
+    for own in sorted(
+        range(len(names)), key=lambda own: (begins[own + 1] - begins[own], names[own])
+    ):
+        candidates, numbers = (values[begins[own] : begins[own + 1]] for values in (group, count))
         wanted = share * int(numbers.sum())
         wanted -= int(numbers[held[candidates]].sum())
         for each, number in zip(map(int, candidates), map(int, numbers), strict=True):
@@ -301,7 +303,9 @@ def leaked(dataset: Dataset) -> dict[str, set[int]]:
     train, found = Facts(dataset.splits["train"])["text"], {}
     for split, rows in others.items():
         shared = np.isin(Facts(rows)["text"], train)
-        if ids := {id for id, is_shared in zip(column(rows, "id"), shared, strict=True) if is_shared}:
+        if ids := {
+            id for id, is_shared in zip(column(rows, "id"), shared, strict=True) if is_shared
+        }:
             found[split] = ids
     return found
 
@@ -391,8 +395,7 @@ def _group_numbers(facts: Facts, by_document: bool) -> Numbers:
     by_text = (long | (document == 0)).nonzero()[0]
     in_document = (document != 0).nonzero()[0]
     texts, documents = (
-        np.unique(values, return_inverse=True)
-        for values in (text[by_text], document[in_document])
+        np.unique(values, return_inverse=True) for values in (text[by_text], document[in_document])
     )
     key = np.concatenate([texts[1], documents[1] + len(texts[0])]) + len(text)
     example = np.concatenate([by_text, in_document])

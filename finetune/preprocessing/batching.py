@@ -55,7 +55,10 @@ def balanced_shares(classes: Sequence[Collection[str]], strength: float) -> tupl
 
 
 def process_shard(
-    examples: Sequence[int], rank: int, world_size: int, lengths: Sequence[int] | Mapping[int, int] | np.ndarray
+    examples: Sequence[int],
+    rank: int,
+    world_size: int,
+    lengths: Sequence[int] | Mapping[int, int] | np.ndarray,
 ) -> list[int]:
     """Return the examples of an optimizer batch that one process computes, in the batch's order.
 

@@ -143,7 +143,9 @@ class EncodedWriter:
                 self._append("segments", np.zeros(size, np.uint8))
                 missing -= size
         own = sequences.segments
-        self._append("segments", np.zeros(len(sequences.ids.values), np.uint8) if own is None else own)
+        self._append(
+            "segments", np.zeros(len(sequences.ids.values), np.uint8) if own is None else own
+        )
 
 
 def load_encoded(folder: Path) -> Encoded:

@@ -194,7 +194,9 @@ def shown_by(reporter: Reporter) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stage(title: str, total: int | None = None, unit: str = "row") -> Iterator[Callable[[int], None]]:
+def stage(
+    title: str, total: int | None = None, unit: str = "row"
+) -> Iterator[Callable[[int], None]]:
     """Show a stage of ``total`` units (None: unknown); yield a function of the units done."""
     reporter = _shown_by.get()
     if reporter is None:

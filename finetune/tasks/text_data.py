@@ -123,7 +123,9 @@ def _drawn(config: TextConfig, data: Dataset) -> Dataset:
     assert number is not None
     if any(not isinstance(label, str) for label in column(train, "label")):
         raise UserError(f"--per-class {number} needs texts with one label each: leave it out.")
-    drawn: Sequence[Any] = renumbered([train[index] for index in per_class(train, number, config.seed)])
+    drawn: Sequence[Any] = renumbered(
+        [train[index] for index in per_class(train, number, config.seed)]
+    )
     rare = [name for name, count in Counter(e.label for e in drawn).items() if count < number]
     note = (
         f"--per-class {number}: drew {len(drawn):,} of {quantity(len(train), 'training example')}"
