@@ -61,6 +61,14 @@ def computed_facts(examples: Sequence[Example]) -> Mapping[str, Numbers]:
     return {n: np.array(f, TYPES[n]) for n, f in zip(TYPES, found, strict=True)}
 
 
+ComputeFacts = Callable[[Sequence[Any]], Mapping[str, Any]]
+
+
+def no_facts(rows: Sequence[Any]) -> Mapping[str, Any]:
+    """Return no facts, for rows that are not examples yet."""
+    return {}
+
+
 def text_hash(texts: Sequence[str]) -> int:
     """Return the 64-bit hash of the texts of an example."""
     from xxhash import xxh3_64_intdigest
@@ -90,7 +98,9 @@ def _required_texts(example: Example, texts: Sequence[str]) -> Sequence[str]:
     return texts
 
 
-def collected(examples: Iterable[Any], title: str = "reading") -> Sequence[Any]:
+def collected(
+    examples: Iterable[Any], title: str = "reading", facts: ComputeFacts = computed_facts
+) -> Sequence[Any]:
     """Return examples as a list, or as a store if they are more than ``MOST_IN_MEMORY``."""
     from finetune.runtime.progress import stage
 
@@ -104,7 +114,7 @@ def collected(examples: Iterable[Any], title: str = "reading") -> Sequence[Any]:
                 break
         else:
             return head
-        writer = StoreWriter(computed_facts)
+        writer = StoreWriter(facts)
         for chunk in _chunks(itertools.chain(_emptied(head), examples)):
             writer.add(chunk)
             show(max(writer.size, len(head)))
@@ -123,11 +133,13 @@ def _emptied(examples: list[Any]) -> Iterator[Any]:
         yield examples.pop()
 
 
-def transformed(rows: Sequence[Any], change: Callable[[Any], Any]) -> Sequence[Any]:
+def transformed(
+    rows: Sequence[Any], change: Callable[[Any], Any], facts: ComputeFacts = computed_facts
+) -> Sequence[Any]:
     """Return the changed examples, with the ids that they have; large data stay on disk."""
     if not isinstance(rows, ExampleStore):
         return list(map(change, rows))
-    writer = StoreWriter(computed_facts)
+    writer = StoreWriter(facts)
     for chunk in _chunks(map(change, rows)):
         writer.add(chunk)
     found = writer.finish()

@@ -13,6 +13,7 @@ import itertools
 import os
 import pickle
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, overload
@@ -31,7 +32,7 @@ MOST_IN_MEMORY = 200_000
 CHUNK = 8192
 """Number of examples that are read from disk, or tokenized, at a time."""
 
-_INTERNED = ("label", "tags", "document", "key")
+_INTERNED = ("label", "tags", "layers", "document", "key")
 """Columns with few different values, each of which is written once in a chunk."""
 _CLASSES = {kind.__name__: kind for kind in (Span, Relation, Answer, SenseTarget)}
 
@@ -53,6 +54,7 @@ class _Disk:
 
     def __init__(self, file: IO[bytes], size: int = 0) -> None:
         self.file, self.size, self._lock = file, size, threading.Lock()
+        weakref.finalize(self, file.close)
 
     def write(self, content: bytes) -> _Part:
         part = _Part(self.size, len(content))
@@ -90,7 +92,7 @@ class ExampleStore(Sequence[Any]):
     """Examples in columns on disk, or some of them in any order.
 
     Args:
-        kind: ``TextExample`` or ``TokenExample``.
+        kind: ``TextExample``, ``TokenExample``, or a named tuple without ``id``.
         disk: The file of the columns.
         columns: The columns by the field of the example. ``id`` is not among them.
         numbers: Columns of numbers by name: the facts of the examples.
@@ -101,7 +103,7 @@ class ExampleStore(Sequence[Any]):
 
     def __init__(
         self,
-        kind: type[Example],
+        kind: type[Any],
         disk: _Disk,
         columns: Mapping[str, Column],
         numbers: Mapping[str, Column],
@@ -118,10 +120,13 @@ class ExampleStore(Sequence[Any]):
         return self.size if self.rows is None else len(self.rows)
 
     def __iter__(self) -> Iterator[Any]:
-        fields = [field.name for field in dataclasses.fields(self.kind)]
+        numbered = dataclasses.is_dataclass(self.kind)
         first = 0
-        for values in self._chunks(fields[1:]):
+        for values in self._chunks(fields_of(self.kind)):
             number = len(values[0])
+            if not numbered:
+                yield from map(self.kind, *values)
+                continue
             ids: Iterable[int] = range(first, first + number)
             if self.ids is not None:
                 ids = self.ids[first : first + number].tolist()
@@ -254,6 +259,14 @@ class ExampleStore(Sequence[Any]):
             yield found if whole else [[values[i] for i in chosen] for values in found]
 
 
+def fields_of(kind: Any) -> tuple[str, ...]:
+    """Return the fields of examples except ``id``, or of a named tuple."""
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))[1:]
+    fields: tuple[str, ...] = kind._fields
+    return fields
+
+
 def write_part(disk: _Disk, name: str, values: list[Any]) -> _Part:
     """Write the values of a column in one chunk."""
     first = values[0]
@@ -272,7 +285,7 @@ class StoreWriter:
 
     def __init__(self, facts: Callable[[Sequence[Example]], Mapping[str, Numbers]]) -> None:
         self.facts, self.disk, self.size = facts, _Disk(unnamed_file()), 0
-        self.kind: type[Example] = TextExample
+        self.kind: type[Any] = TextExample
         self.columns: dict[str, list[_Part]] = {}
         self.numbers: dict[str, list[_Part]] = {}
 
@@ -280,9 +293,9 @@ class StoreWriter:
         """Write one chunk: ``CHUNK`` examples, or the last ones."""
         self.kind = type(examples[0])
         self.size += len(examples)
-        for field in dataclasses.fields(self.kind)[1:]:
-            part = write_part(self.disk, field.name, list(map(attrgetter(field.name), examples)))
-            self.columns.setdefault(field.name, []).append(part)
+        for name in fields_of(self.kind):
+            part = write_part(self.disk, name, list(map(attrgetter(name), examples)))
+            self.columns.setdefault(name, []).append(part)
         for name, numbers in self.facts(examples).items():
             part = self.disk.write(numbers.tobytes())._replace(constant=numbers.dtype.str)
             self.numbers.setdefault(name, []).append(part)
