@@ -7,6 +7,7 @@ examples: choose rows, number them anew, and replace labels.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import itertools
@@ -63,6 +64,8 @@ class _Disk:
             self.file.write(content)
             self.file.flush()
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self.file.close()
             raise SaveError(
                 f"no room for the examples, which are larger than memory ({error.strerror}, after "
                 f"{self.size / 2**20:,.0f} MiB): make room on the disk of the cache, or name a "

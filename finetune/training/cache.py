@@ -32,7 +32,7 @@ from finetune.runtime.cache import (
 from finetune.runtime.files import SaveError, disk_errors, replace_folder
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
-from finetune.tasks.base import CHUNK, FITTED, EncodeChunk, Task
+from finetune.tasks.base import FITTED, EncodeChunk, Task
 from finetune.types import Example, TokenExample
 
 MIN_EXAMPLES = 50_000
@@ -55,7 +55,7 @@ def encode(task: Task, examples: Sequence[Example], title: str = "") -> Encoded:
             return _load(entry)
         with contextlib.suppress(OSError, SaveError):  # no room, or read-only
             with replace_folder(entry) as fresh:
-                encoded = task.encode(examples, partial(_to_files, fresh))
+                encoded = task.encode(examples, partial(_to_files, fresh, len(examples)))
                 text = json.dumps({"notes": encoded.notes})
                 (fresh / NOTES).write_text(text, encoding="utf-8")
                 write_about(fresh, title)
@@ -64,7 +64,7 @@ def encode(task: Task, examples: Sequence[Example], title: str = "") -> Encoded:
     if isinstance(examples, ExampleStore):
         # the system keeps the files until they are unmapped
         with tempfile.TemporaryDirectory() as folder, disk_errors(Path(folder)):
-            return task.encode(examples, partial(_to_files, Path(folder)))
+            return task.encode(examples, partial(_to_files, Path(folder), len(examples)))
     return task.encode(examples)
 
 
@@ -72,10 +72,12 @@ NOTES = "notes.json"
 """File of an entry with the notes of the task."""
 
 
-def _to_files(folder: Path, encode_chunk: EncodeChunk, starts: Sequence[int]) -> Encoded:
+def _to_files(
+    folder: Path, number: int, encode_chunk: EncodeChunk, starts: Sequence[int]
+) -> Encoded:
     """Encode all chunks with all processors, write them to a folder, and map it."""
     writer = EncodedWriter(folder)
-    with stage("tokenizing", len(starts) * CHUNK) as show:
+    with stage("tokenizing", number) as show:
         for chunk in forked_map(encode_chunk, starts, min(num_workers(), len(starts))):
             writer.add(chunk)
             show(writer.num_examples)
