@@ -244,7 +244,7 @@ def train_once(
     """
     from finetune.runtime.launch import on_all_processes
     from finetune.runtime.memory import memory_kept
-    from finetune.runtime.progress import Reporter
+    from finetune.runtime.progress import Reporter, shown_by
     from finetune.tasks import load_task
     from finetune.training.run_folder import open_run
     from finetune.training.trainer import fit
@@ -257,6 +257,7 @@ def train_once(
         is_main = folder.accelerator.is_main_process
         if reporter is None or not is_main:
             reporter = Reporter(quiet=not is_main)
+        opened.enter_context(shown_by(reporter))
         task, dataset = on_all_processes(lambda: load_task(config, task_name, data))
         if recipe_run:
             recipe_run.check_splits(list(dataset.splits)[1:])

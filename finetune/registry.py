@@ -108,6 +108,7 @@ COMMANDS = {
     "merge": "finetune.cli.merge:Merge",
     "recipes": "finetune.cli.recipes:Recipes",
     "check": "finetune.cli.check:Check",
+    "cache": "finetune.cli.cache:Cache",
     "convert": "finetune.annotation.cli.convert:Convert",
     "agreement": "finetune.annotation.cli.agreement:Agreement",
     "suggest": "finetune.annotation.cli.suggest:Suggest",

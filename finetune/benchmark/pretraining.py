@@ -53,7 +53,7 @@ def case_of(model: str, size: Size) -> Case:
     tokenizer = SubwordTokenizer.from_pretrained(model)
     number = size.num_batches * size.batch_size
     documents = _documents(tokenizer, int(2 * number * length / (LINE.mean * NUM_LINES)) + 1)
-    data = Dataset("random text", {"train": documents}, fingerprint="random")
+    data = Dataset("random text", {"train": documents}, fingerprint_of=lambda: "random")
     task, packed = load_task(config, "pretrain", data)
     blocks = packed.splits["train"][:number]
     encoded = task.encode(blocks)

@@ -266,7 +266,9 @@ def synthetic_task(
     tokenizer = SubwordTokenizer.from_pretrained(config.model or "", words=config.description.words)
     vocabulary = Words(tokenizer, LIKE[name].vocabulary, random.Random(0))
     examples = synthetic_examples(name, vocabulary, number, config.max_length or LONGEST)
-    data = Dataset("drawn", {"train": examples, "validation": examples[:1]}, fingerprint="drawn")
+    data = Dataset(
+        "drawn", {"train": examples, "validation": examples[:1]}, fingerprint_of=lambda: "drawn"
+    )
     return *load_task(config, name, data), [[vocabulary.occurring()]]
 
 

@@ -123,6 +123,11 @@ def utf16_positions(text: str) -> list[int]:
     return [0, *accumulate(1 + (character > "\uffff") for character in text)]
 
 
+def annotator(record: Record) -> Any:
+    """Return the annotator of a row, None if it names none."""
+    return next((record.values[key] for key in ANNOTATORS if record.values.get(key)), None)
+
+
 def resolve_annotators(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
     """Keep one row of each text that several annotators have annotated, with notes.
 
@@ -130,7 +135,7 @@ def resolve_annotators(records: Sequence[Record]) -> tuple[list[Record], list[st
     """
     groups: defaultdict[str, dict[str, Record]] = defaultdict(dict)
     for record in records:
-        name = next((record.values[key] for key in ANNOTATORS if record.values.get(key)), None)
+        name = annotator(record)
         if name is not None and record.values.get("answer") not in SKIPPED_ANSWERS:
             groups[_text(record)][json.dumps(name, default=str)] = record
     shared = {text: rows for text, rows in groups.items() if len(rows) > 1}

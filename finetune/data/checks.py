@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from statistics import mean, median
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from statistics import mean
 from typing import Any
 
-from finetune.data.dataset import WITHOUT_LEAKS, Dataset, gold_labels, normalized_texts, texts_of
-from finetune.data.findings import Finding, Level, located
+from finetune.data.dataset import WITHOUT_LEAKS, Dataset, each_gold, gold_labels, texts_of
+from finetune.data.example_facts import BLANK, DAMAGED, Facts
+from finetune.data.example_store import chosen, column, columns, places
+from finetune.data.findings import MAX_LOCATIONS, Finding, Level, Locations, located, locations_of
 from finetune.data.label_checks import label_problems
 from finetune.data.spans import (
     COVERED_PER_MILLE,
@@ -24,9 +27,8 @@ from finetune.types import Example, Span, TextExample, TokenExample, quantity
 
 SubwordCounter = Callable[[Sequence[Any]], Sequence[Any]]
 """Maps texts to the number of subwords of each, or lists of words to a list of numbers for each."""
-LocatedSpans = Sequence[tuple[str, Sequence[Span]]]
-"""The ``file:line`` and the spans of each example that has gold."""
-
+MOST_EXAMINED = 100_000
+"""Most repeated texts whose labels are compared."""
 _MAX_LABELS = 20
 
 
@@ -47,25 +49,26 @@ def check_data(
 
     >>> print(render(check_data(read_text("examples/data/sentiment"))))
     """
-    findings = [*_overview(dataset), *_documents(dataset), *_labels(dataset), *_pairs(dataset)]
-    findings += [*label_problems(dataset.splits), *_spans(dataset)]
-    tags = [row.tags or () for rows in dataset.splits.values() for row in _token_examples(rows)]
-    scheme = detect_scheme(tags)
+    facts = {split: Facts(rows) for split, rows in dataset.splits.items()}
+    findings = [*_overview(dataset, facts), *_documents(dataset), *_labels(dataset)]
+    findings += [*_pairs(dataset), *label_problems(dataset.splits), *_spans(dataset)]
+    words = [rows for rows in dataset.splits.values() if _are_words(rows)]
+    scheme = detect_scheme(tags or () for rows in words for tags in column(rows, "tags"))
     for split, rows in dataset.splits.items():
-        findings += _content(split, rows)
-        findings += _transitions(split, _token_examples(rows), scheme)
-        findings += _duplicates(split, rows)
+        findings += _content(split, facts[split])
+        findings += _transitions(split, rows, scheme) if _are_words(rows) else ()
+        findings += _duplicates(split, facts[split])
         if max_length is not None:
             special = num_special[len(texts_of(rows[0])) > 1]
             findings += _lengths(split, rows, count_subwords, max_length, special)
-    return [*findings, *_leaks(dataset)]
+    return [*findings, *_leaks(facts)]
 
 
-def _token_examples(rows: Sequence[Example]) -> list[TokenExample]:
-    return [row for row in rows if isinstance(row, TokenExample)]
+def _are_words(rows: Sequence[Example]) -> bool:
+    return isinstance(rows[0], TokenExample)
 
 
-def _overview(dataset: Dataset) -> Iterator[Finding]:
+def _overview(dataset: Dataset, facts: Mapping[str, Facts]) -> Iterator[Finding]:
     sizes = ", ".join(f"{split} {len(rows):,}" for split, rows in dataset.splits.items())
     yield Finding("info", "splits", f"{dataset.name} ({dataset.format}), examples: {sizes}")
     for note in dataset.notes:
@@ -76,44 +79,38 @@ def _overview(dataset: Dataset) -> Iterator[Finding]:
         message = "no validation split: training holds out a tenth of train (--validation-share)"
         yield Finding("info", "splits", message)
     for split, rows in dataset.splits.items():
-        lengths = _summary("words", [_num_words(row) for row in rows])
-        if not isinstance(rows[0], TokenExample):
-            sizes_in_characters = [sum(map(len, texts_of(row))) for row in rows]
-            lengths += f"; {_summary('characters', sizes_in_characters)}"
+        lengths = _summary("words", facts[split]["words"])
+        if not _are_words(rows):
+            lengths += f"; {_summary('characters', facts[split]['characters'])}"
         yield Finding("info", "lengths", f"{split}: {lengths}")
 
 
-def _num_words(example: Example) -> int:
-    if isinstance(example, TokenExample):
-        return len(example.words)
-    return sum(len(text.split()) for text in texts_of(example))
+def _summary(unit: str, sizes: Any) -> str:
+    """Describe the distribution of N sizes."""
+    import numpy as np
 
-
-def _summary(unit: str, sizes: Sequence[int]) -> str:
-    p95 = sorted(sizes)[min(len(sizes) - 1, int(0.95 * len(sizes)))]
+    ordered, number = np.sort(np.asarray(sizes)), len(sizes)
+    p95 = ordered[min(number - 1, int(0.95 * number))]
+    middle = (int(ordered[(number - 1) // 2]) + int(ordered[number // 2])) / 2
     return (
-        f"{unit} mean {mean(sizes):.1f}, median {median(sizes):g}, 95% up to {p95:,}, "
-        f"longest {max(sizes):,}"
+        f"{unit} mean {int(ordered.sum()) / number:.1f}, median {middle:g}, 95% up to {p95:,}, "
+        f"longest {ordered[-1]:,}"
     )
 
 
 def _labels(dataset: Dataset) -> Iterator[Finding]:
     for split, rows in dataset.splits.items():
-        gold = [labels for row in rows if (labels := gold_labels(row)) is not None]
-        without = [row.where for row in rows if gold_labels(row) is None]
-        if split == "train" and not gold:
+        counts = Counter(itertools.chain.from_iterable(filter(None, each_gold(rows))))
+        without = locations_of(rows, (gold is None for gold in each_gold(rows)))
+        if split == "train" and len(without) == len(rows):
             message = "train: no example has a label (--columns label=NAME?)"
             yield from located("error", "labels", message, without)
         else:
             level: Level = "info" if split.startswith("test") else "warning"
             message = f"{split}: {_of(without, rows, 'example')} no label"
             yield from located(level, "labels", message, without)
-        numbers = [
-            row.label
-            for row in rows
-            if isinstance(row, TextExample) and isinstance(row.label, float)
-        ]
-        counts = Counter(itertools.chain.from_iterable(gold))
+        labels = () if _are_words(rows) else column(rows, "label")
+        numbers = [label for label in labels if isinstance(label, float)]
         if numbers:
             spread = f"{min(numbers):g} to {max(numbers):g}, mean {mean(numbers):.2f}"
             yield Finding("info", "labels", f"{split}: numbers {spread}")
@@ -126,16 +123,23 @@ def _pairs(dataset: Dataset) -> Iterator[Finding]:
 
     Questions may have different numbers of choices.
     """
-    if any(isinstance(row, TextExample) and row.choices for row in dataset.splits.get("train", ())):
+    train = dataset.splits.get("train", ())
+    if not train or _are_words(train) or any(column(train, "choices")):
         return
-    train = {len(texts_of(row)) for row in dataset.splits.get("train", ())}
+    numbers = set(map(_num_texts, columns(train, ("pair", "choices"))))
     for split, rows in dataset.splits.items():
-        other = [row.where for row in rows if len(texts_of(row)) not in train]
-        if len(train) == 1 and other:
-            kinds = "pairs of texts" if train == {2} else "single texts"
+        each = map(_num_texts, columns(rows, ("pair", "choices")))
+        other = locations_of(rows, (number not in numbers for number in each))
+        if len(numbers) == 1 and other:
+            kinds = "pairs of texts" if numbers == {2} else "single texts"
             message = f"{split}: {len(other):,} of {quantity(len(rows), 'example')} unlike train, "
             message += f"which has {kinds}: name the columns with --columns text=NAME pair=NAME"
             yield from located("error", "pairs", message, other)
+
+
+def _num_texts(values: tuple[Any, ...]) -> int:
+    pair, choices = values
+    return 1 + (pair is not None) + len(choices)
 
 
 def _distribution(counts: Counter[str], example: Example) -> str:
@@ -154,75 +158,75 @@ def _distribution(counts: Counter[str], example: Example) -> str:
 
 def document_notes(split: str, rows: Sequence[Example]) -> list[str]:
     """Return notes on sentences without a document, and on documents in several pieces."""
-    return [finding.message for finding in _document_problems(split, _token_examples(rows))]
+    if not rows or not _are_words(rows):
+        return []
+    return [finding.message for finding in _document_problems(split, rows)]
 
 
 def _documents(dataset: Dataset) -> Iterator[Finding]:
-    splits = {split: _token_examples(rows) for split, rows in dataset.splits.items()}
-    if not any(splits.values()):
+    splits = {split: rows for split, rows in dataset.splits.items() if _are_words(rows)}
+    if not splits:
         return
-    if all(row.document is None for rows in splits.values() for row in rows):
+    if all(name is None for rows in splits.values() for name in column(rows, "document")):
         message = "no sentence names its document, which training with --context would need"
         yield Finding("info", "documents", message)
         return
     for split, rows in splits.items():
-        if sizes := [len(document) for document in _consecutive_documents(rows)]:
+        if sizes := [size for _, _, size in _consecutive_documents(rows)]:
             message = f"{split}: {quantity(len(sizes), 'document')}, {_summary('sentences', sizes)}"
             yield Finding("info", "documents", message)
         yield from _document_problems(split, rows)
 
 
-def _document_problems(split: str, rows: Sequence[TokenExample]) -> Iterator[Finding]:
-    unnamed = [row.where for row in rows if row.document is None]
+def _document_problems(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
+    unnamed = locations_of(rows, (name is None for name in column(rows, "document")))
     message = f"{split}: {_of(unnamed, rows, 'sentence')} no document name"
     message += ": --context has nothing to add to them"
     yield from located("info", "documents", message, unnamed)
-    begun: set[str | None] = set()
+    begun: set[str] = set()
     again = []
-    for document in _consecutive_documents(rows):
-        if document[0].document in begun:
-            again.append(document[0].where)
-        begun.add(document[0].document)
+    for document, where, _ in _consecutive_documents(rows):
+        if document in begun:
+            again.append(where)
+        begun.add(document)
     message = f"{split}: documents continue {quantity(len(again), 'time')} after another one began"
     message += ": --context ends there (keep the sentences of a document together)"
     yield from located("info", "documents", message, again)
 
 
-def _consecutive_documents(rows: Sequence[TokenExample]) -> list[list[TokenExample]]:
-    groups = itertools.groupby(rows, key=lambda row: row.document)
-    return [list(document) for name, document in groups if name is not None]
+def _consecutive_documents(rows: Sequence[Example]) -> Iterator[tuple[str, str, int]]:
+    """Yield the name, first ``file:line`` and number of sentences of each document in a row."""
+    for name, group in itertools.groupby(columns(rows, ("document", "where")), itemgetter(0)):
+        if name is not None:
+            (_, where), *others = group
+            yield name, where, 1 + len(others)
 
 
-def _content(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
-    empty = [row.where for row in rows if not all(map(str.strip, _required_texts(row)))]
+def _content(split: str, facts: Facts) -> Iterator[Finding]:
+    flags = facts["flags"]
+    empty = locations_of(facts.examples, flags & BLANK > 0)
     message = f"{split}: {quantity(len(empty), 'example')} with an empty text"
     yield from located("warning", "empty", message, empty)
-    damaged = [row.where for row in rows if any("\ufffd" in text for text in texts_of(row))]
+    damaged = locations_of(facts.examples, flags & DAMAGED > 0)
     message = (
         f"{split}: {quantity(len(damaged), 'example')} with U+FFFD, the mark of a lost character"
     )
     yield from located("warning", "characters", message, damaged)
 
 
-def _required_texts(example: Example) -> Sequence[str]:
-    """Return the texts that should not be blank: a question of choices needs no context."""
-    if isinstance(example, TextExample) and example.choices:
-        return example.choices
-    return texts_of(example)
-
-
-def _transitions(split: str, rows: Sequence[TokenExample], scheme: str | None) -> Iterator[Finding]:
+def _transitions(split: str, rows: Sequence[Example], scheme: str | None) -> Iterator[Finding]:
     """Report tags that may not follow the tag before them."""
-    if scheme is None or not any(row.tags for row in rows):
+    if scheme is None or not any(column(rows, "tags")):
         return
-    locations = []
-    for row in rows:
-        tags = row.tags or ()
-        for i in illegal_transitions(tags, scheme):
-            if i < len(tags):
-                before = tags[i - 1] if i else "the start"
-                word = f"word {i} ({row.words[i]!r}: {tags[i]} after {before})"
-                locations.append(f"{row.where}, {word}")
+
+    def places() -> Iterator[str]:
+        for where, words, tags in columns(rows, ("where", "words", "tags")):
+            for i in illegal_transitions(tags or (), scheme):
+                if i < len(tags):
+                    before = tags[i - 1] if i else "the start"
+                    yield f"{where}, word {i} ({words[i]!r}: {tags[i]} after {before})"
+
+    locations = Locations(places())
     message = f"{split}: tag scheme {scheme}"
     if not locations:
         yield Finding("info", "scheme", f"{message}, all transitions legal")
@@ -239,10 +243,10 @@ def _lengths(
     num_special: int,
 ) -> Iterator[Finding]:
     """Report examples that exceed the model; without a tokenizer, by their words alone."""
-    words = isinstance(rows[0], TokenExample)
+    words = _are_words(rows)
     level: Level = "info" if words else "warning"
     if count_subwords is None:
-        over = [row.where for row in rows if _num_words(row) > max_length]
+        over = locations_of(rows, Facts(rows)["words"] > max_length)
         effect = "read in windows" if words else "so surely more tokens"
         message = (
             f"{split}: {quantity(len(over), 'example')} of more than {max_length} words, {effect}"
@@ -264,11 +268,7 @@ def _lengths(
     yield Finding("info", "subwords", message, (f"{rows[longest].where} (the longest)",))
     message = f"{split}: {quantity(len(vanished), 'word')} without subwords (read as a placeholder)"
     yield from located("warning", "subwords", message, vanished)
-    over = [
-        row.where
-        for row, total in zip(rows, totals, strict=True)
-        if total + num_special > max_length
-    ]
+    over = locations_of(rows, (total + num_special > max_length for total in totals))
     effect = "read in windows" if words else "will be cut, unless read in windows"
     message = (
         f"{split}: {quantity(len(over), 'example')} of more than {max_length} tokens: {effect}"
@@ -288,33 +288,65 @@ def _subword_counts(
 ) -> Iterator[Sequence[int]]:
     """Yield the numbers of subwords of each word of a sentence, or of each text of an example."""
     for start in range(0, len(rows), 1000):
-        chunk = rows[start : start + 1000]
-        if isinstance(rows[0], TokenExample):
-            yield from count_subwords([list(row.words) for row in _token_examples(chunk)])
+        chunk: list[Any] = list(rows[start : start + 1000])
+        if _are_words(rows):
+            yield from count_subwords([list(row.words) for row in chunk])
             continue
         counts = iter(count_subwords([text for row in chunk for text in texts_of(row)]))
         for row in chunk:
             yield list(itertools.islice(counts, len(texts_of(row))))
 
 
-def _duplicates(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
+def _duplicates(split: str, facts: Facts) -> Iterator[Finding]:
     """Report equal texts within a split, and equal texts with different labels."""
-    groups: dict[tuple[str, ...], list[Example]] = defaultdict(list)
-    for row in rows:
-        groups[normalized_texts(row)].append(row)
-    repeated = [group for group in groups.values() if len(group) > 1]
-    extra = sum(len(group) - 1 for group in repeated)
+    import numpy as np
+
+    hashes, rows = facts["text"], facts.examples
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    begins = np.flatnonzero(np.diff(ordered, prepend=~ordered[:1]))
+    counts = np.diff(begins, append=len(ordered))
+    begins, counts = begins[counts > 1], counts[counts > 1]
+    extra = int((counts - 1).sum())
     percent = 100 * extra / len(rows)
     repeats = quantity(extra, "repeated example")
     message = f"{split}: {repeats} ({percent:.1f}%): equal texts within the split"
-    yield from located("info", "duplicates", message, [g[1].where for g in repeated])
-    conflicts = []
-    for group in repeated:
-        first, *others = [row for row in group if gold_labels(row) is not None] or group
-        other = next((row for row in others if _gold(row) != _gold(first)), None)
-        conflicts += [f"{first.where} and {other.where}"] if other is not None else []
+    by_place = np.argsort(order[begins])[:MAX_LOCATIONS]
+    where = Locations(places(rows, order[begins[by_place] + 1]), len(begins))
+    yield from located("info", "duplicates", message, where)
+    examined = begins[:MOST_EXAMINED]  # in the order of hashes: a random sample
+    ends = examined + counts[: len(examined)]
+    members = np.concatenate(
+        [np.zeros(0, int), *(order[a:b] for a, b in zip(examined, ends, strict=True))]
+    )
+    conflicts = _conflicts(rows, np.sort(members), hashes)
     message = f"{split}: {quantity(len(conflicts), 'repeated text')} with different labels"
+    if len(examined) < len(begins):
+        message += f", among {len(examined):,} of {len(begins):,}, drawn at random"
     yield from located("warning", "duplicates", message, conflicts)
+
+
+def _conflicts(rows: Sequence[Example], members: Any, hashes: Any) -> list[str]:
+    """Return the places of equal texts with different labels, in the order of the texts.
+
+    ``members`` are the indices of repeated examples in order.
+    """
+    import numpy as np
+
+    found: dict[int, str] = {}
+    golds: dict[int, tuple[str, Any]] = {}
+    mask = np.zeros(len(rows), bool)
+    mask[members] = True
+    repeated = chosen(rows, mask.tolist())
+    for key, row in zip(hashes[members].tolist(), repeated, strict=True):
+        place = golds.setdefault(key, ("", None))
+        if gold_labels(row) is None or key in found:
+            continue
+        if not place[0]:
+            golds[key] = row.where or "?", _gold(row)
+        elif place[1] != _gold(row):
+            found[key] = f"{place[0]} and {row.where}"
+    return [found[key] for key in golds if key in found]
 
 
 def _gold(example: Example) -> Any:
@@ -323,37 +355,53 @@ def _gold(example: Example) -> Any:
     return set(example.label) if isinstance(example.label, tuple) else example.label
 
 
-def _leaks(dataset: Dataset) -> Iterator[Finding]:
+def _leaks(facts: Mapping[str, Facts]) -> Iterator[Finding]:
     """Report evaluation examples that are in an earlier split too."""
-    seen: dict[tuple[str, ...], tuple[str, str]] = {}
-    for split, rows in dataset.splits.items():
-        found: dict[str, list[str]] = defaultdict(list)
-        for row in rows:
-            earlier, where = seen.setdefault(normalized_texts(row), (split, row.where))
-            if earlier != split:
-                found[earlier].append(f"{row.where} = {where}")
-        for earlier, locations in found.items():
+    import numpy as np
+
+    earlier: dict[str, tuple[Any, Any]] = {}
+    for split, own in facts.items():
+        hashes, rows = own["text"], own.examples
+        unseen = np.ones(len(hashes), bool)
+        found: dict[str, tuple[Any, Any]] = {}
+        for name, (known, first) in earlier.items():
+            at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
+            shared = ((known[at] == hashes) & unseen).nonzero()[0]
+            unseen[shared] = False
+            if len(shared):
+                found[name] = shared, first[at[shared]]
+        for name, (shared, first) in sorted(found.items(), key=lambda item: int(item[1][0][0])):
+            ends = zip(
+                places(rows, shared[:MAX_LOCATIONS]),
+                places(facts[name].examples, first[:MAX_LOCATIONS]),
+                strict=True,
+            )
+            locations = Locations((f"{where} = {other}" for where, other in ends), len(shared))
             percent = 100 * len(locations) / len(rows)
-            shared = f"{quantity(len(locations), 'example')} ({percent:.1f}%)"
-            message = f"{split}: {shared} also in {earlier}"
+            counted = f"{quantity(len(locations), 'example')} ({percent:.1f}%)"
+            message = f"{split}: {counted} also in {name}"
             level: Level = "info"
-            if earlier == "train":
+            if name == "train":
                 level = "warning"
                 message += f"; {split}{WITHOUT_LEAKS} of a run is the score of the others"
             yield from located(level, "leak", message, locations)
+        if split != [*facts][-1]:
+            earlier[split] = np.unique(hashes, return_index=True)
+
+
+def _located_spans(rows: Sequence[Example]) -> Iterator[tuple[str, Sequence[Span]]]:
+    """Yield the ``file:line`` and the spans of each example that has gold."""
+    if _are_words(rows):
+        for where, spans in columns(rows, ("where", "spans")):
+            if spans is not None:
+                yield where, spans
 
 
 def _spans(dataset: Dataset) -> Iterator[Finding]:
     """Report widths, nesting, several labels and crossing of spans."""
-    rows = {
-        split: [
-            (row.where, row.spans) for row in _token_examples(examples) if row.spans is not None
-        ]
-        for split, examples in dataset.splits.items()
-    }
     widths = {
-        split: [span.end - span.start for _, spans in found for span in spans]
-        for split, found in rows.items()
+        split: [span.end - span.start for _, spans in _located_spans(rows) for span in spans]
+        for split, rows in dataset.splits.items()
     }
     limit = 0
     if train := widths.get("train"):
@@ -365,50 +413,52 @@ def _spans(dataset: Dataset) -> Iterator[Finding]:
             f"train: spans are up to {quantity(widest, 'word')} wide; --max-width {limit} covers "
         )
         yield Finding("info", "widths", f"{message}{covered} of them")
-    nested_in_train = any(inner_spans(spans) for _, spans in rows.get("train", ()))
-    for split, found in rows.items():
+    nested_in_train = bool(train) and any(
+        inner_spans(spans) for _, spans in _located_spans(dataset.splits["train"])
+    )
+    for split, rows in dataset.splits.items():
         total = len(widths[split])
         wider = sum(width > limit for width in widths[split])
         if split != "train" and train and wider:
             counted = f"{wider:,} of {quantity(total, 'span')} ({100 * wider / total:.1f}%)"
             message = f"{split}: {counted} wider than {quantity(limit, 'word')}, out of reach of "
             yield Finding("info", "widths", f"{message}that limit")
-        if inner := sum(len(inner_spans(spans)) for _, spans in found):
+        if inner := sum(len(inner_spans(spans)) for _, spans in _located_spans(rows)):
             counted = f"{inner:,} of {quantity(total, 'span')} ({100 * inner / total:.1f}%)"
             message = f"{split}: {counted} inside a wider one"
             unseen = train and not nested_in_train
             message += ", but none in train is: no model learns this" if unseen else ""
             yield Finding("warning" if unseen else "info", "nesting", message)
-        related = any(row.relations is not None for row in _token_examples(dataset.splits[split]))
-        yield from _unreachable(split, found, total, related)
+        if _are_words(rows) and all(value is None for value in column(rows, "relations")):
+            yield from _unreachable(split, rows, total)
 
 
-def _unreachable(split: str, rows: LocatedSpans, total: int, related: bool) -> Iterator[Finding]:
-    """Report spans with several labels and crossing spans, which need an option to be predicted."""
-    if related:
-        return  # the spans of relations are given, not predicted
-    several = [(where, same) for where, spans in rows for same in multi_label_spans(spans)]
-    names = [", ".join(span.label for span in same) for _, same in several]
-    locations = [
-        f"{where}, words {same[0].start} to {same[0].end} ({labels})"
-        for (where, same), labels in zip(several, names, strict=True)
-    ]
-    level = _level(split, sum(len(same) - 1 for _, same in several), total)
-    message = (
-        f"{split}: {quantity(len(several), 'span')} with several labels: --multi-label keeps all"
-    )
-    yield from located(level, "labels", message, locations)
-    locations = [
+def _unreachable(split: str, rows: Sequence[Example], total: int) -> Iterator[Finding]:
+    """Report spans with several labels and crossing spans, which need an option to be predicted.
+
+    The spans of relations are given, not predicted.
+    """
+    several, lost = 0, 0
+    places: list[str] = []
+    for where, spans in _located_spans(rows):
+        for same in multi_label_spans(spans):
+            several, lost = several + 1, lost + len(same) - 1
+            if len(places) < MAX_LOCATIONS:
+                labels = ", ".join(span.label for span in same)
+                places.append(f"{where}, words {same[0].start} to {same[0].end} ({labels})")
+    message = f"{split}: {quantity(several, 'span')} with several labels: --multi-label keeps all"
+    locations = Locations(places, several)
+    yield from located(_level(split, lost, total), "labels", message, locations)
+    locations = Locations(
         f"{where}, words {a.start} to {a.end} ({a.label}) and {b.start} to {b.end} ({b.label})"
-        for where, spans in rows
+        for where, spans in _located_spans(rows)
         for a, b in crossing_pairs(spans)
-    ]
-    level = _level(split, len(locations), total)
+    )
     message = (
         f"{split}: {quantity(len(locations), 'pair')} of crossing spans: --decoding overlapping "
         "keeps both"
     )
-    yield from located(level, "nesting", message, locations)
+    yield from located(_level(split, len(locations), total), "nesting", message, locations)
 
 
 def _level(split: str, unreachable: int, total: int) -> Level:
@@ -417,7 +467,7 @@ def _level(split: str, unreachable: int, total: int) -> Level:
     return "warning" if split == "train" and many else "info"
 
 
-def _of(some: Sequence[str], rows: Sequence[Example], noun: str) -> str:
+def _of(some: Locations, rows: Sequence[Example], noun: str) -> str:
     """Return ``2 of 10 examples have``."""
     whole = quantity(len(rows), noun)
     return quantity(len(some), f"of {whole} has", f"of {whole} have")

@@ -1,15 +1,18 @@
-"""A data set in memory, its fingerprint, and the texts and labels of its examples."""
+"""A data set, its fingerprint, and the texts and labels of its examples."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import itertools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unicodedata import normalize
 
+from finetune.data.example_store import GOLD_FIELDS, ExampleStore, columns
 from finetune.types import Example, TextExample, TokenExample, UserError
 
 WITHOUT_LEAKS = "_without_leaks"
@@ -28,50 +31,77 @@ class WordsNotTexts(DataError):
 
 @dataclass
 class Dataset:
-    """A data set in memory.
+    """A data set.
 
     Attributes:
-        splits: Examples by split (``train``, ``validation``, ``test``, …). The ``id`` of an example
-            is its index.
-        fingerprint: SHA-256 of the content of the examples. Machine and file format do not change
-            it.
+        splits: Examples by split (``train``, ``validation``, ``test``, …), large ones on disk
+            (``ExampleStore``). The ``id`` of an example is its index.
         notes: Sentences for people: what was converted, left out or chosen while reading.
         format: Formats of the files, ``hub`` or ``save_to_disk``.
         label_order: Names of the classes in the order of their numbers, if the data number them
             (``ClassLabel`` of `datasets`).
         pinned: The ``--data`` value that reads the same commit of a hub data set again.
+        fingerprint_of: Returns ``fingerprint``; by default of these splits.
     """
 
     name: str
-    splits: dict[str, list[Any]]  # all TextExample or all TokenExample
-    fingerprint: str = ""
+    splits: Mapping[str, Sequence[Any]]  # all TextExample or all TokenExample
     notes: list[str] = field(default_factory=list)
     format: str = ""
     label_order: tuple[str, ...] = ()
     pinned: str | None = None
+    fingerprint_of: Callable[[], str] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute the fingerprint unless it is given."""
-        if not self.fingerprint:
-            self.fingerprint = fingerprint(self.splits)
+        """Compute the fingerprint unless it is given, or the data are so large that it takes long.
+
+        Data sets with converted labels keep the fingerprint of the data as they were read.
+        """
+        if self.fingerprint_of is None:
+            self.fingerprint_of = functools.cache(functools.partial(fingerprint, {**self.splits}))
+            if not any(isinstance(rows, ExampleStore) for rows in self.splits.values()):
+                found = self.fingerprint_of()
+                self.fingerprint_of = lambda: found  # which holds no examples
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content of the examples. Machine and file format do not change it."""
+        assert self.fingerprint_of is not None
+        return self.fingerprint_of()
 
     @property
     def training_fingerprint(self) -> str:
         """The fingerprint of all splits but test splits, which do not influence training."""
         return fingerprint({n: rows for n, rows in self.splits.items() if not n.startswith("test")})
 
-    def with_splits(self, splits: dict[str, list[Any]]) -> Dataset:
+    def with_splits(self, splits: Mapping[str, Sequence[Any]]) -> Dataset:
         """Return the data set with other examples, and so with another fingerprint."""
-        return dataclasses.replace(self, splits=splits, fingerprint="")
+        return dataclasses.replace(self, splits=splits, fingerprint_of=None)
+
+
+_known: dict[Any, str] = {}
+"""Fingerprints of data on disk, by the hashes of their splits."""
 
 
 def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
     """Return the hexadecimal SHA-256 of the content of all examples, in order; splits by name."""
+    on_disk = [rows for rows in splits.values() if isinstance(rows, ExampleStore)]
+    if not on_disk:
+        return _fingerprint(splits)
+    others = {name: rows for name, rows in splits.items() if not isinstance(rows, ExampleStore)}
+    key = (*sorted(splits), *(rows.digest() for rows in on_disk), _fingerprint(others))
+    if key not in _known:
+        _known[key] = _fingerprint(splits)
+    return _known[key]
+
+
+def _fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
     digest = hashlib.sha256()
+    encode = json.JSONEncoder(separators=(",", ":")).encode
     for split in sorted(splits):
         digest.update(f"\x00{split}\n".encode())
         for example in splits[split]:
-            digest.update(json.dumps(_content(example), separators=(",", ":")).encode())
+            digest.update(encode(_content(example)).encode())
             digest.update(b"\n")
     return digest.hexdigest()
 
@@ -114,22 +144,47 @@ def normalized_texts(example: Example) -> tuple[str, ...]:
     )
 
 
+def document_of(example: Example) -> str | None:
+    """Return the document of a sentence, or the context of a question."""
+    if isinstance(example, TokenExample):
+        return example.document
+    if example.choices:
+        return example.text if example.text.strip() else None
+    return None if example.answers is None else example.pair
+
+
 def gold_labels(example: Example) -> list[str] | None:
     """Return the labels of an example, None without gold: of its relations, spans or words.
 
     A question has the label ``ANSWERABLE`` or ``UNANSWERABLE``.
     """
     if isinstance(example, TokenExample):
-        if example.relations is not None:
-            return [relation.label for relation in example.relations]
-        if example.spans is not None:
-            return [span.label for span in (*example.spans, *example.unreachable)]
-        return None if example.tags is None else list(example.tags)
-    if example.answers is not None:
-        return [ANSWERABLE if example.answers else UNANSWERABLE]
-    if example.label is None:
+        return _of_words(example.relations, example.spans, example.unreachable, example.tags)
+    return _of_text(example.label, example.answers)
+
+
+def each_gold(rows: Sequence[Example]) -> Iterator[list[str] | None]:
+    """Yield the labels of each example, as ``gold_labels`` does."""
+    if not isinstance(rows, ExampleStore):
+        return map(gold_labels, rows)
+    of_kind = _of_text if rows.kind is TextExample else _of_words
+    return itertools.starmap(of_kind, columns(rows, GOLD_FIELDS[rows.kind]))
+
+
+def _of_text(label: Any, answers: Any) -> list[str] | None:
+    if answers is not None:
+        return [ANSWERABLE if answers else UNANSWERABLE]
+    if label is None:
         return None
-    return list(example.label) if isinstance(example.label, tuple) else [str(example.label)]
+    return list(label) if isinstance(label, tuple) else [str(label)]
+
+
+def _of_words(relations: Any, spans: Any, unreachable: Any, tags: Any) -> list[str] | None:
+    if relations is not None:
+        return [relation.label for relation in relations]
+    if spans is not None:
+        return [span.label for span in (*spans, *unreachable)]
+    return None if tags is None else list(tags)
 
 
 def numbered_order(labels: Collection[str], order: Sequence[str]) -> list[str]:
@@ -137,6 +192,8 @@ def numbered_order(labels: Collection[str], order: Sequence[str]) -> list[str]:
     return [name for name in order if name in labels] if {*labels} <= {*order} else []
 
 
-def renumbered(examples: Sequence[Example]) -> list[Example]:
+def renumbered(examples: Sequence[Any]) -> Sequence[Any]:
     """Return the examples with ``id`` = index."""
+    if isinstance(examples, ExampleStore):
+        return examples.renumbered()
     return [dataclasses.replace(example, id=index) for index, example in enumerate(examples)]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from finetune.data.example_store import places
 from finetune.types import quantity
 
 Level = Literal["error", "warning", "info"]
-_MAX_LOCATIONS = 5
+MAX_LOCATIONS = 5
+"""Most locations that a finding names."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,35 @@ class Finding:
         return f"{self.message} (first in {self.locations[0]})" if self.locations else self.message
 
 
-def located(level: Level, check: str, message: str, locations: Sequence[str]) -> list[Finding]:
+class Locations:
+    """The first ones of some locations, and their number."""
+
+    def __init__(self, locations: Iterable[str], number: int | None = None) -> None:
+        """Keep the first locations; ``number`` is given if the others are not."""
+        remaining = iter(locations)
+        self.first = tuple(itertools.islice(remaining, MAX_LOCATIONS))
+        self._number = len(self.first) + sum(1 for _ in remaining) if number is None else number
+
+    def __len__(self) -> int:
+        return self._number
+
+
+def locations_of(rows: Sequence[Any], found: Iterable[bool]) -> Locations:
+    """Return the locations of the examples for which ``found`` is true."""
+    indices = (index for index, value in enumerate(found) if value)
+    first = list(itertools.islice(indices, MAX_LOCATIONS))
+    return Locations(places(rows, first), len(first) + sum(1 for _ in indices))
+
+
+def located(
+    level: Level, check: str, message: str, locations: Iterable[str] | Locations
+) -> list[Finding]:
     """Return a finding with its first locations, or nothing if there are no locations."""
-    rest = len(locations) - _MAX_LOCATIONS
+    if not isinstance(locations, Locations):
+        locations = Locations(locations)
+    rest = len(locations) - MAX_LOCATIONS
     more = (f"… and {rest:,} more",) if rest > 0 else ()
-    first = (*locations[:_MAX_LOCATIONS], *more)
+    first = (*locations.first, *more)
     return [Finding(level, check, message, first)] if locations else []
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
 
-from finetune.data.dataset import gold_labels
-from finetune.data.findings import Finding, located
+from finetune.data.dataset import each_gold
+from finetune.data.example_store import column
+from finetune.data.findings import Finding, located, locations_of
 from finetune.data.label_names import variants
-from finetune.types import Example, TextExample, TokenExample, abbreviated, did_you_mean, quantity
+from finetune.types import Example, TextExample, abbreviated, did_you_mean, quantity
 
 NO_LABEL = {"n/a", "#n/a", "na", "<na>", "null", "nil", "nan", "?"}
 """Names, in lower case, that probably mean *no label*."""
@@ -19,19 +22,15 @@ MIN_ROWS = 20
 def label_problems(splits: Mapping[str, Sequence[Example]]) -> Iterator[Finding]:
     """Report labels that leave nothing to learn, or that are probably mistakes."""
     counts = {
-        split: Counter(name for row in rows for name in gold_labels(row) or ())
+        split: Counter(chain.from_iterable(filter(None, each_gold(rows))))
         for split, rows in splits.items()
     }
-    train = [row for row in splits.get("train", ()) if gold_labels(row) is not None]
-    yield from _nothing_to_learn(train, counts.get("train", Counter()))
-    numbers = {
-        row.label
-        for rows in splits.values()
-        for row in rows
-        if isinstance(row, TextExample) and isinstance(row.label, float)
-    }
-    if numbers:
-        if all(number.is_integer() for number in numbers):
+    if "train" in splits:
+        yield from _nothing_to_learn(splits["train"], counts["train"])
+    texts = [rows for rows in splits.values() if isinstance(rows[0], TextExample)]
+    if any(isinstance(label, float) for rows in texts for label in column(rows, "label")):
+        labels = (label for rows in texts for label in column(rows, "label"))
+        if all(label.is_integer() for label in labels if isinstance(label, float)):
             message = "all labels are whole numbers with a decimal point and are read as numbers"
             yield Finding("warning", "labels", f"{message}: write 1, not 1.0, for classes")
         return
@@ -40,20 +39,39 @@ def label_problems(splits: Mapping[str, Sequence[Example]]) -> Iterator[Finding]
 
 
 def _nothing_to_learn(train: Sequence[Example], counts: Counter[str]) -> Iterator[Finding]:
-    texts = [row.label for row in train if isinstance(row, TextExample)]
-    problem = ""
-    if any(isinstance(row, TokenExample) and row.spans is not None for row in train):
+    number = sum(gold is not None for gold in each_gold(train))
+    are_texts, problem = isinstance(train[0], TextExample), ""
+    if not number:
+        return
+    if not are_texts and any(spans is not None for spans in column(train, "spans")):
         problem = "" if counts else "no example has a span"
-    elif len(set(texts or counts)) == 1:
-        problem = (
-            f"the only label of {quantity(len(train), 'example')} is {next(iter(counts), None)!r}"
-        )
-    elif len(set(texts)) == len(texts) >= MIN_ROWS and isinstance(texts[0], str):
-        problem = f"each of the {len(train):,} examples has a different label"
+    else:
+        different = _different(train) if are_texts else {*counts}
+        only = different is not None and len(different) == 1
+        if only:
+            problem = (
+                f"the only label of {quantity(number, 'example')} is {next(iter(counts), None)!r}"
+            )
+        elif are_texts and different and len(different) == number >= MIN_ROWS:
+            if isinstance(next(iter(different)), str):
+                problem = f"each of the {number:,} examples has a different label"
     if problem:
-        role = "label" if texts else "tags"
+        role = "label" if are_texts else "tags"
         message = f"train: {problem}, so there is nothing to learn: name the column of the labels: "
         yield Finding("error", "labels", f"{message}--columns {role}=NAME")
+
+
+def _different(train: Sequence[Example]) -> set[Any] | None:
+    """Return the different labels; None as soon as there are several, and two examples of one."""
+    found: set[Any] = set()
+    repeated = False
+    for label, gold in zip(column(train, "label"), each_gold(train), strict=True):
+        if gold is not None:
+            repeated = repeated or label in found
+            found.add(label)
+            if repeated and len(found) > 1:
+                return None
+    return found
 
 
 def _odd_names(counts: Mapping[str, Counter[str]]) -> Iterator[Finding]:
@@ -84,7 +102,8 @@ def _unseen(
         return
     for split, found in counts.items():
         missing = {name: count for name, count in found.items() if name not in train}
-        rows = [row for row in splits[split] if missing.keys() & {*(gold_labels(row) or ())}]
+        golds = each_gold(splits[split]) if missing else ()
+        rows = locations_of(splits[split], (not missing.keys().isdisjoint(g or ()) for g in golds))
         listed = abbreviated(f"{name!r} ({count:,})" for name, count in missing.items())
         refused = isinstance(splits[split][0], TextExample)
         effect = "no model can predict them, and they count as missed"
@@ -92,9 +111,7 @@ def _unseen(
             near = did_you_mean(next(iter(missing), ""), train)
             effect = f"correct them, or remove their rows; train has {abbreviated(train)}.{near}"
         message = f"{split}: labels that train does not have: {listed}: {effect}"
-        yield from located(
-            "error" if refused else "warning", "labels", message, [row.where for row in rows]
-        )
+        yield from located("error" if refused else "warning", "labels", message, rows)
         if absent := [name for name in train if found and name not in found]:
             message = f"{split}: never has {abbreviated(absent)}, which train has"
             yield Finding("info", "labels", message)

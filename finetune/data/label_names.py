@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from finetune.data.dataset import DataError, Dataset, gold_labels
+from finetune.data.dataset import DataError, Dataset, each_gold
+from finetune.data.example_facts import transformed
 from finetune.data.files import ReadOptions
 from finetune.data.formats import open_data, read_file
 from finetune.data.json_files import parse_json
@@ -52,8 +53,8 @@ def renamed(data: Dataset, *, fold: bool, map_file: str | None) -> Dataset:
     counts = Counter(
         _type(name)
         for rows in data.splits.values()
-        for row in rows
-        for name in gold_labels(row) or ()
+        for names in each_gold(rows)
+        for name in names or ()
     )
     if map_file is not None:
         mapping = {name: new for name, new in read_label_map(map_file).items() if name in counts}
@@ -78,7 +79,10 @@ def renamed(data: Dataset, *, fold: bool, map_file: str | None) -> Dataset:
             notes.append(f"--labels-case fold: one spelling each of {abbreviated(folded)}")
     if not any(name != new for name, new in mapping.items()):
         return replace(data, notes=[*data.notes, *notes])
-    splits = {s: [_with_names(row, mapping) for row in rows] for s, rows in data.splits.items()}
+    splits = {
+        split: transformed(rows, lambda row: _with_names(row, mapping))
+        for split, rows in data.splits.items()
+    }
     order = tuple(dict.fromkeys(_mapped(name, mapping) for name in data.label_order))
     return replace(data.with_splits(splits), notes=[*data.notes, *notes], label_order=order)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, repeat, starmap
 from typing import Any
 
 from finetune.data.dataset import DataError
+from finetune.data.example_store import column, columns, with_labels
 from finetune.types import TextExample, abbreviated
 
 MISSING = ("", "-", "nan")
@@ -21,6 +22,8 @@ SNLI without a majority is 0.1 % of train and 1.6 % of test."""
 
 SINGLE = "each label is a list of one: read as one label for each text (--problem multi otherwise)"
 """The note on lists of one label everywhere, as doccano exports them."""
+
+_WITH_COMMA = re.compile(r"[-+]?\d+([.,]\d+)?")
 
 RawLabel = str | int | float | tuple[str, ...] | None
 """A label before the whole column is known: JSON integers are not yet names or numbers."""
@@ -67,7 +70,7 @@ def _label_name(value: Any, names: Sequence[str] | None, where: str) -> str:
 
 def convert_labels(
     splits: Mapping[str, Sequence[TextExample]], typed: bool
-) -> tuple[dict[str, list[TextExample]], str | None]:
+) -> tuple[dict[str, Sequence[TextExample]], str | None]:
     """Convert the labels of all splits to one kind, with a note if a choice was made.
 
     ``typed`` is False if all labels are text (CSV). Labels are numbers if every label is one and at
@@ -77,31 +80,26 @@ def convert_labels(
     empty = {
         split
         for split, rows in splits.items()
-        if all(row.label is None or _is_minus_one(row.label) for row in rows)
+        if all(label is None or _is_minus_one(label) for label in column(rows, "label"))
     }
-    labels = [
-        row.label
-        for split, rows in splits.items()
-        if split not in empty
-        for row in rows
-        if row.label is not None
-    ]
-    lists = any(isinstance(label, tuple) for label in labels)
-    if lists and all(isinstance(x, str) or (isinstance(x, tuple) and len(x) == 1) for x in labels):
-        single = {split: [_without_list(row) for row in rows] for split, rows in splits.items()}
+    kept = [rows for split, rows in splits.items() if split not in empty]
+
+    def labels() -> Iterator[Any]:
+        every = chain.from_iterable(column(rows, "label") for rows in kept)
+        return (label for label in every if label is not None)
+
+    lists = any(isinstance(label, tuple) for label in labels())
+    if lists and all(
+        isinstance(x, str) or (isinstance(x, tuple) and len(x) == 1) for x in labels()
+    ):
+        single = {
+            split: with_labels(rows, map(_without_list, column(rows, "label")))
+            for split, rows in splits.items()
+        }
         return convert_labels(single, typed)[0], SINGLE
     numbers = not lists and _are_numbers(labels, typed)
     if not lists:
-        _check_spelling(
-            [
-                row
-                for split, rows in splits.items()
-                if split not in empty
-                for row in rows
-                if row.label is not None
-            ],
-            numbers,
-        )
+        _check_spelling(kept, numbers)
     is_class = not lists and not numbers and _minus_one_is_class(labels)
 
     def converted(label: RawLabel, where: str) -> Label:
@@ -122,51 +120,63 @@ def convert_labels(
     note = "-1 is read as a class, not as no label: leave the label empty where there is none"
     note = "labels have decimal points: read as numbers" if numbers else note
     return {
-        split: [
-            dataclasses.replace(
-                row, label=None if split in empty else converted(row.label, row.where)
-            )
-            for row in rows
-        ]
+        split: with_labels(
+            rows,
+            repeat(None, len(rows))
+            if split in empty
+            else starmap(converted, columns(rows, ("label", "where"))),
+        )
         for split, rows in splits.items()
     }, note if numbers or is_class else None
 
 
-def _without_list(row: TextExample) -> TextExample:
-    label = row.label
-    return dataclasses.replace(row, label=label[0]) if isinstance(label, tuple) and label else row
+def _without_list(label: RawLabel) -> RawLabel:
+    return label[0] if isinstance(label, tuple) and label else label
 
 
-def _check_spelling(rows: Sequence[TextExample], numbers: bool) -> None:
+def _check_spelling(splits: Sequence[Sequence[TextExample]], numbers: bool) -> None:
     """Raise DataError for decimal commas, and for whole numbers both as 1 and as 1.0."""
-    labels = [str(row.label) for row in rows]
-    commas = [row for row, label in zip(rows, labels, strict=True) if "," in label]
-    if commas and all(re.fullmatch(r"[-+]?\d+([.,]\d+)?", label) for label in labels):
+
+    def labels() -> Iterator[tuple[str, str]]:
+        for rows in splits:
+            for label, where in columns(rows, ("label", "where")):
+                if label is not None:
+                    yield str(label), where
+
+    if (comma := next((each for each in labels() if "," in each[0]), None)) is not None and all(
+        _WITH_COMMA.fullmatch(label) for label, _ in labels()
+    ):
         raise DataError(
-            f"{commas[0].where}: label {commas[0].label!r} is a number with a decimal comma: "
+            f"{comma[1]}: label {comma[0]!r} is a number with a decimal comma: "
             "write a point (several labels are a list in JSON Lines)."
         )
-    kept = [
-        (float(label), label, row.where)
-        for row, label in zip(rows, labels, strict=True)
-        if numbers and not _is_minus_one(label) and _is_number(label)
-    ]
-    points = [(label, where) for _, label, where in kept if "." in label]
-    plain = [(label, where) for _, label, where in kept if "." not in label]
-    if points and plain and all(number.is_integer() for number, _, _ in kept):
+    if not numbers:
+        return
+    point = plain = None
+    for label, where in labels():
+        if not _is_minus_one(label) and _is_number(label):
+            if not float(label).is_integer():
+                return
+            if "." in label:
+                point = point or (label, where)
+            else:
+                plain = plain or (label, where)
+    if point and plain:
         raise DataError(
-            f"{points[0][1]}: label {points[0][0]} where {plain[0][1]} has {plain[0][0]}: write "
+            f"{point[1]}: label {point[0]} where {plain[1]} has {plain[0]}: write "
             "all as 1 if they are classes, or all as 1.0 if they are numbers."
         )
 
 
-def _minus_one_is_class(labels: Sequence[RawLabel]) -> bool:
+def _minus_one_is_class(labels: Callable[[], Iterator[RawLabel]]) -> bool:
     """Return whether labels are whole numbers with -1 frequent or not the only negative one."""
-    if not all(_is_integer(label) for label in labels):
+    if not all(_is_integer(label) for label in labels()):
         return False
-    count = sum(map(_is_minus_one, labels))
-    others = any(int(label) < 0 for label in labels if not _is_minus_one(label))  # type: ignore[arg-type]
-    return 0 < count and (others or count >= MIN_CLASS_FRACTION * len(labels))
+    count = sum(map(_is_minus_one, labels()))
+    if not count:
+        return False
+    others = any(int(label) < 0 for label in labels() if not _is_minus_one(label))  # type: ignore[arg-type]
+    return others or count >= MIN_CLASS_FRACTION * sum(1 for _ in labels())
 
 
 def _is_minus_one(label: RawLabel) -> bool:
@@ -177,10 +187,10 @@ def _is_integer(label: RawLabel) -> bool:
     return isinstance(label, int) or (isinstance(label, str) and label.lstrip("-").isdecimal())
 
 
-def _are_numbers(labels: Sequence[RawLabel], typed: bool) -> bool:
+def _are_numbers(labels: Callable[[], Iterator[RawLabel]], typed: bool) -> bool:
     if typed:
-        return any(isinstance(label, float) for label in labels)
-    return any("." in str(label) for label in labels) and all(map(_is_number, labels))
+        return any(isinstance(label, float) for label in labels())
+    return any("." in str(label) for label in labels()) and all(map(_is_number, labels()))
 
 
 def _is_number(label: RawLabel) -> bool:

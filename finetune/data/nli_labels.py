@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from finetune.data.dataset import Dataset
+from finetune.data.example_store import column, with_labels
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")
 """The three classes in the order of our models."""
@@ -35,16 +36,13 @@ def canonical_names(names: Iterable[str]) -> list[str]:
 
 def with_standard_names(data: Dataset) -> Dataset:
     """Rename the labels if all of them are NLI labels, with a note."""
-    every = chain.from_iterable(data.splits.values())
-    names = {example.label for example in every if isinstance(example.label, str)}
+    every = chain.from_iterable(column(rows, "label") for rows in data.splits.values())
+    names = {label for label in every if isinstance(label, str)}
     mapped = dict(zip(names, canonical_names(names), strict=True))
     if all(name == standard for name, standard in mapped.items()):
         return data
     splits = {
-        split: [
-            dataclasses.replace(example, label=mapped.get(example.label, example.label))
-            for example in examples
-        ]
+        split: with_labels(examples, (mapped.get(each, each) for each in column(examples, "label")))
         for split, examples in data.splits.items()
     }
     renamed = sorted(name for name, standard in mapped.items() if name != standard)

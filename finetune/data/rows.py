@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
 from finetune.data.dataset import DataError, Dataset
+from finetune.data.example_facts import collected
 from finetune.data.files import UTF_8, DataFile, Record
 from finetune.data.sources import open_input, open_splits, resolve
 from finetune.data.tables import MissingColumn, Table, Wanted, check_columns, numbered_rows
@@ -51,19 +53,18 @@ class RowReader:
         """
         columns = check_columns(columns, self.roles)
         source = open_splits(resolve(spec), None, lambda file: self._open(file, columns), encoding)
-        notes, splits = list(source.notes), dict[str, list[Any]]()
+        notes, splits = list(source.notes), dict[str, Sequence[Any]]()
         for split, table in source.splits.items():
-            records = table.all(resolve=False)
-            if not records:
+            first, table.records = table.rows(resolve=False)
+            if not first:
                 raise DataError(
                     f"{table.name}: the {split} split is empty: add rows or leave it out."
                 )
-            table.records = iter(records)
             make = self.choose(table, table.columns(columns, self.roles), True)
-            splits[split] = [make(index, record) for index, record in enumerate(records)]
+            splits[split] = collected(itertools.starmap(make, enumerate(table.records)))
             notes += table.notes
             if missing := sum(self.gold(row) is None for row in splits[split]):
-                counted = f"{missing:,} of {quantity(len(records), 'row')}"
+                counted = f"{missing:,} of {quantity(len(splits[split]), 'row')}"
                 notes.append(f"{split}: {counted} without label")
         return Dataset(source.name, splits, notes=notes, format=source.format, pinned=source.pinned)
 

@@ -10,15 +10,30 @@ labels, tags and spans alike.
 from __future__ import annotations
 
 import random
+from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.config.tasks import TrainConfig
-from finetune.data.dataset import DataError, Dataset, gold_labels, normalized_texts, renumbered
+from finetune.data.dataset import (
+    DataError,
+    Dataset,
+    document_of,
+    each_gold,
+    gold_labels,
+    normalized_texts,
+)
+from finetune.data.example_facts import Facts
+from finetune.data.example_store import column, taken
 from finetune.types import Example, TextExample, TokenExample, abbreviated, quantity
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Numbers = np.ndarray[Any, np.dtype[Any]]
 
 DEFAULT_SHARE = 0.1
 """Fraction of the training examples to hold out by default."""
@@ -70,71 +85,98 @@ def hold_out(
                 "out: leave it out."
             )
         return dataset
+    import numpy as np
+
     train = dataset.splits.get("train", [])
-    documents = {_document(example) for example in train} - {None}
-    by_document = len(documents) >= MIN_DOCUMENTS
-    groups = list(_groups(train, by_document))
+    facts = Facts(train)
+    documents = np.unique(facts["document"])
+    by_document = len(documents) - (0 in documents) >= MIN_DOCUMENTS
+    groups = _group_numbers(facts, by_document)
+    number = int(groups.max(initial=-1)) + 1
     unit = "document" if by_document else "different text"
-    if len(groups) < 2:
+    if number < 2:
         without = "--validation none" if split == "validation" else "no --test-share"
         raise DataError(
             f"{dataset.name} has no {split} split and train has only "
-            f"{quantity(len(groups), unit)}, so none can be held out: add a file {split}.jsonl, or "
+            f"{quantity(number, unit)}, so none can be held out: add a file {split}.jsonl, or "
             f"write {without}."
         )
     share = share or min(default, MOST_HELD_OUT / len(train))
-    held = {i for group in _held_out(train, groups, share) for i in group}
-    kept = {
-        "train": renumbered([e for i, e in enumerate(train) if i not in held]),
-        split: renumbered([e for i, e in enumerate(train) if i in held]),
-    }
+    held = _held_out(train, groups, share)[groups]
+    kept = {"train": taken(train, (~held).nonzero()[0]), split: taken(train, held.nonzero()[0])}
     splits = {
         name: kept.get(name) or dataset.splits.get(name, [])
         for name in dict.fromkeys(("train", "validation", *dataset.splits, split))
         if name in kept or name in dataset.splits
     }
     note = (
-        f"no {split} split: held out {len(held):,} of {quantity(len(train), 'example')} of "
-        f"train{', stratified by label' if any(map(gold_labels, train)) else ''}; "
+        f"no {split} split: held out {int(held.sum()):,} of {quantity(len(train), 'example')} of "
+        f"train{', stratified by label' if any(each_gold(train)) else ''}; "
         f"{'documents' if by_document else 'equal texts'} stay together"
     )
     return replace(dataset.with_splits(splits), notes=[*dataset.notes, note])
 
 
-def _held_out(
-    examples: Sequence[Example], groups: Sequence[list[int]], share: float
-) -> list[list[int]]:
-    """Return the groups to hold out."""
-    groups, counts, members = _count_labels(examples, groups, 0)
-    num_kept = Counter({label: len(candidates) for label, candidates in members.items()})
-    held: set[int] = set()
-    decided: set[int] = set()
+def _held_out(examples: Sequence[Example], groups: Numbers, share: float) -> Numbers:
+    """Return whether to hold out each group [G]; ``groups`` [N] has the group of each example.
 
-    def can_hold(group: int) -> bool:
-        return group not in held and all(num_kept[label] > 1 for label in counts[group])
+    Groups are tried in random order. A group is held out for a label if that brings the label
+    nearer to its share, and leaves the label in train.
+    """
+    import numpy as np
 
-    def hold(group: int) -> None:
-        held.add(group)
-        num_kept.subtract(counts[group].keys())
+    sizes = np.bincount(groups)
+    order = np.array(random.Random(0).sample(range(len(sizes)), len(sizes)))
+    position = np.empty_like(order)
+    position[order] = np.arange(len(order))
+    position = position[groups]
+    # the number of examples of each label in each group: group by position, label, number
+    names, example, label = _label_numbers(examples)
+    pairs, count = np.unique(label * len(sizes) + position[example], return_counts=True)
+    del example, label, position
+    label, group = np.divmod(pairs, len(sizes))
+    begins = np.searchsorted(label, np.arange(len(names) + 1))
+    by_group = np.argsort(group, kind="stable")
+    label_of = label[by_group]
+    first = np.searchsorted(group[by_group], np.arange(len(sizes) + 1))
+    sizes = sizes[order]
+    num_kept = np.diff(begins)
+    held, decided = np.zeros(len(sizes), bool), np.zeros(len(sizes), bool)
+
+    def can_hold(each: int) -> bool:
+        return not held[each] and bool(
+            (num_kept[label_of[first[each] : first[each + 1]]] > 1).all()
+        )
+
+    def hold(each: int) -> None:
+        held[each] = True
+        num_kept[label_of[first[each] : first[each + 1]]] -= 1
 
     spare = MOST_RARE * len(examples)
-    for label, candidates in members.items():
-        wanted = share * sum(counts[group][label] for group in candidates)
-        wanted -= sum(counts[group][label] for group in held.intersection(candidates))
-        for group in candidates:
-            number = counts[group][label]
-            if group not in decided and number < 2 * wanted and can_hold(group):
-                hold(group)  # brings the label nearer to its share
+    for own in sorted(
+        range(len(names)), key=lambda own: (begins[own + 1] - begins[own], names[own])
+    ):
+        candidates, numbers = (values[begins[own] : begins[own + 1]] for values in (group, count))
+        wanted = share * int(numbers.sum())
+        wanted -= int(numbers[held[candidates]].sum())
+        for each, number in zip(map(int, candidates), map(int, numbers), strict=True):
+            if not decided[each] and number < 2 * wanted and can_hold(each):
+                hold(each)  # brings the label nearer to its share
                 wanted -= number
-            decided.add(group)
-        if held.isdisjoint(candidates):
-            smallest = min(filter(can_hold, candidates), key=lambda g: len(groups[g]), default=None)
+            if 2 * wanted <= 1:
+                break
+        decided[candidates] = True
+        if not held[candidates].any():
+            free = filter(can_hold, map(int, candidates))
+            smallest = min(free, key=lambda each: int(sizes[each]), default=None)
             if smallest is not None and spare > 0:
                 hold(smallest)  # a group is more than its share
-                spare -= len(groups[smallest])
-    if not held:
-        hold(min(range(len(groups)), key=lambda group: (not can_hold(group), len(groups[group]))))
-    return [groups[group] for group in held]
+                spare -= int(sizes[smallest])
+    if not held.any():
+        hold(min(range(len(sizes)), key=lambda each: (not can_hold(each), int(sizes[each]))))
+    found = np.zeros(len(sizes), bool)
+    found[order] = held
+    return found
 
 
 def with_test_sets(dataset: Dataset, test_sets: Mapping[str, Dataset]) -> Dataset:
@@ -210,8 +252,8 @@ def per_class(examples: Sequence[Example], number: int, seed: int) -> list[int]:
     A draw of a larger number contains the draw of a smaller one.
     """
     members: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
-    for index, example in enumerate(examples):
-        members[tuple(gold_labels(example) or ())].append(index)
+    for index, names in enumerate(each_gold(examples)):
+        members[tuple(names or ())].append(index)
     drawn = (
         random.Random(f"{seed}/{label}").sample(own, len(own))[:number]
         for label, own in members.items()
@@ -249,25 +291,34 @@ def _assign_folds(
 
 
 def leaked(dataset: Dataset) -> dict[str, set[int]]:
-    """Return the ids of the examples of other splits whose texts are in train, by split."""
-    train = {normalized_texts(example) for example in dataset.splits.get("train", ())}
-    ids = {
-        split: {example.id for example in rows if normalized_texts(example) in train}
-        for split, rows in dataset.splits.items()
-        if split != "train"
-    }
-    return {split: found for split, found in ids.items() if found}
+    """Return the ids of the examples of other splits whose texts are in train, by split.
+
+    Texts are compared by 64-bit hashes (``Facts``).
+    """
+    import numpy as np
+
+    others = {split: rows for split, rows in dataset.splits.items() if split != "train"}
+    if "train" not in dataset.splits or not others:
+        return {}
+    train, found = Facts(dataset.splits["train"])["text"], {}
+    for split, rows in others.items():
+        shared = np.isin(Facts(rows)["text"], train)
+        if ids := {
+            id for id, is_shared in zip(column(rows, "id"), shared, strict=True) if is_shared
+        }:
+            found[split] = ids
+    return found
 
 
 def unmeasured_labels(dataset: Dataset) -> list[str]:
     """Return notes on training labels that a validation split lacks."""
     splits = dataset.splits
-    if any(isinstance(e, TextExample) and isinstance(e.label, float) for e in splits["train"]):
+    if _have_numbers(splits["train"]):
         return []
-    train = Counter(name for e in splits["train"] for name in set(gold_labels(e) or ()))
+    train = Counter(name for names in each_gold(splits["train"]) for name in set(names or ()))
     notes = []
     for split in [split for split in splits if split.startswith("validation")]:
-        found = {name for example in splits[split] for name in gold_labels(example) or ()}
+        found = {name for names in each_gold(splits[split]) for name in names or ()}
         absent = [f"{name} ({train[name]:,} in train)" for name in sorted(train.keys() - found)]
         if absent:
             notes.append(f"{split} cannot measure labels that it lacks: {abbreviated(absent)}")
@@ -284,7 +335,7 @@ def _count_labels(
         groups with each label, by label from rare to frequent.
     """
     groups = random.Random(seed).sample(groups, len(groups))
-    strata = _strata(examples)
+    strata = list(_strata(examples))
     counts = [Counter(name for index in group for name in strata[index]) for group in groups]
     members: defaultdict[str, list[int]] = defaultdict(list)
     for number, found in enumerate(counts):
@@ -293,17 +344,75 @@ def _count_labels(
     return groups, counts, dict(sorted(members.items(), key=lambda item: (len(item[1]), item[0])))
 
 
-def _strata(examples: Sequence[Example]) -> list[set[str]]:
-    """Return the labels of each example, for a number its quantile; ``-`` without labels."""
-    labels = [example.label if isinstance(example, TextExample) else None for example in examples]
-    numbers = sorted(label for label in labels if isinstance(label, float))
+def _have_numbers(examples: Sequence[Example]) -> bool:
+    if not examples or not isinstance(examples[0], TextExample):
+        return False
+    return any(isinstance(label, float) for label in column(examples, "label"))
+
+
+def _strata(examples: Sequence[Example]) -> Iterator[set[str]]:
+    """Yield the labels of each example, for a number its quantile; ``-`` without labels."""
+    if not _have_numbers(examples):
+        yield from (set(names or ("-",)) for names in each_gold(examples))
+        return
+    numbers = sorted(label for label in column(examples, "label") if isinstance(label, float))
     size = max(MIN_BIN, len(numbers) / NUM_BINS)
-    return [
-        {str(int(bisect_left(numbers, label) / size))}
-        if isinstance(label, float)
-        else set(gold_labels(example) or ("-",))
-        for example, label in zip(examples, labels, strict=True)
-    ]
+    for label, names in zip(column(examples, "label"), each_gold(examples), strict=True):
+        if isinstance(label, float):
+            yield {str(int(bisect_left(numbers, label) / size))}
+        else:
+            yield set(names or ("-",))
+
+
+def _label_numbers(examples: Sequence[Example]) -> tuple[list[str], Numbers, Numbers]:
+    """Return the names of all labels, and the example and the number of the label of each pair."""
+    import numpy as np
+
+    numbers: dict[str, int] = {}
+    example, label = array("q"), array("q")
+    for index, names in enumerate(_strata(examples)):
+        for name in names:
+            example.append(index)
+            label.append(numbers.setdefault(name, len(numbers)))
+    return list(numbers), np.frombuffer(example, np.int64), np.frombuffer(label, np.int64)
+
+
+def _group_numbers(facts: Facts, by_document: bool) -> Numbers:
+    """Return the group of each example [N], numbered by the first examples of the groups.
+
+    Examples that share a key, directly or through others, form a group.
+    """
+    import numpy as np
+
+    text = facts["text"]
+    if not by_document:
+        return _by_first(np.unique(text, return_inverse=True)[1])
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    document, words = facts["document"], facts["words"]
+    long = words >= MIN_SHARED_WORDS if facts.are_words else np.zeros(len(words), bool)
+    by_text = (long | (document == 0)).nonzero()[0]
+    in_document = (document != 0).nonzero()[0]
+    texts, documents = (
+        np.unique(values, return_inverse=True) for values in (text[by_text], document[in_document])
+    )
+    key = np.concatenate([texts[1], documents[1] + len(texts[0])]) + len(text)
+    example = np.concatenate([by_text, in_document])
+    size = len(text) + len(texts[0]) + len(documents[0])
+    edges = coo_matrix((np.ones(len(key), bool), (example, key)), (size, size))
+    found = connected_components(edges, directed=False)[1]
+    return _by_first(found[: len(text)])
+
+
+def _by_first(groups: Numbers) -> Numbers:
+    """Return the numbers of groups in the order of their first examples."""
+    import numpy as np
+
+    _, first, own = np.unique(groups, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[own]
 
 
 def _groups(examples: Sequence[Example], by_document: bool) -> Iterator[list[int]]:
@@ -326,17 +435,8 @@ def _groups(examples: Sequence[Example], by_document: bool) -> Iterator[list[int
     yield from members.values()
 
 
-def _document(example: Example) -> str | None:
-    """Return the document of a sentence, or the context of a question."""
-    if isinstance(example, TokenExample):
-        return example.document
-    if example.choices:
-        return example.text if example.text.strip() else None
-    return None if example.answers is None else example.pair
-
-
 def _keys(example: Example, by_document: bool) -> Iterator[tuple[str, ...]]:
-    document = _document(example) if by_document else None
+    document = document_of(example) if by_document else None
     if document is not None:
         yield "document", document
     long = isinstance(example, TokenExample) and len(example.words) >= MIN_SHARED_WORDS

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from finetune.data.annotation_tools import resolve_annotators, tool_rows
+from finetune.data import example_store
+from finetune.data.annotation_tools import annotator, resolve_annotators, tool_rows
 from finetune.data.dataset import DataError
 from finetune.data.files import DataFile, ReadOptions, Record
 from finetune.data.json_files import parse_json
@@ -61,17 +62,52 @@ class Table:
         return record
 
     def all(self, resolve: bool = True) -> list[Record]:
-        """Return all rows; sets ``header`` from them if it is empty.
+        """Return all rows, as ``rows`` yields them."""
+        return list(self.rows(resolve)[1])
 
-        If several annotators have annotated a text, ``resolve`` keeps one row of it.
+    def rows(self, resolve: bool = True) -> tuple[list[Record], Iterator[Record]]:
+        """Return the first rows (all, up to ``MOST_IN_MEMORY``), and a stream of all rows.
+
+        The stream empties the list of the first rows of large data. Sets ``header`` from the first
+        rows if it is empty. If several annotators have annotated a text, ``resolve`` keeps one row
+        of it.
+
+        Raises:
+            DataError: In the stream, if a row names an annotator and none of the first rows did.
         """
-        rows = list(self.records)
+        first = list(itertools.islice(self.records, example_store.MOST_IN_MEMORY + 1))
+        large = len(first) > example_store.MOST_IN_MEMORY
         if resolve:
-            rows, notes = resolve_annotators(rows)
-            self.notes += notes
+            if large and any(annotator(row) is not None for row in first):
+                first, large = [*first, *self.records], False
+            if not large:
+                first, notes = resolve_annotators(first)
+                self.notes += notes
         if not self.header:
-            self.header = list(dict.fromkeys(key for row in rows for key in row.values))
-        return rows
+            self.header = list(dict.fromkeys(key for row in first for key in row.values))
+        return first, self._stream(first, resolve) if large else iter(first)
+
+    def _stream(self, rows: list[Record], resolve: bool) -> Iterator[Record]:
+        """Yield the first rows and those that follow; note the columns that only these have."""
+        number, known, later = len(rows), {*self.header}, dict[str, None]()
+        rows.reverse()
+        while rows:
+            yield rows.pop()
+        for row in self.records:
+            if not known.issuperset(row.values):
+                known.update(new := [name for name in row.values if name not in known])
+                later.update(dict.fromkeys(new))
+            if resolve and annotator(row) is not None:
+                raise DataError(
+                    f"{row.where}: the row names an annotator, and none of the first {number:,} "
+                    "rows does: move these rows to the start of the file, or to a file of their "
+                    "own (several annotators of a text are compared in memory)."
+                )
+            yield row
+        if later:
+            self.notes.append(
+                f"columns that no row has before row {number:,} are not read: {abbreviated(later)}"
+            )
 
 
 def numbered_rows(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 from finetune.data.character_spans import words_to_chars
 from finetune.data.dataset import DataError
+from finetune.data.example_facts import no_facts, transformed
 from finetune.data.spans import overlapping
 from finetune.data.tag_schemes import (
     DISTINCT_SCHEMES,
@@ -31,8 +33,8 @@ _SPELLINGS = [
 
 
 def to_bio(
-    splits: Mapping[str, list[TokenRecord]],
-) -> tuple[dict[str, list[TokenRecord]], list[str]]:
+    splits: Mapping[str, Sequence[TokenRecord]],
+) -> tuple[dict[str, Sequence[TokenRecord]], list[str]]:
     """Convert the tags of all splits to BIO and add the spans that they encode, with notes.
 
     The scheme of each split is detected, and tags such as ``B_PER``, ``b-per`` and ``PER-B`` are
@@ -61,7 +63,8 @@ def to_bio(
         examples = [f"{tag} as {odd[tag]}" for tag in changed]
         notes.append(f"tags are read in their usual spelling: {abbreviated(examples, 3)}")
     splits = {
-        split: [_renamed(row, spelled[split]) for row in rows] for split, rows in splits.items()
+        split: transformed(rows, partial(_renamed, names=names), no_facts) if names else rows
+        for (split, rows), names in zip(splits.items(), spelled.values(), strict=True)
     }
     schemes = {
         split: detect_scheme(layer for row in rows for layer in row.layers)
@@ -86,14 +89,17 @@ def to_bio(
             counted = quantity(len(illegal), "illegal tag")
             notes.append(f"{counted} read as the start of a span, first in {illegal[0]}")
         splits = {
-            split: [_with_spans(row, schemes.get(split) or "BIO") for row in rows]
+            split: transformed(
+                rows, partial(_with_spans, scheme=schemes.get(split) or "BIO"), no_facts
+            )
             for split, rows in splits.items()
         }
     nested = any(is_nested(row) for rows in splits.values() for row in rows)
     if nested:
         notes.append("nested spans: examples have spans, no tags")
     return {
-        split: [with_tags(row, nested) for row in rows] for split, rows in splits.items()
+        split: transformed(rows, partial(with_tags, nested=nested), no_facts)
+        for split, rows in splits.items()
     }, notes
 
 
@@ -149,14 +155,16 @@ def _check_plain_tags(
 
     Without this check, one header or misprint among span tags would turn all tags into plain tags.
     """
-    records = list(chain.from_iterable(splits.values()))
-    counts = Counter(tag for record in records for layer in record.layers for tag in layer)
+    counts = Counter(
+        tag for rows in splits.values() for row in rows for layer in row.layers for tag in layer
+    )
     plain = Counter({tag: n for tag, n in counts.items() if not SPAN_TAG.fullmatch(tag)})
     if counts and not plain:
         found = ", ".join(sorted({f"{tag[0]}-" for tag in counts if tag != "O"}))
         legal = (", ".join(f"{p}-" for p in SCHEMES[name]) for name in DISTINCT_SCHEMES)
+        where = next(chain.from_iterable(splits.values())).where
         raise DataError(
-            f"{records[0].where}: the prefixes of the tags ({found}) fit no one scheme: legal are "
+            f"{where}: the prefixes of the tags ({found}) fit no one scheme: legal are "
             f"{'; '.join(legal)}."
         )
     num_inside = counts.total() - plain.total() - counts["O"]
@@ -164,7 +172,7 @@ def _check_plain_tags(
     spans = num_inside and (
         plain.total() * 2 <= num_inside or spelled_alike or len({*schemes.values()}) > 1
     )
-    for record in records:
+    for record in chain.from_iterable(splits.values()):
         if len(record.layers) > 1 and not spans:
             raise DataError(
                 f"{record.where}: several columns of tags, but they are not span tags (B-TYPE, "

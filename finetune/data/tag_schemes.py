@@ -21,6 +21,8 @@ SCHEMES = {"IO": "I", "IOB1": "BI", "BIO": "BI", "BIOES": "BIES", "BILOU": "BILU
 SPAN_TAG = re.compile(r"O|[BIESLUM]-\S+")
 """A tag of some span scheme."""
 
+_PREFIXED = re.compile(r"O\Z|[BIESLUM]-.", re.DOTALL)
+
 _ROLES = {"B": "B", "I": "I", "E": "E", "S": "S", "M": "I", "L": "E", "U": "S"}
 _OUTSIDE = ("O", "")
 DISTINCT_SCHEMES = ("BIO", "BIOES", "BILOU", "BMES")
@@ -69,9 +71,18 @@ def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
     is IO, which then gives the same spans as IOB1. If several schemes fit, the first of IO, BIO,
     BIOES, BILOU and BMES is returned: for IOE, BIOES, whose tolerant reading finds its spans.
     """
-    sequences = list(tag_sequences)
-    tags = {tag for sequence in sequences for tag in sequence}
-    if not tags or not all(tag == "O" or re.match("[BIESLUM]-.", tag, re.DOTALL) for tag in tags):
+    tags: set[str] = set()
+    illegal = {"BIO": 0, "IOB1": 0}
+    for sequence in tag_sequences:
+        if not tags.issuperset(sequence):
+            tags.update(sequence)
+            if not all(map(_PREFIXED.match, tags)):
+                return None
+            if any(tag[0] not in "OBI" for tag in tags):
+                illegal = {}
+        for name in illegal:
+            illegal[name] += len(illegal_transitions(sequence, name))
+    if not tags:
         return None
     prefixes = {tag[0] for tag in tags if tag != "O"}
     if prefixes == {"I"}:
@@ -79,8 +90,7 @@ def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
     fitting = [name for name in DISTINCT_SCHEMES if prefixes <= {*SCHEMES[name]}]
     if fitting[:1] != ["BIO"]:
         return fitting[0] if fitting else None
-    bio, iob1 = (sum(len(illegal_transitions(s, n)) for s in sequences) for n in ("BIO", "IOB1"))
-    return "IOB1" if iob1 < bio else "BIO"
+    return "IOB1" if illegal["IOB1"] < illegal["BIO"] else "BIO"
 
 
 def tags_to_spans(tags: Sequence[str], scheme: str) -> list[Span]:

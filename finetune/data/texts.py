@@ -10,6 +10,8 @@ from typing import IO, Any, NamedTuple
 
 from finetune.data.annotation_tools import SKIPPED_ANSWERS
 from finetune.data.dataset import DataError, Dataset, WordsNotTexts
+from finetune.data.example_facts import collected
+from finetune.data.example_store import column
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
 from finetune.data.formats import read_file
 from finetune.data.labels import convert_labels, raw_label
@@ -127,33 +129,33 @@ def read_text(
         resolve(spec), splits, lambda file: open_text_table(file, columns), encoding
     )
     notes = list(source.notes)
-    raw: dict[str, list[TextExample]] = {}
+    raw: dict[str, Sequence[TextExample]] = {}
     for split, table in source.splits.items():
-        records = table.all()
-        if not records:
+        first, records = table.rows()
+        if not first:
             raise DataError(f"{table.name}: the {split} split is empty: add rows or leave it out.")
         chosen = _chosen_columns(table, columns, pair, targets)
         table.label_column = chosen.label
+        known = len(table.notes)
         notes += table.notes
+        skipped: list[str] = []
         if "answer" not in chosen[:3]:
-            kept = [row for row in records if row.values.get("answer") not in SKIPPED_ANSWERS]
-            if len(kept) < len(records):
-                notes.append(
-                    f"{split}: {quantity(len(records) - len(kept), 'row')} rejected or ignored"
-                )
-            records = kept
-        raw[split] = [
+            records = _without_skipped(records, skipped)
+        raw[split] = collected(
             text_example(index, record, chosen, table) for index, record in enumerate(records)
-        ]
+        )
+        notes += table.notes[known:]
+        if skipped:
+            notes.append(f"{split}: {quantity(len(skipped), 'row')} rejected or ignored")
         notes += [note for note in _column_notes(table, chosen, columns) if note not in notes]
     typed = all(table.typed for table in source.splits.values())
-    examples: dict[str, list[TextExample]] = {}
+    examples: dict[str, Sequence[TextExample]] = {}
     for group in [{split: rows} for split, rows in raw.items()] if mixed_labels else [raw]:
         converted, note = convert_labels(group, typed)
         examples |= converted
         notes += [note] if note and note not in notes else []
     for split, rows in examples.items():
-        if missing := sum(row.label is None for row in rows):
+        if missing := sum(label is None for label in column(rows, "label")):
             counted = f"{missing:,} of {quantity(len(rows), 'row')}"
             notes.append(f"{split}: {counted} without label (empty, '-', NaN or -1)")
     order = next((order for table in source.splits.values() if (order := table.label_order)), ())
@@ -165,6 +167,15 @@ def read_text(
         label_order=order,
         pinned=source.pinned,
     )
+
+
+def _without_skipped(records: Iterator[Record], skipped: list[str]) -> Iterator[Record]:
+    """Yield the rows that no annotator excluded; add the answers of the others to ``skipped``."""
+    for record in records:
+        if (answer := record.values.get("answer")) in SKIPPED_ANSWERS:
+            skipped.append(answer)
+        else:
+            yield record
 
 
 def read_text_file(

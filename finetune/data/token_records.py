@@ -130,10 +130,10 @@ def table_records(
     With ``need_gold``, raises DataError if no column holds tags or spans. ``relations`` are read on
     request only.
     """
-    rows = table.all()
-    if not rows:
+    first, rows = table.rows()
+    if not first:
         return
-    chosen = guess_columns(table, columns, rows)
+    chosen = guess_columns(table, columns, first)
     table.label_column = chosen.tags
     if need_gold and chosen.tags is None and chosen.spans is None:
         raise missing_column(table, "tags", "tags or spans", "tags")

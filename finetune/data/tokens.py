@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError, Dataset
+from finetune.data.example_facts import collected, no_facts
+from finetune.data.example_store import chosen, column, columns
 from finetune.data.files import UTF_8, DataFile, ReadOptions
+from finetune.data.findings import Locations, locations_of
 from finetune.data.formats import open_data, read_file
 from finetune.data.sources import open_input, open_splits, resolve
 from finetune.data.tables import Table, Wanted, check_columns
@@ -26,7 +31,7 @@ from finetune.data.token_records import (
     table_records,
 )
 from finetune.data.word_splitting import split_words
-from finetune.types import Example, TokenExample, quantity
+from finetune.types import TokenExample, quantity
 
 ROLES = ("words", "tags", "spans", "text", "document", "relations")
 
@@ -68,17 +73,18 @@ def read_tokens(
         resolve(spec), splits, lambda file: _open(file, columns, relations=relations), encoding
     )
     notes = list(source.notes)
-    records: dict[str, list[TokenRecord]] = {}
+    records: dict[str, Sequence[TokenRecord]] = {}
     for split, opened in source.splits.items():
         need = split == "train"
-        found = list(_records(opened, columns, need_gold=need, relations=relations))
+        rows = _records(opened, columns, need_gold=need, relations=relations)
+        found = collected(rows, facts=no_facts)
         notes += opened.notes if isinstance(opened, Table) else []
         records[split], more = _usable_records(split, opened.name, found)
         notes += more
-    notes += _span_notes([record for rows in records.values() for record in rows])
+    notes += _span_notes([*records.values()])
     records, scheme_notes = to_bio(records)
-    examples: dict[str, list[Example]] = {
-        split: [token_example(index, record) for index, record in enumerate(rows)]
+    examples = {
+        split: collected(itertools.starmap(token_example, enumerate(rows)), "converting")
         for split, rows in records.items()
     }
     tables = [opened for opened in source.splits.values() if isinstance(opened, Table)]
@@ -255,18 +261,21 @@ def split_at_gold(example: TokenExample) -> TokenExample:
 
 def _usable_records(
     split: str, name: str, found: Sequence[TokenRecord]
-) -> tuple[list[TokenRecord], list[str]]:
+) -> tuple[Sequence[TokenRecord], list[str]]:
     """Return the records with words that no annotator excluded, and notes on the other records.
 
     Raises DataError if no record is left, or no record of train has gold.
     """
-    kept = [record for record in found if record.words and not record.skipped]
-    answers = Counter(record.skipped for record in found if record.skipped)
+    usable = [bool(words) and not skip for words, skip in columns(found, ("words", "skipped"))]
+    kept: Sequence[TokenRecord] = found if all(usable) else chosen(found, usable)
+    answers = Counter(filter(None, column(found, "skipped")))
     if not kept:
         why = "every row was rejected or ignored" if answers else "add sentences or leave it out"
         raise DataError(f"{name}: the {split} split is empty: {why}.")
-    without_gold = [record for record in kept if not record.has_gold]
-    without_file = [record for record in without_gold if record.unannotated]
+    without_gold = locations_of(kept, (not record.has_gold for record in kept))
+    without_file = locations_of(
+        kept, (record.unannotated and not record.has_gold for record in kept)
+    )
     if split == "train" and len(without_gold) == len(kept):
         problem = "there are words but no tags: write word<TAB>tag, or a list of tags in JSON Lines"
         if without_file:
@@ -280,28 +289,32 @@ def _usable_records(
         notes.append(f"{split}: {quantity(empty, 'row')} without words skipped")
     if without_file:
         counted = f"{len(without_file):,} of {quantity(len(kept), 'document')}"
-        where = without_file[0].where
+        where = without_file.first[0]
         notes.append(f"{split}: {counted} without .ann file and so without gold, first {where}")
     if without_tags := len(without_gold) - len(without_file):
         notes.append(f"{split}: {without_tags:,} of {quantity(len(kept), 'row')} without tags")
     return kept, notes
 
 
-def _span_notes(records: Sequence[TokenRecord]) -> list[str]:
+def _span_notes(splits: Sequence[Sequence[TokenRecord]]) -> list[str]:
     notes = []
-    if unreachable := [record for record in records if record.unreachable]:
-        number = sum(len(record.unreachable) for record in unreachable)
+    number, first = 0, ""
+    for rows in splits:
+        for where, unreachable in columns(rows, ("where", "unreachable")):
+            number, first = number + len(unreachable), first or (where if unreachable else "")
+    if number:
         notes.append(
             f"{quantity(number, 'span')} in characters with an end inside a word: words of train "
             "are split there, and in other splits no prediction reaches such a span "
-            f"(span_f1_characters counts it as missed); first in {unreachable[0].where}"
+            f"(span_f1_characters counts it as missed); first in {first}"
         )
-    if locations := [where for record in records for where in record.discontinuous]:
+    every = chain.from_iterable(column(rows, "discontinuous") for rows in splits)
+    if locations := Locations(chain.from_iterable(every)):
         notes.append(
             f"{quantity(len(locations), 'discontinuous span')}: read from the first start to the "
-            f"last end, with the words between; first in {locations[0]}"
+            f"last end, with the words between; first in {locations.first[0]}"
         )
-    if skipped := sum(record.num_skipped_lines for record in records):
+    if skipped := sum(sum(column(rows, "num_skipped_lines")) for rows in splits):
         notes.append(
             f"{quantity(skipped, 'line')} of .ann files not used: relations, events, attributes "
             "and notes annotate no text"

@@ -320,7 +320,7 @@ def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
             )
     if data is None:
         found = with_held_out_splits(found, config)
-    examples = found.splits.get("validation", [])
+    examples = list(found.splits.get("validation", ()))
     if not examples:
         raise UserError(
             f"{found.name}: there is no validation split, on which --int8 measures the loss of "

@@ -6,10 +6,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.config.metric_facts import facts_of
+from finetune.data.example_store import column
 from finetune.evaluation.metrics import METRICS
 from finetune.types import Example, TextExample, TokenExample
 
@@ -55,13 +57,14 @@ def baselines_of(
     The rule is to predict the most frequent training label, and for multiple choice the better one
     of choosing at random and of choosing the most frequent position in training.
     """
-    if any(isinstance(each, TextExample) and each.choices for each in splits["train"]):
+    train = splits["train"]
+    if isinstance(train[0], TextExample) and any(column(train, "choices")):
         return {
-            split: _of_choices(splits["train"], splits[split])
+            split: _of_choices(train, splits[split])
             for split, values in metrics.items()
             if split in splits and "accuracy" in values
         }
-    counts = Counter(name for example in splits["train"] for name in _gold_names(example))
+    counts = Counter(_gold_names(train))
     if not counts:
         return {}
     label = counts.most_common(1)[0][0]
@@ -69,7 +72,7 @@ def baselines_of(
     for split, values in metrics.items():
         metric = next((name for name in ("accuracy", "tag_accuracy") if name in values), None)
         if metric is not None and split in splits:
-            gold = [name for example in splits[split] for name in _gold_names(example)]
+            gold = list(_gold_names(splits[split]))
             found[split] = Baseline(label, metric, gold.count(label) / max(1, len(gold)))
     return found
 
@@ -102,10 +105,14 @@ def selection_note(metrics: Mapping[str, object], validation: str) -> str:
     )
 
 
-def _gold_names(example: Example) -> Sequence[str]:
-    if isinstance(example, TokenExample):
-        return example.tags or ()
-    return [example.label] if isinstance(example.label, str) else []
+def _gold_names(examples: Sequence[Example]) -> Iterator[str]:
+    """Yield the tags of all words, or the labels of all texts that have one."""
+    if not examples:
+        return
+    if isinstance(examples[0], TokenExample):
+        yield from chain.from_iterable(filter(None, column(examples, "tags")))
+    else:
+        yield from (label for label in column(examples, "label") if isinstance(label, str))
 
 
 def degenerate(

@@ -59,13 +59,14 @@ class TrainingVocabulary:
     word_tags: Vocabulary
 
     @classmethod
-    def of(cls, examples: Iterable[Example | SenseTarget]) -> TrainingVocabulary:
+    def of(cls, examples: Sequence[Example | SenseTarget]) -> TrainingVocabulary:
         """Collect the vocabulary of training examples; of texts it is empty."""
-        sentences = [example for example in examples if isinstance(example, TokenExample)]
-        scheme = detect_scheme(sentence.tags or () for sentence in sentences)
+        scheme = detect_scheme(e.tags or () for e in examples if isinstance(e, TokenExample))
         entity_types: defaultdict[str, set[str]] = defaultdict(set)
         word_tags: defaultdict[str, set[str]] = defaultdict(set)
-        for sentence in sentences:
+        for sentence in examples:
+            if not isinstance(sentence, TokenExample):
+                continue
             spans: Collection[Span] | None = sentence.spans
             tags = sentence.tags or ()
             if spans is None and scheme is not None:

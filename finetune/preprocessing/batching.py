@@ -20,8 +20,8 @@ from finetune.types import Batch, Encoding, UserError
 
 def epoch_order(
     num_examples: int, seed: int, epoch: int, shares: Sequence[float] | None = None
-) -> list[int]:
-    """Return a random permutation of the examples, the same on every process and machine.
+) -> Tensor:
+    """Return a random permutation of the examples [E], the same on every process and machine.
 
     ``shares`` gives the expected number of copies of each example; their sum is the number of
     examples. Each number is rounded up or down at random (systematic sampling; Madow 1949).
@@ -30,12 +30,12 @@ def epoch_order(
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
     order = torch.randperm(num_examples, generator=generator)
     if shares is None:
-        return order.tolist()
+        return order
     start = torch.rand((), generator=generator, dtype=torch.float64)
     ends = torch.tensor(shares, dtype=torch.float64)[order].cumsum(0)
     ends[-1:] = num_examples  # which rounding may miss
     drawn = order[torch.searchsorted(ends, torch.arange(num_examples) + start)]
-    return drawn[torch.randperm(num_examples, generator=generator)].tolist()
+    return drawn[torch.randperm(num_examples, generator=generator)]
 
 
 def balanced_shares(classes: Sequence[Collection[str]], strength: float) -> tuple[float, ...]:
@@ -55,7 +55,10 @@ def balanced_shares(classes: Sequence[Collection[str]], strength: float) -> tupl
 
 
 def process_shard(
-    examples: Sequence[int], rank: int, world_size: int, lengths: Sequence[int] | Mapping[int, int]
+    examples: Sequence[int],
+    rank: int,
+    world_size: int,
+    lengths: Sequence[int] | Mapping[int, int] | np.ndarray,
 ) -> list[int]:
     """Return the examples of an optimizer batch that one process computes, in the batch's order.
 
@@ -69,9 +72,10 @@ def process_shard(
         return list(examples)
     tokens = [0] * world_size
     own = []
-    for index in sorted(range(len(examples)), key=lambda i: (-lengths[examples[i]], i)):
+    sizes = [int(lengths[example]) for example in examples]
+    for index in sorted(range(len(examples)), key=lambda i: (-sizes[i], i)):
         lightest = tokens.index(min(tokens))
-        tokens[lightest] += lengths[examples[index]]
+        tokens[lightest] += sizes[index]
         if lightest == rank:
             own.append(index)
     return [examples[index] for index in sorted(own)]

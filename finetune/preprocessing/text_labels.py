@@ -8,14 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from finetune.data import Dataset
+from finetune.data.example_store import chosen, column, columns, with_labels
 from finetune.types import TextExample, UserError, did_you_mean, quantity
 
 
 def labeled(data: Dataset) -> Dataset:
     """Drop training and validation rows without a label; keep test splits without any."""
-    splits, notes = {}, list(data.notes)
+    splits, notes = dict[str, Sequence[TextExample]](), list(data.notes)
     for split, examples in data.splits.items():
-        kept = [example for example in examples if example.label is not None]
+        kept = examples
+        if any(label is None for label in column(examples, "label")):
+            kept = chosen(examples, (label is not None for label in column(examples, "label")))
         if kept and len(kept) < len(examples):
             rows = quantity(len(examples) - len(kept), "row")
             notes.append(f"{rows} of {split} without label dropped")
@@ -30,17 +33,19 @@ def in_one_form(data: Dataset, problem: str) -> Dataset:
     """Drop training and validation rows without a label, and convert the labels for the problem."""
     data = labeled(data)
     notes = list(data.notes)
-    splits = {
-        split: [with_problem(example, problem) for example in examples]
-        for split, examples in data.splits.items()
-    }
-    given = [example.label for example in data.splits.get("train", ())]
+    splits = {split: _with_problem(rows, problem) for split, rows in data.splits.items()}
+    given = column(data.splits.get("train", ()), "label")
     if problem == "multi" and not any(isinstance(label, tuple) for label in given):
         notes.append(
             "each row has one label; write several as a list in JSON Lines or Parquet, as in "
             '"label": ["a", "b"]'
         )
     return replace(data, splits=splits, notes=notes)
+
+
+def _with_problem(rows: Sequence[TextExample], problem: str) -> Sequence[TextExample]:
+    plain = (TextExample(0, "", None, *each) for each in columns(rows, ("label", "where")))
+    return with_labels(rows, (with_problem(example, problem).label for example in plain))
 
 
 def with_problem(example: TextExample, problem: str) -> TextExample:

@@ -41,7 +41,7 @@ from finetune.pretraining.model import (
 from finetune.pretraining.sentence_pairs import SentencePairs, follows
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import pack_blocks
-from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.base import Gather, Task, TaskRecord, joined
 from finetune.tasks.capabilities import EpochSequences, Export, SeveralLosses
 from finetune.tasks.definition import (
     TaskDefinition,
@@ -136,17 +136,17 @@ class PretrainingTask(Task):
         found[[*single.prefix, *single.suffix, self.tokenizer.tokenizer.sep_token_id]] = True
         return found
 
-    def encode(self, examples: Sequence[Any]) -> Encoded:
+    def encode(self, examples: Sequence[Any], gather: Gather = joined) -> Encoded:
         """Encode texts, and mask them as for scores; without training data, find their masks."""
         if self._frequency is None:
             examples = [self._with_own_mask(example) for example in examples]
-        encoded = super().encode(examples)
+        encoded = super().encode(examples, gather)
         if self._frequency is not None:
-            masking = replace(self._masking, frequency=None)  # so that scores of runs compare
-            sequences = encoded.sequences
-            if self._pairs is not None:
-                sequences = self._pairs.apply(sequences, np.arange(len(sequences)))
-            return replace(encoded, sequences=masking.apply(sequences))
+            if self._pairs is None:
+                return encoded
+            sequences = encoded.sequences  # the second text of a pair may be in any chunk
+            sequences = self._pairs.apply(sequences, np.arange(len(sequences)))
+            return replace(encoded, sequences=self._masking_of_scores.apply(sequences))
         ids = encoded.sequences.ids
         rows = [
             (ids.values[start:end] == self._masking.mask_id).nonzero()[0]
@@ -163,6 +163,17 @@ class PretrainingTask(Task):
                 )
         targets = {"position": Ragged.of(rows)}
         return replace(encoded, sequences=replace(encoded.sequences, targets=targets))
+
+    @property
+    def _masking_of_scores(self) -> Masking:
+        """The masking without unigram frequencies, so that scores of runs compare."""
+        return replace(self._masking, frequency=None)
+
+    def _encoded_chunk(self, examples: Sequence[Any]) -> Encoded:
+        encoded = super()._encoded_chunk(examples)
+        if self._frequency is None or self._pairs is not None:
+            return encoded
+        return replace(encoded, sequences=self._masking_of_scores.apply(encoded.sequences))
 
     def _capabilities(self) -> Iterator[object]:
         config, size = self.record.config, len(self.tokenizer.tokenizer)

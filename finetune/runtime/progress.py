@@ -6,7 +6,8 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, TextIO, cast
@@ -177,6 +178,35 @@ class Reporter:
     def __exit__(self, *_: Any) -> None:
         while self._stages:
             self.stop()
+
+
+_shown_by: ContextVar[Reporter | None] = ContextVar("shown_by", default=None)
+
+
+@contextlib.contextmanager
+def shown_by(reporter: Reporter) -> Iterator[None]:
+    """Context in which a reporter shows the stages of reading and tokenizing."""
+    token = _shown_by.set(reporter)
+    try:
+        yield
+    finally:
+        _shown_by.reset(token)
+
+
+@contextlib.contextmanager
+def stage(
+    title: str, total: int | None = None, unit: str = "row"
+) -> Iterator[Callable[[int], None]]:
+    """Show a stage of ``total`` units (None: unknown); yield a function of the units done."""
+    reporter = _shown_by.get()
+    if reporter is None:
+        yield lambda done: None
+        return
+    reporter.start(title, total, unit=unit)
+    try:
+        yield reporter.update
+    finally:
+        reporter.stop()
 
 
 def clock(seconds: float) -> str:

@@ -35,8 +35,21 @@ H = TypeVar("H")
 OVERLAP = 64
 CHUNK = 8192
 """Number of examples to tokenize at a time."""
+BLOCK = 2**24
+"""Number of token ids to look at together."""
 FITTED: Mapping[str, Any] = {"temperature": None, "thresholds": {}}
 """Fields of records that are fitted on the validation split after training; their defaults."""
+
+
+EncodeChunk = Callable[[int], Encoded]
+"""Encodes the chunk of examples that begins with an index."""
+Gather = Callable[[EncodeChunk, Sequence[int]], Encoded]
+"""Calls such a function for all chunks, and joins the results."""
+
+
+def joined(encode_chunk: EncodeChunk, starts: Sequence[int]) -> Encoded:
+    """Encode all chunks, and join them in memory."""
+    return Encoded.joined(list(map(encode_chunk, starts)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +131,23 @@ class Task(ABC):
         """The name of the command, as in ``TASKS``."""
         return self.description.name
 
-    def encode(self, examples: Sequence[Example]) -> Encoded:
-        """Turn examples into sequences of token ids: one for each example, or several windows."""
-        chunks = (examples[start : start + CHUNK] for start in range(0, len(examples), CHUNK))
-        with _without_garbage_collection():
-            encoded = Encoded.joined([Encoded.of(*self._sequences(chunk)) for chunk in chunks])
+    def encode(self, examples: Sequence[Example], gather: Gather = joined) -> Encoded:
+        """Turn examples into sequences of token ids: one for each example, or several windows.
+
+        ``gather`` gets a function that encodes a chunk of the examples, and the first indices of
+        all chunks. It returns their sequences together.
+        """
+
+        def encoded_chunk(start: int) -> Encoded:
+            with _without_garbage_collection():
+                return self._encoded_chunk(list(examples[start : start + CHUNK]))
+
+        encoded = gather(encoded_chunk, range(0, len(examples), CHUNK))
         return replace(encoded, notes=tuple(self._encoding_notes(examples, encoded)))
+
+    def _encoded_chunk(self, examples: Sequence[Any]) -> Encoded:
+        """Return the sequences of some examples, which may be encoded in a process of its own."""
+        return Encoded.of(*self._sequences(examples))
 
     @abstractmethod
     def _sequences(self, examples: Sequence[Any]) -> tuple[list[list[Encoding]], int]:
@@ -131,8 +155,10 @@ class Task(ABC):
 
     def _encoding_notes(self, examples: Sequence[Any], encoded: Encoded) -> list[str]:
         """Return notes for the log on parts of examples that the model cannot read or predict."""
-        ids = encoded.sequences.ids.values
-        return self.tokenizer.unreadable(int((ids == self.tokenizer.unknown).sum()), len(ids))
+        ids, unknown = encoded.sequences.ids.values, self.tokenizer.unknown
+        blocks = (ids[start : start + BLOCK] for start in range(0, len(ids), BLOCK))
+        number = sum(int((block == unknown).sum()) for block in blocks)
+        return self.tokenizer.unreadable(number, len(ids))
 
     def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
         """Make the targets of a batch of sequences, in their order; none if gold is missing."""

@@ -15,6 +15,7 @@ from finetune.data import (
     with_held_out_splits,
     with_test_sets,
 )
+from finetune.data.example_store import column
 from finetune.data.json_files import read_object
 from finetune.data.label_names import renamed
 from finetune.data.sources import is_test
@@ -160,7 +161,8 @@ def limited(data: Dataset, config: TrainConfig) -> Dataset:
             continue
         splits[split] = examples[:limit]
         note = f"{option}: the first {limit:,} of {quantity(len(examples), 'example')} of {split}"
-        labels = {example.label for example in splits[split] if isinstance(example, TextExample)}
+        texts = isinstance(examples[0], TextExample)
+        labels = set(column(splits[split], "label")) if texts else set()
         if len(labels) == 1 and None not in labels:
             note += f"; no label but {labels.pop()!r}: the data are sorted, shuffle them"
         notes.append(note)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
 from finetune.data import Dataset, read_text
 from finetune.data.dataset import numbered_order, renumbered
+from finetune.data.example_store import column, columns
 from finetune.data.nli_labels import NLI_LABELS, with_standard_names
 from finetune.data.splitting import per_class
 from finetune.evaluation.pairs import named_positive, positive_label
@@ -23,11 +25,10 @@ def problem_of(config: TextConfig, data: Dataset) -> Problem:
     """Return the configured kind of problem, else the kind that the type of the labels implies."""
     if isinstance(config, ClassifyConfig) and config.problem != "auto":
         return config.problem
-    labels = [example.label for example in data.splits.get("train", ())]
-    labels = [label for label in labels if label is not None]
-    if any(isinstance(label, tuple) for label in labels):
+    kinds = set(map(type, column(data.splits.get("train", ()), "label"))) - {type(None)}
+    if tuple in kinds:
         return "multi"
-    return "regression" if labels and all(isinstance(x, float) for x in labels) else "single"
+    return "regression" if kinds == {float} else "single"
 
 
 def read_texts(config: TextConfig, source: Any) -> Dataset:
@@ -59,11 +60,11 @@ def derive_texts(
     train = data.splits["train"]
     if config.pair_encoder != "cross":
         _require_pairs(config, data)
-    kinds = {example.pair is not None for example in train}
+    kinds = {pair is not None for pair in column(train, "pair")}
     derived = {"problem": problem, "pairs": kinds.pop() if len(kinds) == 1 else None}
     if problem == "regression":
         return {**derived, "labels": LabelSet(["score"])}
-    counts = Counter(name for example in train for name in label_names(example))
+    counts = Counter(chain.from_iterable(map(_names, column(train, "label"))))
     labels = LabelSet((order or label_order)(counts, data.label_order))
     weights = class_weights(config.class_weights, list(labels), counts, len(train), problem)
     positive = config.positive
@@ -120,9 +121,11 @@ def _drawn(config: TextConfig, data: Dataset) -> Dataset:
     train: Sequence[Any] = data.splits.get("train", [])
     number = config.per_class
     assert number is not None
-    if any(not isinstance(example.label, str) for example in train):
+    if any(not isinstance(label, str) for label in column(train, "label")):
         raise UserError(f"--per-class {number} needs texts with one label each: leave it out.")
-    drawn: list[Any] = renumbered([train[index] for index in per_class(train, number, config.seed)])
+    drawn: Sequence[Any] = renumbered(
+        [train[index] for index in per_class(train, number, config.seed)]
+    )
     rare = [name for name, count in Counter(e.label for e in drawn).items() if count < number]
     note = (
         f"--per-class {number}: drew {len(drawn):,} of {quantity(len(train), 'training example')}"
@@ -134,7 +137,8 @@ def _drawn(config: TextConfig, data: Dataset) -> Dataset:
 def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
     """Raise UserError for settings that have no meaning for the kind of problem."""
     numbers = problem == "regression"
-    num_labels = len({name for example in data.splits["train"] for name in label_names(example)})
+    given = column(data.splits["train"], "label")
+    num_labels = 0 if numbers else len(set(chain.from_iterable(map(_names, given))))
     threshold = config.threshold if isinstance(config, ClassifyConfig) else 0.5
     for wrong, setting, reason in (
         (
@@ -211,10 +215,10 @@ def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
 def _require_pairs(config: TextConfig, data: Dataset) -> None:
     """Raise UserError for the first example that is not a pair."""
     for rows in data.splits.values():
-        for example in rows:
-            if example.pair is None:
+        for pair, where in columns(rows, ("pair", "where")):
+            if pair is None:
                 raise UserError(
-                    f"{example.where}: a single text: --pair-encoder {config.pair_encoder} needs "
+                    f"{where}: a single text: --pair-encoder {config.pair_encoder} needs "
                     "pairs of texts: name the second column with --columns pair=NAME, or leave "
                     "--pair-encoder out."
                 )
@@ -222,6 +226,10 @@ def _require_pairs(config: TextConfig, data: Dataset) -> None:
 
 def label_names(example: TextExample) -> Sequence[str]:
     """Return the label names of an example: none, one or several."""
-    if isinstance(example.label, tuple):
-        return example.label
-    return [] if example.label is None else [str(example.label)]
+    return _names(example.label)
+
+
+def _names(label: Any) -> Sequence[str]:
+    if isinstance(label, tuple):
+        return label
+    return [] if label is None else [str(label)]

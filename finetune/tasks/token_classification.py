@@ -23,6 +23,7 @@ from torch.nn import functional
 from finetune.config.tasks import TagConfig, WordConfig
 from finetune.data import Dataset, split_at_gold
 from finetune.data.dataset import numbered_order
+from finetune.data.example_store import column, columns
 from finetune.data.tag_schemes import convert_tags, detect_scheme, tag_names, tags_to_spans
 from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
 from finetune.evaluation.metrics import tagging_scores
@@ -265,10 +266,11 @@ class TokenClassificationTask(WordTask):
 
 def prepare_tags(config: WordConfig, data: Dataset) -> Dataset:
     """Drop training and validation sentences without tags; refuse nested spans."""
-    for example in chain.from_iterable(data.splits.values()):
-        if example.tags is None and example.spans is not None:
+    fields = (columns(rows, ("tags", "spans", "where")) for rows in data.splits.values())
+    for tags, spans, where in chain.from_iterable(fields):
+        if tags is None and spans is not None:
             raise UserError(
-                f"{example.where}: spans overlap or nest, which one tag for each word cannot "
+                f"{where}: spans overlap or nest, which one tag for each word cannot "
                 "represent: use `finetune ner`, or keep the outermost spans only."
             )
     return with_gold(config, data, GOLD, "tags.")
@@ -276,7 +278,7 @@ def prepare_tags(config: WordConfig, data: Dataset) -> Dataset:
 
 def derive_tags(config: TagConfig, data: Dataset) -> dict[str, Any]:
     """Return the tags to predict and their scheme."""
-    train: list[tuple[str, ...]] = [split_at_gold(e).tags or () for e in data.splits["train"]]
+    train = _TagsOf(data.splits["train"])
     source = detect_scheme(train)
     found: dict[str, Any] = {"source": source}
     if source is None:
@@ -296,6 +298,18 @@ def derive_tags(config: TagConfig, data: Dataset) -> dict[str, Any]:
         labels = list(data.label_order)
     found |= {"labels": LabelSet(labels), "scheme": scheme}
     return found | _of_loss(config, labels, (convert_tags(t, source, scheme) for t in train))
+
+
+class _TagsOf(Iterable[Sequence[str]]):
+    """The tags of each training example, of words that are split where spans begin or end."""
+
+    def __init__(self, examples: Sequence[TokenExample]) -> None:
+        self.examples = examples
+
+    def __iter__(self) -> Iterator[Sequence[str]]:
+        if any(column(self.examples, "unreachable")):
+            return (split_at_gold(example).tags or () for example in self.examples)
+        return (tags or () for tags in column(self.examples, "tags"))
 
 
 def _of_loss(

@@ -8,6 +8,7 @@ from typing import Any
 
 from finetune.config.tasks import WordConfig, column_map, max_context_subwords
 from finetune.data import Dataset, read_tokens
+from finetune.data.example_store import chosen
 from finetune.preprocessing.context import DocumentContext, fill, in_documents
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
 from finetune.tasks.base import Task, TaskRecord
@@ -51,9 +52,10 @@ def with_gold(
     Raises:
         UserError: There is no gold in a split; ``no_gold`` ends the message.
     """
-    data, splits = in_documents(config, data), {}
+    data, splits = in_documents(config, data), dict[str, Sequence[Any]]()
     for split, examples in data.splits.items():
-        labeled = [example for example in examples if gold(example) is not None]
+        has_gold = [gold(example) is not None for example in examples]
+        labeled = examples if all(has_gold) else chosen(examples, has_gold)
         if not labeled and not split.startswith("test"):
             raise UserError(f"{data.name}: no sentence of {split} has {no_gold}")
         splits[split] = labeled or examples

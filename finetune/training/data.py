@@ -11,6 +11,8 @@ from torch import Tensor
 
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, split_at_gold
+from finetune.data.example_facts import transformed
+from finetune.data.example_store import column
 from finetune.preprocessing.batching import (
     balanced_shares,
     grouped,
@@ -57,21 +59,21 @@ class TrainingData:
         report: Callable[[str], None],
     ) -> None:
         """Encode all splits, and call ``report`` with notes on them."""
-        train = [
-            split_at_gold(example) if isinstance(example, TokenExample) else example
-            for example in dataset.splits["train"]
-        ]
+        train = dataset.splits["train"]
+        if isinstance(train[0], TokenExample) and any(column(train, "unreachable")):
+            train = transformed(train, split_at_gold)
         self.task, self.splits = task, {**dataset.splits, "train": train}
+        self.name = dataset.name
         self.accelerator, self.report, self.seed = accelerator, report, config.seed
         self.max_tokens = config.tokens_on(accelerator.device.type)
         self.schedule = Schedule.from_config(config, len(self.splits["train"]))
         self.together = task.capability(GroupedSequences) is not None
         self.shares: tuple[float, ...] | None = None
         if (sampling := task.capability(BalancedSampling)) is not None:
-            classes = [sampling.classes(example) for example in train]
+            classes = list(map(sampling.classes, train))
             self.shares = balanced_shares(classes, sampling.strength)
         self.train = self._encode("train")
-        self.lengths = self.train.lengths.tolist()
+        self.lengths = self.train.lengths
         names = sorted(name for name in self.splits if name.startswith("validation"))
         self.validation = names[0] if names and config.validation != "none" else None
         self.encoded = {"train": self.train}
@@ -131,7 +133,7 @@ class TrainingData:
         # the other processes then find the encodings of the main process in the cache
         first = self.accelerator.main_process_first if cache.is_cached(examples) else nullcontext
         with first():
-            encoded = cache.encode(self.task, examples)
+            encoded = cache.encode(self.task, examples, f"{self.name}, {split}: {self.task.name}")
         windows = int((encoded.num_windows > 1).sum())
         if windows and self.task.description.windows:
             counted = quantity(windows, "example")

@@ -59,7 +59,8 @@ class Schedule:
         """
         epoch, index = divmod(step, self.steps_per_epoch)
         order = _cached_order(self.num_examples, self.seed, epoch, shares)
-        return order[index * self.batch_size : (index + 1) * self.batch_size]
+        batch: list[int] = order[index * self.batch_size : (index + 1) * self.batch_size].tolist()
+        return batch
 
     def lr_factor(self, step: int) -> float:
         """Return the factor on the learning rates: linear warm-up from 0, then linear decay to 0.
@@ -84,7 +85,23 @@ def default_epochs(steps_per_epoch: int, default: ScheduleDefaults) -> int:
     return min(most, max(least, math.ceil(500 / steps_per_epoch)))
 
 
-_cached_order = functools.lru_cache(maxsize=8)(epoch_order)
+def _cached_order(
+    num_examples: int, seed: int, epoch: int, shares: tuple[float, ...] | None
+) -> torch.Tensor:
+    """Return the order of an epoch; only the last one of each schedule is kept."""
+    kept = _last_orders(num_examples, seed, shares)
+    if epoch not in kept:
+        kept.clear()
+        kept[epoch] = epoch_order(num_examples, seed, epoch, shares)
+    return kept[epoch]
+
+
+@functools.lru_cache(maxsize=8)
+def _last_orders(
+    num_examples: int, seed: int, shares: tuple[float, ...] | None
+) -> dict[int, torch.Tensor]:
+    """Return where to keep the order of an epoch."""
+    return {}
 
 
 def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:

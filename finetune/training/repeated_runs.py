@@ -348,7 +348,7 @@ def train_sizes(
         size, seed = names[each]
         chosen = nested_order(examples, seed)[:size]
         return raw.with_splits(
-            raw.splits | {"train": renumbered([examples[index] for index in chosen])}
+            {**raw.splits, "train": renumbered([examples[index] for index in chosen])}
         )
 
     results = RunResults("size", {"sizes": sizes, "data": raw.fingerprint})

@@ -131,6 +131,10 @@ class _Lookup(torch.autograd.Function):
         return None, None, None
 
 
+BLOCK = 2**24
+"""Number of token ids to sort together."""
+
+
 class SparseEmbeddings:
     """Context in which a run trains the rows of the input embeddings that occur in its data.
 
@@ -169,7 +173,11 @@ class SparseEmbeddings:
     def _rows(self, encoded: Iterable[Encoded], added: Sequence[int]) -> Tensor:
         """Return the ids that occur, and the padding id [A]; the encoder rejects ids >= V."""
         others = {self.encoder.pad_id, self.plain.padding_idx, *added} - {None}
-        seen = [np.unique(examples.sequences.ids.values) for examples in encoded]
+        seen = [
+            np.unique(ids[start : start + BLOCK])
+            for ids in (examples.sequences.ids.values for examples in encoded)
+            for start in range(0, len(ids), BLOCK)
+        ]
         seen.append(np.array(list(others)))
         ids = np.unique(np.concatenate(seen)).astype(np.int64)
         return torch.from_numpy(ids[ids < len(self.plain.weight)])

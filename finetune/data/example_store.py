@@ -1,0 +1,358 @@
+"""Examples in columns on disk, for data sets larger than memory.
+
+An ``ExampleStore`` stands wherever a list of examples stands. Its examples are read a chunk at a
+time. The functions of this module do for stores and for lists what else would make a list of new
+examples: choose rows, number them anew, and replace labels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import os
+import pickle
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, overload
+
+from finetune.runtime.cache import unnamed_file
+from finetune.runtime.files import SaveError
+from finetune.types import Answer, Example, Relation, SenseTarget, Span, TextExample, TokenExample
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Numbers = np.ndarray[Any, np.dtype[Any]]
+
+MOST_IN_MEMORY = 200_000
+"""Most examples of a split that are kept in memory."""
+CHUNK = 8192
+"""Number of examples that are read from disk, or tokenized, at a time."""
+
+_INTERNED = ("label", "tags", "layers", "document", "key")
+"""Columns with few different values, each of which is written once in a chunk."""
+_CLASSES = {kind.__name__: kind for kind in (Span, Relation, Answer, SenseTarget)}
+
+
+class _Part(NamedTuple):
+    """The values of a column in one chunk: at a place of the file, or one value for all."""
+
+    start: int
+    size: int
+    constant: Any = None
+
+
+Column = tuple[_Part, ...]
+"""The parts of a column, one for each chunk."""
+
+
+class _Disk:
+    """A file that grows. Threads and forked processes may read it at the same time."""
+
+    def __init__(self, file: IO[bytes], size: int = 0) -> None:
+        self.file, self.size, self._lock = file, size, threading.Lock()
+        weakref.finalize(self, file.close)
+
+    def write(self, content: bytes) -> _Part:
+        part = _Part(self.size, len(content))
+        try:
+            self.file.seek(self.size)
+            self.file.write(content)
+            self.file.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self.file.close()
+            raise SaveError(
+                f"no room for the examples, which are larger than memory ({error.strerror}, after "
+                f"{self.size / 2**20:,.0f} MiB): make room on the disk of the cache, or name a "
+                "folder on a larger one, FINETUNE_CACHE=FOLDER."
+            ) from error
+        self.size += len(content)
+        return part
+
+    def read(self, part: _Part) -> bytes:
+        if os.name == "posix":
+            return os.pread(self.file.fileno(), part.size, part.start)
+        with self._lock:
+            self.file.seek(part.start)
+            return self.file.read(part.size)
+
+
+class _Loader(pickle.Unpickler):
+    """Loads values of examples and no other class: a file of the cache runs no code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "finetune.types" and name in _CLASSES:
+            return _CLASSES[name]
+        raise pickle.UnpicklingError(f"{module}.{name} is no value of an example")
+
+
+class ExampleStore(Sequence[Any]):
+    """Examples in columns on disk, or some of them in any order.
+
+    Args:
+        kind: ``TextExample``, ``TokenExample``, or a named tuple without ``id``.
+        disk: The file of the columns.
+        columns: The columns by the field of the example. ``id`` is not among them.
+        numbers: Columns of numbers by name: the facts of the examples.
+        size: The number of examples on disk.
+        rows: The chosen examples; None is all.
+        ids: The ``id`` of each; None is its index.
+    """
+
+    def __init__(
+        self,
+        kind: type[Any],
+        disk: _Disk,
+        columns: Mapping[str, Column],
+        numbers: Mapping[str, Column],
+        size: int,
+        rows: Numbers | None = None,
+        ids: Numbers | None = None,
+    ) -> None:
+        self.kind, self.disk, self.size = kind, disk, size
+        self.columns, self._numbers = dict(columns), dict(numbers)
+        self.rows, self.ids = rows, ids
+        self._last: tuple[int, list[Any]] = (-1, [])
+
+    def __len__(self) -> int:
+        return self.size if self.rows is None else len(self.rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        numbered = dataclasses.is_dataclass(self.kind)
+        first = 0
+        for values in self._chunks(fields_of(self.kind)):
+            number = len(values[0])
+            if not numbered:
+                yield from map(self.kind, *values)
+                continue
+            ids: Iterable[int] = range(first, first + number)
+            if self.ids is not None:
+                ids = self.ids[first : first + number].tolist()
+            yield from map(self.kind, ids, *values)
+            first += number
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> ExampleStore: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        import numpy as np
+
+        if isinstance(index, slice):
+            return self.take(np.arange(*index.indices(len(self))))
+        index = range(len(self))[index]
+        start = index // CHUNK * CHUNK
+        if self._last[0] != start:
+            self._last = start, list(self[start : start + CHUNK])
+        return self._last[1][index - start]
+
+    def column(self, name: str) -> Iterator[Any]:
+        """Yield the values of one field."""
+        if name == "id":
+            yield from range(len(self)) if self.ids is None else map(int, self.ids)
+            return
+        for (values,) in self._chunks((name,)):
+            yield from values
+
+    def constant(self, name: str, value: Any) -> bool:
+        """Return whether all examples have the same value of a field, such as None."""
+        return all(not part.size and part.constant == value for part in self.columns[name])
+
+    def numbers(self, name: str) -> Numbers:
+        """Return a column of numbers [N]."""
+        import numpy as np
+
+        found = [np.frombuffer(self.disk.read(part), part.constant) for part in self._numbers[name]]
+        joined: Numbers = np.concatenate(found)
+        return joined if self.rows is None else joined[self.rows]
+
+    def take(self, indices: Numbers) -> ExampleStore:
+        """Return the examples at some indices, with the ids that they have."""
+        import numpy as np
+
+        small = np.uint32 if self.size < 2**32 else np.int64
+        rows = indices.astype(small) if self.rows is None else self.rows[indices]
+        ids = indices.astype(small) if self.ids is None else self.ids[indices]
+        return self._changed(rows=rows, ids=ids)
+
+    def renumbered(self) -> ExampleStore:
+        """Return the examples with ``id`` = index."""
+        return self._changed(ids=None)
+
+    def with_ids(self, ids: Numbers) -> ExampleStore:
+        """Return the examples with other ids [N]."""
+        return self._changed(ids=ids)
+
+    def with_column(self, name: str, values: Iterable[Any]) -> ExampleStore:
+        """Return the examples with other values of a field, which are written in chunks."""
+        values = iter(values)
+        if self.rows is None:
+            sizes = (min(CHUNK, self.size - start) for start in range(0, self.size, CHUNK))
+            chunks = (list(itertools.islice(values, size)) for size in sizes)
+            parts = [write_part(self.disk, name, chunk) for chunk in chunks]
+            return self._changed(columns={**self.columns, name: tuple(parts)})
+        return self._with_chosen(name, values)
+
+    def _with_chosen(self, name: str, values: Iterator[Any]) -> ExampleStore:
+        """Replace the values of the chosen rows, which are in order; others keep their values."""
+        parts = list(self.columns[name])
+        for number, places in self._segments():
+            own = list(itertools.islice(values, len(places)))
+            size = min(CHUNK, self.size - number * CHUNK)
+            whole = list(self._loaded(parts[number], size))
+            for place, value in zip(places.tolist(), own, strict=True):
+                whole[place] = value
+            parts[number] = write_part(self.disk, name, whole)
+        return self._changed(columns={**self.columns, name: tuple(parts)})
+
+    def digest(self) -> str:
+        """Return a hash of the content, ids and order of the examples; ``where`` is no part."""
+        import xxhash
+
+        digest = xxhash.xxh3_128(self.kind.__name__.encode())
+        for name, column in self.columns.items():
+            digest.update(f"\x00{name}".encode())
+            for part in column if name != "where" else ():
+                digest.update(self.disk.read(part) if part.size else repr(part.constant).encode())
+        for numbers in (self.rows, self.ids):
+            digest.update(b"-" if numbers is None else numbers.tobytes())
+        return digest.hexdigest()
+
+    def _changed(self, **changes: Any) -> ExampleStore:
+        own = {"columns": self.columns, "rows": self.rows, "ids": self.ids} | changes
+        return ExampleStore(self.kind, self.disk, numbers=self._numbers, size=self.size, **own)
+
+    def _loaded(self, part: _Part, size: int) -> Sequence[Any]:
+        """Return the values of a column in one chunk."""
+        if not part.size:
+            return [part.constant] * size
+        values: list[Any] = _Loader(io.BytesIO(self.disk.read(part))).load()
+        return values
+
+    def _segments(self) -> Iterator[tuple[int, Numbers]]:
+        """Yield the chunks of the chosen rows in order, each with the places of rows in it."""
+        import numpy as np
+
+        assert self.rows is not None
+        block = 64 * CHUNK
+        for first in range(0, len(self.rows), block):
+            rows = self.rows[first : first + block].astype(np.int64)
+            numbers, places = np.divmod(rows, CHUNK)
+            cuts = np.flatnonzero(np.diff(numbers)) + 1
+            for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+                yield int(numbers[start]), places[start:end]
+
+    def _chunks(self, names: Sequence[str]) -> Iterator[list[Sequence[Any]]]:
+        """Yield the values of some fields, for some of the examples at a time."""
+        if self.rows is None:
+            for start in range(0, self.size, CHUNK):
+                size = min(CHUNK, self.size - start)
+                yield [self._loaded(self.columns[name][start // CHUNK], size) for name in names]
+            return
+        for number, places in self._segments():
+            size = min(CHUNK, self.size - number * CHUNK)
+            chosen = places.tolist()
+            whole = len(chosen) == size and chosen == list(range(size))
+            found = [self._loaded(self.columns[name][number], size) for name in names]
+            yield found if whole else [[values[i] for i in chosen] for values in found]
+
+
+def fields_of(kind: Any) -> tuple[str, ...]:
+    """Return the fields of examples except ``id``, or of a named tuple."""
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))[1:]
+    fields: tuple[str, ...] = kind._fields
+    return fields
+
+
+def write_part(disk: _Disk, name: str, values: list[Any]) -> _Part:
+    """Write the values of a column in one chunk."""
+    first = values[0]
+    if first is None or first == ():
+        if all(value is first or value == first for value in values):
+            return _Part(0, 0, first)
+    if name in _INTERNED:
+        known: dict[Any, Any] = {}
+        # 1, 1.0 and True are equal, and not the same label
+        values = [known.setdefault((type(value), value), value) for value in values]
+    return disk.write(pickle.dumps(values, pickle.HIGHEST_PROTOCOL))
+
+
+class StoreWriter:
+    """Writes examples to a new store; ``facts`` are computed of each chunk, by name."""
+
+    def __init__(self, facts: Callable[[Sequence[Example]], Mapping[str, Numbers]]) -> None:
+        self.facts, self.disk, self.size = facts, _Disk(unnamed_file()), 0
+        self.kind: type[Any] = TextExample
+        self.columns: dict[str, list[_Part]] = {}
+        self.numbers: dict[str, list[_Part]] = {}
+
+    def add(self, examples: Sequence[Any]) -> None:
+        """Write one chunk: ``CHUNK`` examples, or the last ones."""
+        self.kind = type(examples[0])
+        self.size += len(examples)
+        for name in fields_of(self.kind):
+            part = write_part(self.disk, name, list(map(attrgetter(name), examples)))
+            self.columns.setdefault(name, []).append(part)
+        for name, numbers in self.facts(examples).items():
+            part = self.disk.write(numbers.tobytes())._replace(constant=numbers.dtype.str)
+            self.numbers.setdefault(name, []).append(part)
+
+    def finish(self) -> ExampleStore:
+        """Return the store."""
+        columns = {name: tuple(parts) for name, parts in self.columns.items()}
+        numbers = {name: tuple(parts) for name, parts in self.numbers.items()}
+        return ExampleStore(self.kind, self.disk, columns, numbers, self.size)
+
+
+GOLD_FIELDS: Mapping[type[Any], tuple[str, ...]] = {
+    TextExample: ("label", "answers"),
+    TokenExample: ("relations", "spans", "unreachable", "tags"),
+}
+"""The fields of the gold of an example."""
+
+
+def column(rows: Sequence[Any], name: str) -> Iterator[Any]:
+    """Yield the values of one field of examples."""
+    if isinstance(rows, ExampleStore):
+        return rows.column(name)
+    return map(attrgetter(name), rows)
+
+
+def columns(rows: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of some fields of examples."""
+    return zip(*(column(rows, name) for name in names), strict=True)
+
+
+def places(rows: Sequence[Any], indices: Iterable[int]) -> list[str]:
+    """Return the ``file:line`` of a few examples."""
+    return [str(rows[int(index)].where) for index in indices]
+
+
+def chosen(rows: Sequence[Any], keep: Iterable[bool]) -> Sequence[Any]:
+    """Return the examples of which ``keep`` is true, with the ids that they have."""
+    if isinstance(rows, ExampleStore):
+        import numpy as np
+
+        return rows.take(np.fromiter(keep, bool, len(rows)).nonzero()[0])
+    return list(itertools.compress(rows, keep))
+
+
+def taken(rows: Sequence[Any], indices: Numbers) -> Sequence[Any]:
+    """Return the examples at some indices, with ``id`` = index among them."""
+    if isinstance(rows, ExampleStore):
+        return rows.take(indices).renumbered()
+    return [dataclasses.replace(rows[i], id=n) for n, i in enumerate(indices.tolist())]
+
+
+def with_labels(rows: Sequence[Any], labels: Iterable[Any]) -> Sequence[Any]:
+    """Return texts with other labels."""
+    if isinstance(rows, ExampleStore):
+        return rows.with_column("label", labels)
+    pairs = zip(rows, labels, strict=True)
+    return [r if r.label is label else dataclasses.replace(r, label=label) for r, label in pairs]

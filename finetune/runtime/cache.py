@@ -1,0 +1,117 @@
+"""The cache of the toolkit: its folder, the entries in it, and how they are removed.
+
+Entries are in ``$FINETUNE_CACHE`` (by default ``~/.cache/finetune``; ``off`` disables the cache).
+An entry is a folder, which appears whole or not at all. It is removed after a month without use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from finetune.types import UserError
+
+VARIABLE = "FINETUNE_CACHE"
+OFF = "off"
+"""Value of the variable that disables the cache."""
+KINDS = ("encodings", "examples")
+"""The folders of the cache: sequences of token ids, and examples that files hold."""
+ABOUT = "about.json"
+"""File of an entry with its title, written last."""
+UNUSED_SECONDS = 30 * 86_400
+"""Time without use after which an entry is deleted."""
+
+
+class CacheEntry(NamedTuple):
+    """An entry of the cache."""
+
+    path: Path
+    title: str
+    """The data and the task."""
+    size: int
+    """Bytes on disk."""
+    age: float
+    """Seconds since its last use."""
+
+
+def is_enabled() -> bool:
+    """Return whether the cache may be used."""
+    return os.environ.get(VARIABLE) != OFF
+
+
+def cache_folder(kind: str) -> Path:
+    """Return the folder of the entries of a kind."""
+    named = os.environ.get(VARIABLE)
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(named or Path(base) / "finetune").expanduser() / kind
+
+
+def cache_entries() -> list[CacheEntry]:
+    """Return all entries, the last used first; incomplete ones of killed processes too."""
+    if not is_enabled():
+        raise UserError(f"{VARIABLE}={OFF} disables the cache: unset it, or name a folder.")
+    found = []
+    for kind in KINDS:
+        folder = cache_folder(kind)
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.is_dir():
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    found.append(_entry(path))
+    return sorted(found, key=lambda entry: entry.age)
+
+
+def _entry(path: Path) -> CacheEntry:
+    title = "(incomplete)"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        title = str(json.loads((path / ABOUT).read_text(encoding="utf-8"))["title"])
+    size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+    return CacheEntry(path, title, size, max(0.0, time.time() - path.stat().st_mtime))
+
+
+def write_about(folder: Path, title: str) -> None:
+    """Write the title of an entry into its folder."""
+    (folder / ABOUT).write_text(json.dumps({"title": title}), encoding="utf-8")
+
+
+def clear_cache(older_than_seconds: float = 0.0) -> list[CacheEntry]:
+    """Remove the entries that were last used at least so long ago, and return them."""
+    chosen = [entry for entry in cache_entries() if entry.age >= older_than_seconds]
+    for entry in chosen:
+        try:
+            shutil.rmtree(entry.path)
+        except FileNotFoundError:  # another process removed it
+            continue
+        except OSError as error:
+            raise UserError(
+                f"{entry.path}: cannot be removed ({error.strerror}): remove it by hand."
+            ) from error
+    return chosen
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove the entries of a folder that were not used for a month."""
+    latest = time.time() - UNUSED_SECONDS
+    for other in folder.iterdir():  # also incomplete ones of interrupted processes
+        with contextlib.suppress(OSError):
+            if other.stat().st_mtime < latest:
+                shutil.rmtree(other)
+
+
+def unnamed_file() -> IO[bytes]:
+    """Return a temporary file that the system removes however the process ends.
+
+    It is on the disk of the cache, if that can be written: a folder such as ``/tmp`` may be small,
+    or in memory.
+    """
+    if is_enabled():
+        folder = cache_folder(KINDS[1])
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            return tempfile.TemporaryFile(dir=folder)
+    return tempfile.TemporaryFile()

@@ -1,0 +1,79 @@
+"""Work on several processors, in processes that share the memory of this one."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from finetune.types import UserError
+
+R = TypeVar("R")
+
+_work: Callable[[Any], Any] | None = None
+"""The function of the workers, which they get with the memory of their parent."""
+
+
+def num_workers() -> int:
+    """Return the number of processors for this process, of those on its machine."""
+    if sys.platform != "linux":
+        return 1  # others cannot fork a process with threads
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, len(os.sched_getaffinity(0)) // local)
+
+
+def forked_map(
+    function: Callable[[Any], R], items: Iterable[Any], workers: int | None = None
+) -> Iterator[R]:
+    """Yield the results in order, computed in forked processes.
+
+    The function and all that it refers to need not be pickled. It must not use threads of this
+    process, such as torch's, or its devices.
+    """
+    global _work
+    workers = num_workers() if workers is None else workers
+    if workers == 1:
+        yield from map(function, items)
+        return
+    _work, before = function, _work
+    remaining = iter(items)
+    context = multiprocessing.get_context("fork")
+    try:
+        with ProcessPoolExecutor(workers, context, _start) as pool:
+            waiting: collections.deque[Future[R]] = collections.deque()
+            try:
+                for item in itertools.islice(remaining, 2 * workers):
+                    waiting.append(pool.submit(_call, item))
+                while waiting:
+                    result = waiting.popleft().result()
+                    for item in itertools.islice(remaining, 1):
+                        waiting.append(pool.submit(_call, item))
+                    yield result
+            except BrokenProcessPool as error:
+                raise UserError(
+                    "a process that tokenizes ended, probably for lack of memory: start again on a "
+                    "machine with more memory, or with fewer processors (taskset -c 0)."
+                ) from error
+            finally:
+                for each in waiting:
+                    each.cancel()
+    finally:
+        _work = before
+
+
+def _start() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the threads of the parent are not here
+
+
+def _call(item: Any) -> Any:
+    assert _work is not None
+    return _work(item)

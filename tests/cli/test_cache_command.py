@@ -1,0 +1,62 @@
+"""`finetune cache` lists and clears the entries of the cache."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from finetune.runtime.cache import cache_entries, cache_folder, clear_cache, write_about
+from finetune.types import UserError
+from tests.command import run
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
+    return cache_folder("encodings")
+
+
+def entry(name: str, days: float, title: str | None = None) -> Path:
+    folder = cache_folder("encodings") / name
+    folder.mkdir(parents=True)
+    (folder / "ids.npy").write_bytes(bytes(2**20))
+    if title is not None:
+        write_about(folder, title)
+    used = time.time() - days * 86_400
+    os.utime(folder, (used, used))
+    return folder
+
+
+def test_entries_are_listed_and_cleared_by_age() -> None:
+    assert cache_entries() == []
+    entry("a", 10, "reviews, train: classify")
+    recent = entry("b", 1)
+    first, second = cache_entries()
+    assert (first.path, first.title, second.title) == (
+        recent,
+        "(incomplete)",
+        "reviews, train: classify",
+    )
+    assert second.size > 2**20 and round(second.age / 86_400) == 10
+    assert [each.path.name for each in clear_cache(5 * 86_400)] == ["a"]
+    assert [each.path for each in cache_entries()] == [recent]
+    assert len(clear_cache()) == 1 and cache_entries() == []
+
+
+def test_a_disabled_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINETUNE_CACHE", "off")
+    with pytest.raises(UserError, match="FINETUNE_CACHE=off"):
+        cache_entries()
+
+
+def test_the_command(tmp_path: Path) -> None:
+    entry("a", 10, "reviews, train: classify")
+    listed = run("cache")
+    assert "reviews, train: classify" in listed.out and "1 entry, 1.0 MiB" in listed.out
+    refused = run("cache", "--older-than", "3")
+    assert refused.code and "--clear" in refused.err
+    cleared = run("cache", "--clear", "--older-than", "3")
+    assert "removed 1 entry, 1.0 MiB" in cleared.out

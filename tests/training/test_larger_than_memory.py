@@ -1,0 +1,159 @@
+"""Data larger than memory: the same examples, notes, splits and weights as from lists."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from finetune.config.tasks import ClassifyConfig, NerConfig, NliConfig, TagConfig, TrainConfig
+from finetune.data import example_store, read_text
+from finetune.data.example_store import ExampleStore
+from finetune.pretraining.settings import PretrainConfig
+from finetune.runtime.cache import cache_entries
+from finetune.tasks import load_task
+from finetune.training import cache as encoding_cache
+from finetune.training.trainer import fit
+from finetune.types import UserError
+from tests import small_data as data
+from tests import tiny
+
+CONFIGS: dict[str, tuple[type[TrainConfig], Any]] = {
+    "classify": (ClassifyConfig, data.sentiment),
+    "nli": (NliConfig, data.pairs),
+    "tag": (TagConfig, data.entities),
+    "ner": (NerConfig, data.documents),
+    "pretrain": (PretrainConfig, data.running_text),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
+
+
+def on_disk(monkeypatch: pytest.MonkeyPatch, most: int = 5, chunk: int = 4) -> None:
+    """Keep only a few examples in memory, in several chunks."""
+    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", most)
+    monkeypatch.setattr(example_store, "CHUNK", chunk)
+
+
+def config_of(name: str, place: Path, **settings: Any) -> TrainConfig:
+    kind, write = CONFIGS[name]
+    folder, model = place / f"data-{name}", place / "bert"
+    if not folder.exists():
+        write(folder)
+    if not model.exists():
+        tiny.save_tiny_checkpoint(model, "bert", dropout=0.1)
+    return kind(model=str(model), data=str(folder), max_length=24, **settings)
+
+
+def without_validation(config: TrainConfig) -> None:
+    for file in Path(config.data).glob("validation*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_same_weights(
+    name: str, held_out: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, facts = [], []
+    for run in ("memory", "disk", "cached"):
+        if run == "disk":
+            on_disk(monkeypatch)
+            monkeypatch.setattr(encoding_cache, "MIN_EXAMPLES", 5)
+        config = config_of(name, tmp_path, out=str(tmp_path / run), steps=6, batch_size=4)
+        if held_out:
+            without_validation(config)
+        task, loaded = load_task(config, name)
+        stored = run != "memory" and name != "pretrain"  # whose blocks are in memory
+        assert isinstance(loaded.splits["train"], ExampleStore) == stored
+        facts.append(
+            (
+                {split: list(rows) for split, rows in loaded.splits.items()},
+                loaded.notes,
+                loaded.fingerprint,
+                loaded.training_fingerprint,
+                (task.record.labels, task.record.extra_fields()),
+            )
+        )
+        result = fit(task, loaded, config)
+        weights.append(load_file(tmp_path / run / "last" / "model.safetensors"))
+        facts[-1] += (result.metrics, result.notes)
+    assert facts[0] == facts[1] == facts[2]
+    for other in weights[1:]:
+        assert all((other[key] == value).all() for key, value in weights[0].items())
+
+
+def rows_of(folder: Path) -> Path:
+    return folder / "train.jsonl"
+
+
+def test_a_shard_that_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_disk(monkeypatch)
+    config = config_of("classify", tmp_path)
+    shard = rows_of(Path(config.data))
+    lines = shard.read_bytes().splitlines(keepends=True)
+    shard.write_bytes(b"".join(lines[:30]) + lines[30][:17])
+    with pytest.raises(UserError, match=r"train\.jsonl:31"):
+        load_task(config, "classify")
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_a_changed_input_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_disk(monkeypatch)
+    config = config_of("classify", tmp_path, out=str(tmp_path / "run"), steps=2, batch_size=4)
+    fit(*load_task(config, "classify"), config)
+    shard = rows_of(Path(config.data))
+    shard.write_text(shard.read_text("utf-8").replace("room", "rooms", 1), "utf-8")
+    config = replace(config, resume=True)
+    with pytest.raises(UserError, match="other data"):
+        fit(*load_task(config, "classify"), config)
+
+
+def test_damaged_and_unwritable_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_disk(monkeypatch)
+    monkeypatch.setattr(encoding_cache, "MIN_EXAMPLES", 5)
+    task, loaded = load_task(config_of("classify", tmp_path), "classify")
+    train = loaded.splits["train"]
+    made = [list(windows) for windows in encoding_cache.encode(task, train, "reviews")]
+    (entry,) = cache_entries()
+    assert entry.title == "reviews"
+    values = (entry.path / "ids.values.npy").read_bytes()
+    (entry.path / "ids.values.npy").write_bytes(values[:-2] + b"\x07\x00")  # one wrong token
+    assert [list(windows) for windows in encoding_cache.encode(task, train)] == made
+    assert (entry.path / "ids.values.npy").read_bytes() == values, "made again"
+    no_folder = tmp_path / "file"
+    no_folder.write_text("")
+    monkeypatch.setenv("FINETUNE_CACHE", str(no_folder))
+    assert [list(windows) for windows in encoding_cache.encode(task, train)] == made
+
+
+def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_disk(monkeypatch)
+    config = config_of("classify", tmp_path)
+    monkeypatch.setattr(example_store, "unnamed_file", lambda: open("/dev/full", "w+b"))
+    with pytest.raises(UserError, match=r"no room.*FINETUNE_CACHE"):
+        load_task(config, "classify")
+
+
+def test_annotators_after_the_first_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(20)]
+    rows[15]["_annotator_id"] = "ana"
+    data.write_jsonl(tmp_path / "train.jsonl", rows)
+    read_text(tmp_path)
+    on_disk(monkeypatch)
+    with pytest.raises(UserError, match=r"train\.jsonl:16: the row names an annotator"):
+        read_text(tmp_path)
+
+
+def test_columns_after_the_first_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(20)]
+    rows[15]["source"] = "web"
+    data.write_jsonl(tmp_path / "train.jsonl", rows)
+    on_disk(monkeypatch)
+    assert any("source" in note for note in read_text(tmp_path).notes)
