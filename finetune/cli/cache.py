@@ -28,7 +28,7 @@ class Cache(FormatOption, Command):
 
     def run(self) -> None:
         """Print the entries, or remove them."""
-        from finetune.runtime.cache import cache_entries, clear_cache
+        from finetune.runtime.cache import OFF, VARIABLE, cache_entries, clear_cache, is_enabled
 
         if self.older_than is not None and not self.clear:
             raise UserError("--older-than chooses what --clear removes: add --clear.")
@@ -36,6 +36,8 @@ class Cache(FormatOption, Command):
             raise UserError(f"--older-than must be 0 days or more, not {self.older_than:g}.")
         entries = clear_cache(86_400 * (self.older_than or 0.0)) if self.clear else cache_entries()
         total = f"{sum(entry.size for entry in entries) / 2**20:,.1f} MiB"
+        if not is_enabled():
+            show(f"{VARIABLE}={OFF}: the cache is disabled", error=True)
         if self.clear:
             show(f"removed {quantity(len(entries), 'entry', 'entries')}, {total}")
             return

@@ -20,7 +20,6 @@ from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, overload
 
 from finetune.runtime.cache import unnamed_file
-from finetune.runtime.files import SaveError
 from finetune.types import Answer, Example, Relation, SenseTarget, Span, TextExample, TokenExample
 
 if TYPE_CHECKING:
@@ -64,6 +63,8 @@ class _Disk:
             self.file.write(content)
             self.file.flush()
         except OSError as error:
+            from finetune.runtime.files import SaveError
+
             with contextlib.suppress(OSError):
                 self.file.close()
             raise SaveError(

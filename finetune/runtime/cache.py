@@ -53,11 +53,12 @@ def cache_folder(kind: str) -> Path:
 
 
 def cache_entries() -> list[CacheEntry]:
-    """Return all entries, the last used first; incomplete ones of killed processes too."""
-    if not is_enabled():
-        raise UserError(f"{VARIABLE}={OFF} disables the cache: unset it, or name a folder.")
+    """Return all entries, the last used first; incomplete ones of killed processes too.
+
+    There are none if the cache is disabled.
+    """
     found = []
-    for kind in KINDS:
+    for kind in KINDS if is_enabled() else ():
         folder = cache_folder(kind)
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if path.is_dir():

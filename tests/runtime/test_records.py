@@ -139,6 +139,8 @@ DOORS = {
     "finetune/models/heads/sentence_encoder.py": "a folder that appears whole",
     "finetune/tasks/__init__.py": "a folder that appears whole",
     "finetune/training/cache.py": "a folder that appears whole",
+    "finetune/runtime/cache.py": "a folder that appears whole",
+    "finetune/preprocessing/encoding_files.py": "a folder that appears whole",
     "finetune/training/checkpoint.py": "a folder that appears whole",
     "finetune/cli/output.py": "a folder that appears whole",
     "finetune/runtime/records.py": "tables, through the door",
