@@ -60,14 +60,20 @@ def test_batches_have_the_columns_of_the_command(task: str, place: Path, tmp_pat
     same(framed.to_dict("records"), expected)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     listed = predict(columns)
-    same([dict(zip(listed, row, strict=True)) for row in zip(*listed.values(), strict=True)], expected)
+    same(
+        [dict(zip(listed, row, strict=True)) for row in zip(*listed.values(), strict=True)],
+        expected,
+    )
     arrays = {}
     for name, values in columns.items():
         arrays[name] = np.empty(len(values), dtype=object)
         arrays[name][:] = values
     answered = predict(arrays)
     assert all(isinstance(values, np.ndarray) for values in answered.values())
-    same([dict(zip(answered, row, strict=True)) for row in zip(*answered.values(), strict=True)], expected)
+    same(
+        [dict(zip(answered, row, strict=True)) for row in zip(*answered.values(), strict=True)],
+        expected,
+    )
     assert set(columns) == set(rows[0]) and set(frame) == set(rows[0])  # the batch is unchanged
 
 
