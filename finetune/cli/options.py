@@ -93,7 +93,7 @@ class TextOptions:
     """A text; may be repeated. Write --text=TEXT if it begins with a dash."""
     file: str | None = None
     """Texts or words in any format; `-` is standard input. Formats are JSON Lines, CSV, TSV, plain
-    lines, CoNLL columns and more."""
+    lines, CoNLL columns and more. A folder or a pattern such as 'new/*.jsonl' names several."""
 
 
 @dataclass(frozen=True, kw_only=True)

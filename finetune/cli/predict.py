@@ -54,9 +54,9 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
     pair: Annotated[str | None, DATA] = None
     """The second text, for a model of pairs."""
     out: Annotated[str | None, Help("FILE|FOLDER/", common=True)] = None
-    """File to write, in the format of its suffix; unset prints. Suffixes are .jsonl, .json, .csv,
-    .tsv, .xlsx and .parquet. A folder (FOLDER/) gets numbered parts: after a kill, the same command
-    keeps the complete parts and continues."""
+    """File to write, in the format of its suffix, or FOLDER/ for numbered parts; unset prints.
+    Suffixes are .jsonl, .json, .csv, .tsv, .xlsx and .parquet. After a kill, the same command keeps
+    the complete parts of a folder and continues."""
     format: Annotated[Literal["jsonl", "csv", "parquet"] | None, OUTPUT] = None
     """Print JSON Lines, or CSV for spreadsheets: lists in a cell are JSON, and a text that begins
     like a formula gets an apostrophe. The suffix of --out overrides it. Parts are parquet or jsonl.

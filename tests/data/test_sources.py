@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from finetune.data import ALIASES, DataError, data_kind, read_text, read_tokens
+from finetune.data import (
+    ALIASES,
+    DataError,
+    data_kind,
+    read_text,
+    read_text_file,
+    read_token_file,
+    read_tokens,
+)
 from finetune.data import hub as hub_module
 from finetune.data.hub import hub_dataset
 from finetune.data.sources import canonical_split, resolve
@@ -125,6 +133,52 @@ def test_several_files_of_a_split(tmp_path):
     (tmp_path / "c.csv").write_text("no,header\n")
     with pytest.raises(DataError, match=r"files of several formats \(csv, jsonl\): name the files"):
         read_text(f"train={tmp_path}")
+
+
+def test_several_files_to_predict(tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.jsonl").write_text(ROW.replace("fine", name) * 2)
+    (tmp_path / "b.jsonl").rename(tmp_path / "b.ndjson")
+    (tmp_path / "README.md").write_text("three files")
+    (tmp_path / "_predictions.json").write_text("{}")
+    for spec in (tmp_path, str(tmp_path / "?.*js*"), str(tmp_path / "**" / "?.*son*")):
+        found = list(read_text_file(spec))
+        assert [e.text for e in found] == [f"{n} film" for n in "aabbcc"], spec
+        assert [e.id for e in found] == list(range(6))
+        assert found[3].where == f"{tmp_path / 'b.ndjson'}:2"
+    rows = {}
+    found = list(read_text_file(tmp_path, rows=rows, wanted=lambda number: number in (1, 4)))
+    assert [(e.id, e.text) for e in found] == [(1, "a film"), (4, "c film")] and [*rows] == [1, 4]
+    opened = read_text_file(tmp_path)
+    assert next(opened).text == "a film"
+    (tmp_path / "c.jsonl").write_text("{")  # a file is opened once the files before it are read
+    assert [next(opened).text for _ in range(3)] == ["a film", "b film", "b film"]
+    with pytest.raises(DataError, match=r"c\.jsonl:1"):
+        next(opened)
+    (tmp_path / "d.csv").write_text("text\nx\n")
+    with pytest.raises(DataError, match=r"several formats \(csv, jsonl\): write --file '.*jsonl'"):
+        list(read_text_file(tmp_path))
+    with pytest.raises(DataError, match="the pattern holds no data files"):
+        list(read_text_file(str(tmp_path / "x*.jsonl")))
+
+
+def test_several_files_of_columns_to_predict(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\nx,p\n")
+    (tmp_path / "b.csv").write_text("label,text\nq,y\n")
+    assert [e.text for e in read_text_file(tmp_path)] == ["x", "y"]
+    (tmp_path / "c.csv").write_text("p,z\n")
+    with pytest.raises(DataError, match=r"a\.csv names its columns and .*c\.csv does not"):
+        list(read_text_file(tmp_path))
+    words = tmp_path / "words"
+    words.mkdir()
+    for name in ("a", "b"):
+        content = f"-DOCSTART- O\n\n{name} B-PER\n\n{name} O\n"
+        (words / f"{name}.conll").write_text(content)
+    found = list(read_token_file(words))
+    assert [(e.id, e.words) for e in found] == [(i, (w,)) for i, w in enumerate("aabb")]
+    assert found[1].document == found[0].document != found[2].document
+    chosen = read_token_file(words, wanted=lambda number: number == 2)
+    assert [(e.id, e.words) for e in chosen] == [(2, ("b",))]
 
 
 def test_files_that_do_not_fit_together(tmp_path):

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import pyarrow
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,6 +46,10 @@ def jsonl(*rows):
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
+def zstandard(content):
+    return pyarrow.compress(content, codec="zstd", asbytes=True)
+
+
 # --- formats ---------------------------------------------------------------------------------
 
 
@@ -65,6 +70,8 @@ def jsonl(*rows):
         ("a.data", '[{"text": "x", "label": "p"}, {"text": "y", "label": "q"}]'),
         ("a.tsv.gz", gzip.compress(b"text\tlabel\nx\tp\ny\tq\n", mtime=0)),
         ("a.tsv", gzip.compress(b"text\tlabel\nx\tp\ny\tq\n", mtime=0)),
+        ("a.csv.zst", zstandard(b"text,label\nx,p\n") + zstandard(b"y,q\n")),
+        ("a.jsonl", zstandard(b'{"text": "x", "label": "p"}\n{"text": "y", "label": "q"}\n')),
     ],
 )
 def test_formats(read, name, content):
@@ -340,6 +347,7 @@ def test_bad_labels(error, labels, words):
             gzip.compress(b'{"text": "x"}\n' * 99, mtime=0)[:30],
             ["a.jsonl.gz:", "damaged"],
         ),
+        ("a.jsonl.zst", zstandard(b'{"text": "x"}\n' * 99)[:-4], ["a.jsonl.zst:", "truncated"]),
     ],
 )
 def test_errors_name_the_line_and_the_remedy(error, name, content, words):

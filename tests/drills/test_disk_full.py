@@ -26,6 +26,7 @@ COMMANDS = {
         "--out",
         "out/errors.jsonl",
     ),
+    "predict": ("predict", "model", "--file", "new.jsonl", "--out", "out/p/", "--part-rows", "7"),
 }
 POINTS = 24
 """Operations of each command at which the disk becomes full."""
@@ -40,7 +41,11 @@ def server(tmp_path_factory: pytest.TempPathFactory):
         "task: classify\nmodel: bert\ndata: sentiment\nlr: 3e-3\nsteps: 60\neval_every: 30\n"
         "max_length: 48\nbatch_size: 8\n"
     )
+    rows = (directory / "sentiment" / "train.jsonl").read_bytes()
+    (directory / "new.jsonl").write_bytes(rows)
     with serving(directory, directory / "out") as started:
+        trained = started.run([*TRAIN, "--out", "model"])
+        assert trained.code == 0, trained.error
         yield started
 
 

@@ -155,3 +155,45 @@ def test_killed_commands_of_several_models_end_with_the_same_weights(
         assert weights(server) == expected, f"killed at operation {number}"
         left = [p for folder in folders(server) for p in folder.rglob(".*.new")]
         assert not left, (number, left)
+
+
+PREDICT = ("predict", "model", "--file", "new", "--out", "run/", "--part-rows", "7")
+KILLS_OF_PREDICT = 40
+
+
+def test_killed_predictions_end_with_the_same_parts(server: Server) -> None:
+    """Two jobs of an array share the parts; both are killed, also while they continue."""
+    directory = server.directory
+    for folder in (server.folder, directory / "new", directory / "model"):
+        shutil.rmtree(folder, ignore_errors=True)
+    model = ("classify", "--data", "sentiment", "--model", "bert", "--max-length", "48")
+    trained = server.run([*model, "--steps", "2", "--out", "model"])
+    assert trained.code == 0, trained.error
+    for name in ("train", "test"):
+        rows = (directory / "sentiment" / f"{name}.jsonl").read_bytes()
+        (directory / "new").mkdir(exist_ok=True)
+        (directory / "new" / f"{name}.jsonl").write_bytes(rows)
+    jobs = [[*PREDICT, "--format", "jsonl", "--shard", f"{number}/2"] for number in (0, 1)]
+    whole = [server.run(job, kills=True) for job in jobs]
+    assert [each.code for each in whole] == [0, 0], whole
+    expected = content(server.folder)
+    assert len(expected) == 9  # 52 rows, and the manifest
+    random_numbers, killed = random.Random("kills of predict"), 0
+    while killed < KILLS_OF_PREDICT:
+        shutil.rmtree(server.folder)
+        when = []
+        for _ in range(random_numbers.choice((1, 2, 3, 4))):
+            job = random_numbers.choice((0, 1))
+            number, seconds = 0, 0.0
+            if random_numbers.random() < 0.5:
+                number = random_numbers.randint(1, max(each.count for each in whole))
+            else:
+                seconds = random_numbers.uniform(0.01, whole[job].seconds)
+            ended = server.run(jobs[job], number=number, kills=True, seconds=seconds)
+            assert ended.code in (0, -9), (when, ended)
+            killed += ended.code == -9
+            when.append(f"operation {number}" if number else f"{seconds:.2f} s")
+        for job in random_numbers.sample(jobs, 2):
+            ended = server.run(job)
+            assert ended.code == 0, (when, ended.error)
+        assert_same(content(server.folder), expected, f"killed at {', '.join(when)}")

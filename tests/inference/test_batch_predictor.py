@@ -1,0 +1,113 @@
+"""A function of batches answers as the command does, whatever table it gets."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from finetune import BatchPredictor, UserError
+from finetune.inference import batch_predictor
+from tests import small_data
+from tests.command import run
+from tests.tiny import save_tiny_checkpoint
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("batches")
+    save_tiny_checkpoint(folder / "bert", "bert")
+    small_data.sentiment(folder / "classify-data")
+    small_data.entities(folder / "tag-data")
+    for task in ("classify", "tag"):
+        data = ("--data", folder / f"{task}-data", "--out", folder / task)
+        assert run(task, *data, "--model", folder / "bert", "--steps", "2", "--quiet").code == 0
+    return folder
+
+
+def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    for row, other in zip(found, expected, strict=True):
+        assert list(row) == list(other)
+        for name, value in row.items():
+            if name in ("score", "scores"):
+                assert value == pytest.approx(other[name], abs=2e-6), name
+            else:
+                assert value == other[name], name
+
+
+@pytest.mark.parametrize("task", ["classify", "tag"])
+def test_batches_have_the_columns_of_the_command(task: str, place: Path, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    source = place / f"{task}-data" / "test.jsonl"
+    rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
+    out = tmp_path / "expected.parquet"
+    assert run("predict", place / task, "--file", source, "--out", out).code == 0
+    expected = parquet.read_table(out).drop_columns("id").to_pylist()
+    predict = pickle.loads(pickle.dumps(BatchPredictor(place / task)))
+    table = pyarrow.Table.from_pylist(rows)
+    found = predict(table)
+    assert isinstance(found, pyarrow.Table) and found.num_rows == table.num_rows
+    same(found.to_pylist(), expected)
+    frame = pandas.DataFrame(rows, index=range(7, 7 + len(rows)))
+    framed = predict(frame)
+    assert list(framed.index) == list(frame.index)
+    same(framed.to_dict("records"), expected)
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    listed = predict(columns)
+    same(
+        [dict(zip(listed, row, strict=True)) for row in zip(*listed.values(), strict=True)],
+        expected,
+    )
+    arrays = {}
+    for name, values in columns.items():
+        arrays[name] = np.empty(len(values), dtype=object)
+        arrays[name][:] = values
+    answered = predict(arrays)
+    assert all(isinstance(values, np.ndarray) for values in answered.values())
+    same(
+        [dict(zip(answered, row, strict=True)) for row in zip(*answered.values(), strict=True)],
+        expected,
+    )
+    assert set(columns) == set(rows[0]) and set(frame) == set(rows[0])  # the batch is unchanged
+
+
+def test_names_of_columns(place: Path) -> None:
+    predict = BatchPredictor(place / "classify", columns={"text": "body"})
+    batch = {"id": ["a", "b"], "body": ["x", "y"], "label": [1, 2], "input_label": [3, 4]}
+    found = predict(batch)
+    assert found["id"] == ["a", "b"] and found["input_input_label"] == [3, 4]
+    assert found["input_label"] == [1, 2] and set(found["label"]) <= {"neg", "pos"}
+
+
+def test_a_process_loads_a_model_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+    predictor = batch_predictor.Predictor
+
+    def load(*arguments: Any, **options: Any) -> Any:
+        loaded.append(arguments)
+        return predictor(*arguments, **options)
+
+    monkeypatch.setattr(batch_predictor, "Predictor", load)
+    for _ in range(3):  # as a worker of Spark gets it, once for each task
+        predict = pickle.loads(pickle.dumps(BatchPredictor(place / "classify", max_tokens=100)))
+        predict({"text": ["a room"]})
+    assert len(loaded) == 1
+
+
+def test_blank_and_empty_batches(place: Path) -> None:
+    predict = BatchPredictor(place / "classify")
+    table = pyarrow.table({"text": ["", " "]})
+    assert predict(table)["label"].type == pyarrow.string()
+    assert predict(table[:0]) == table[:0] and predict({"text": []}) == {"text": []}
+
+
+@pytest.mark.parametrize("batch", [["a room"], "a room", 3, [{"text": "a room"}]])
+def test_other_batches_are_refused(batch: Any, place: Path) -> None:
+    with pytest.raises(UserError, match="a batch is a dict of columns"):
+        BatchPredictor(place / "classify")(batch)
