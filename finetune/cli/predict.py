@@ -159,6 +159,7 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
         quiet_libraries()
         from finetune.data.sources import input_files
         from finetune.inference.parts import PART_ROWS, open_parts
+        from finetune.runtime.launch import make_accelerator
         from finetune.runtime.progress import Reporter
         from finetune.tasks import model_folder
 
@@ -180,6 +181,8 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
             shard=shard.divided(process_index(), num_processes()),
             reporter=(reporter := Reporter()),
         )
+        if num_processes() > 1:
+            make_accelerator()  # all processes connect, also one that has nothing left to predict
         with reporter, opened as parts:
             if not parts.finished:
                 model = self._load()

@@ -213,7 +213,7 @@ class TrainingSettings:
 
 
 Resume = bool | Literal["auto"]
-"""Whether to continue a run; ``"auto"`` continues a run if there is one, and else starts one."""
+"""True continues a run, False starts one; ``"auto"`` continues a run if there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ class Facts:
 
     @property
     def are_words(self) -> bool:
-        """Whether the examples are words, not texts."""
+        """True if the examples are words, not texts."""
         return len(self.examples) > 0 and isinstance(self.examples[0], TokenExample)
 
     def __getitem__(self, name: str) -> Numbers:

@@ -196,6 +196,8 @@ class ExampleStore(Sequence[Any]):
             sizes = (min(CHUNK, self.size - start) for start in range(0, self.size, CHUNK))
             chunks = (list(itertools.islice(values, size)) for size in sizes)
             parts = [write_part(self.disk, name, chunk) for chunk in chunks]
+            if next(values, values) is not values:
+                raise ValueError(f"more than {self.size} values of {name}")
             return self._changed(columns={**self.columns, name: tuple(parts)})
         return self._with_chosen(name, values)
 

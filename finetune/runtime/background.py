@@ -8,19 +8,34 @@ from pathlib import Path
 
 
 class Background:
-    """Carries out functions in a thread, one after the other."""
+    """Carries out functions in a thread, one after the other, until one of them fails."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="background")
         self._pending: dict[Path, Future[None]] = {}
+        self._error: BaseException | None = None
 
     def run(self, subject: Path, function: Callable[[], None]) -> None:
-        """Carry out a function that writes a file or folder; ``wait`` raises its error."""
-        self._pending[subject] = self._thread.submit(function)
+        """Carry out a function that writes a file or folder; ``wait`` raises its error.
+
+        After an error, functions are not carried out, and ``wait`` raises the same error for them.
+        """
+
+        def work() -> None:
+            if self._error is not None:
+                raise self._error
+            try:
+                function()
+            except BaseException as error:
+                self._error = error
+                raise
+
+        self._pending[subject] = self._thread.submit(work)
 
     def runs(self, subject: Path) -> bool:
         """Return whether a function of this file or folder waits or runs."""
-        return subject in self._pending and not self._pending[subject].done()
+        pending = self._pending.get(subject)
+        return pending is not None and not pending.done()
 
     def wait(self, *subjects: Path) -> None:
         """Wait for the functions of some files or folders, and raise their errors."""

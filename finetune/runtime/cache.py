@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from finetune.runtime.files import is_held
 from finetune.types import UserError
 
 VARIABLE = "FINETUNE_CACHE"
@@ -53,7 +54,7 @@ def cache_folder(kind: str) -> Path:
 
 
 def cache_entries() -> list[CacheEntry]:
-    """Return all entries, the last used first; incomplete ones of killed processes too.
+    """Return all entries, the last used first; also incomplete ones, unless a process makes them.
 
     There are none if the cache is disabled.
     """
@@ -61,8 +62,8 @@ def cache_entries() -> list[CacheEntry]:
     for kind in KINDS if is_enabled() else ():
         folder = cache_folder(kind)
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if path.is_dir():
-                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                if path.is_dir() and not is_held(path):
                     found.append(_entry(path))
     return sorted(found, key=lambda entry: entry.age)
 

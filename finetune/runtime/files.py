@@ -135,6 +135,17 @@ def _undone(folder: Path, fresh: Path, old: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder next to ``path``, and remove it; ``recover`` removes leftovers."""
+    fresh, _ = _temporary_paths(path)
+    try:
+        fresh.mkdir()
+        yield fresh
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
     """Raise SaveError in place of an error of the disk, in a block that writes to ``path``."""
     try:
@@ -182,6 +193,17 @@ def _held(descriptor: int) -> Iterator[None]:
         if _LOCKS:
             _try_lock(descriptor)
         yield
+    finally:
+        os.close(descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a running process writes this temporary file or folder."""
+    if not _LOCKS or not _TEMPORARY.fullmatch(path.name):
+        return False
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        return not _try_lock(descriptor)
     finally:
         os.close(descriptor)
 

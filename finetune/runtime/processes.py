@@ -69,9 +69,19 @@ def end_with_launcher() -> None:
 
     Training then ends with a checkpoint, as after any SIGTERM.
     """
-    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent(signal.SIGTERM)
+
+
+def end_with_parent(number: int, parent: int | None = None) -> bool:
+    """Ask Linux for a signal when the parent of this process ends.
+
+    Return False if the process with the number ``parent`` is no longer the parent.
+    """
+    if sys.platform == "linux":
         set_parent_death_signal = 1  # PR_SET_PDEATHSIG of linux/prctl.h
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(set_parent_death_signal, number)
+    return parent in (None, os.getppid())
 
 
 def leave_launch() -> None:

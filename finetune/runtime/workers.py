@@ -13,6 +13,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
+from finetune.runtime.processes import end_with_parent
 from finetune.types import UserError
 
 R = TypeVar("R")
@@ -46,7 +47,7 @@ def forked_map(
     remaining = iter(items)
     context = multiprocessing.get_context("fork")
     try:
-        with ProcessPoolExecutor(workers, context, _start) as pool:
+        with ProcessPoolExecutor(workers, context, _start, (os.getpid(),)) as pool:
             waiting: collections.deque[Future[R]] = collections.deque()
             try:
                 for item in itertools.islice(remaining, 2 * workers):
@@ -68,7 +69,9 @@ def forked_map(
         _work = before
 
 
-def _start() -> None:
+def _start(parent: int) -> None:
+    if not end_with_parent(signal.SIGKILL, parent):
+        os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the threads of the parent are not here

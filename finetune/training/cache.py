@@ -29,11 +29,11 @@ from finetune.runtime.cache import (
     remove_unused,
     write_about,
 )
-from finetune.runtime.files import SaveError, disk_errors, replace_folder
+from finetune.runtime.files import SaveError, replace_folder
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
 from finetune.tasks.base import FITTED, EncodeChunk, Task
-from finetune.types import Example, TokenExample
+from finetune.types import Example, TokenExample, UserError
 
 MIN_EXAMPLES = 50_000
 """Smallest number of examples to cache; fewer are tokenized in a few seconds."""
@@ -63,8 +63,15 @@ def encode(task: Task, examples: Sequence[Example], title: str = "") -> Encoded:
             return _load(entry)
     if isinstance(examples, ExampleStore):
         # the system keeps the files until they are unmapped
-        with tempfile.TemporaryDirectory() as folder, disk_errors(Path(folder)):
-            return task.encode(examples, partial(_to_files, Path(folder), len(examples)))
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                return task.encode(examples, partial(_to_files, Path(folder), len(examples)))
+            except OSError as error:
+                raise UserError(
+                    f"the sequences of the data could not be written ({error.strerror}) to the "
+                    f"cache, {cache_folder('encodings')}, nor to {folder}: make room, or name "
+                    "another folder with FINETUNE_CACHE or TMPDIR."
+                ) from error
     return task.encode(examples)
 
 
@@ -78,7 +85,8 @@ def _to_files(
     """Encode all chunks with all processors, write them to a folder, and map it."""
     writer = EncodedWriter(folder)
     with stage("tokenizing", number) as show:
-        for chunk in forked_map(encode_chunk, starts, min(num_workers(), len(starts))):
+        workers = max(1, min(num_workers(), len(starts)))
+        for chunk in forked_map(encode_chunk, starts, workers):
             writer.add(chunk)
             show(writer.num_examples)
     writer.finish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -89,19 +90,27 @@ def keep_checkpoint(last: Path, folder: Path, number: int) -> None:
         folder: The folder of the checkpoints before it; each has the name ``step-N``.
         number: The number of checkpoints to keep, ``last`` included.
     """
-    if number > 1 and (last / STATE).is_file():
-        kept = folder / f"step-{load_state(last).step}"
-        with replace_folder(kept) as fresh:
-            shutil.copytree(last, fresh, copy_function=_link, dirs_exist_ok=True)
-    found = sorted(folder.glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
-    for path in found[: len(found) + 1 - number]:
-        shutil.rmtree(path)
+    steps: dict[int, Path] = {}
+    for path in folder.glob("step-*"):
+        if re.fullmatch(r"step-[0-9]+", path.name):
+            steps[int(path.name[5:])] = path
+    if not (last / STATE).is_file():
+        return
+    step = load_state(last).step
+    if number > 1 and step not in steps:
+        with replace_folder(folder / f"step-{step}") as fresh:
+            shutil.copytree(last, fresh, copy_function=link_file, dirs_exist_ok=True)
+    earlier = sorted(each for each in steps if each < step)
+    kept = {step, *earlier[max(0, len(earlier) + 2 - number) :]} if number > 1 else set[int]()
+    for each in steps.keys() - kept:  # steps after ``last`` are of a run that went back to it
+        shutil.rmtree(steps[each])
 
 
-def _link(source: str, target: str) -> None:
+def link_file(source: str, target: str) -> None:
+    """Link a file under another name, or copy it where the disk has no links."""
     try:
         os.link(source, target)
-    except OSError:  # a disk without links
+    except OSError:
         shutil.copy2(source, target)
 
 

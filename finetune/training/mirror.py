@@ -7,23 +7,23 @@ so an interrupted copy leaves the one before.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
-import xxhash
 
 from finetune.data.json_files import parse_json
-from finetune.runtime.files import entries, replace_folder
-from finetune.training.checkpoint import checksum
+from finetune.evaluation.runs import RunFolder
+from finetune.runtime.files import entries, replace_folder, temporary_folder
+from finetune.training.checkpoint import STATE, checksum, link_file, load_state
 from finetune.types import UserError
 
 MANIFEST = "manifest.json"
 OBJECTS = "objects"
-LARGE = 2**24
-"""Bytes from which a file is uploaded in parts. Files of this size never change once written."""
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "oci"}
 """Protocols without folders, where making one would make a bucket of a misspelled name."""
 NOT_COPIED = ("teacher",)
@@ -39,45 +39,59 @@ class Mirror:
         try:
             self.system, root = fsspec.core.url_to_fs(url)
             self.root = root.rstrip("/")
-            self.files = self._manifest()
+            self.files, self.step, self.identity = self._manifest()
         except Exception as error:  # each file system raises errors of its own
             raise UserError(f"--mirror {url}: cannot be read ({_reason(error)}).") from error
 
-    def _manifest(self) -> dict[str, str]:
-        """Return the checksum of each file of the copy; empty without a copy."""
+    def _manifest(self) -> tuple[dict[str, str], int, dict[str, Any]]:
+        """Return the checksum of each file of the copy, the step, and the identity of the run.
+
+        There are no files without a copy.
+        """
         path = f"{self.root}/{MANIFEST}"
         if not self.system.exists(path):
-            return {}
+            return {}, 0, {}
         content = parse_json(self.system.cat_file(path).decode(), f"{self.url}/{MANIFEST}")
-        return dict(content["files"])
+        return dict(content["files"]), int(content["step"]), dict(content["run"])
 
-    def copy(self, folder: Path) -> None:
-        """Copy a run folder: upload what has changed, then the manifest; remove what is old."""
+    def is_newer(self, run: RunFolder) -> bool:
+        """Return whether the copy has a later checkpoint of a run; UserError for another run."""
+        if self.identity != identity_of(run):
+            raise UserError(
+                f"--mirror {self.url} holds another run than {run.path} (their data, task or "
+                "seed differ): name another URL."
+            )
+        return self.step > _step(run.path)
+
+    def copy(self, folder: Path, run: RunFolder) -> None:
+        """Copy the files of a run: upload what has changed, then the manifest; remove the others.
+
+        ``folder`` has the files, which do not change meanwhile.
+        """
         try:
             files = {name: self._upload(path) for name, path in _files(folder)}
-            text = json.dumps({"files": files}, indent=2) + "\n"
+            content = {"run": identity_of(run), "step": _step(folder), "files": files}
+            text = json.dumps(content, indent=2) + "\n"
             self.system.pipe_file(f"{self.root}/{MANIFEST}", text.encode())
-            for old in {*self.files.values()} - {*files.values()}:
-                self.system.rm_file(f"{self.root}/{OBJECTS}/{old}")
             self.files = files
+            self.system.invalidate_cache()
+            for path in self.system.find(f"{self.root}/{OBJECTS}"):  # also of a killed copy
+                if Path(path).name not in files.values():
+                    with contextlib.suppress(FileNotFoundError):
+                        self.system.rm_file(path)
         except Exception as error:
             raise UserError(
                 f"--mirror {self.url}: could not be written ({_reason(error)}). The files in "
-                f"{folder} are complete: the same command with --resume copies them."
+                f"{run.path} are complete: the same command with --resume copies them."
             ) from error
 
     def _upload(self, path: Path) -> str:
         """Upload a file unless the copy has its content; return its checksum."""
-        small = path.read_bytes() if path.stat().st_size < LARGE else None  # a log may grow
-        found = checksum(path) if small is None else xxhash.xxh3_128(small).hexdigest()
+        found = checksum(path)
         if found not in self.files.values():
             if not OBJECT_STORES & {*_protocols(self.system)}:
                 self.system.makedirs(f"{self.root}/{OBJECTS}", exist_ok=True)
-            target = f"{self.root}/{OBJECTS}/{found}"
-            if small is None:
-                self.system.put_file(str(path), target)
-            else:
-                self.system.pipe_file(target, small)
+            self.system.put_file(str(path), f"{self.root}/{OBJECTS}/{found}")
         return found
 
     def restore(self, folder: Path) -> None:
@@ -96,6 +110,28 @@ class Mirror:
                         f"--mirror {self.url}: {name} has changed since it was copied: restore it, "
                         "or train again without --resume and with another --mirror."
                     )
+
+
+def identity_of(run: RunFolder) -> dict[str, Any]:
+    """Return what tells a run from others."""
+    return {name: run.config.get(name) for name in ("task", "seed", "fingerprint")}
+
+
+@contextlib.contextmanager
+def snapshot(folder: Path) -> Iterator[Path]:
+    """Yield a folder in a run folder with its files as they are now, linked where the disk can."""
+    with temporary_folder(folder / "mirror") as fresh:
+        for name, path in _files(folder):
+            (target := fresh / name).parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copy2 if name == "log.jsonl" else link_file  # a log grows in place
+            copy(str(path), str(target))
+        yield fresh
+
+
+def _step(folder: Path) -> int:
+    """Return the step of the checkpoint in a run folder, 0 without one."""
+    last = folder / "last"
+    return load_state(last).step if (last / STATE).is_file() else 0
 
 
 def _files(folder: Path, start: str = "") -> Iterator[tuple[str, Path]]:

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -48,6 +49,7 @@ from finetune.runtime.files import (
 from finetune.runtime.hub import pin_repository
 from finetune.runtime.launch import make_accelerator, on_main_process
 from finetune.runtime.processes import num_processes, uses_fsdp
+from finetune.runtime.signals import Interrupted
 from finetune.tasks import save_task
 from finetune.tasks.base import Task
 from finetune.training.checkpoint import (
@@ -59,7 +61,7 @@ from finetune.training.checkpoint import (
     save_shards,
     save_training_state,
 )
-from finetune.training.mirror import Mirror
+from finetune.training.mirror import Mirror, snapshot
 from finetune.training.optimizer import logged_learning_rates
 from finetune.types import Example, Prediction, UserError, abbreviated, quantity
 
@@ -210,7 +212,7 @@ def hold(folder: Path) -> Iterator[None]:
 def _choose_run(config: TrainConfig, task: str, name: str | None) -> RunFolder:
     if config.out is not None:
         run = RunFolder.open(Path(config.out))
-        if config.mirror is not None and not run.is_run:
+        if config.mirror is not None:
             run = _restored(run, Mirror(config.mirror), config)
         if not config.resume or (config.resume == "auto" and not run.is_run):
             require_free(run)
@@ -232,15 +234,16 @@ def _choose_run(config: TrainConfig, task: str, name: str | None) -> RunFolder:
 
 
 def _restored(run: RunFolder, mirror: Mirror, config: TrainConfig) -> RunFolder:
-    """Return the run in a mirror, if it holds one, after writing it to the folder of a run."""
-    if not mirror.files:
+    """Return a run, from its mirror if that holds a later checkpoint than the folder of the run."""
+    if not mirror.files or (run.is_run and not mirror.is_newer(run)):
         return run
     if not config.resume:
         raise UserError(
             f"--mirror {mirror.url} holds a run already: add --resume to continue it, or name "
             "another URL."
         )
-    require_free(run)
+    if not run.is_run:
+        require_free(run)
     mirror.restore(run.path)
     return RunFolder.open(run.path)
 
@@ -273,8 +276,13 @@ def open_run(
         if config.mirror is not None and accelerator.is_main_process:
             mirror = Mirror(config.mirror)
         writer = RunWriter(Path(config.out), accelerator, last, keep=config.keep, mirror=mirror)
-        with contextlib.closing(writer):
-            yield writer
+        try:
+            with contextlib.closing(writer):
+                yield writer
+        except Interrupted as stopped:
+            if not writer.problem:
+                raise
+            raise Interrupted(f"{stopped}. {writer.problem}", stopped.signal) from stopped
         if writer.problem:
             raise UserError(writer.problem)
 
@@ -302,8 +310,8 @@ class RunWriter:
         ``teacher`` has the settings of a run of ``finetune distill``, and ``merged`` the method and
         the runs of ``finetune merge``.
         """
-        self.keep, self._background = keep, Background()
-        self._mirror, self.problem = mirror, ""
+        self.keep, self._background, self._uploads = keep, Background(), Background()
+        self._mirror, self.problem, self._started = mirror, "", False
         self.path, self.accelerator = path, accelerator
         self.run = RunFolder.open(path)
         self.best, self.last = self.run.best, last or path / "last"
@@ -319,8 +327,12 @@ class RunWriter:
 
         def prepare() -> tuple[bool, list[str]]:
             notes = list[str]()
-            recover(self.path)
-            recover(self.best)
+            for folder in (self.path, self.best, self.path / CHECKPOINTS):
+                recover(folder)
+            if self._mirror is not None and self._mirror.files and not self.run.is_run:
+                raise UserError(
+                    f"--mirror {self._mirror.url} holds a run already: name another URL."
+                )
             if not config.resume or (config.resume == "auto" and not self.run.is_run):
                 require_free(self.run)
                 return False, notes
@@ -354,8 +366,9 @@ class RunWriter:
 
     def require_no_checkpoint(self, save_every: int) -> None:
         """Raise UserError if a run without ``last/`` had a checkpoint, by its log."""
+        # the second save waits until the first is on disk
         first = max(save_every, self.run.config.get("save_every") or 0)
-        if any(line["step"] > first for line in _log_lines(self.path / "log.jsonl")):
+        if any(line["step"] > 2 * first for line in _log_lines(self.path / "log.jsonl")):
             raise UserError(
                 f"{self.last} is missing, but the run had reached it: restore it from a copy, or "
                 "train again with another --out."
@@ -369,6 +382,7 @@ class RunWriter:
         content |= {} if self.merged is None else {"merged": dict(self.merged)}
         content |= {"fsdp": True} if uses_fsdp() else {}
         self._write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        self._started = True
 
     def require_shared(self) -> None:
         """Raise UserError on all processes if one does not see the files of the run."""
@@ -437,26 +451,33 @@ class RunWriter:
 
         def later(replace: Callable[[], None]) -> None:
             def work() -> None:
-                if folder == self.last:
+                if folder != self.last:
+                    return replace()
+                try:
                     keep_checkpoint(folder, self.path / CHECKPOINTS, self.keep)
-                replace()
-                if folder == self.last and not self._background.runs(self.path):
-                    self._background.run(self.path, self._copy)
+                finally:
+                    replace()
+                if self._mirror is not None and not self._uploads.runs(self.path):
+                    with contextlib.ExitStack() as stack:
+                        files = stack.enter_context(snapshot(self.path))
+                        upload = partial(self._copy, files, stack.pop_all())
+                        self._uploads.run(self.path, upload)
+                return None
 
             self._background.run(folder, work)
 
         with replace_folder(folder, later) as fresh:
             yield fresh
 
-    def _copy(self) -> None:
-        """Copy the folder to its mirror, if it has one; a failure does not end training."""
-        if self._mirror is None:
-            return
-        try:
-            self._mirror.copy(self.path)
-            self.problem = ""
-        except UserError as error:
-            self.problem = str(error)
+    def _copy(self, files: Path, held: contextlib.ExitStack) -> None:
+        """Copy a snapshot of the folder to its mirror; a failure does not end training."""
+        assert self._mirror is not None
+        with held:
+            try:
+                self._mirror.copy(files, RunFolder.open(self.path))
+                self.problem = ""
+            except UserError as error:
+                self.problem = str(error)
 
     def wait(self) -> None:
         """Wait until all models and checkpoints are on disk; raise the error if one is not."""
@@ -467,7 +488,11 @@ class RunWriter:
         try:
             self._background.close()
         finally:
-            self._copy()
+            self._uploads.close()
+            if self._mirror is not None and self._started:
+                with contextlib.ExitStack() as stack:
+                    files = stack.enter_context(snapshot(self.path))
+                    self._copy(files, stack.pop_all())
 
     def _save_sharded(
         self,

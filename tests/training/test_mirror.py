@@ -14,7 +14,6 @@ import pytest
 from finetune.config.tasks import ClassifyConfig
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
-from finetune.training import mirror
 from finetune.training.mirror import MANIFEST, Mirror
 from finetune.training.run_folder import open_run, with_run_folder
 from finetune.training.trainer import fit
@@ -129,6 +128,32 @@ def test_an_object_that_has_changed_is_refused(bucket: Any, place: Path, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_the_later_checkpoint_wins_and_another_run_is_kept(
+    bucket: Any, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(place, tmp_path / "run", resume="auto", save_every=2)
+    with monkeypatch.context() as interrupting, pytest.raises(Interrupted):
+        interrupt_in_step(3, interrupting)
+        train(config)
+    shutil.copytree(tmp_path / "run", tmp_path / "old")  # the disk of the first machine
+    train(config)
+    assert Mirror(URL).step == 8
+    train(replace(config, out=str(tmp_path / "old")))
+    same_files(tmp_path / "run", tmp_path / "old")
+    files = Mirror(URL).files
+    other = config_of(place, tmp_path / "other", mirror=None, seed=2)
+    train(other)
+    with pytest.raises(UserError, match=r"holds another run than .*other \(their data, task or"):
+        train(replace(other, mirror=URL, resume=True))
+    new = config_of(place, tmp_path / "new", seed=2, resume="auto")
+    with pytest.raises(UserError, match="was started with seed = 1, now 2"):
+        train(new)
+    with pytest.raises(UserError, match="holds a run already: name another URL"):
+        direct = replace(new, out=str(tmp_path / "direct"), resume=False)
+        fit(*load_task(new, "classify"), direct)
+    assert Mirror(URL).files == files, "a refused command copies nothing"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -156,12 +181,11 @@ def test_refusals(
 def test_a_run_continues_from_a_server_of_s3(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a server of the package moto, with objects that are uploaded in parts."""
+    """On a server of the package moto."""
     server_of = pytest.importorskip("moto.server").ThreadedMotoServer
     pytest.importorskip("s3fs")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setattr(mirror, "LARGE", 1024)
     server = server_of(ip_address="127.0.0.1", port=0)
     server.start()
     try:

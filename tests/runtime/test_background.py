@@ -1,0 +1,65 @@
+"""Work in the background: order, errors, processes that end with their parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from finetune.runtime.background import Background
+
+
+def test_nothing_is_done_after_an_error() -> None:
+    done = []
+
+    def fail() -> None:
+        raise OSError("full")
+
+    background = Background()
+    background.run(Path("first"), lambda: done.append(1))
+    background.run(Path("best"), fail)
+    background.run(Path("last"), lambda: done.append(2))
+    background.wait(Path("first"))
+    with pytest.raises(OSError, match="full"):
+        background.wait(Path("last"))
+    with pytest.raises(OSError, match="full"):
+        background.close()
+    assert done == [1]
+    assert not background.runs(Path("best"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_workers_end_with_a_killed_parent() -> None:
+    program = """
+import os, time
+from finetune.runtime.workers import forked_map
+
+def work(item):
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+
+list(forked_map(work, range(8), 2))
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    workers = [int(parent.stdout.readline()) for _ in range(2)]
+    parent.send_signal(signal.SIGTERM)
+    parent.wait(30)
+    deadline = time.monotonic() + 30
+    while any(map(is_alive, workers)):
+        assert time.monotonic() < deadline, "a worker outlives its parent"
+        time.sleep(0.05)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    return state != "Z"
