@@ -9,8 +9,7 @@ usage: finetune COMMAND [INPUT …] [--option value …]   (fine-tune pretrained
 FOOT = """\
 options
   --help      this help, or the options of a command (--help-all: every option); --version
-  --quiet     results and errors only (--verbose: messages of libraries and tracebacks, too)
-  --print-completion {bash,zsh,fish}  complete commands and options in a shell
+  --quiet     results and errors only; --verbose: more; --print-completion {bash,zsh,fish}
 First run, without a download: finetune nli --model minilm --data examples/data/nli"""
 GROUPS: dict[str, dict[str, str]] = {
     "train": {

@@ -204,7 +204,10 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
         from finetune.inference.parts import Shard
 
         if self.text or self.file == "-":
-            raise UserError(f"--out {folder}/: parts are for files: name them with --file.")
+            raise UserError(
+                f"--out {folder} is a folder, and parts are for files: name the input with --file, "
+                "or a file to write."
+            )
         if self.format == "csv":
             raise UserError("--format csv: parts are parquet or jsonl.")
         if self.part_rows is not None and self.part_rows < 1:

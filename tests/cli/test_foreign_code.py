@@ -220,6 +220,7 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
             for number, how in enumerate((["--layers=1"], ["--model", encoder]))
         ],
         "merge": [["merge", runs["classify"], copy_of(runs["classify"]), "--out", out / "soup"]],
+        "cache": [["cache"]],
         "check": [["check", sentiment, "--task=classify", "--model", encoder]],
         "curve": [
             [
