@@ -65,12 +65,15 @@ class Batcher:
         self._waiting: deque[Request] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name=name or None, daemon=True)
+        self.name = name
+        self._thread: threading.Thread | None = None
 
     def start(self, worker: int = 0) -> None:
         """Start the thread. Counts are those of a worker, who may follow one that was killed."""
         self.counts.use_row(worker)
         self.counts.own[WAITING] = 0
+        # made here, because a fork marks all threads that exist as ended
+        self._thread = threading.Thread(target=self._work, name=self.name or None, daemon=True)
         self._thread.start()
 
     @property
@@ -81,7 +84,7 @@ class Batcher:
     @property
     def alive(self) -> bool:
         """True while requests are answered."""
-        return self._thread.is_alive() and not self._closed
+        return self._thread is not None and self._thread.is_alive() and not self._closed
 
     def submit(self, items: Sequence[Any], sizes: Sequence[int]) -> Future[list[Any]]:
         """Add a request; its future gets the answers in the order of the items, or the error.
@@ -103,7 +106,8 @@ class Batcher:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _work(self) -> None:
         while batch := self._take():

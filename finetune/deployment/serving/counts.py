@@ -38,4 +38,5 @@ class SharedCounts:
 
     def total(self) -> np.ndarray:
         """Return the sums over all workers, [columns]."""
-        return np.asarray(self._rows.sum(axis=0))
+        total: np.ndarray = self._rows.sum(axis=0)
+        return total

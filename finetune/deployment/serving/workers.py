@@ -143,6 +143,7 @@ class Workers:
     def _stop(self, seconds: float) -> None:
         """Forward signals to the workers until all have ended."""
         end = time.monotonic() + seconds
+        self.listener.close()  # so that connections are refused when the workers close theirs
         self.signals = self.signals or [signal.SIGTERM]
         while alive := [process for process in self.processes if process.is_alive()]:
             while self.signals:
