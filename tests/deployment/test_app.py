@@ -230,6 +230,8 @@ def test_openapi_examples_can_be_sent(client: TestClient):
         "/models/{name}/predict",
         "/models",
         "/health",
+        "/live",
+        "/ready",
         "/metrics",
     }
     post = schema["paths"]["/models/{name}/predict"]["post"]

@@ -30,6 +30,7 @@ def start(size: int = 4, total: int = 100, waiting: int = 10) -> tuple[Model, Ba
     """A batcher whose first batch, of one request, is under way."""
     model = Model()
     made = Batcher(model, batch_size=size, batch_total=total, max_waiting=waiting)
+    made.start()
     made.submit([0], [1])
     assert model.started.wait(10)
     return model, made

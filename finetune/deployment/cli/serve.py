@@ -19,6 +19,10 @@ from finetune.cli.output import quiet_libraries, show
 from finetune.deployment.serving.limits import Limits
 from finetune.types import UserError, install_command
 
+MAX_DRAIN = 3600
+"""Largest value of --drain."""
+KILL_SECONDS = 15
+"""Further seconds for workers to end before they are killed."""
 STOP_SECONDS = 30
 """Seconds for the requests under way after the signal to stop."""
 
@@ -40,6 +44,13 @@ class Serve(Limits, Command):
     server, which has no passwords and no encryption, to the network."""
     port: int = 8000
     """Port to listen on; 0 takes a free one."""
+    workers: int = 1
+    """Processes that answer requests, on a CPU under Linux. They share the memory of the weights
+    and the cores: each has cores divided by workers as threads, unless OMP_NUM_THREADS is set (an
+    export has one). Each has a queue of its own. A worker that dies is replaced."""
+    drain: float = 0.0
+    """Seconds to go on answering after SIGTERM while `/ready` has status 503, so that a load
+    balancer sends requests elsewhere before connections are refused."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least level of the messages on standard error. `info` has a line for each answer: client,
     request, status, time and request id, never texts."""
@@ -54,15 +65,20 @@ class Serve(Limits, Command):
         from finetune.deployment.serving.app import make_app
         from finetune.deployment.serving.connections import Server, TimedConnection
         from finetune.deployment.serving.models import is_export, load_served
+        from finetune.deployment.serving.workers import Workers, require_forks
 
+        if not 0 <= self.drain <= MAX_DRAIN:
+            raise UserError(f"--drain {self.drain:g}: must be 0 to {MAX_DRAIN} seconds.")
         folders = named_runs(self.runs)
-        if not all(map(is_export, folders.values())):
+        with_torch = not all(map(is_export, folders.values()))
+        if with_torch:
             quiet_libraries()
+        threads = require_forks(self.workers, with_torch) if self.workers != 1 else None
         _log_to_standard_error(self.log_level.upper())
         with contextlib.ExitStack() as stack:
             listener = stack.enter_context(_listen(self.host, self.port))
             models = [
-                stack.enter_context(load_served(name, folder, self))
+                load_served(name, folder, self, workers=self.workers)
                 for name, folder in folders.items()
             ]
             for model in models:
@@ -70,7 +86,8 @@ class Serve(Limits, Command):
             address, port = listener.getsockname()[:2]
             loopback = ipaddress.ip_address(address).is_loopback
             hosts = {self.host.lower(), address, f"[{address}]", "localhost", "127.0.0.1", "[::1]"}
-            app = make_app(models, hosts=frozenset(hosts) if loopback else None)
+            legal = frozenset(hosts) if loopback else None
+            app = make_app(models, hosts=legal, workers=self.workers)
             config = uvicorn.Config(
                 app,
                 http=TimedConnection,
@@ -85,8 +102,17 @@ class Serve(Limits, Command):
             shown = f"[{address}]" if ":" in address else address
             if not loopback:
                 show(f"note: {shown} is open to the network, without passwords.", error=True)
-            show(f"serving {', '.join(folders)} at http://{shown}:{port}/ (Ctrl-C stops)")
-            Server(config).run(sockets=[listener])
+            several = f" with {self.workers} workers" if threads else ""
+            show(f"serving {', '.join(folders)} at http://{shown}:{port}/{several} (Ctrl-C stops)")
+            server = Server(config, app.state, drain_seconds=self.drain)
+            if threads:
+                Workers(server, models, listener, self.workers, threads, with_torch).run(
+                    self.drain + STOP_SECONDS + KILL_SECONDS
+                )
+            else:
+                for model in models:
+                    stack.enter_context(model)
+                server.run(sockets=[listener])
         show("stopped", error=True)
 
 

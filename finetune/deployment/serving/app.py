@@ -20,11 +20,12 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import finetune
 from finetune.deployment.serving.batcher import QueueFull
-from finetune.deployment.serving.metrics import TYPE, Metrics
+from finetune.deployment.serving.metrics import OTHER, TYPE, Metrics
 from finetune.deployment.serving.models import ServedModel, TooLarge, item_size
 from finetune.deployment.serving.schema import ERRORS, predict_schema
 from finetune.types import UserError
@@ -41,12 +42,17 @@ access = logging.getLogger("finetune.serving.access")
 """Logs each answer, without its texts."""
 
 
-def make_app(models: Sequence[ServedModel], *, hosts: frozenset[str] | None = None) -> FastAPI:
+def make_app(
+    models: Sequence[ServedModel], *, hosts: frozenset[str] | None = None, workers: int = 1
+) -> FastAPI:
     """Return the application.
+
+    Its ``state`` has ``draining``, which the server sets when it is about to stop, and ``metrics``.
 
     Args:
         models: The models; ``/predict`` asks the first one. The caller closes them.
         hosts: Host names that requests may name, to refuse DNS rebinding; None allows all.
+        workers: Number of processes that will run the application, after a fork.
     """
     app = FastAPI(
         title="finetune",
@@ -55,7 +61,7 @@ def make_app(models: Sequence[ServedModel], *, hosts: frozenset[str] | None = No
         redoc_url=None,
     )
     by_name = {model.name: model for model in models}
-    metrics = Metrics()
+    app.state.draining = False
     descriptions = [model.describe() for model in models]
     page = (Path(__file__).parent / "page.html").read_text("utf-8")
     policy = {"Content-Security-Policy": _policy(page), "X-Content-Type-Options": "nosniff"}
@@ -85,10 +91,22 @@ def make_app(models: Sequence[ServedModel], *, hosts: frozenset[str] | None = No
         alive = all(model.batcher.alive for model in models)
         return json_response({"status": "ok" if alive else "failed"}, 200 if alive else 503)
 
+    @app.get("/live")
+    async def live() -> Response:
+        """Return status 200: the process answers."""
+        return json_response({"status": "ok"})
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        """Return status 200 while requests are welcome, 503 if a model failed or before a stop."""
+        if app.state.draining:
+            return json_response({"status": "draining"}, 503)
+        return await health()
+
     @app.get("/metrics", response_class=PlainTextResponse)
     async def read_metrics() -> Response:
         """Return counts in the text format of Prometheus."""
-        return Response(metrics.text(models), media_type=TYPE)
+        return Response(app.state.metrics.text(models), media_type=TYPE)
 
     @app.get("/", include_in_schema=False)
     async def read_page() -> Response:
@@ -99,7 +117,9 @@ def make_app(models: Sequence[ServedModel], *, hosts: frozenset[str] | None = No
     async def error(request: Request, problem: Any) -> Response:
         return error_response(request.scope, problem.status_code, problem.detail, problem.headers)
 
-    app.add_middleware(Guard, metrics=metrics, hosts=hosts)
+    paths = {route.path for route in app.routes if isinstance(route, Route)}
+    app.state.metrics = Metrics(sorted(paths), workers)
+    app.add_middleware(Guard, metrics=app.state.metrics, hosts=hosts)
     return app
 
 
@@ -141,7 +161,7 @@ class Guard:
                 await response(scope, receive, send_with_id)
         finally:
             route = scope.get("route")
-            path = getattr(route, "path", "other")
+            path = getattr(route, "path", OTHER)
             status, seconds = status or CLIENT_GONE, time.perf_counter() - begin
             self.metrics.count(path, status, seconds)
             client, target = (scope.get("client") or ("-",))[0], scope["path"].encode()

@@ -9,6 +9,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from finetune.deployment.serving.counts import SharedCounts
+
+BATCHES, ITEMS, WAITING = range(3)
+"""Columns of ``Batcher.counts``."""
+
 
 class QueueFull(Exception):
     """Too many requests wait already."""
@@ -41,8 +46,9 @@ class Batcher:
         batch_total: int,
         max_waiting: int,
         name: str = "",
+        workers: int = 1,
     ) -> None:
-        """Start the thread.
+        """Make the queue; ``start`` starts the thread.
 
         Args:
             predict: Returns the answer to each item.
@@ -50,15 +56,24 @@ class Batcher:
             batch_total: Largest sum of the sizes of a batch with more than one item.
             max_waiting: Largest number of waiting requests.
             name: Name of the thread.
+            workers: Number of processes that will each have this queue, after a fork.
         """
         self.predict, self.batch_size, self.batch_total = predict, batch_size, batch_total
         self.max_waiting = max_waiting
-        self.batches = self.items = 0
-        """Number of predicted batches and of their items."""
+        self.counts = SharedCounts(3, workers)
+        """Numbers of predicted batches, of their items, and of waiting requests."""
         self._waiting: deque[Request] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name=name or None, daemon=True)
+        self.name = name
+        self._thread: threading.Thread | None = None
+
+    def start(self, worker: int = 0) -> None:
+        """Start the thread. Counts are those of a worker, who may follow one that was killed."""
+        self.counts.use_row(worker)
+        self.counts.own[WAITING] = 0
+        # made here, because a fork marks all threads that exist as ended
+        self._thread = threading.Thread(target=self._work, name=self.name or None, daemon=True)
         self._thread.start()
 
     @property
@@ -69,7 +84,7 @@ class Batcher:
     @property
     def alive(self) -> bool:
         """True while requests are answered."""
-        return self._thread.is_alive() and not self._closed
+        return self._thread is not None and self._thread.is_alive() and not self._closed
 
     def submit(self, items: Sequence[Any], sizes: Sequence[int]) -> Future[list[Any]]:
         """Add a request; its future gets the answers in the order of the items, or the error.
@@ -82,6 +97,7 @@ class Batcher:
             if self._closed or len(self._waiting) >= self.max_waiting:
                 raise QueueFull
             self._waiting.append(request)
+            self.counts.own[WAITING] = len(self._waiting)
             self._changed.notify()
         return request.future
 
@@ -90,12 +106,13 @@ class Batcher:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _work(self) -> None:
         while batch := self._take():
-            self.batches += 1
-            self.items += len(batch)
+            self.counts.own[BATCHES] += 1
+            self.counts.own[ITEMS] += len(batch)
             try:
                 answers = self.predict([request.items[index] for request, index in batch])
             except Exception as error:
@@ -127,6 +144,7 @@ class Batcher:
                     self._waiting.popleft()
                     if request.taken < len(request.items):
                         self._waiting.append(request)
+                self.counts.own[WAITING] = len(self._waiting)
             return batch
 
     def _repeat(self, batch: Sequence[tuple[Request, int]], error: Exception) -> None:

@@ -6,13 +6,18 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
+import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
+import numpy as np
 import uvicorn
+from starlette.datastructures import State
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 20.0
@@ -61,14 +66,58 @@ class TimedConnection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A server that stops at SIGINT and SIGTERM, without raising the signal again."""
+    """A server that stops at SIGINT and SIGTERM, without raising the signal again.
+
+    After the first SIGTERM it still answers for some seconds, but is not ready: load balancers
+    that ask it send their requests elsewhere before connections are refused.
+    """
 
     last_message = -LOG_SECONDS
+
+    def __init__(self, config: uvicorn.Config, state: State, *, drain_seconds: float = 0.0) -> None:
+        """Make a server.
+
+        Args:
+            config: Settings of uvicorn.
+            state: The state of the application; ``draining`` is set before the stop.
+            drain_seconds: Seconds to answer after the first SIGTERM.
+        """
+        super().__init__(config)
+        self.state, self.drain_seconds = state, drain_seconds
+        self.parent: int | None = None
+        self.worker_started = np.zeros(1)
+        self.end = math.inf
+        """The time to stop, of ``time.monotonic``."""
+
+    def join(self, parent: int, started: np.ndarray) -> None:
+        """Serve as a worker, which stops after its parent.
+
+        Args:
+            parent: Id of the parent process.
+            started: Gets 1 when the server accepts connections, [1].
+        """
+        self.parent, self.worker_started = parent, started
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop: after ``drain_seconds`` at the first SIGTERM, else at once."""
+        if sig == signal.SIGTERM and not self.state.draining:
+            self.end = time.monotonic() + self.drain_seconds
+        else:
+            super().handle_exit(sig, frame)
+        self.state.draining = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to stop; uvicorn asks ten times a second."""
+        orphaned = self.parent is not None and os.getppid() != self.parent
+        if orphaned or time.monotonic() >= self.end:
+            self.should_exit = True
+        return await super().on_tick(counter)
 
     async def startup(self, sockets: Any = None) -> None:
         """Begin to accept connections."""
         asyncio.get_running_loop().set_exception_handler(self._report)
         await super().startup(sockets)
+        self.worker_started[0] = 1
 
     def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an error of the loop; say at most once a minute that no connection is accepted."""

@@ -85,12 +85,26 @@ class Engine:
 
 
 class ServedModel:
-    """A model with its queue. Use it as a context, which ends the queue's thread."""
+    """A model with its queue. Use it as a context, which starts and ends the queue's thread."""
 
     def __init__(
-        self, name: str, engine: Engine, limits: Limits, sha256: str | None = None
+        self,
+        name: str,
+        engine: Engine,
+        limits: Limits,
+        sha256: str | None = None,
+        *,
+        workers: int = 1,
     ) -> None:
-        """With ``sha256``, the digest of the weights (``weights_digest``) is shown."""
+        """Make the queue.
+
+        Args:
+            name: Name of the model in addresses.
+            engine: The loaded model.
+            limits: Limits of requests and of the queue.
+            sha256: Digest of the weights (``weights_digest``), to be shown.
+            workers: Number of processes that will serve the model, after a fork.
+        """
         self.name, self.engine, self.limits = name, engine, limits
         self.sha256 = sha256
         self.keys: tuple[str, ...] = (
@@ -106,9 +120,15 @@ class ServedModel:
             batch_total=limits.max_characters,
             max_waiting=limits.max_waiting,
             name=f"predict-{name}",
+            workers=workers,
         )
 
     def __enter__(self) -> ServedModel:
+        return self.start()
+
+    def start(self, worker: int = 0) -> ServedModel:
+        """Start the queue's thread, in the process that is a worker."""
+        self.batcher.start(worker)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -208,8 +228,11 @@ class ServedModel:
         return as_example(number, given, words=words, pairs=pairs, where=where)
 
 
-def load_served(name: str, folder: str | Path, limits: Limits) -> ServedModel:
+def load_served(name: str, folder: str | Path, limits: Limits, *, workers: int = 1) -> ServedModel:
     """Load the model of a run, model or export folder into memory, with the digest of its weights.
+
+    With several workers, an exported model has one thread in each: the threads of a session of
+    onnxruntime do not live on after a fork.
 
     Raises:
         UserError: There is no model in the folder, or it changed while it was read.
@@ -217,12 +240,12 @@ def load_served(name: str, folder: str | Path, limits: Limits) -> ServedModel:
     source = Path(folder) if is_export(folder) else model_folder(folder)
     before = weights_digest(source)
     try:
-        engine = _engine(source)
+        engine = _engine(source, threads=1 if workers > 1 else None)
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
     if weights_digest(source) != before:
         raise UserError(f"{source}: its weights changed while they were read: start again.")
-    return ServedModel(name, engine, limits, before)
+    return ServedModel(name, engine, limits, before, workers=workers)
 
 
 def is_export(folder: str | Path) -> bool:
@@ -230,9 +253,9 @@ def is_export(folder: str | Path) -> bool:
     return (Path(folder) / SETTINGS).is_file()
 
 
-def _engine(source: Path) -> Engine:
+def _engine(source: Path, threads: int | None) -> Engine:
     if is_export(source):
-        return Engine.of_export(OnnxModel(source))
+        return Engine.of_export(OnnxModel(source, threads=threads))
     from finetune.inference.predictor import Predictor
 
     return Engine.of(Predictor(source))
