@@ -34,9 +34,9 @@ class SharedCounts:
 
     def of_worker(self, worker: int) -> np.ndarray:
         """Return the counts of a worker, [columns]."""
-        return self._rows[worker]
+        row: np.ndarray = self._rows[worker]
+        return row
 
     def total(self) -> np.ndarray:
         """Return the sums over all workers, [columns]."""
-        total: np.ndarray = self._rows.sum(axis=0)
-        return total
+        return np.asarray(self._rows.sum(axis=0))
