@@ -27,9 +27,9 @@ class BatchPredictor:
 
     It is pickled without the model, which each worker process loads once. A batch is a dict of
     columns (lists or arrays), a data frame of pandas, or a table of pyarrow. The result is of the
-    same kind: the columns of the batch, unchanged, and the columns that ``finetune predict --out
-    x.parquet`` writes, without the row number ``id``. A column with the name of a field of the
-    prediction becomes ``input_NAME``.
+    same kind: the columns of the batch and the columns that ``finetune predict --out x.parquet``
+    writes, without the row number ``id``. A column of the batch with the name of a field of the
+    prediction becomes ``input_NAME``. A batch without rows is returned as it is.
 
     Args:
         run: A run folder, the folder of a model or its hub id, which every worker can read.
