@@ -2,7 +2,7 @@
 
 An ``ExampleStore`` stands wherever a list of examples stands. Its examples are read a chunk at a
 time. The functions of this module do for stores and for lists what else would make a list of new
-examples: choose rows, number them anew, and replace labels.
+examples: choose rows, change their ids, and replace labels.
 """
 
 from __future__ import annotations

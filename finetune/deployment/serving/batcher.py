@@ -69,7 +69,7 @@ class Batcher:
         self._thread: threading.Thread | None = None
 
     def start(self, worker: int = 0) -> None:
-        """Start the thread. Counts are those of a worker, who may follow one that was killed."""
+        """Start the thread, which continues the counts of a worker that was killed."""
         self.counts.use_row(worker)
         self.counts.own[WAITING] = 0
         # made here, because a fork marks all threads that exist as ended
