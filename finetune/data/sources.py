@@ -141,7 +141,7 @@ def open_input(
 ) -> Opened:
     """Open the input of a prediction: whatever ``open_data`` opens, or several files as one.
 
-    The files are those of ``input_files``, and each is opened once the files before it are read.
+    ``input_files`` names the files. Each file is opened once the files before it are read.
     """
     if not isinstance(source, str | Path) or str(source) == "-":
         return open_file(open_data(source, format, encoding))
