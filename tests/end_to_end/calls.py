@@ -22,8 +22,8 @@ from tests.command import run
 from tests.test_rooms import ROOMS, ROOT
 from tests.tiny import save_tiny_checkpoint
 
-WITHIN = {"<module>", "<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>"}
-"""Code that belongs to the function around it, or to an import."""
+WITHIN = {"<module>", "<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>", "__getattr__"}
+"""Code that belongs to the function around it, or to an import, such as that of a public name."""
 
 HELPING = {"config", "data", "evaluation", "reporting", "runtime"}
 """Rooms beside the path from the command to the training step and back."""
