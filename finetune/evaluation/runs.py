@@ -112,6 +112,17 @@ class RunFolder:
         return whole and (self.path / "README.md").is_file()
 
     @property
+    def columns(self) -> dict[str, str]:
+        """The columns of the data by role, as the settings name them; empty for no run.
+
+        Raises:
+            UserError: ``config.json`` is damaged.
+        """
+        if problem := self.problems.get("config.json"):
+            raise UserError(problem)
+        return column_map(self.config.get("columns") or ())
+
+    @property
     def best(self) -> Path:
         """The folder of the best model."""
         return self.path / "best"
@@ -128,7 +139,7 @@ class RunFolder:
 
 
 _FILES: Mapping[str, Mapping[str, Any]] = {
-    "config.json": {},
+    "config.json": {"data": str | None, "columns": list[str] | None},
     "metrics.json": {},
     "environment.json": {
         "degenerate": list[str] | None,
@@ -202,7 +213,7 @@ def _files_of(path: Path, split: str) -> list[Path]:
 def name_of_run(name: str) -> str:
     """Return the name of a system for a table: the last part of each of its paths."""
     parts = [Path(part.strip()) for part in name.split(",")]
-    folders = [path.parent if (path.parent / "config.json").is_file() else path for path in parts]
+    folders = [path.parent if RunFolder.open(path.parent).config else path for path in parts]
     return ",".join(last_part(str(folder.resolve())) for folder in folders)
 
 
@@ -210,20 +221,10 @@ def data_of_run(name: str) -> str:
     """Return the name of the data that a system was trained on; `data` where no run tells."""
     for part in name.split(","):
         path = Path(part.strip())
-        folders = [path, path.parent, *sorted(path.glob("seed-*"))]
-        for folder in folders:
-            if (folder / "config.json").is_file():
-                config = read_object(folder / "config.json", {"data": str | None})
-                return last_part(config.get("data") or "data")
+        for folder in (path, path.parent, *sorted(path.glob("seed-*"))):
+            if data := RunFolder.open(folder).config.get("data"):
+                return last_part(data)
     return "data"
-
-
-def _columns_of_run(folder: Path) -> dict[str, str]:
-    """Return the columns by role that the run in a folder was trained with; empty for no run."""
-    path = folder / "config.json"
-    if not path.is_file():
-        return {}
-    return column_map(read_object(path, {"columns": list[str] | None}).get("columns") or ())
 
 
 def align_runs(
@@ -256,7 +257,7 @@ def align_runs(
     vocabulary = None
     usual = usual_columns
     if usual is None:
-        usual = _columns_of_run(paths[0].parent) if gold or train else {}
+        usual = RunFolder.open(paths[0].parent).columns if gold or train else {}
     if gold is not None:
         golds = {
             kind: Gold(gold, read_gold_file(gold, columns, kind, encoding, usual))
