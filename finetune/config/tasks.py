@@ -287,15 +287,20 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         """The legal values of settings that only this task has."""
         return {}
 
+    def _resolved(self) -> dict[str, Any]:
+        """Return the values of settings that depend on others, or that may be given otherwise."""
+        hints = get_type_hints(type(self))
+        tuples = [name for name, hint in hints.items() if get_origin(hint) is tuple]
+        found = {name: _as_items(getattr(self, name)) for name in tuples}
+        if self.model is None and self.init_from is None and self.new_encoder is None:
+            found["model"] = DEFAULT_MODEL
+        return found
+
     def __post_init__(self) -> None:
-        if self.model is None and self.init_from is None:
-            object.__setattr__(self, "model", DEFAULT_MODEL)
+        vars(self).update(self._resolved())
         hints = get_type_hints(type(self))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if get_origin(hints[field.name]) is tuple:
-                value = _as_items(value)
-                object.__setattr__(self, field.name, value)
             if not conforms(value, hints[field.name]):
                 wanted = description(hints[field.name])
                 raise UserError(f"{flag(field.name)} must be {wanted}, not {value!r:.60}.")
@@ -571,9 +576,8 @@ class WordConfig(LabelConfig):
     to --max-length. They get no prediction and no loss. Sentences over --max-length are read in
     windows without context."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "context", str(self.context))  # Python may give an int
-        super().__post_init__()
+    def _resolved(self) -> dict[str, Any]:
+        return super()._resolved() | {"context": str(self.context)}  # Python may give an int
 
 
 @dataclass(frozen=True, kw_only=True)
