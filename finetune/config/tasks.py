@@ -8,10 +8,12 @@ and a command line can set all of them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import (
     Annotated,
     Any,
@@ -289,8 +291,9 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
 
     def _resolved(self) -> dict[str, Any]:
         """Return the values of settings that depend on others, or that may be given otherwise."""
-        hints = get_type_hints(type(self))
-        tuples = [name for name, hint in hints.items() if get_origin(hint) is tuple]
+        tuples = [
+            name for name, hint in setting_types(type(self)).items() if get_origin(hint) is tuple
+        ]
         found = {name: _as_items(getattr(self, name)) for name in tuples}
         if self.model is None and self.init_from is None and self.new_encoder is None:
             found["model"] = DEFAULT_MODEL
@@ -298,7 +301,7 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
 
     def __post_init__(self) -> None:
         vars(self).update(self._resolved())
-        hints = get_type_hints(type(self))
+        hints = setting_types(type(self))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if not conforms(value, hints[field.name]):
@@ -963,9 +966,15 @@ def max_context_subwords(context: str, max_length: int) -> int:
     return {"none": 0, "doc": max_length}[context] if context.isalpha() else int(context)
 
 
+@functools.cache
+def setting_types(config: type[TrainConfig]) -> Mapping[str, Any]:
+    """Return the type of each setting, without its help."""
+    return MappingProxyType(get_type_hints(config))
+
+
 def choices(config: type[TrainConfig], name: str) -> tuple[str, ...]:
     """Return the legal values of a ``Literal`` field; empty if the task has no such field."""
-    return get_args(get_type_hints(config).get(name))
+    return get_args(setting_types(config).get(name))
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:

@@ -96,6 +96,7 @@ class Workspace:
     def on_tiny_model(self, words: list[str]) -> list[str]:
         if "--label-errors" in words:  # needs a model that learns
             words[words.index("--epochs") + 1] = "0.4"
+            words[words.index("--folds") + 1] = "2"
             return words
         stands_for = {"minilm", "roberta-base"} if words[0] == "perplexity" else {"minilm"}
         words = [self.model if word in stands_for else word for word in words]
@@ -115,6 +116,8 @@ class Workspace:
             "distill",
         ):
             words += ["--steps", "2", "--limit", "60"]
+        if words[0] == "multitask":
+            words[words.index("--limit") + 1] = "40"
         if words[0] == "curve":
             words += ["--steps", "2"]
         if words[0] == "search":
