@@ -967,7 +967,7 @@ def max_context_subwords(context: str, max_length: int) -> int:
 
 
 @functools.cache
-def setting_types(config: type[TrainConfig]) -> Mapping[str, Any]:
+def setting_types(config: type) -> Mapping[str, Any]:
     """Return the type of each setting, without its help."""
     return MappingProxyType(get_type_hints(config))
 
