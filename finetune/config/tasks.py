@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import (
@@ -21,6 +21,7 @@ from typing import (
     Literal,
     NamedTuple,
     Self,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -966,9 +967,13 @@ def max_context_subwords(context: str, max_length: int) -> int:
     return {"none": 0, "doc": max_length}[context] if context.isalpha() else int(context)
 
 
-@functools.cache
-def setting_types(config: type) -> Mapping[str, Any]:
+def setting_types(config: type[TrainConfig]) -> Mapping[str, Any]:
     """Return the type of each setting, without its help."""
+    return _setting_types(cast("Hashable", config))  # mypy asks whether its instances are hashable
+
+
+@functools.cache
+def _setting_types(config: Any) -> Mapping[str, Any]:
     return MappingProxyType(get_type_hints(config))
 
 
