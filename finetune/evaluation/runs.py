@@ -22,6 +22,7 @@ from finetune.evaluation.alignment import (
     best_answers,
     predicts_numbers,
 )
+from finetune.evaluation.kinds import wording
 from finetune.evaluation.metrics import (
     answer_scores,
     relation_scores,
@@ -43,19 +44,6 @@ from finetune.types import (
 )
 
 _PREDICTIONS = "predictions.{}.jsonl"
-_KINDS = {
-    "label": "a label",
-    "labels": "sets of labels",
-    "number": "numbers",
-    "choice": "a choice",
-    "tags": "tags",
-    "spans": "spans",
-    "relations": "relations",
-    "answer": "answers",
-    "answers": "answers",
-    "subwords": "subwords",
-    "senses": "senses",
-}
 
 
 @dataclass(frozen=True)
@@ -338,8 +326,8 @@ def _check_kinds(files: Sequence[PredictionFile], kinds: Sequence[str]) -> None:
     for file, kind in zip(files, kinds, strict=True):
         if kind != kinds[0]:
             raise DataError(
-                f"{file} predicts {_KINDS[kind]}, but {files[0]} {_KINDS[kinds[0]]}: only "
-                "predictions of one kind can be compared."
+                f"{file} predicts {wording(kind).predicted}, but {files[0]} "
+                f"{wording(kinds[0]).predicted}: only predictions of one kind can be compared."
             )
 
 
