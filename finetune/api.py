@@ -765,9 +765,9 @@ def merge(
             reporter.say(line)
         if note := seed_note(parents):
             reporter.say(note)
-        merging = SoupRun(
-            task, dataset, config, folder, reporter, opened, parents=parents, method=method
-        )
+        head = task.head(parents[0].run.best)
+        parts = task, dataset, config, folder, reporter, head, opened
+        merging = SoupRun(*parts, parents=parents, method=method)
         soup = merging.make()
         result = merging.save(soup)
         run = _finished(task, dataset, config, result, accelerator, None, command, report)

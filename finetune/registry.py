@@ -155,7 +155,7 @@ class KindPaths(NamedTuple):
     """Import paths of a kind of predictions."""
 
     kind: str
-    """A ``finetune.evaluation.predictions.PredictionKind``."""
+    """A ``finetune.evaluation.kinds.PredictionKind``."""
     first_line: str
     """The pattern of the first line of files that only this kind has."""
 

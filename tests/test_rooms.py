@@ -92,6 +92,17 @@ def imports(module: str, top_only: bool = False) -> frozenset[str]:
     return frozenset(found)
 
 
+@functools.cache
+def imported_names(module: str) -> frozenset[str]:
+    """The names that a module has from others."""
+    return frozenset(
+        alias.asname or alias.name
+        for statement, _ in walk(tree(module))
+        if isinstance(statement, ast.Import | ast.ImportFrom)
+        for alias in statement.names
+    )
+
+
 def ours(module: str, top_only: bool = False) -> set[str]:
     names = imports(module, top_only)
     return {
@@ -169,13 +180,7 @@ def test_names_are_imported_from_where_they_are_defined():
             source = str(node.module).removeprefix("finetune.")
             if MODULES[source].name == "__init__.py":
                 continue
-            imported = {
-                alias.asname or alias.name
-                for statement, _ in walk(tree(source))
-                if isinstance(statement, ast.Import | ast.ImportFrom)
-                for alias in statement.names
-            }
-            borrowed = {alias.name for alias in node.names} & imported
+            borrowed = {alias.name for alias in node.names} & imported_names(source)
             assert not borrowed, f"{module} takes {borrowed} from {source}, which imports them"
 
 

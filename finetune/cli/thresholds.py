@@ -119,14 +119,14 @@ class Thresholds(FormatOption, Command):
 
     def _splits(self, record: Any) -> dict[str, Scored]:
         """Read the predictions of the split of the choice and of test."""
-        from finetune.evaluation.runs import align_runs
+        from finetune.evaluation.runs import RunFolder, align_runs
         from finetune.evaluation.thresholds import Scored
 
         positive, splits = record.positive, {}
+        opened = RunFolder.open(Path(self.folder))
         for split in dict.fromkeys((self.split, "test")):
-            file = Path(self.folder) / f"predictions.{split}.jsonl"
-            if file.is_file():
-                run = align_runs([file], positive=positive).runs[0]
+            if split in opened.splits:
+                run = align_runs([opened.predictions(split)], positive=positive).runs[0]
                 splits[split] = Scored.of(run, list(record.labels), positive)
         if self.split not in splits:
             raise UserError(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from finetune.config.expected_scores import Expected, read_expected
 from finetune.config.tasks import (
@@ -27,6 +27,7 @@ from finetune.config.tasks import (
     TrainConfig,
     current_settings,
     flag,
+    setting_types,
     settings,
 )
 from finetune.config.values import description
@@ -430,7 +431,7 @@ def _typed_settings(
     where: Callable[..., str], task: str, values: Mapping[str, Any], *above: str
 ) -> dict[str, Any]:
     """Return the settings with the types of the task's fields."""
-    hints, what = get_type_hints(CONFIGS[task]), f"setting {{!r}} for task {task}"
+    hints, what = setting_types(CONFIGS[task]), f"setting {{!r}} for task {task}"
     return {
         name: value
         for key, own in values.items()
@@ -464,7 +465,7 @@ def typed_values(
 
 def typed_setting(task: str, name: str, text: str) -> Any:
     """Return a value of a setting, given as text; raises UserError if it has another type."""
-    hint = get_type_hints(CONFIGS[task])[name]
+    hint = setting_types(CONFIGS[task])[name]
     is_truth = bool in (hint, *get_args(hint))
     value = {"true": True, "false": False}.get(text.lower(), text) if is_truth else text
     return _typed(flag(name), value, hint)

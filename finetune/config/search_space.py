@@ -6,10 +6,10 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from finetune.config.recipes import typed_setting
-from finetune.config.tasks import CONFIGS, RESULT_FREE, TrainConfig, flag
+from finetune.config.tasks import CONFIGS, RESULT_FREE, TrainConfig, flag, setting_types
 from finetune.types import UserError, abbreviated, did_you_mean
 
 NOT_SEARCHED = RESULT_FREE | {
@@ -95,7 +95,7 @@ def parse_space(
     """
     space: dict[str, Choices | Range] = {}
     for name, value in _named(items):
-        legal = [each for each in get_type_hints(CONFIGS[task]) if each not in NOT_SEARCHED]
+        legal = [each for each in setting_types(CONFIGS[task]) if each not in NOT_SEARCHED]
         name = name.replace("-", "_")
         if name not in legal:
             raise UserError(
@@ -124,7 +124,7 @@ def _named(items: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _dimension(task: str, name: str, value: Any) -> Choices | Range:
-    hint = get_type_hints(CONFIGS[task])[name]
+    hint = setting_types(CONFIGS[task])[name]
     numeric = {int, float} & {hint, *get_args(hint)}
     if isinstance(value, str) and numeric and ":" in value:
         return _range(task, name, value, whole=int in numeric)

@@ -8,10 +8,12 @@ and a command line can set all of them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import (
     Annotated,
     Any,
@@ -19,6 +21,7 @@ from typing import (
     Literal,
     NamedTuple,
     Self,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -287,15 +290,21 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         """The legal values of settings that only this task has."""
         return {}
 
+    def _resolved(self) -> dict[str, Any]:
+        """Return the values of settings that depend on others, or that may be given otherwise."""
+        tuples = [
+            name for name, hint in setting_types(type(self)).items() if get_origin(hint) is tuple
+        ]
+        found = {name: _as_items(getattr(self, name)) for name in tuples}
+        if self.model is None and self.init_from is None and self.new_encoder is None:
+            found["model"] = DEFAULT_MODEL
+        return found
+
     def __post_init__(self) -> None:
-        if self.model is None and self.init_from is None:
-            object.__setattr__(self, "model", DEFAULT_MODEL)
-        hints = get_type_hints(type(self))
+        vars(self).update(self._resolved())
+        hints = setting_types(type(self))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if get_origin(hints[field.name]) is tuple:
-                value = _as_items(value)
-                object.__setattr__(self, field.name, value)
             if not conforms(value, hints[field.name]):
                 wanted = description(hints[field.name])
                 raise UserError(f"{flag(field.name)} must be {wanted}, not {value!r:.60}.")
@@ -571,9 +580,8 @@ class WordConfig(LabelConfig):
     to --max-length. They get no prediction and no loss. Sentences over --max-length are read in
     windows without context."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "context", str(self.context))  # Python may give an int
-        super().__post_init__()
+    def _resolved(self) -> dict[str, Any]:
+        return super()._resolved() | {"context": str(self.context)}  # Python may give an int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -959,9 +967,19 @@ def max_context_subwords(context: str, max_length: int) -> int:
     return {"none": 0, "doc": max_length}[context] if context.isalpha() else int(context)
 
 
+def setting_types(config: type[TrainConfig]) -> Mapping[str, Any]:
+    """Return the type of each setting, without its help."""
+    return _setting_types(cast("Hashable", config))  # mypy asks whether its instances are hashable
+
+
+@functools.cache
+def _setting_types(config: Any) -> Mapping[str, Any]:
+    return MappingProxyType(get_type_hints(config))
+
+
 def choices(config: type[TrainConfig], name: str) -> tuple[str, ...]:
     """Return the legal values of a ``Literal`` field; empty if the task has no such field."""
-    return get_args(get_type_hints(config).get(name))
+    return get_args(setting_types(config).get(name))
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, compress, pairwise
 from typing import Any, NamedTuple
 
@@ -17,8 +18,9 @@ from finetune.data.tag_conversion import respelled
 from finetune.data.tag_schemes import convert_tags, detect_scheme, tags_to_spans
 from finetune.data.token_records import ParsedSpans, TokenRecord, read_relations, read_spans
 from finetune.evaluation.answers import exact_match
+from finetune.evaluation.kinds import KINDS
 from finetune.evaluation.pairs import CharacterSpans, Pairs, pair, spans_in_characters
-from finetune.evaluation.predictions import KINDS, PredictionFile, ids_of
+from finetune.evaluation.predictions import PredictionFile, ids_of
 from finetune.types import Example, Relation, SenseTarget, Span, TokenExample, quantity
 
 
@@ -84,21 +86,7 @@ def align(file: PredictionFile, gold: Gold, kind: str | None = None) -> AlignedP
     ``spans`` reads the spans that tags spell; of kind ``number``, whole numbers are not classes.
     """
     kind = kind or file.kind
-    if kind == "tags":
-        return _align_tags(file, gold)
-    if kind == "spans":
-        return _align_spans(file, gold)
-    if kind == "relations":
-        return _align_relations(file, gold)
-    if kind == "subwords":
-        return _align_subwords(file, gold)
-    if kind == "answer":
-        return _align_answers(file, gold)
-    if kind == "choice":
-        return _align_choices(file, gold)
-    if kind in KINDS:
-        return KINDS[kind].align(file, gold)
-    return _align_labels(file, gold, numbers=kind == "number")
+    return KINDS[kind].align(file, gold) if kind in KINDS else _ALIGN[kind](file, gold)
 
 
 def _align_labels(file: PredictionFile, gold: Gold, numbers: bool) -> AlignedPredictions:
@@ -605,3 +593,15 @@ def _row_probabilities(row: Mapping[str, Any]) -> dict[Span, float]:
 
 def _are_probabilities(values: Iterable[Any]) -> bool:
     return all(_is_number(value) and 0 <= value <= 1 + 1e-6 for value in values)
+
+
+_ALIGN: Mapping[str, Callable[[PredictionFile, Gold], AlignedPredictions]] = {
+    "label": partial(_align_labels, numbers=False),
+    "number": partial(_align_labels, numbers=True),
+    "tags": _align_tags,
+    "spans": _align_spans,
+    "relations": _align_relations,
+    "subwords": _align_subwords,
+    "answer": _align_answers,
+    "choice": _align_choices,
+}

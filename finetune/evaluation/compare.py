@@ -13,6 +13,7 @@ import numpy as np
 from finetune.data import DataError
 from finetune.data.json_files import read_object
 from finetune.evaluation.custom_metrics import load_metric
+from finetune.evaluation.kinds import wording
 from finetune.evaluation.metrics import DEFAULT_METRICS, LOWER_IS_BETTER, score_limits
 from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.resampling import Counts, count_metric, custom_counts, default_metric
@@ -142,7 +143,7 @@ def _count(systems: Sequence[NamedPredictions], options: ComparisonOptions) -> _
         metric = metric or default_metric(aligned.runs[0])
         counts = count_metric(metric, aligned.runs, aligned.vocabulary)
         lower = metric in LOWER_IS_BETTER
-    units = {TextExample: "text", SenseTarget: "target"}.get(type(examples[0]), "sentence")
+    units = wording(aligned.runs[0].kind).example
     if options.unit == "document":
         units, documents = "document", _document_indices(examples, aligned.gold)
         counts = [replace(each, unit=documents) for each in counts]

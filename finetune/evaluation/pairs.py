@@ -13,6 +13,7 @@ import numpy as np
 
 from finetune.data.character_spans import words_to_chars
 from finetune.data.tag_schemes import strict_spans, tags_to_spans
+from finetune.evaluation.kinds import wording
 from finetune.types import Relation, Span, TokenExample, UserError, did_you_mean, quantity
 
 CharacterSpans = Sequence[tuple[set[Span], set[Span]]]
@@ -128,7 +129,7 @@ def spans_in_characters(
 
 
 def _check_lengths(kind: str, gold: Sequence[Any], predicted: Sequence[Any]) -> None:
-    unit = "sentence" if kind in ("tags", "spans", "relations") else "example"
+    unit = wording(kind).example
     if len(gold) != len(predicted):
         raise UserError(
             f"{len(gold)} gold and {quantity(len(predicted), f'predicted {unit}')}: every one "

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from finetune.config.values import conforms, description
 from finetune.data import DataError, read_gold, read_text_file, read_token_file
@@ -31,7 +31,8 @@ from finetune.data.json_files import parse_json
 from finetune.data.labels import convert_labels
 from finetune.data.questions import QUESTIONS
 from finetune.data.token_records import TokenRecord, read_relations, read_spans
-from finetune.registry import PREDICTION_KINDS, Registry
+from finetune.evaluation.kinds import KINDS
+from finetune.registry import PREDICTION_KINDS
 from finetune.types import (
     Answer,
     Example,
@@ -45,32 +46,8 @@ from finetune.types import (
     relation_records,
 )
 
-if TYPE_CHECKING:
-    from finetune.evaluation.alignment import AlignedPredictions, Gold
-
 Row = tuple[str, dict[str, Any]]
 """The ``file:line`` of a line of predictions, and its JSON object."""
-
-
-class PredictionKind(Protocol):
-    """A kind of predictions that a wing reads and aligns."""
-
-    def read(self, file: DataFile) -> list[Row]:
-        """Read predictions in a format of their own."""
-
-    def gold_of(self, where: str, row: Mapping[str, Any]) -> SenseTarget:
-        """Return the gold that a line holds."""
-
-    def read_gold(self, source: str | Path | DataFile, encoding: str) -> Sequence[SenseTarget]:
-        """Read a file of gold."""
-
-    def align(self, file: PredictionFile, gold: Gold) -> AlignedPredictions:
-        """Align predictions with gold."""
-
-
-KINDS: Registry[PredictionKind] = Registry(
-    {name: paths.kind for name, paths in PREDICTION_KINDS.items()}
-)
 
 
 @dataclass(frozen=True)

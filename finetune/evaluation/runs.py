@@ -22,6 +22,7 @@ from finetune.evaluation.alignment import (
     best_answers,
     predicts_numbers,
 )
+from finetune.evaluation.kinds import wording
 from finetune.evaluation.metrics import (
     answer_scores,
     relation_scores,
@@ -43,19 +44,6 @@ from finetune.types import (
 )
 
 _PREDICTIONS = "predictions.{}.jsonl"
-_KINDS = {
-    "label": "a label",
-    "labels": "sets of labels",
-    "number": "numbers",
-    "choice": "a choice",
-    "tags": "tags",
-    "spans": "spans",
-    "relations": "relations",
-    "answer": "answers",
-    "answers": "answers",
-    "subwords": "subwords",
-    "senses": "senses",
-}
 
 
 @dataclass(frozen=True)
@@ -112,6 +100,17 @@ class RunFolder:
         return whole and (self.path / "README.md").is_file()
 
     @property
+    def columns(self) -> dict[str, str]:
+        """The columns of the data by role, as the settings name them; empty for no run.
+
+        Raises:
+            UserError: ``config.json`` is damaged.
+        """
+        if problem := self.problems.get("config.json"):
+            raise UserError(problem)
+        return column_map(self.config.get("columns") or ())
+
+    @property
     def best(self) -> Path:
         """The folder of the best model."""
         return self.path / "best"
@@ -128,7 +127,7 @@ class RunFolder:
 
 
 _FILES: Mapping[str, Mapping[str, Any]] = {
-    "config.json": {},
+    "config.json": {"data": str | None, "columns": list[str] | None},
     "metrics.json": {},
     "environment.json": {
         "degenerate": list[str] | None,
@@ -202,7 +201,7 @@ def _files_of(path: Path, split: str) -> list[Path]:
 def name_of_run(name: str) -> str:
     """Return the name of a system for a table: the last part of each of its paths."""
     parts = [Path(part.strip()) for part in name.split(",")]
-    folders = [path.parent if (path.parent / "config.json").is_file() else path for path in parts]
+    folders = [path.parent if RunFolder.open(path.parent).config else path for path in parts]
     return ",".join(last_part(str(folder.resolve())) for folder in folders)
 
 
@@ -210,20 +209,10 @@ def data_of_run(name: str) -> str:
     """Return the name of the data that a system was trained on; `data` where no run tells."""
     for part in name.split(","):
         path = Path(part.strip())
-        folders = [path, path.parent, *sorted(path.glob("seed-*"))]
-        for folder in folders:
-            if (folder / "config.json").is_file():
-                config = read_object(folder / "config.json", {"data": str | None})
-                return last_part(config.get("data") or "data")
+        for folder in (path, path.parent, *sorted(path.glob("seed-*"))):
+            if data := RunFolder.open(folder).config.get("data"):
+                return last_part(data)
     return "data"
-
-
-def _columns_of_run(folder: Path) -> dict[str, str]:
-    """Return the columns by role that the run in a folder was trained with; empty for no run."""
-    path = folder / "config.json"
-    if not path.is_file():
-        return {}
-    return column_map(read_object(path, {"columns": list[str] | None}).get("columns") or ())
 
 
 def align_runs(
@@ -256,7 +245,7 @@ def align_runs(
     vocabulary = None
     usual = usual_columns
     if usual is None:
-        usual = _columns_of_run(paths[0].parent) if gold or train else {}
+        usual = RunFolder.open(paths[0].parent).columns if gold or train else {}
     if gold is not None:
         golds = {
             kind: Gold(gold, read_gold_file(gold, columns, kind, encoding, usual))
@@ -337,8 +326,8 @@ def _check_kinds(files: Sequence[PredictionFile], kinds: Sequence[str]) -> None:
     for file, kind in zip(files, kinds, strict=True):
         if kind != kinds[0]:
             raise DataError(
-                f"{file} predicts {_KINDS[kind]}, but {files[0]} {_KINDS[kinds[0]]}: only "
-                "predictions of one kind can be compared."
+                f"{file} predicts {wording(kind).predicted}, but {files[0]} "
+                f"{wording(kinds[0]).predicted}: only predictions of one kind can be compared."
             )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from finetune.config.description import TaskDescription
 from finetune.config.options import COMMON
-from finetune.config.tasks import DEFAULT_MODEL, Ranges, TrainConfig, flag
+from finetune.config.tasks import Ranges, TrainConfig, flag
 from finetune.types import UserError
 
 
@@ -94,24 +94,14 @@ class PretrainConfig(TrainConfig):
             ("mask_probability",): (lambda value: 0 < value < 1, "between 0 and 1"),
         }
 
-    def __post_init__(self) -> None:
-        if self.config is not None:
-            if self.model not in (None, DEFAULT_MODEL) or self.init_from is not None:
-                given = "--model" if self.init_from is None else "--init-from"
-                raise UserError(f"--config trains a new encoder: leave {given} out.")
-            object.__setattr__(self, "model", DEFAULT_MODEL)
-        super().__post_init__()
-        if self.config is not None:
-            object.__setattr__(self, "model", None)
-            if self.tuning != "full":
+    def _check_combinations(self) -> None:
+        super()._check_combinations()
+        for name in ("layer_mix", "bilstm"):
+            if getattr(self, name):
                 raise UserError(
-                    f"--tuning {self.tuning}: --config has random weights, which all need training."
+                    f"{flag(name)}: a pretrained encoder cannot have this layer: leave it out."
                 )
-        if self.tokenizer is not None and self.config is None:
-            raise UserError(
-                f"--tokenizer {self.tokenizer} is for a new encoder, with --config: an encoder "
-                "reads the subwords that it was trained with."
-            )
+        self._check_encoder()
         if self.explore and self.mask == "spans":
             raise UserError("--explore divides subwords or words: choose another --mask.")
         if self.boundary and self.mask != "spans":
@@ -133,10 +123,19 @@ class PretrainConfig(TrainConfig):
                 "auto or off."
             )
 
-    def _check_combinations(self) -> None:
-        super()._check_combinations()
-        for name in ("layer_mix", "bilstm"):
-            if getattr(self, name):
+    def _check_encoder(self) -> None:
+        """Raise UserError for settings that fit only a new encoder, or only a pretrained one."""
+        if self.config is None:
+            if self.tokenizer is not None:
                 raise UserError(
-                    f"{flag(name)}: a pretrained encoder cannot have this layer: leave it out."
+                    f"--tokenizer {self.tokenizer} is for a new encoder, with --config: an encoder "
+                    "reads the subwords that it was trained with."
                 )
+            return
+        if self.model is not None or self.init_from is not None:
+            given = "--model" if self.init_from is None else "--init-from"
+            raise UserError(f"--config trains a new encoder: leave {given} out.")
+        if self.tuning != "full":
+            raise UserError(
+                f"--tuning {self.tuning}: --config has random weights, which all need training."
+            )

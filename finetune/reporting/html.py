@@ -28,6 +28,7 @@ from finetune.evaluation.compare import (
 )
 from finetune.evaluation.error_analysis import TITLES, Analysis
 from finetune.evaluation.errors import count_categories
+from finetune.evaluation.kinds import wording
 from finetune.evaluation.pairs import metric_title
 from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.significance import ALPHA
@@ -436,15 +437,7 @@ def _scatter(evaluated: Evaluated) -> Chart:
 def _reliability(analysis: Analysis) -> Chart | None:
     if not analysis.bins:
         return None
-    units = {
-        "label": "labels",
-        "labels": "labels that may apply",
-        "choice": "choices",
-        "tags": "words",
-        "relations": "predicted relations",
-        "answers": "answers",
-    }
-    caption = f"Accuracy by confidence ({units.get(analysis.kind, 'predicted spans')})"
+    caption = f"Accuracy by confidence ({wording(analysis.kind).rated})"
     label = f"{caption}. Expected calibration error {error_of_bins(analysis.bins):.4f}."
     return charts.reliability_chart(caption, label, analysis.bins)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from huggingface_hub import metadata_save
 
-from finetune.data.json_files import read_object
+from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import card_data
 from finetune.reporting.model_card import for_hub, write_card
 from finetune.reporting.runs import gather
@@ -34,10 +34,10 @@ class Pushed(NamedTuple):
 
 def degenerate_reasons(folder: Path) -> list[str]:
     """Return why a run, or the run of a saved model, is degenerate; none of other folders."""
-    path = model_folder(folder).parent / "environment.json"
-    if not path.is_file():
-        return []
-    return [str(reason) for reason in read_object(path, {}).get("degenerate", [])]
+    run = RunFolder.open(model_folder(folder).parent)
+    if problem := run.problems.get("environment.json"):
+        raise UserError(problem)
+    return run.environment.get("degenerate") or []
 
 
 def push(folder: Path, id: str, *, private: bool = False, license: str | None = None) -> Pushed:
@@ -49,7 +49,7 @@ def push(folder: Path, id: str, *, private: bool = False, license: str | None = 
     """
     source = model_folder(folder)
     if not (source / "README.md").is_file():
-        if not (source.parent / "config.json").is_file():
+        if not RunFolder.open(source.parent).is_run:
             raise UserError(
                 f"{source}: it has no model card (README.md), and is not in a run folder from "
                 "which one could be written."

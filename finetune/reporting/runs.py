@@ -17,6 +17,7 @@ from finetune.data.json_files import parse_json, read_object
 from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.baselines import Baseline, selection_note
 from finetune.evaluation.error_analysis import Analysis, analyze_predictions
+from finetune.evaluation.kinds import wording
 from finetune.evaluation.metrics import score_limits
 from finetune.evaluation.pairs import metric_title
 from finetune.evaluation.reproduction import standard_deviation
@@ -257,7 +258,6 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
                 f"{metric} of {run.path.name} on {split} is {value:.4f} over the labels of that "
                 f"split, but {saved:.4f} in metrics.json"
             )
-    unit = "sentence" if predictions[0].kind in ("tags", "spans", "relations") else "text"
     return Headline(
         metric,
         split,
@@ -266,7 +266,7 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
         standard_deviation(scores),
         tuple(run.path for run, _ in known),
         counts[0].num_units,
-        unit,
+        wording(predictions[0].kind).example,
     )
 
 

@@ -31,10 +31,9 @@ from finetune.data import Dataset
 from finetune.evaluation.runs import RunFolder
 from finetune.models.adapters import weight_numbers
 from finetune.models.sharding import place
-from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, saved_task
 from finetune.tasks.base import FITTED, Task
-from finetune.training.run_folder import RunLog, RunWriter
+from finetune.training.run_folder import RunLog
 from finetune.training.trainer import FitResult, TrainingRun
 from finetune.types import UserError, abbreviated
 
@@ -253,22 +252,10 @@ def load_parents_data(
 class SoupRun(TrainingRun):
     """Makes the mean of the weights of runs, and saves and scores it as the model of a run."""
 
-    def __init__(
-        self,
-        task: Task,
-        data: Dataset,
-        config: TrainConfig,
-        folder: RunWriter,
-        reporter: Reporter,
-        restore: contextlib.ExitStack,
-        *,
-        parents: Sequence[Parent],
-        method: Method,
-    ) -> None:
-        """See ``TrainingRun``."""
+    def __init__(self, *parts: Any, parents: Sequence[Parent], method: Method) -> None:
+        """``parts`` are the arguments of ``TrainingRun``, with the head of the first parent."""
         self.parents, self.method = parents, method
-        head = task.head(parents[0].run.best)
-        super().__init__(task, data, config, folder, reporter, head, restore)
+        super().__init__(*parts)
 
     def _prepare(self, head: Any, resuming: bool, restore: contextlib.ExitStack) -> None:
         self.head = place(head, self.device, self.precision)

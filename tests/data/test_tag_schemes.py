@@ -24,7 +24,7 @@ from finetune.types import Span
 
 ALL = sorted(SCHEMES)
 TYPES = ["PER", "art-film", "a.b:c", "O", "B-I"]
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=25, deadline=None)
 
 
 @st.composite

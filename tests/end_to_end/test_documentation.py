@@ -115,6 +115,8 @@ class Workspace:
             "distill",
         ):
             words += ["--steps", "2", "--limit", "60"]
+        if words[0] == "multitask":
+            words[words.index("--limit") + 1] = "40"
         if words[0] == "curve":
             words += ["--steps", "2"]
         if words[0] == "search":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ DATA = {
     "sentence": data.numbers,
     "pretrain": data.running_text,
 }
+recipe_of = functools.cache(load_recipe)
 every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 
 
@@ -54,14 +56,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_there_are_recipes():
-    assert {load_recipe(path).task for path in RECIPES} == set(CONFIGS)
+    assert {recipe_of(path).task for path in RECIPES} == set(CONFIGS)
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert f"`recipes/` holds {len(RECIPES)} files" in page
 
 
 @every_recipe
 def test_recipe_is_valid(path: Path):
-    recipe = load_recipe(path)
+    recipe = recipe_of(path)
     config = recipe.config()
     assert all(getattr(config, name) == value for name, value in recipe.settings.items())
     assert recipe.smoke_recipe().config() != config
@@ -74,11 +76,11 @@ def test_recipe_is_valid(path: Path):
 
 @every_recipe
 def test_expected_scores_have_a_source(path: Path):
-    for entry in load_recipe(path).expected:
+    for entry in recipe_of(path).expected:
         assert len(entry.source) > 10, entry
         assert 0 < entry.tolerance < 0.2, entry
         assert entry.split.partition("_")[0] in ("validation", "test")
-        of_mnli = load_recipe(path).settings["data"] == "mnli"
+        of_mnli = recipe_of(path).settings["data"] == "mnli"
         assert ("matched" in entry.split) == of_mnli, "the one with several validation splits"
         of_medians = "median" in path.read_text(encoding="utf-8").partition("\ntask:")[0]
         assert entry.statistic == ("median" if of_medians else "mean")
@@ -86,15 +88,15 @@ def test_expected_scores_have_a_source(path: Path):
 
 @every_recipe
 def test_data_are_available_to_users(path: Path):
-    name = str(load_recipe(path).settings["data"])
+    name = str(recipe_of(path).settings["data"])
     assert name in ALIASES or name in MANUAL_DOWNLOADS or (ROOT / name).is_dir(), name
 
 
 @every_recipe
 def test_a_warm_start_is_the_run_of_another_recipe(path: Path):
-    recipe = load_recipe(path)
+    recipe = recipe_of(path)
     if "init_from" in recipe.settings:
-        before = {RUNS / other.name: other for other in map(load_recipe, RECIPES)}
+        before = {RUNS / other.name: other for other in map(recipe_of, RECIPES)}
         begun = before[Path(str(recipe.settings["init_from"]))]
         assert begun.settings["model"] == recipe.settings["model"]
 
@@ -124,7 +126,7 @@ def one_of_each_form() -> list[Any]:
     """Every recipe; all but the first of each task, form of data and start are slow."""
     seen, found = set(), []
     for path in RECIPES:
-        recipe = load_recipe(path)
+        recipe = recipe_of(path)
         form = recipe.task, data_of(recipe), "init_from" in recipe.settings
         marks = [pytest.mark.slow] if form in seen else []
         found.append(pytest.param(path, id=path.stem, marks=marks))
@@ -134,7 +136,7 @@ def one_of_each_form() -> list[Any]:
 
 @pytest.mark.parametrize("path", one_of_each_form())
 def test_recipe_trains(path: Path, place: Path, tmp_path: Path):
-    recipe = load_recipe(path)
+    recipe = recipe_of(path)
     source = place / data_of(recipe)
     length = min(40, int({**recipe.settings, **recipe.smoke}.get("max_length", 40)))
     smoke = {

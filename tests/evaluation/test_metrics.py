@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*NearConstant"),
 ]
 LABELS = ["neutral", "entailment", "contradiction"]
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=25, deadline=None)
 
 
 def paired(values, min_size=1, max_size=25):
@@ -356,7 +356,7 @@ def naive(pairs):
     return scores
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(sentences)
 def test_against_a_naive_count(pairs):
     gold, predicted = [right for right, _ in pairs], [answer for _, answer in pairs]

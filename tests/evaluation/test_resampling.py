@@ -28,7 +28,7 @@ from finetune.evaluation.significance import compare
 from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.types import Example, Span, TextExample, TokenExample
 
-quick = settings(max_examples=40, deadline=None)
+quick = settings(max_examples=15, deadline=None)
 NAMES = ["a", "b", "c"]
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 BIOES = ["O", "B-PER", "I-PER", "E-PER", "S-PER", "S-LOC"]

@@ -22,7 +22,7 @@ from finetune.evaluation.pairs import pair
 from finetune.evaluation.seqeval_spans import seqeval_counts
 
 TYPES = ["X", "art-film", "-x", "x-", "é"]
-quick = settings(max_examples=80, deadline=None)
+quick = settings(max_examples=25, deadline=None)
 
 
 def tag_pairs(scheme: str, predicted: str, types: list[str] = TYPES) -> st.SearchStrategy[Any]:

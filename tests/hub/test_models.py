@@ -124,7 +124,7 @@ def test_a_hub_that_does_not_answer(
         assert note.startswith("note: model 'lab/encoder': the hub at http://127.0.0.1")
         assert note.endswith("from the cache.\n") and note.count("\n") == 1
         assert "cannot be reached" in message("lab/other")
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 40
 
 
 def test_without_the_hub(
@@ -167,5 +167,5 @@ def test_files_that_never_come(
     hub.fault(files, times=1000, seconds=60)
     begin = time.monotonic()
     assert message("lab/encoder").endswith("Run again to continue it.")
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 40  # and not for the 60 seconds of a request
     hub.release()

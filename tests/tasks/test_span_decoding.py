@@ -22,7 +22,7 @@ from finetune.tasks.span_decoding import (
 )
 from finetune.types import Span
 
-quick = settings(max_examples=150, deadline=None)
+quick = settings(max_examples=60, deadline=None)
 THRESHOLDS = {"A": 0.3, "B": 0.5}  # and C has the default
 ROUND = [0.0, 0.01, 0.3, 0.31, 0.5, 0.6, 0.9, 1.0]
 scores = st.sampled_from(ROUND) | st.floats(0, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import UseAppendAction
 
@@ -125,21 +125,19 @@ class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, S
             "dimension",
             "z dimension",
         )
-        rows: list[tuple[Any, ...]] = []
-        for raw, z in zip(geometry.raw, geometry.standardized, strict=True):
-            shares = raw.shares or {}
-            rows.append(
-                (
-                    raw.layer,
-                    raw.expected_cosine,
-                    z.expected_cosine,
-                    *(shares.get(k) for k in (1, 3, 10)),
-                    raw.adjusted_self_similarity,
-                    raw.adjusted_intra_sentence,
-                    raw.intrinsic_dimension,
-                    z.intrinsic_dimension,
-                )
+        rows = [
+            (
+                raw.layer,
+                raw.expected_cosine,
+                z.expected_cosine,
+                *map(raw.share, (1, 3, 10)),
+                raw.adjusted_self_similarity,
+                raw.adjusted_intra_sentence,
+                raw.intrinsic_dimension,
+                z.intrinsic_dimension,
             )
+            for raw, z in zip(geometry.raw, geometry.standardized, strict=True)
+        ]
         print_tables(self.format, ("", columns, rows))
         attention = geometry.attention
         if attention.mixing:

@@ -52,6 +52,10 @@ class LayerGeometry:
     intrinsic_dimension: float | None
     """TwoNN estimate; None for too few points."""
 
+    def share(self, number: int) -> float | None:
+        """Return the share of the ``number`` largest dimensions; None if it is unknown."""
+        return None if self.shares is None else self.shares.get(number)
+
     @property
     def adjusted_self_similarity(self) -> float | None:
         """Self-similarity minus the expected cosine (Ethayarajh 2019)."""

@@ -12,12 +12,15 @@ from finetune.embeddings.data.word_sense_files import read_keys
 from finetune.embeddings.data.word_senses import read_sense_gold
 from finetune.embeddings.data.wordnet import sense_key
 from finetune.evaluation.alignment import AlignedPredictions, Gold, align_ids
+from finetune.evaluation.kinds import Wording
 from finetune.evaluation.predictions import PredictionFile, Row
 from finetune.types import SenseTarget
 
 
 class SensePredictions:
-    """The kind ``senses`` of predictions (``finetune.evaluation.predictions.PredictionKind``)."""
+    """The kind ``senses`` of predictions (``finetune.evaluation.kinds.PredictionKind``)."""
+
+    wording = Wording("senses", "target")
 
     def read(self, file: DataFile) -> list[Row]:
         """Read the ids and sense keys of a file of keys."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,8 @@ from finetune.models.encoder import Batching
 from finetune.models.heads.base import load_module, save_module
 from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
 from finetune.models.heads.pair_classifier import separate_texts
-from finetune.models.heads.pretrained import require_class
 from finetune.models.heads.sentence_encoder import Pooling, SentenceOutput, pool, save_modules
-from finetune.models.loading import load_config, load_weights, local_model
+from finetune.models.loading import local_model
 from finetune.models.padding import take_sequences
 from finetune.runtime.transfer import to_device
 from finetune.types import Batch, UserError
@@ -44,22 +43,16 @@ class ConditionalMaskedLM(MaskedLanguageModel):
 
     lr_factor = 1.0
 
-    def __init__(
-        self,
-        model: Any,
-        batching: Batching = "auto",
-        *,
-        pooling: Pooling = "mean",
-        normalize: bool = False,
-        max_length: int | None = None,
-    ) -> None:
+    def __init__(self, model: Any, batching: Batching = "auto") -> None:
         super().__init__(model, batching)
         if self._layers is None:
             raise UserError(
                 "--objective cmlm needs a masked language model of transformers, not "
                 f"{type(model).__name__}: choose another objective."
             )
-        self.pooling, self.normalize, self.max_length = pooling, normalize, max_length
+        self.pooling: Pooling = "mean"
+        self.normalize = False
+        self.max_length: int | None = None
         width, size = self.encoder.width, model.get_input_embeddings().weight.shape[1]
         self.projection = nn.Sequential(
             nn.Linear(width, width),
@@ -72,21 +65,18 @@ class ConditionalMaskedLM(MaskedLanguageModel):
     @classmethod
     def from_pretrained(  # type: ignore[override]
         cls,
-        name: str,
+        name: str | Path,
         *,
-        batching: Batching = "auto",
-        new_head: bool = True,
         pooling: Pooling = "mean",
         normalize: bool = False,
         max_length: int | None = None,
+        new_head: bool = True,
         **options: Any,
-    ) -> ConditionalMaskedLM:
+    ) -> Self:
         """Load a model as ``MaskedLanguageModel`` does, with its perceptron if it has one."""
-        config = load_config(name, **options)
-        require_class(cls.auto_class, name, config)
-        model = load_weights(cls.auto_class, name, config, new_head=new_head, **options)
-        head = cls(model, batching, pooling=pooling, normalize=normalize, max_length=max_length)
-        path = local_model(name, options.get("revision")) / PROJECTION_FILE
+        head = super().from_pretrained(name, new_head=new_head, **options)
+        head.pooling, head.normalize, head.max_length = pooling, normalize, max_length
+        path = local_model(str(name), options.get("revision")) / PROJECTION_FILE
         load_module(head.projection, path, new=new_head)
         return head
 

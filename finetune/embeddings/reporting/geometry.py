@@ -57,7 +57,7 @@ def _charts(geometry: Geometry) -> list[Chart | None]:
         "within a text": _points(raw, lambda each: each.adjusted_intra_sentence),
     }
     shares = {
-        f"top {k}": _points(raw, lambda each, k=k: (each.shares or {}).get(k))  # type: ignore[misc]
+        f"top {k}": _points(raw, lambda each, k=k: each.share(k))  # type: ignore[misc]
         for k in TOP_DIMENSIONS
     }
     return [
@@ -100,24 +100,22 @@ def _layer_table(geometry: Geometry) -> Table:
         "dimension",
         "standardized",
     ]
-    rows = []
-    for raw, z in zip(geometry.raw, geometry.standardized, strict=True):
-        shares = raw.shares or {}
-        rows.append(
-            [
-                raw.layer,
-                raw.expected_cosine,
-                z.expected_cosine,
-                raw.norm,
-                *(shares.get(k) for k in TOP_DIMENSIONS),
-                raw.self_similarity,
-                raw.adjusted_self_similarity,
-                raw.intra_sentence,
-                raw.adjusted_intra_sentence,
-                raw.intrinsic_dimension,
-                z.intrinsic_dimension,
-            ]
-        )
+    rows = [
+        [
+            raw.layer,
+            raw.expected_cosine,
+            z.expected_cosine,
+            raw.norm,
+            *map(raw.share, TOP_DIMENSIONS),
+            raw.self_similarity,
+            raw.adjusted_self_similarity,
+            raw.intra_sentence,
+            raw.adjusted_intra_sentence,
+            raw.intrinsic_dimension,
+            z.intrinsic_dimension,
+        ]
+        for raw, z in zip(geometry.raw, geometry.standardized, strict=True)
+    ]
     return Table("All figures by layer; raw unless a column says otherwise", columns, rows)
 
 

@@ -16,7 +16,7 @@ from transformers.modeling_outputs import MultipleChoiceModelOutput
 
 from finetune.models.dropout import keyed_dropout
 from finetune.models.families import ROBERTA
-from finetune.models.heads.pretrained import LabeledHead
+from finetune.models.heads.pretrained import LabeledHead, PaddedRows
 from finetune.models.heads.sequence_classification import (
     HeadLayers,
     first_tokens,
@@ -58,23 +58,14 @@ class ChoiceScorer(LabeledHead):
         with keyed_dropout(batch, batch.cu_seqlens[:-1]):
             return head(self.model, hidden, batch)
 
-    def _output(
-        self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None,
-        labels: Tensor | None,
-    ) -> Any:
-        if input_ids is None or input_ids.ndim != 3:
+    def _output(self, rows: PaddedRows, labels: Tensor | None) -> Any:
+        if rows.input_ids is None or rows.input_ids.ndim != 3:
             raise UserError(
                 "a head of multiple choice takes a Batch (finetune.pack), or input_ids "
                 "[questions, choices, tokens]."
             )
-        ids, mask, segments = (
-            None if each is None else each.flatten(0, 1)
-            for each in (input_ids, attention_mask, token_type_ids)
-        )
-        logits = super()._output(ids, mask, segments, None).logits.view(input_ids.shape[:2])
+        sequences = PaddedRows(*(None if each is None else each.flatten(0, 1) for each in rows))
+        logits = self._logits_of_rows(sequences).view(rows.input_ids.shape[:2])
         loss = None if labels is None else F.cross_entropy(logits.float(), labels)
         return self.output_class(loss=loss, logits=logits)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -77,7 +77,7 @@ class MaskedLanguageModel(PretrainedHead):
     @classmethod
     def from_pretrained(  # type: ignore[override]
         cls, name: str | Path, *, batching: Batching = "auto", new_head: bool = True, **options: Any
-    ) -> MaskedLanguageModel:
+    ) -> Self:
         """Load a masked language model in float32.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -117,6 +117,14 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         return logits
 
 
+class PaddedRows(NamedTuple):
+    """Padded rows [N, L] of token ids, as the classes of transformers take them."""
+
+    input_ids: Tensor | None
+    attention_mask: Tensor | None
+    token_type_ids: Tensor | None
+
+
 class LabeledHead(PretrainedHead):
     """A ``PretrainedHead`` that predicts labels, and that ``transformers.Trainer`` can train."""
 
@@ -162,7 +170,7 @@ class LabeledHead(PretrainedHead):
         with ``labels`` as the class of transformers takes them, and then returns its output.
         """
         if batch is None:
-            return self._output(input_ids, attention_mask, token_type_ids, labels)
+            return self._output(PaddedRows(input_ids, attention_mask, token_type_ids), labels)
         return self._logits(batch)
 
     @property
@@ -175,25 +183,15 @@ class LabeledHead(PretrainedHead):
         """Return the logits of a batch."""
         raise NotImplementedError
 
-    def _output(
-        self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None,
-        labels: Tensor | None,
-    ) -> Any:
-        """Return the output of transformers for padded rows [N, L], computed without padding."""
-        logits = self._logits_of_rows(input_ids, attention_mask, token_type_ids)
+    def _output(self, rows: PaddedRows, labels: Tensor | None) -> Any:
+        """Return the output of transformers for padded rows, computed without padding."""
+        logits = self._logits_of_rows(rows)
         loss = None if labels is None else self._padded_loss(logits, labels)
         return self.output_class(loss=loss, logits=logits)
 
-    def _logits_of_rows(
-        self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None,
-    ) -> Tensor:
+    def _logits_of_rows(self, rows: PaddedRows) -> Tensor:
         """Return the logits of padded rows [N, L]: of sequences [N, C] or of tokens [N, L, C]."""
+        input_ids, attention_mask, token_type_ids = rows
         if input_ids is None:
             raise UserError("a head takes a Batch (finetune.pack), or input_ids of padded rows.")
         if attention_mask is None:

@@ -18,7 +18,7 @@ from transformers import AutoModelForQuestionAnswering
 from transformers.modeling_outputs import QuestionAnsweringModelOutput
 
 from finetune.models.dropout import keyed_dropout
-from finetune.models.heads.pretrained import LabeledHead
+from finetune.models.heads.pretrained import LabeledHead, PaddedRows
 from finetune.types import Batch
 
 POSITIONS = ("start", "end")
@@ -52,11 +52,11 @@ class QuestionAnswerer(LabeledHead):
     ) -> Any:
         """Return logits [T, 2] for a batch of T tokens.
 
-        ``transformers.Trainer`` can train the head: it also takes padded rows [N, L] as keywords,
-        with positions [N], and then returns a ``QuestionAnsweringModelOutput``.
+        Padded rows [N, L], as ``LabeledHead`` takes them, with ``start_positions`` and
+        ``end_positions`` [N] give a ``QuestionAnsweringModelOutput``.
         """
         if batch is None:
-            logits = self._logits_of_rows(input_ids, attention_mask, token_type_ids)
+            logits = self._logits_of_rows(PaddedRows(input_ids, attention_mask, token_type_ids))
             loss = None
             if start_positions is not None and end_positions is not None:
                 positions = torch.stack([start_positions, end_positions], 1)
