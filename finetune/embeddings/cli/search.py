@@ -138,7 +138,7 @@ def _of_texts(command: Similarity, vectors: VectorFile, units: UnitFile) -> Iter
 
 def _require_same_vectors(embedder: Embedder, vectors: VectorFile, units: UnitFile) -> None:
     """Raise UserError unless the first vectors are those that the embedder makes of their texts."""
-    advice = "give the model, --layers, --combine and --pooling of finetune embed"
+    advice = "give the model, --layers, --combine, --pooling and --max-length of finetune embed"
     if embedder.shape != vectors.shape[1:]:
         raise UserError(
             f"{vectors.path} has vectors of width {vectors.shape[1]}, and the model of "
