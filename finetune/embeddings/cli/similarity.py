@@ -42,7 +42,6 @@ class Similarity(
 
     Examples:
         finetune similarity minilm --data stsb
-        finetune similarity minilm --text "A cat." --pair "A dog."
         finetune similarity minilm --data wic/ --threshold --out runs/wic
         finetune similarity minilm --search vectors.npy --text "A cat sleeps."
     """
