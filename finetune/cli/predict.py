@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -19,13 +20,14 @@ from finetune.data.json_files import read_object
 from finetune.registry import PREDICTORS, Registry
 from finetune.runtime.processes import num_processes, process_index, uses_fsdp
 from finetune.runtime.records import (
+    GROUP,
     RECORD_SUFFIXES,
     TABLE_SUFFIXES,
     csv_lines,
     json_line,
     with_columns,
 )
-from finetune.types import UserError, quantity
+from finetune.types import TokenExample, UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.inference.loop import PredictionStream
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from finetune.inference.predictor import Predictor
     from finetune.runtime.progress import Reporter
     from finetune.types import Example
+
+PREDICTED = 8
+"""Rows that are predicted to see the fields of predictions."""
 
 T = TypeVar("T")
 
@@ -186,6 +191,8 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
         with reporter, opened as parts:
             if not parts.finished:
                 model = self._load()
+                if suffix in TABLE_SUFFIXES:
+                    parts.sample = self._sample(model)
                 predictions, found = self._predictions(model, suffix in TABLE_SUFFIXES, parts)
                 left = parts.rows_left
                 for name in parts.damaged:
@@ -198,6 +205,26 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
                 f"({quantity(parts.num_rows or 0, 'row')}): {folder}",
                 error=True,
             )
+
+    def _sample(self, model: Predictor) -> list[dict[str, Any]]:
+        """Return the first rows of the input with a typical prediction: the columns of all parts.
+
+        They are a function of input and model alone, so that all jobs write the same types.
+        """
+        from finetune.inference.parts import typical
+
+        rows: dict[int, Mapping[str, Any]] = {}
+        examples = list(islice(self._examples(model.task, rows, None), GROUP))
+        if not examples:
+            return []
+        record = typical(model.stream(examples[:PREDICTED])).record()
+        sample = []
+        for example in examples:
+            own: dict[str, Any] = {"id": example.id if example.key is None else example.key}
+            if isinstance(example, TokenExample) and "words" in record:
+                own["words"] = list(example.words)
+            sample.append(with_columns(record | own, rows.get(example.id, {})))
+        return sample
 
     def _check_parts(self, folder: Path) -> Shard:
         """Return the shard; raise UserError for options that do not fit to parts."""

@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,25 @@ from finetune.inference.loop import CHUNK, chunks
 from finetune.runtime.files import LOCK, FolderInUse, lock_folder, write_text
 from finetune.runtime.progress import Reporter
 from finetune.runtime.records import Record, record_writer
-from finetune.types import Example, UserError, abbreviated
+from finetune.types import (
+    AnswerPrediction,
+    Example,
+    FoundAnswer,
+    Relation,
+    RelationPrediction,
+    Span,
+    SpanPrediction,
+    TextPrediction,
+    TokenPrediction,
+    UserError,
+    abbreviated,
+)
 
 PART_ROWS = 65_536
 """Default number of rows of a part."""
 MANIFEST = "_predictions.json"
 """The manifest. Arrow, Spark and Hadoop do not take files with an underscore for data."""
-FORMAT = 1
+FORMAT = 2
 """Version of the manifest."""
 _PART = re.compile(r"part-\d+-(\w+)(\.\w+)")
 _ROWS_BY_LINE = {"jsonl": 0, "csv": 1}
@@ -77,6 +89,7 @@ class Parts:
         about: Number of rows that the input probably has, for the time left; None if unknown.
         num_written: Number of parts that this process has written.
         damaged: Names of the damaged parts that are made again.
+        sample: Records whose columns and types all Parquet parts have.
     """
 
     folder: Path
@@ -88,6 +101,7 @@ class Parts:
     about: int | None = None
     num_written: int = 0
     damaged: list[str] = field(default_factory=list)
+    sample: Sequence[Record] = ()
     _missing: dict[int, bool] = field(default_factory=dict)
     _num_read: int = 0
 
@@ -140,7 +154,8 @@ class Parts:
         """Write records, each with the number of its row; a part appears once it is complete."""
         records = iter(records)
         for first in records:  # each begins a part
-            with record_writer(self.path(first[0] // self.part_rows)) as write:
+            path = self.path(first[0] // self.part_rows)
+            with record_writer(path, self.sample) as write:
                 for row, record in chain([first], islice(records, self.part_rows - 1)):
                     write(record)
                     self._num_read = max(self._num_read, row + 1)
@@ -180,6 +195,32 @@ class Parts:
         if found != expected and (found < 0 or self.num_rows is not None):
             self.damaged.append(path.name)
         return found != expected
+
+
+def typical(predictions: Iterable[Any]) -> Any:
+    """Return a prediction with a value in each place that a prediction may leave empty.
+
+    The types of its record are the types of all records of the model.
+    """
+    found, *others = predictions
+    span, words, place = Span(0, 1, ""), ("",), ((0, 0),)
+    if isinstance(found, TextPrediction):
+        found = next((each for each in (found, *others) if each.label is not None), found)
+        return replace(found, label=("",)) if found.label == () else found
+    if isinstance(found, AnswerPrediction):
+        answer = FoundAnswer(0, 0, "", 0.5)
+        return replace(found, answer=answer, best=(answer,))
+    if isinstance(found, TokenPrediction | SpanPrediction | RelationPrediction):
+        found = replace(found, words=words, offsets=None if found.offsets is None else place)
+    if isinstance(found, TokenPrediction):
+        spans: Any = {} if found.spans is None else {"spans": (span,), "span_scores": (0.5,)}
+        return replace(found, tags=("",), scores=(0.5,), **spans)
+    if isinstance(found, SpanPrediction):
+        return replace(found, spans=(span,), scores=(0.5,))
+    if isinstance(found, RelationPrediction):
+        relations = (Relation(span, span, ""),)
+        return replace(found, spans=(span,), relations=relations, scores=(0.5,))
+    return found
 
 
 def _count_rows(path: Path) -> int:

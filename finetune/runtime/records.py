@@ -12,6 +12,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,14 +44,21 @@ def require_suffix(path: str | Path, legal: Iterable[str], option: str = "--out"
 
 
 @contextlib.contextmanager
-def record_writer(path: str | Path) -> Iterator[Write]:
+def record_writer(path: str | Path, sample: Sequence[Record] = ()) -> Iterator[Write]:
     """Yield a function that writes a record to a file, which appears when the block ends.
+
+    Args:
+        path: The file.
+        sample: Records that determine columns and types of a Parquet file, so that several files
+            have the same; without them the first rows do.
 
     Raises:
         UserError: The suffix names no format, or the format cannot hold a record.
     """
     make = _FORMATS[require_suffix(path, _FORMATS)]
     binary = make in (_workbook, _parquet)
+    if make is _parquet:
+        make = partial(_parquet, name=Path(path).name, sample=sample)
     with replace_file(Path(path), follow=True, binary=binary) as file, make(file) as write:
         yield write
 
@@ -240,7 +248,7 @@ def _workbook(file: IO[bytes]) -> Iterator[Write]:
 
 
 @contextlib.contextmanager
-def _parquet(file: IO[bytes]) -> Iterator[Write]:
+def _parquet(file: IO[bytes], name: str = "", sample: Sequence[Record] = ()) -> Iterator[Write]:
     import pyarrow
     from pyarrow import parquet
 
@@ -252,24 +260,25 @@ def _parquet(file: IO[bytes]) -> Iterator[Write]:
         def flush() -> None:
             nonlocal writer
             try:
-                found = pyarrow.Table.from_pylist(
-                    [dict(row) for row in rows], None if writer is None else writer.schema
-                )
+                found = _types(rows)
                 if writer is None:
-                    fields = [
-                        field.with_type(pyarrow.string())
-                        if pyarrow.types.is_null(field.type)
-                        else field
-                        for field in found.schema
-                    ]
-                    found = found.cast(pyarrow.schema(fields))
-                    writer = stack.enter_context(parquet.ParquetWriter(file, found.schema))
-                writer.write_table(found)
+                    first = _types(sample) if sample else found
+                    text, is_null = pyarrow.string(), pyarrow.types.is_null
+                    schema = {column: text if is_null(t) else t for column, t in first.items()}
+                    schema = pyarrow.schema(schema)
+                    writer = stack.enter_context(parquet.ParquetWriter(file, schema))
+                for column, type in found.items():
+                    if not _fits(type, expected := writer.schema.field(column).type):
+                        raise pyarrow.ArrowTypeError(f"{column} is {type} after {expected}")
+                # conversion alone would cut 2.5 to 2, and leave out new keys of objects
+                writer.write_table(
+                    pyarrow.Table.from_pylist([dict(row) for row in rows], writer.schema)
+                )
             except pyarrow.ArrowException as error:
                 detail = " ".join(str(error).split())
                 raise UserError(
-                    f"the values of a column are not of one type, which Parquet needs "
-                    f"({detail:.200}): write JSON Lines (.jsonl)."
+                    f"{name}: the values of a column are not of one type, which Parquet needs "
+                    f"({detail:.200}): write JSON Lines (.jsonl, for parts --format jsonl)."
                 ) from error
             rows.clear()
 
@@ -279,9 +288,33 @@ def _parquet(file: IO[bytes]) -> Iterator[Write]:
             if len(rows) == GROUP:
                 flush()
 
+        for record in sample:
+            table.columns += [column for column in record if column not in table.columns]
         yield write
         if rows or writer is None:
             flush()
+
+
+def _types(rows: Sequence[Record]) -> dict[str, Any]:
+    """Return the type in Arrow of each column of rows; null for a column without values."""
+    import pyarrow
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: pyarrow.array([row.get(name) for row in rows]).type for name in names}
+
+
+def _fits(found: Any, expected: Any) -> bool:
+    """Return whether values of a type of Arrow keep their content in another one."""
+    from pyarrow import types
+
+    if types.is_null(found) or (types.is_integer(found) and types.is_floating(expected)):
+        return True
+    if types.is_list(found) and types.is_list(expected):
+        return _fits(found.value_type, expected.value_type)
+    if types.is_struct(found) and types.is_struct(expected):
+        known = {field.name: field.type for field in expected}
+        return all(field.name in known and _fits(field.type, known[field.name]) for field in found)
+    return bool(found.id == expected.id)
 
 
 _FORMATS: Mapping[str, Callable[[Any], contextlib.AbstractContextManager[Write]]] = {

@@ -63,7 +63,14 @@ from finetune.training.checkpoint import (
 )
 from finetune.training.mirror import Mirror, snapshot
 from finetune.training.optimizer import logged_learning_rates
-from finetune.types import Example, Prediction, UserError, abbreviated, quantity
+from finetune.types import (
+    Example,
+    Prediction,
+    TemporaryFailure,
+    UserError,
+    abbreviated,
+    quantity,
+)
 
 OTHERS = "others.safetensors"
 """Weights of a checkpoint that are not part of the model."""
@@ -267,6 +274,7 @@ def open_run(
 
     Raises:
         UserError: Another command uses the folder, or it cannot be written.
+        TemporaryFailure: The last copy to the mirror failed.
     """
     if config.out is None:
         raise UserError("--out must name the run folder.")
@@ -284,7 +292,7 @@ def open_run(
                 raise
             raise Interrupted(f"{stopped}. {writer.problem}", stopped.signal) from stopped
         if writer.problem:
-            raise UserError(writer.problem)
+            raise TemporaryFailure(writer.problem)
 
 
 class RunWriter:

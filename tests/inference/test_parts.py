@@ -11,15 +11,32 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.dataset
 import pytest
 from pyarrow import parquet
 
 from finetune.inference import parts as parts_module
 from finetune.runtime.files import lock_folder
+from finetune.types import (
+    AnswerPrediction,
+    FoundAnswer,
+    Relation,
+    RelationPrediction,
+    Span,
+    SpanPrediction,
+    TextPrediction,
+    TokenPrediction,
+)
 from tests import small_data
 from tests.command import Outcome, in_two_processes, run
 from tests.tiny import save_tiny_checkpoint
 
+SPAN = Span(0, 1, "PER")
+TOKENS = TokenPrediction(0, ("x",), ("B-PER",), (0.5,), spans=(SPAN,), span_scores=(0.5,))
+SPANS = SpanPrediction(0, ("x",), (SPAN,), (0.5,))
+RELATIONS = RelationPrediction(0, ("x",), (SPAN,), (Relation(SPAN, SPAN, "of"),), (0.5,))
+ANSWER = FoundAnswer(0, 3, "yes", 0.5)
 ROWS = 30
 """Rows of the input, in two files; parts of 8 rows are four."""
 PARTS = ("--part-rows", "8")
@@ -108,11 +125,11 @@ def test_interruptions_change_nothing(
         class Killed(BaseException):
             pass
 
-        def stop_in_third(path: Path) -> Any:
+        def stop_in_third(path: Path, sample: Any = ()) -> Any:
             written.append(path)
             if len(written) == 3:
                 raise Killed
-            return writer(path)
+            return writer(path, sample)
 
         writer = parts_module.record_writer
         patch.setattr(parts_module, "record_writer", stop_in_third)
@@ -138,6 +155,61 @@ def test_jobs_and_processes_make_the_same_parts(place: Path, tmp_path: Path) -> 
     for process in started:
         assert "wrote 2 of 4 parts" in process.communicate()[1]
     assert content(out) == content(tmp_path / "whole")
+
+
+def test_all_parts_have_one_schema(place: Path, tmp_path: Path) -> None:
+    """Also where a part has no value of a column, or another part alone has a column."""
+    lines = (place / "new" / "b.jsonl").read_text("utf-8").splitlines()
+    rows = [{"id": f"t{n}", "text": json.loads(line)["text"]} for n, line in enumerate(lines)]
+    rows[0]["text"] = ""  # without a label
+    rows[9] |= {"stars": 4, "by": {"name": "x"}, "share": 1}
+    rows[16] |= {"share": 0.5}
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "rows.jsonl").write_text(text, "utf-8")
+    run_of = ("predict", place / "run", "--file", tmp_path / "rows.jsonl", *PARTS)
+    for job in ("0/2", "1/2"):
+        done = run(*run_of, "--out", f"{tmp_path}/parts/", "--shard", job)
+        assert done.code == 0, done.err
+    schemas = [parquet.read_schema(path) for path in sorted((tmp_path / "parts").glob("part-*"))]
+    assert len(schemas) == 3 and all(each.equals(schemas[0]) for each in schemas)
+    found = pyarrow.dataset.dataset(tmp_path / "parts", format="parquet").to_table().to_pylist()
+    assert [row["id"] for row in found] == [f"t{n}" for n in range(17)]
+    assert (found[9]["stars"], found[9]["by"], found[9]["share"]) == (4, {"name": "x"}, 1.0)
+    assert found[0]["stars"] is None and found[0]["label"] is None
+
+
+def test_a_column_that_changes_its_type_is_refused(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("finetune.cli.predict.GROUP", 8)
+    rows = [{"text": "a film", "stars": n} for n in range(20)]
+    rows[12]["stars"] = 2.5
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "rows.jsonl").write_text(text, "utf-8")
+    run_of = ("predict", place / "run", "--file", tmp_path / "rows.jsonl", *PARTS)
+    done = run(*run_of, "--out", f"{tmp_path}/parts/")
+    assert done.code == 2 and "part-000001" in done.err, done.err
+    assert "not of one type" in done.err and "--format jsonl" in done.err
+    assert run(*run_of, "--out", f"{tmp_path}/lines/", "--format", "jsonl").code == 0
+
+
+@pytest.mark.parametrize(
+    ("empty", "full"),
+    [
+        (TokenPrediction(0, (), (), (), spans=()), TOKENS),
+        (SpanPrediction(0, (), (), ()), SPANS),
+        (RelationPrediction(0, (), (), (), ()), RELATIONS),
+        (TextPrediction(0, (), scores={"a": 0.5}), TextPrediction(0, ("a",), scores={"a": 0.5})),
+        (AnswerPrediction(0, None, 0.5), AnswerPrediction(0, ANSWER, 0.5, best=(ANSWER,))),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_empty_predictions_have_the_types_of_full_ones(empty: Any, full: Any) -> None:
+    types = [
+        pyarrow.Table.from_pylist([each.record()]).schema
+        for each in (full, parts_module.typical([full]), parts_module.typical([empty]))
+    ]
+    assert types[0] == types[1] == types[2]
 
 
 def test_documents_cross_parts(place: Path, tmp_path: Path) -> None:
@@ -226,7 +298,8 @@ def test_two_jobs_with_one_shard(place: Path, tmp_path: Path) -> None:
     assert len(union(tmp_path / "parts")) == ROWS
 
 
-def test_cut_files_are_named(place: Path, tmp_path: Path) -> None:
+def test_cut_files_are_named(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("finetune.cli.predict.GROUP", 8)  # else these rows are read before work
     own = shutil.copytree(place / "new", tmp_path / "new")
     whole = (own / "a.jsonl.gz").read_bytes()
     (own / "a.jsonl.gz").write_bytes(whole[:-20])

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from finetune.data import read_text_file
+from finetune.runtime import records
 from finetune.runtime.files import replace_file, replace_folder
 from finetune.runtime.records import RECORD_SUFFIXES, record_writer, write_records
 from finetune.types import UserError
@@ -194,3 +196,33 @@ def test_which_modules_write_files_by_themselves() -> None:
     }
     assert found <= DOORS.keys(), "write through finetune/runtime/files.py or records.py"
     assert DOORS.keys() <= found, "no longer writes files: remove it from the list"
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "problem"),
+    [
+        (1, 2.5, "x is double after int64"),
+        ({"a": 1}, {"a": 1, "b": 2}, "x is struct<a: int64, b: int64> after struct<a: int64>"),
+        ([1], [2.5], "x is list<"),
+        (None, 1, "x is int64 after string"),
+    ],
+)
+def test_values_of_another_type_are_refused_after_the_first_rows(
+    first: Any, later: Any, problem: str, tmp_path: Path
+) -> None:
+    rows = [{"x": first}] * records.GROUP + [{"x": later}]
+    with pytest.raises(UserError, match=f"not of one type.*{problem}"):
+        write_records(tmp_path / "rows.parquet", rows)
+    assert not (tmp_path / "rows.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("first", "later"), [(1.5, 2), (1, None), ([1.5], []), ({"a": 1, "b": 1}, {"b": 2})]
+)
+def test_values_that_fit_keep_their_content(first: Any, later: Any, tmp_path: Path) -> None:
+    rows = [{"x": first}] * records.GROUP + [{"x": later}]
+    write_records(tmp_path / "rows.parquet", rows)
+    last = parquet.read_table(tmp_path / "rows.parquet").to_pylist()[-1]["x"]
+    if isinstance(later, dict):
+        last = {name: value for name, value in last.items() if value is not None}
+    assert last == later

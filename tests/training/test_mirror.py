@@ -177,6 +177,24 @@ def test_refusals(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_copy_that_fails_ends_with_the_code_of_temporary_failures(
+    bucket: Any, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ["classify", "--model", place / "bert", "--data", place / "sentiment", "--steps", "2"]
+    given += ["--mirror", URL, "--out", tmp_path / "run", "--resume", "auto"]
+
+    def failing(self: Any, path: str, value: bytes, **options: Any) -> None:
+        raise ConnectionError("the network is down")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(type(bucket), "pipe_file", failing)
+        outcome = run(*given)
+    assert outcome.code == 75 and "the network is down" in outcome.err, outcome.err
+    outcome = run(*given)
+    assert outcome.code == 0, outcome.err
+    assert "metrics.json" in Mirror(URL).files
+
+
 @pytest.mark.slow
 def test_a_run_continues_from_a_server_of_s3(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

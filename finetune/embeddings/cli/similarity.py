@@ -42,8 +42,8 @@ class Similarity(
 
     Examples:
         finetune similarity minilm --data stsb
-        finetune similarity minilm --text "A cat." --pair "A dog."
         finetune similarity minilm --data wic/ --threshold --out runs/wic
+        finetune similarity minilm --search vectors.npy --text "A cat sleeps."
     """
 
     data: Annotated[str | None, DATA] = None
@@ -51,7 +51,7 @@ class Similarity(
     `end`, `start_pair`, `end_pair` (characters) or `index`, `index_pair` (words between white
     space) name the compared word in each text; `source` or `subset` names subsets."""
     text: Annotated[str | None, DATA] = None
-    """A text to compare with --pair, in place of --data."""
+    """A text to compare with --pair, in place of --data, or to find the nearest texts of."""
     pair: Annotated[str | None, DATA] = None
     """The second text."""
     split: Annotated[str | None, DATA] = None
@@ -77,14 +77,27 @@ class Similarity(
     threshold: Annotated[bool, COMMON] = False
     """Choose the threshold on the cosine of two words in context that separates the two labels of
     the train split best, score all splits, and write a run folder, for `finetune predict`."""
+    search: Annotated[str | None, Help("FILE", common=True)] = None
+    """Find the nearest vectors in a file (.npy, .safetensors) of `finetune embed` for each text of
+    --data or --text. A file of vectors in place of MODEL gives its rows as queries."""
+    neighbors: int = 10
+    """Neighbors of each query of --search."""
+    index: Literal["auto", "exact", "approximate"] = "auto"
+    """Compare with all vectors of --search, or through an index (faiss) that is kept beside them.
+    auto takes the index above a million vectors."""
     out: Annotated[str | None, COMMON] = None
     """File of predictions (.jsonl) for `finetune compare`: their label is the cosine, standardized
-    with --standardize. With --threshold the run folder."""
+    with --standardize. With --threshold the run folder, with --search the file of neighbors."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
     """Lengths, batches and source of the encoder."""
 
     def run(self) -> None:
         """Print the scores, or the cosines of pairs without gold."""
+        if self.search is not None:
+            from finetune.embeddings.cli.search import search_vectors
+
+            search_vectors(self)
+            return
         if self.threshold:
             from finetune.embeddings.cli.threshold import fit_threshold
 
@@ -133,6 +146,8 @@ class Similarity(
             self._print(record, data, cosines)
 
     def _check(self) -> None:
+        if (self.neighbors, self.index) != (10, "auto"):
+            raise UserError("--neighbors and --index need --search.")
         if (self.data is None) == (self.text is None):
             raise UserError("similarity needs either --data, or --text and --pair.")
         if (self.text is None) != (self.pair is None):
