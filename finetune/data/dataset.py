@@ -103,8 +103,13 @@ def remember_fingerprint(splits: Mapping[str, Sequence[Example]], value: str) ->
 
 
 def _digests(splits: Mapping[str, Sequence[Example]]) -> tuple[str, ...]:
-    others = {name: rows for name, rows in splits.items() if not isinstance(rows, ExampleStore)}
-    digests = [splits[name].digest() for name in sorted(splits.keys() - others.keys())]
+    digests: list[str] = []
+    others: dict[str, Sequence[Example]] = {}
+    for name, rows in sorted(splits.items()):
+        if isinstance(rows, ExampleStore):
+            digests.append(rows.digest())
+        else:
+            others[name] = rows
     return (*sorted(splits), *digests, _fingerprint(others))
 
 

@@ -67,6 +67,7 @@ class Disk:
         weakref.finalize(self, file.close)
 
     def write(self, content: bytes) -> _Part:
+        """Append bytes, and return their place."""
         part = _Part(self.size, len(content))
         try:
             self.file.seek(self.size)
@@ -86,6 +87,7 @@ class Disk:
         return part
 
     def read(self, part: _Part) -> bytes:
+        """Return the bytes at a place."""
         if os.name == "posix":
             return os.pread(self.file.fileno(), part.size, part.start)
         with self._lock:
