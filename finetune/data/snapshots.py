@@ -43,6 +43,8 @@ class Prepared(NamedTuple):
     data: Dataset
     derived: Any
     """What the task needs besides: values of Python, and a ``LabelSet``."""
+    is_large: bool
+    """Whether the data, or the documents that they were made from, do not fit in memory."""
 
 
 class Inputs:
@@ -52,12 +54,7 @@ class Inputs:
         self.files, self.settings = files, settings
         self.content = self._content()
 
-    def prepared(
-        self,
-        title: str,
-        make: Callable[[], Prepared],
-        **more: Any,
-    ) -> Prepared:
+    def prepared(self, title: str, make: Callable[[], Prepared], **more: Any) -> Prepared:
         """Return the prepared data: from the cache, or made and, if they are large, kept there.
 
         Of several processes one makes them, and the others wait for it.
@@ -75,7 +72,7 @@ class Inputs:
                 return found
             if not waited:
                 made = make()
-                if _is_large(made.data) and self._content() == self.content:
+                if made.is_large and self._content() == self.content:
                     return _saved(key, title, made) or made
                 return made
         return make()  # small data, or there is no room: each process reads for itself
@@ -112,7 +109,8 @@ def large_inputs(
         return None  # the readers report it
 
 
-def _is_large(data: Dataset) -> bool:
+def is_large(data: Dataset) -> bool:
+    """Return whether a split does not fit in memory."""
     return any(isinstance(rows, ExampleStore) for rows in data.splits.values())
 
 
@@ -137,7 +135,7 @@ def _load(key: str) -> Prepared | None:
         fingerprint = saved["fingerprint"]
         data = Dataset(**saved["fields"], splits=splits, fingerprint_of=lambda: fingerprint)
         remember_fingerprint(data.without_tests(), saved["training_fingerprint"])
-        return Prepared(data, saved["derived"])
+        return Prepared(data, saved["derived"], True)
     return None
 
 

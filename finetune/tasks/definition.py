@@ -27,7 +27,7 @@ from finetune.data import (
 from finetune.data.example_store import column
 from finetune.data.json_files import read_object
 from finetune.data.label_names import renamed
-from finetune.data.snapshots import Inputs, Prepared, large_inputs
+from finetune.data.snapshots import Inputs, Prepared, is_large, large_inputs
 from finetune.data.sources import is_test, local_files, resolve
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import is_hub_id, load_config, model_commit, new_config, resolve_model
@@ -83,7 +83,7 @@ def load_defined(
     definition: TaskDefinition, config: TrainConfig, data: Any = None
 ) -> tuple[Task, Dataset]:
     """Read and prepare the data, derive the labels, load the tokenizer (``load_task``)."""
-    data, derived = _prepared(definition, config, data)
+    data, derived, _ = _prepared(definition, config, data)
     warm_start, tokenizer = load_tokenizer(
         config, definition, derived["labels"], derived.get("problem")
     )
@@ -105,7 +105,9 @@ def _prepared(definition: TaskDefinition, config: TrainConfig, data: Any) -> Pre
     make = partial(_prepare, definition, config, data, saved)
     if isinstance(data, Dataset):
         return make()
-    inputs = inputs_of(config, data)
+    specs = [config.data if data is None else data, *named_test_sets(config.test_sets).values()]
+    sources = list(map(resolve, specs))
+    inputs = inputs_of(config, sources, [local_files(source) for source in sources])
     if inputs is None:
         return make()
     if not saved:
@@ -116,29 +118,27 @@ def _prepared(definition: TaskDefinition, config: TrainConfig, data: Any) -> Pre
     return inputs.prepared(config.description.name, make, labels=saved)
 
 
-def inputs_of(config: TrainConfig, data: Any = None, **more: Any) -> Inputs | None:
-    """Return the files of the data if they are large, with the settings that reading depends on.
+def inputs_of(
+    config: TrainConfig, sources: Sequence[Any], files: Sequence[Sequence[Path] | None], **more: Any
+) -> Inputs | None:
+    """Return the files of large data, with all settings that prepared data may depend on.
 
     Args:
         config: The settings.
-        data: Replaces ``config.data``.
+        sources: The sources of the data.
+        files: The files of each source; None for another source.
         more: Further settings.
     """
-    specs = [config.data if data is None else data, *named_test_sets(config.test_sets).values()]
-    sources = list(map(resolve, specs))
-    files = [local_files(source) for source in sources]
-    if any(own is None for own in files):
-        return None
     map_file = config.label_map if isinstance(config, LabelConfig) else None
+    others = [Path(map_file)] if map_file else []
     facts = {
         "task": config.description.name,
         "sources": list(map(repr, sources)),
         "settings": _settings_of_data(config),
         **more,
     }
-    return large_inputs(
-        [path for own in files for path in own or ()], facts, [Path(map_file)] if map_file else []
-    )
+    found = [path for own in files if own is not None for path in own]
+    return large_inputs(None if None in files else found, facts, others)
 
 
 def _settings_of_data(config: TrainConfig) -> dict[str, Any]:
@@ -172,7 +172,8 @@ def _prepare(
         data = _without_unlabeled_tests(definition, data)
     data = _checked(data, definition.skipped_checks)
     derived = definition.derive(config, data)
-    return Prepared(with_held_out_splits(data, config), derived)
+    data = with_held_out_splits(data, config)
+    return Prepared(data, derived, is_large(data))
 
 
 def load_tokenizer(
