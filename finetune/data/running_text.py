@@ -254,11 +254,11 @@ def _documents(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_D
         return read_lines(str(path), path, encoding)
 
     # a file is read twice, in bounded memory; a pipe once
-    kept = None if path.is_file() else list(lines())
-    single = _is_single(lines() if kept is None else kept)
+    held = None if path.is_file() else list(lines())
+    single = _is_single(lines() if held is None else held)
     document: list[str] = []
     first = 0
-    for number, text in lines() if kept is None else kept:
+    for number, text in lines() if held is None else held:
         if not document:
             first = number
         if text.strip():
