@@ -60,17 +60,26 @@ Column = tuple[_Part, ...]
 
 
 class Disk:
-    """A file that grows. Threads and forked processes may read it at the same time."""
+    """A file that grows. Threads and forked processes may read it at the same time.
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.size, self._lock = file, 0, threading.Lock()
+    Args:
+        file: The file, empty.
+        saved: A file of the cache that is read as the beginning of this one, and not written.
+    """
+
+    def __init__(self, file: IO[bytes], saved: IO[bytes] | None = None) -> None:
+        self.file, self.saved, self._lock = file, saved, threading.Lock()
+        self._begin = 0 if saved is None else os.fstat(saved.fileno()).st_size
+        self.size = self._begin
         weakref.finalize(self, file.close)
+        if saved is not None:
+            weakref.finalize(self, saved.close)
 
     def write(self, content: bytes) -> _Part:
         """Append bytes, and return their place."""
         part = _Part(self.size, len(content))
         try:
-            self.file.seek(self.size)
+            self.file.seek(self.size - self._begin)
             self.file.write(content)
             self.file.flush()
         except OSError as error:
@@ -88,11 +97,14 @@ class Disk:
 
     def read(self, part: _Part) -> bytes:
         """Return the bytes at a place."""
+        file, start = self.file, part.start - self._begin
+        if self.saved is not None and start < 0:
+            file, start = self.saved, part.start
         if os.name == "posix":
-            return os.pread(self.file.fileno(), part.size, part.start)
+            return os.pread(file.fileno(), part.size, start)
         with self._lock:
-            self.file.seek(part.start)
-            return self.file.read(part.size)
+            file.seek(start)
+            return file.read(part.size)
 
 
 class _Loader(pickle.Unpickler):

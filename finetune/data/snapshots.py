@@ -24,6 +24,7 @@ from finetune.runtime.cache import (
     is_enabled,
     making,
     remove_unused,
+    unnamed_file,
     use_entry,
     write_about,
 )
@@ -127,7 +128,7 @@ def _load(key: str) -> Prepared | None:
     with contextlib.suppress(OSError, ValueError, KeyError, pickle.UnpicklingError):
         use_entry(entry)
         saved = load_values((entry / DESCRIPTION).read_bytes())
-        disk = Disk((entry / COLUMNS).open("rb"))
+        disk = Disk(unnamed_file(), (entry / COLUMNS).open("rb"))
         splits = {
             name: ExampleStore.load(disk, rows) if isinstance(rows, dict) else rows
             for name, rows in saved["splits"].items()

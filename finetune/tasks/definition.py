@@ -43,7 +43,9 @@ class TaskDefinition:
     """Functions that make a task from settings and data; ``registry.TASKS`` names it.
 
     ``config`` in a signature are the settings of the task, ``source`` what ``config.data`` names,
-    or data in memory.
+    or data in memory. What ``read``, ``prepare`` and ``derive`` return for data larger than memory
+    depends on settings of data and task, ``seed`` and ``overlap`` alone: later runs with other
+    models and training settings take it from the cache.
     """
 
     task: Callable[[Any, SubwordTokenizer, WarmStart | None], Task]

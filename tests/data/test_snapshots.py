@@ -83,6 +83,18 @@ def test_equal_to_what_is_read(config: ClassifyConfig, monkeypatch: pytest.Monke
     assert entry.title == "reviews, as read: classify"
 
 
+def test_other_labels_leave_the_entry_as_it_is(config: ClassifyConfig) -> None:
+    load_task(config, "classify")
+    _, loaded = load_task(config, "classify")
+    (entry,) = cache_entries()
+    before = (entry.path / "columns.bin").read_bytes()
+    train = loaded.splits["train"]
+    changed = example_store.with_labels(train, ["new"] * len(train))
+    assert [row.label for row in changed] == ["new"] * len(train)
+    assert [row.text for row in changed] == [row.text for row in train]
+    assert (entry.path / "columns.bin").read_bytes() == before
+
+
 def test_small_data_have_none(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 10_000)
     load_task(config, "classify")
