@@ -218,7 +218,7 @@ def test_another_process_makes_the_entry(tmp_path: Path) -> None:
         "    input()\n"
     )
     words = [sys.executable, "-c", program]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(words, cwd=ROOT, **pipes) as first:
         assert first.stdout is not None and first.stdin is not None
         assert first.stdout.readline() == "False\n"
@@ -248,7 +248,7 @@ definition.read_data = read
 from finetune.cli.main import main
 main(sys.argv[1:])
 """
-    settings = ["--model", config.model, "--data", config.data, "--steps", "3"]
+    settings = ["--model", str(config.model), "--data", config.data, "--steps", "3"]
     settings += ["--batch-size", "4", "--max-length", "24", "--precision", "fp32"]
     out = tmp_path / "two"
     words = [sys.executable, "-c", program, "classify", *settings, "--out", str(out)]
