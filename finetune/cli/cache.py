@@ -12,7 +12,9 @@ from finetune.types import UserError, quantity
 
 @dataclass(frozen=True, kw_only=True)
 class Cache(FormatOption, Command):
-    """List the tokenized data in the cache, or clear them; training makes again what it needs.
+    """List the prepared data in the cache, or clear them; training makes again what it needs.
+
+    Large data are kept as they were read and checked, and as they were tokenized.
 
     The cache is in `~/.cache/finetune`; the variable FINETUNE_CACHE names another folder, or `off`.
 

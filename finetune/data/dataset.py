@@ -72,7 +72,11 @@ class Dataset:
     @property
     def training_fingerprint(self) -> str:
         """The fingerprint of all splits but test splits, which do not influence training."""
-        return fingerprint({n: rows for n, rows in self.splits.items() if not n.startswith("test")})
+        return fingerprint(self.without_tests())
+
+    def without_tests(self) -> dict[str, Sequence[Any]]:
+        """Return the splits that influence training."""
+        return {name: rows for name, rows in self.splits.items() if not name.startswith("test")}
 
     def with_splits(self, splits: Mapping[str, Sequence[Any]]) -> Dataset:
         """Return the data set with other examples, and so with another fingerprint."""
@@ -85,14 +89,28 @@ _known: dict[Any, str] = {}
 
 def fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
     """Return the hexadecimal SHA-256 of the content of all examples, in order; splits by name."""
-    on_disk = [rows for rows in splits.values() if isinstance(rows, ExampleStore)]
-    if not on_disk:
+    if not any(isinstance(rows, ExampleStore) for rows in splits.values()):
         return _fingerprint(splits)
-    others = {name: rows for name, rows in splits.items() if not isinstance(rows, ExampleStore)}
-    key = (*sorted(splits), *(rows.digest() for rows in on_disk), _fingerprint(others))
+    key = _digests(splits)
     if key not in _known:
         _known[key] = _fingerprint(splits)
     return _known[key]
+
+
+def remember_fingerprint(splits: Mapping[str, Sequence[Example]], value: str) -> None:
+    """Keep the fingerprint of data on disk, which is known from an earlier run."""
+    _known[_digests(splits)] = value
+
+
+def _digests(splits: Mapping[str, Sequence[Example]]) -> tuple[str, ...]:
+    digests: list[str] = []
+    others: dict[str, Sequence[Example]] = {}
+    for name, rows in sorted(splits.items()):
+        if isinstance(rows, ExampleStore):
+            digests.append(rows.digest())
+        else:
+            others[name] = rows
+    return (*sorted(splits), *digests, _fingerprint(others))
 
 
 def _fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:

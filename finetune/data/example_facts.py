@@ -114,10 +114,10 @@ def collected(
                 break
         else:
             return head
-        writer = StoreWriter(facts)
+        writer, first = StoreWriter(facts), len(head)
         for chunk in _chunks(itertools.chain(_emptied(head), examples)):
             writer.add(chunk)
-            show(max(writer.size, len(head)))
+            show(max(writer.size, first))
         return writer.finish()
 
 

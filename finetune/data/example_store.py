@@ -20,7 +20,16 @@ from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, overload
 
 from finetune.runtime.cache import unnamed_file
-from finetune.types import Answer, Example, Relation, SenseTarget, Span, TextExample, TokenExample
+from finetune.types import (
+    Answer,
+    Example,
+    LabelSet,
+    Relation,
+    SenseTarget,
+    Span,
+    TextExample,
+    TokenExample,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +43,8 @@ CHUNK = 8192
 
 _INTERNED = ("label", "tags", "layers", "document", "key")
 """Columns with few different values, each of which is written once in a chunk."""
-_CLASSES = {kind.__name__: kind for kind in (Span, Relation, Answer, SenseTarget)}
+_VALUES = (Span, Relation, Answer, SenseTarget, LabelSet, TextExample, TokenExample)
+_CLASSES = {kind.__name__: kind for kind in _VALUES}
 
 
 class _Part(NamedTuple):
@@ -49,17 +59,27 @@ Column = tuple[_Part, ...]
 """The parts of a column, one for each chunk."""
 
 
-class _Disk:
-    """A file that grows. Threads and forked processes may read it at the same time."""
+class Disk:
+    """A file that grows. Threads and forked processes may read it at the same time.
 
-    def __init__(self, file: IO[bytes], size: int = 0) -> None:
-        self.file, self.size, self._lock = file, size, threading.Lock()
+    Args:
+        file: The file, empty.
+        saved: A file of the cache that is read as the beginning of this one, and not written.
+    """
+
+    def __init__(self, file: IO[bytes], saved: IO[bytes] | None = None) -> None:
+        self.file, self.saved, self._lock = file, saved, threading.Lock()
+        self._begin = 0 if saved is None else os.fstat(saved.fileno()).st_size
+        self.size = self._begin
         weakref.finalize(self, file.close)
+        if saved is not None:
+            weakref.finalize(self, saved.close)
 
     def write(self, content: bytes) -> _Part:
+        """Append bytes, and return their place."""
         part = _Part(self.size, len(content))
         try:
-            self.file.seek(self.size)
+            self.file.seek(self.size - self._begin)
             self.file.write(content)
             self.file.flush()
         except OSError as error:
@@ -76,20 +96,59 @@ class _Disk:
         return part
 
     def read(self, part: _Part) -> bytes:
+        """Return the bytes at a place."""
+        file, start = self.file, part.start - self._begin
+        if self.saved is not None and start < 0:
+            file, start = self.saved, part.start
         if os.name == "posix":
-            return os.pread(self.file.fileno(), part.size, part.start)
+            return os.pread(file.fileno(), part.size, start)
         with self._lock:
-            self.file.seek(part.start)
-            return self.file.read(part.size)
+            file.seek(start)
+            return file.read(part.size)
 
 
 class _Loader(pickle.Unpickler):
-    """Loads values of examples and no other class: a file of the cache runs no code."""
+    """Loads examples, their values and no other class: a file of the cache runs no code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "finetune.types" and name in _CLASSES:
             return _CLASSES[name]
         raise pickle.UnpicklingError(f"{module}.{name} is no value of an example")
+
+
+def dump_values(values: Any) -> bytes:
+    """Return values of examples, or examples, as bytes."""
+    return pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+
+
+def load_values(content: bytes) -> Any:
+    """Return what ``dump_values`` got."""
+    return _Loader(io.BytesIO(content)).load()
+
+
+class StoreFile:
+    """A file that several stores are saved in; what they share is written once."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._disk = Disk(file)
+        self._known: dict[tuple[int, _Part], tuple[Any, ...]] = {}
+
+    def copied(self, disk: Disk, column: Column) -> list[tuple[Any, ...]]:
+        """Copy the parts of a column; return their places."""
+        found = []
+        for part in column:
+            key = id(disk), part
+            if key not in self._known:
+                place = self._disk.write(disk.read(part)) if part.size else part
+                self._known[key] = tuple(place._replace(constant=part.constant))
+            found.append(self._known[key])
+        return found
+
+    def array(self, values: Numbers | None) -> tuple[Any, ...] | None:
+        """Write an array; return its place."""
+        if values is None:
+            return None
+        return tuple(self._disk.write(values.tobytes())._replace(constant=values.dtype.str))
 
 
 class ExampleStore(Sequence[Any]):
@@ -103,21 +162,23 @@ class ExampleStore(Sequence[Any]):
         size: The number of examples on disk.
         rows: The chosen examples; None is all.
         ids: The ``id`` of each; None is its index.
+        digest: The hash of the columns, if it is known.
     """
 
     def __init__(
         self,
         kind: type[Any],
-        disk: _Disk,
+        disk: Disk,
         columns: Mapping[str, Column],
         numbers: Mapping[str, Column],
         size: int,
         rows: Numbers | None = None,
         ids: Numbers | None = None,
+        digest: str | None = None,
     ) -> None:
         self.kind, self.disk, self.size = kind, disk, size
         self.columns, self._numbers = dict(columns), dict(numbers)
-        self.rows, self.ids = rows, ids
+        self.rows, self.ids, self._columns_digest = rows, ids, digest
         self._last: tuple[int, list[Any]] = (-1, [])
 
     def __len__(self) -> int:
@@ -217,24 +278,65 @@ class ExampleStore(Sequence[Any]):
         """Return a hash of the content, ids and order of the examples; ``where`` is no part."""
         import xxhash
 
-        digest = xxhash.xxh3_128(self.kind.__name__.encode())
-        for name, column in self.columns.items():
-            digest.update(f"\x00{name}".encode())
-            for part in column if name != "where" else ():
-                digest.update(self.disk.read(part) if part.size else repr(part.constant).encode())
+        digest = xxhash.xxh3_128(self.columns_digest().encode())
         for numbers in (self.rows, self.ids):
             digest.update(b"-" if numbers is None else numbers.tobytes())
         return digest.hexdigest()
 
+    def columns_digest(self) -> str:
+        """Return a hash of all examples on disk, without ``where``."""
+        import xxhash
+
+        if self._columns_digest is None:
+            digest = xxhash.xxh3_128(self.kind.__name__.encode())
+            for name, column in self.columns.items():
+                digest.update(f"\x00{name}".encode())
+                for part in column if name != "where" else ():
+                    content = self.disk.read(part) if part.size else repr(part.constant).encode()
+                    digest.update(content)
+            self._columns_digest = digest.hexdigest()
+        return self._columns_digest
+
+    def save(self, file: StoreFile) -> dict[str, Any]:
+        """Write to a file what these examples use; return their description for ``load``."""
+        return {
+            "kind": self.kind.__name__,
+            "columns": {name: file.copied(self.disk, own) for name, own in self.columns.items()},
+            "numbers": {name: file.copied(self.disk, own) for name, own in self._numbers.items()},
+            "size": self.size,
+            "rows": file.array(self.rows),
+            "ids": file.array(self.ids),
+            "digest": self.columns_digest(),
+        }
+
+    @classmethod
+    def load(cls, disk: Disk, saved: Mapping[str, Any]) -> ExampleStore:
+        """Return the examples that ``save`` has described, from its file."""
+        import numpy as np
+
+        columns, numbers = (
+            {name: tuple(_Part(*part) for part in parts) for name, parts in saved[of].items()}
+            for of in ("columns", "numbers")
+        )
+        rows, ids = (
+            None if part is None else np.frombuffer(disk.read(_Part(*part)), part[2])
+            for part in (saved["rows"], saved["ids"])
+        )
+        kind = _CLASSES[saved["kind"]]
+        return cls(kind, disk, columns, numbers, saved["size"], rows, ids, saved["digest"])
+
     def _changed(self, **changes: Any) -> ExampleStore:
-        own = {"columns": self.columns, "rows": self.rows, "ids": self.ids} | changes
+        own: dict[str, Any] = {"columns": self.columns, "rows": self.rows, "ids": self.ids}
+        if "columns" not in changes:
+            own["digest"] = self._columns_digest
+        own |= changes
         return ExampleStore(self.kind, self.disk, numbers=self._numbers, size=self.size, **own)
 
     def _loaded(self, part: _Part, size: int) -> Sequence[Any]:
         """Return the values of a column in one chunk."""
         if not part.size:
             return [part.constant] * size
-        values: list[Any] = _Loader(io.BytesIO(self.disk.read(part))).load()
+        values: list[Any] = load_values(self.disk.read(part))
         return values
 
     def _segments(self) -> Iterator[tuple[int, Numbers]]:
@@ -273,7 +375,7 @@ def fields_of(kind: Any) -> tuple[str, ...]:
     return fields
 
 
-def write_part(disk: _Disk, name: str, values: list[Any]) -> _Part:
+def write_part(disk: Disk, name: str, values: list[Any]) -> _Part:
     """Write the values of a column in one chunk."""
     first = values[0]
     if first is None or first == ():
@@ -283,14 +385,14 @@ def write_part(disk: _Disk, name: str, values: list[Any]) -> _Part:
         known: dict[Any, Any] = {}
         # 1, 1.0 and True are equal, and not the same label
         values = [known.setdefault((type(value), value), value) for value in values]
-    return disk.write(pickle.dumps(values, pickle.HIGHEST_PROTOCOL))
+    return disk.write(dump_values(values))
 
 
 class StoreWriter:
     """Writes examples to a new store; ``facts`` are computed of each chunk, by name."""
 
     def __init__(self, facts: Callable[[Sequence[Example]], Mapping[str, Numbers]]) -> None:
-        self.facts, self.disk, self.size = facts, _Disk(unnamed_file()), 0
+        self.facts, self.disk, self.size = facts, Disk(unnamed_file()), 0
         self.kind: type[Any] = TextExample
         self.columns: dict[str, list[_Part]] = {}
         self.numbers: dict[str, list[_Part]] = {}

@@ -8,16 +8,27 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 from finetune.config.recipes import packaged_folder
 from finetune.config.tasks import column_map
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.files import UTF_8, read_lines, uncompressed_name
+from finetune.data.example_facts import collected
+from finetune.data.example_store import column
+from finetune.data.example_store import columns as example_columns
+from finetune.data.files import UTF_8, Line, read_lines, uncompressed_name
 from finetune.data.formats import format_of
 from finetune.data.sources import SPLIT_ORDER, WithoutTest, canonical_split, is_test, resolve
 from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_token_file
 from finetune.types import TextExample, quantity
+
+
+class _Document(NamedTuple):
+    """The text of a document, without blank lines, and its ``file:line``."""
+
+    text: str
+    where: str
 
 
 @dataclass(frozen=True)
@@ -133,11 +144,11 @@ def read_running_text(
             f"--data {spec}: {other!r} is not a split and the others are: name splits, or sources "
             "whose folders hold files train and validation."
         )
-    documents: dict[str, list[TextExample]] = {}
+    parts: dict[str, list[tuple[str | None, Iterable[_Document]]]] = {}
     notes: list[str] = []
     pinned = []
     for name, source in sources.items():
-        found: Iterable[tuple[str, str, str]]
+        found: Iterable[tuple[str, Iterable[_Document]]]
         if source.hub is None:
             found = _of_files(source, splits[name], columns, without_test, notes)
         else:
@@ -150,22 +161,30 @@ def read_running_text(
             notes += [note for note in data.notes if "label" not in note]
             pinned.append(f"{name}={data.pinned}" if named else str(data.pinned))
             found = (
-                (splits[name] or split, *document)
+                (splits[name] or split, _documents_of_rows(rows))
                 for split, rows in data.splits.items()
-                for document in _documents_of_rows(rows)
             )
         key = name if len(sources) > 1 and not splits[name] else None
-        for split, text, where in found:
-            rows = documents.setdefault(split, [])
-            rows.append(TextExample(len(rows), text, where=where, key=key))
-    order = [split for split in SPLIT_ORDER if split in documents]
-    ordered = {split: documents[split] for split in order}
-    for split, rows in ordered.items():
-        lines = sum(document.text.count("\n") + 1 for document in rows)
+        for split, documents in found:
+            parts.setdefault(split, []).append((key, documents))
+    ordered: dict[str, Sequence[TextExample]] = {}
+    for split in [split for split in SPLIT_ORDER if split in parts]:
+        rows = collected(_numbered(parts[split]))
+        if not rows:
+            continue
+        ordered[split] = rows
+        lines = sum(text.count("\n") + 1 for text in column(rows, "text"))
         notes.append(f"{split}: {quantity(len(rows), 'document')}, {quantity(lines, 'line')}")
     title = ",".join(sources) if len(sources) > 1 else next(iter(sources))
     format = "hub" if pinned else "running text"
     return Dataset(title, ordered, notes=notes, format=format, pinned=",".join(pinned) or None)
+
+
+def _numbered(parts: Iterable[tuple[str | None, Iterable[_Document]]]) -> Iterator[TextExample]:
+    """Yield the documents of one split, from several sources with their keys."""
+    documents = ((key, document) for key, own in parts for document in own)
+    for number, (key, (text, where)) in enumerate(documents):
+        yield TextExample(number, text, where=where, key=key)
 
 
 def _of_files(
@@ -174,8 +193,8 @@ def _of_files(
     columns: Sequence[str],
     without_test: bool,
     notes: list[str],
-) -> Iterator[tuple[str, str, str]]:
-    """Yield split, text and ``file:line`` of the documents of a source; add to ``notes``."""
+) -> Iterator[tuple[str, Iterator[_Document]]]:
+    """Yield the documents of each split of a source; add to ``notes``."""
     by_split: dict[str, list[Path]] = {split or "train": list(source.files)}
     found = [canonical_split(uncompressed_name(file)) for file in source.files]
     if split is None and "train" in found and len(source.files) > 1:
@@ -186,25 +205,38 @@ def _of_files(
             else:
                 by_split.setdefault(own, []).append(file)
     for name, files in by_split.items():
-        for file in files if not (without_test and is_test(name)) else ():
-            documents = list(_documents(file, columns, source.encoding))
-            if not documents:
-                raise DataError(f"{file}: there is no text in it: remove it.")
-            yield from ((name, *document) for document in documents)
+        if not (without_test and is_test(name)):
+            yield name, _of_split(files, columns, source.encoding)
 
 
-def _documents_of_rows(rows: Sequence[TextExample]) -> Iterator[tuple[str, str]]:
-    """Yield the text of each document with its place; blank rows are between documents, if any."""
-    texts = ["\n".join(filter(str.strip, row.text.split("\n"))) for row in rows]
-    separated = not all(texts)
-    for filled, group in groupby(range(len(rows)), lambda index: bool(texts[index])):
-        numbers = list(group) if filled else []
-        for part in [numbers] if separated and numbers else ([number] for number in numbers):
-            yield "\n".join(texts[number] for number in part), rows[part[0]].where
+def _of_split(files: Sequence[Path], columns: Sequence[str], encoding: str) -> Iterator[_Document]:
+    """Yield the documents of some files."""
+    for file in files:
+        documents = _documents(file, columns, encoding)
+        first = next(documents, None)
+        if first is None:
+            raise DataError(f"{file}: there is no text in it: remove it.")
+        yield first
+        yield from documents
 
 
-def _documents(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, str]]:
-    """Yield the text of each document of a file, with its ``file:line``; no line is blank."""
+def _documents_of_rows(rows: Sequence[TextExample]) -> Iterator[_Document]:
+    """Yield the documents of rows; blank rows are between documents, if there are any."""
+    separated = not all(map(str.strip, column(rows, "text")))
+    texts = (
+        ("\n".join(filter(str.strip, text.split("\n"))), where)
+        for text, where in example_columns(rows, ("text", "where"))
+    )
+    for filled, group in groupby(texts, lambda row: bool(row[0])):
+        if filled and separated:
+            lines = list(group)
+            yield _Document("\n".join(text for text, _ in lines), lines[0][1])
+        elif filled:
+            yield from map(_Document._make, group)
+
+
+def _documents(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:
+    """Yield the documents of a file."""
     if format_of(path) not in ("txt", None):
         if data_kind(str(path), encoding=encoding) == "tokens":
             texts = ((" ".join(row.words), row.where) for row in read_token_file(path))
@@ -215,21 +247,35 @@ def _documents(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tu
             texts = ((row.text, row.where) for row in rows)
         for text, where in texts:
             if kept := "\n".join(filter(str.strip, text.split("\n"))):
-                yield kept, where
+                yield _Document(kept, where)
         return
-    lines = list(read_lines(str(path), path, encoding))
-    while lines and not lines[-1].text.strip():
-        del lines[-1]
-    single = all(line.text.strip() for line in lines)
+
+    def lines() -> Iterator[Line]:
+        return read_lines(str(path), path, encoding)
+
+    # a file is read twice, in bounded memory; a pipe once
+    held = None if path.is_file() else list(lines())
+    single = _is_single(lines() if held is None else held)
     document: list[str] = []
     first = 0
-    for number, text in lines:
+    for number, text in lines() if held is None else held:
         if not document:
             first = number
         if text.strip():
             document.append(text)
         if document and (single or not text.strip()):
-            yield "\n".join(document), f"{path}:{first}"
+            yield _Document("\n".join(document), f"{path}:{first}")
             document = []
     if document:
-        yield "\n".join(document), f"{path}:{first}"
+        yield _Document("\n".join(document), f"{path}:{first}")
+
+
+def _is_single(lines: Iterable[Line]) -> bool:
+    """Return whether each line is a document: no blank line has text after it."""
+    blank = False
+    for _, text in lines:
+        if not text.strip():
+            blank = True
+        elif blank:
+            return False
+    return True

@@ -133,6 +133,17 @@ def resolve(spec: Any) -> Source:
     )
 
 
+def local_files(source: Source) -> list[Path] | None:
+    """Return all files of a data set in order; None if it is in memory or on the hub."""
+    if source.saved is not None:
+        return sorted(path for path in source.saved.rglob("*") if path.is_file())
+    if not source.files:
+        return None
+    given = [path for paths in source.files.values() for path in paths]
+    inside = (sorted(path.iterdir()) if path.is_dir() else [path] for path in given)
+    return [path for paths in inside for path in paths if path.is_file()]
+
+
 def open_input(
     source: Any,
     open_file: Callable[[DataFile], Opened],

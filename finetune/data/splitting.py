@@ -313,11 +313,12 @@ def leaked(dataset: Dataset) -> dict[str, set[int]]:
 def unmeasured_labels(dataset: Dataset) -> list[str]:
     """Return notes on training labels that a validation split lacks."""
     splits = dataset.splits
-    if _have_numbers(splits["train"]):
+    scored = [split for split in splits if split.startswith("validation")]
+    if not scored or _have_numbers(splits["train"]):
         return []
     train = Counter(name for names in each_gold(splits["train"]) for name in set(names or ()))
     notes = []
-    for split in [split for split in splits if split.startswith("validation")]:
+    for split in scored:
         found = {name for names in each_gold(splits[split]) for name in names or ()}
         absent = [f"{name} ({train[name]:,} in train)" for name in sorted(train.keys() - found)]
         if absent:

@@ -1,7 +1,7 @@
 """Sequences in files: written a chunk at a time, and mapped into memory.
 
 A folder has an array (``NAME.npy``) for each flat array of ``Encoded``, and ``entry.json`` with
-their sizes and hashes. What is mapped equals the chunks joined in memory, types included.
+their names and widths. What is mapped equals the chunks joined in memory, types included.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from xxhash import xxh3_64
 
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 
 ENTRY = "entry.json"
 """File with the description of the arrays, written last."""
 _BLOCK = 2**24
-"""Bytes to hash or convert at a time."""
+"""Bytes to convert at a time."""
 _HEADER = 128
 """Bytes before the values of a one-dimensional array in a file of numpy."""
 
@@ -107,7 +106,7 @@ class EncodedWriter:
         content = {
             "num_cut": self.num_cut,
             "widths": self.widths,
-            "hashes": {name: _hash(array.path) for name, array in self.arrays.items()},
+            "arrays": [*self.arrays],
         }
         (self.folder / ENTRY).write_text(json.dumps(content), encoding="utf-8")
 
@@ -155,9 +154,6 @@ def load_encoded(folder: Path) -> Encoded:
         OSError, ValueError, KeyError: A file is missing or damaged.
     """
     described: dict[str, Any] = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
-    for name, expected in described["hashes"].items():
-        if _hash(folder / f"{name}.npy") != expected:
-            raise ValueError(f"{name}.npy is damaged")
 
     def array(name: str) -> Array:
         mapped: Array = np.load(folder / f"{name}.npy", mmap_mode="r")
@@ -168,16 +164,8 @@ def load_encoded(folder: Path) -> Encoded:
         for name, width in described["widths"].items()
     }
     targets = {n.removeprefix("target-"): r for n, r in rows.items() if n.startswith("target-")}
-    segments = array("segments") if "segments" in described["hashes"] else None
+    segments = array("segments") if "segments" in described["arrays"] else None
     sequences = Encodings(
         rows["ids"], segments, rows["words"], array("example"), array("part"), targets or None
     )
     return Encoded(sequences, array("windows"), described["num_cut"])
-
-
-def _hash(path: Path) -> str:
-    digest = xxh3_64()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import repeat
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,11 @@ from torch.nn.functional import cross_entropy
 
 from finetune.config.tasks import column_map
 from finetune.data import Dataset, read_text, with_held_out_splits
-from finetune.data.running_text import read_running_text
+from finetune.data.example_facts import collected
+from finetune.data.example_store import ExampleStore, column, taken
+from finetune.data.running_text import read_running_text, text_sources
 from finetune.data.sampling import sampling_probabilities
+from finetune.data.snapshots import Inputs, Prepared, is_large
 from finetune.data.sources import WithoutTest
 from finetune.evaluation.metrics import masked_scores
 from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
@@ -45,6 +49,7 @@ from finetune.tasks.base import Gather, Task, TaskRecord, joined
 from finetune.tasks.capabilities import EpochSequences, Export, SeveralLosses
 from finetune.tasks.definition import (
     TaskDefinition,
+    inputs_of,
     limited,
     load_tokenizer,
     sequence_limit,
@@ -423,38 +428,41 @@ def _new_tokenizer(config: PretrainConfig) -> SubwordTokenizer:
     return SubwordTokenizer.saved(config.tokenizer or str(config.config))
 
 
-def _resampled(blocks: list[TextExample], alpha: float) -> tuple[list[TextExample], list[str]]:
-    """Repeat the blocks of small sources until the shares of sources follow equation 11.7.
+def _resampled(blocks: Sequence[TextExample], alpha: float) -> tuple[Array | None, list[str]]:
+    """Return the indices of blocks so that the shares of their sources follow equation 11.7.
 
-    The blocks of one source occur once, and no block is left out.
+    The blocks of small sources are repeated, and no block is left out. With one source return None:
+    its blocks occur once.
     """
-    sources: dict[Any, list[TextExample]] = {}
-    for block in blocks:
-        sources.setdefault(block.key, []).append(block)
-    if len(sources) == 1:
-        return blocks, []
-    sizes = [len(own) for own in sources.values()]
+    numbers: dict[Any, int] = {}
+    keys = (numbers.setdefault(key, len(numbers)) for key in column(blocks, "key"))
+    source = np.fromiter(keys, np.int32)
+    if len(numbers) == 1:
+        return None, []
+    sizes = np.bincount(source).tolist()
     shares = sampling_probabilities(sizes, alpha)
     total = max(size / share for size, share in zip(sizes, shares, strict=True))
-    found: list[TextExample] = []
+    chosen: list[Array] = []
     notes = []
-    for (name, own), share in zip(sources.items(), shares, strict=True):
-        number = max(len(own), round(share * total))
-        found += [own[index % len(own)] for index in range(number)]
+    for (name, own), size, share in zip(numbers.items(), sizes, shares, strict=True):
+        number = max(size, round(share * total))
+        chosen.append(np.resize((source == own).nonzero()[0], number))
         notes.append(
-            f"{name}: {quantity(len(own), 'sequence')}, {share:.1%} of an epoch "
-            f"({number / len(own):.1f} times each)"
+            f"{name}: {quantity(size, 'sequence')}, {share:.1%} of an epoch "
+            f"({number / size:.1f} times each)"
         )
-    return found, notes
+    return np.concatenate(chosen), notes
+
+
+def _without_sources(blocks: Sequence[TextExample]) -> Sequence[TextExample]:
+    """Return blocks without the keys of their sources."""
+    if isinstance(blocks, ExampleStore):
+        return blocks.with_column("key", repeat(None, len(blocks)))
+    return [replace(block, key=None) for block in blocks]
 
 
 def load_blocks(definition: TaskDefinition, config: Any, data: Any = None) -> tuple[Task, Dataset]:
-    """Read the documents, load the tokenizer, and pack blocks of lines."""
-    if not isinstance(data, Dataset):
-        data = read_documents(config, config.data if data is None else data)
-    if "train" not in data.splits:
-        raise UserError(f"{config.data}: there is no train split: name it with --data train=.")
-    data = with_held_out_splits(data, config, DEFAULT_SHARE)
+    """Load the tokenizer, read the documents, and pack blocks of lines."""
     if config.config is not None:
         warm_start, tokenizer = None, _new_tokenizer(config)
     else:
@@ -463,28 +471,58 @@ def load_blocks(definition: TaskDefinition, config: Any, data: Any = None) -> tu
     if config.nsp:
         require_next_sentence(str(config.config or config.model or config.init_from), encoder)
     limit = sequence_limit(config, tokenizer, warm_start)
-    special = tokenizer.single.num_special
     longest = limit  # of a block alone
     if config.nsp:
-        longest -= tokenizer.pair.num_special - special
-    record = PretrainingRecord(config=config, max_length=limit, **no_labels(config, data))
-    notes = [*data.notes, *([warm_start.note] if warm_start else _head_notes(encoder))]
-    frequency = np.zeros(len(tokenizer.tokenizer), dtype=np.int64)
-    splits = {}
+        longest -= tokenizer.pair.num_special - tokenizer.single.num_special
+    make = partial(_packed, config, data, tokenizer, longest)
+    inputs = _inputs(config, data, tokenizer, longest)
+    packed, derived, _ = inputs.prepared(config.description.name, make) if inputs else make()
+    record = PretrainingRecord(config=config, max_length=limit, **no_labels(config, packed))
+    head = [warm_start.note] if warm_start else _head_notes(encoder)
+    notes = [*packed.notes, *head, *derived["notes"]]
+    packed = limited(replace(packed, notes=notes), config)
+    if config.nsp:
+        packed = replace(packed, notes=[*packed.notes, *_pair_notes(packed, config.seed)])
+    frequency = np.array(derived["frequency"], np.int64)
+    return PretrainingTask(record, tokenizer, warm_start, frequency), packed
+
+
+def _inputs(
+    config: PretrainConfig, data: Any, tokenizer: SubwordTokenizer, longest: int
+) -> Inputs | None:
+    """Return the files of large running text, with what blocks depend on."""
+    data = config.data if data is None else data
+    spec = data.spec if isinstance(data, WithoutTest) else data
+    if not isinstance(spec, str | Path) or not str(spec).strip():
+        return None
+    sources = text_sources(str(spec), config.encoding)
+    files = [None if source.hub else source.files for source in sources]
+    read = isinstance(data, WithoutTest), longest, tokenizer.leading_space, tokenizer.placeholder
+    return inputs_of(config, sources, files, read=read, tokenizer=tokenizer.backend.to_str())
+
+
+def _packed(config: Any, data: Any, tokenizer: SubwordTokenizer, longest: int) -> Prepared:
+    """Read the documents and pack them into blocks of at most ``longest`` tokens."""
+    if not isinstance(data, Dataset):
+        data = read_documents(config, config.data if data is None else data)
+    if "train" not in data.splits:
+        raise UserError(f"{config.data}: there is no train split: name it with --data train=.")
+    data = with_held_out_splits(data, config, DEFAULT_SHARE)
+    splits, notes, frequency = dict[str, Sequence[TextExample]](), list[str](), list[int]()
     for split, documents in data.splits.items():
         blocks, counts = pack_blocks(documents, tokenizer, longest, config.packing)
         if not blocks:
             raise UserError(f"{data.name}: {split} has no subword: is there text in it?")
-        notes.append(f"{split}: {counts.note(longest - special)}")
+        notes.append(f"{split}: {counts.note(longest - tokenizer.single.num_special)}")
+        splits[split] = _without_sources(blocks)
         if split == "train":
-            frequency += counts.frequency
-            blocks, sampled = _resampled(blocks, config.alpha)
+            frequency = counts.frequency.tolist()
+            chosen, sampled = _resampled(blocks, config.alpha)
             notes += sampled
-        splits[split] = [replace(block, id=index, key=None) for index, block in enumerate(blocks)]
-    packed = limited(replace(data, splits=splits, notes=notes), config)
-    if config.nsp:
-        packed = replace(packed, notes=[*packed.notes, *_pair_notes(packed, config.seed)])
-    return PretrainingTask(record, tokenizer, warm_start, frequency), packed
+            if chosen is not None:
+                splits[split] = taken(splits[split], chosen)
+    packed = replace(data, splits=splits)
+    return Prepared(packed, {"notes": notes, "frequency": frequency}, is_large(data))
 
 
 def read_documents(config: Any, source: Any) -> Dataset:
@@ -499,7 +537,9 @@ def read_documents(config: Any, source: Any) -> Dataset:
         )
     data = read_text(source, columns=column_map(config.columns), pair=False)
     splits = {
-        split: [replace(row, text=text, label=None) for row in rows if (text := _lines(row))]
+        split: collected(
+            replace(row, text=text, label=None) for row in rows if (text := _lines(row))
+        )
         for split, rows in data.splits.items()
     }
     return replace(data.with_splits(splits), notes=[], label_order=())

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from finetune.data.example_facts import collected
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.types import TextExample, quantity
@@ -64,8 +65,8 @@ class PackingCounts:
 
 def pack_blocks(
     documents: Sequence[TextExample], tokenizer: SubwordTokenizer, max_length: int, packing: Packing
-) -> tuple[list[TextExample], PackingCounts]:
-    """Return blocks of lines, numbered by their ids, and counts.
+) -> tuple[Sequence[TextExample], PackingCounts]:
+    """Return blocks of lines, numbered by their ids, and counts. Many blocks are on disk.
 
     Args:
         documents: Documents, one line of ``text`` for each unit that stays whole.
@@ -77,8 +78,21 @@ def pack_blocks(
     room = max_length - tokenizer.single.num_special
     frequency = np.zeros(len(tokenizer.tokenizer), dtype=np.int64)
     counts = PackingCounts(documents=len(documents), frequency=frequency)
+    blocks = collected(_packed(documents, tokenizer, room, packing, counts), "packing")
+    counts.blocks = len(blocks)
+    return blocks, counts
+
+
+def _packed(
+    documents: Sequence[TextExample],
+    tokenizer: SubwordTokenizer,
+    room: int,
+    packing: Packing,
+    counts: PackingCounts,
+) -> Iterator[TextExample]:
+    """Yield blocks of at most ``room`` subwords, and add up counts."""
     open_block = _OpenBlock(room)
-    for document, lines in _sized(documents, tokenizer, frequency):
+    for document, lines in _sized(documents, tokenizer, counts.frequency):
         if packing == "doc-sentences" or document.key != open_block.source.key:
             open_block.close()
         else:
@@ -95,19 +109,24 @@ def pack_blocks(
                     open_block.add(part, document)
             elif line.size:
                 open_block.add(line, document)
+        yield from open_block.taken()
     open_block.close()
-    counts.blocks = len(open_block.closed)
-    return open_block.closed, counts
+    yield from open_block.taken()
 
 
 class _OpenBlock:
-    """The block being filled, and the finished blocks."""
+    """The block being filled, and finished blocks."""
 
     def __init__(self, room: int) -> None:
-        self.room, self.size = room, 0
+        self.room, self.size, self.number = room, 0, 0
         self.lines: list[str] = []
         self.source = TextExample(0, "")
         self.closed: list[TextExample] = []
+
+    def taken(self) -> list[TextExample]:
+        """Return the finished blocks, and forget them."""
+        blocks, self.closed = self.closed, []
+        return blocks
 
     def add(self, line: _Line, document: TextExample) -> None:
         """Add a line, to a new block if it does not fit."""
@@ -130,8 +149,9 @@ class _OpenBlock:
             del self.lines[-1]
         if self.lines:
             text = "\n".join(self.lines)
-            block = replace(self.source, id=len(self.closed), text=text, document=self.source.id)
+            block = replace(self.source, id=self.number, text=text, document=self.source.id)
             self.closed.append(block)
+            self.number += 1
         self.lines, self.size = [], 0
 
 
@@ -139,8 +159,8 @@ def _sized(
     documents: Sequence[TextExample], tokenizer: SubwordTokenizer, frequency: Array
 ) -> Iterator[tuple[TextExample, list[_Line]]]:
     """Yield each document with its lines and their numbers of subwords; add up ``frequency``."""
-    for start in range(0, len(documents), CHUNK):
-        chunk = documents[start : start + CHUNK]
+    remaining = iter(documents)
+    while chunk := list(islice(remaining, CHUNK)):
         texts = [document.text.split("\n") for document in chunk]
         subwords = tokenizer.text_subwords([line for lines in texts for line in lines])
         flat = np.fromiter(chain.from_iterable(subwords), np.int64)

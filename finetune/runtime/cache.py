@@ -1,7 +1,8 @@
 """The cache of the toolkit: its folder, the entries in it, and how they are removed.
 
 Entries are in ``$FINETUNE_CACHE`` (by default ``~/.cache/finetune``; ``off`` disables the cache).
-An entry is a folder, which appears whole or not at all. It is removed after a month without use.
+An entry is a folder, which appears whole or not at all. One process makes it, and others wait for a
+lock of the system, which has no time limit. It is removed after a month without use.
 """
 
 from __future__ import annotations
@@ -12,21 +13,26 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from finetune.runtime.files import is_held
+import xxhash
+
+from finetune.runtime.files import LOCK, FolderInUse, SaveError, is_held, lock_folder
 from finetune.types import UserError
 
 VARIABLE = "FINETUNE_CACHE"
 OFF = "off"
 """Value of the variable that disables the cache."""
 KINDS = ("encodings", "examples")
-"""The folders of the cache: sequences of token ids, and examples that files hold."""
+"""The folders of the cache: sequences of token ids, and examples as they were read and checked."""
 ABOUT = "about.json"
-"""File of an entry with its title, written last."""
+"""File of an entry with its title and the hashes of its other files, written last."""
 UNUSED_SECONDS = 30 * 86_400
 """Time without use after which an entry is deleted."""
+_BLOCK = 2**24
+"""Bytes to hash at a time."""
 
 
 class CacheEntry(NamedTuple):
@@ -77,8 +83,56 @@ def _entry(path: Path) -> CacheEntry:
 
 
 def write_about(folder: Path, title: str) -> None:
-    """Write the title of an entry into its folder."""
-    (folder / ABOUT).write_text(json.dumps({"title": title}), encoding="utf-8")
+    """Write the title of an entry and the hashes of its files into its folder."""
+    hashes = {path.name: file_hash(path) for path in sorted(folder.iterdir())}
+    content = json.dumps({"title": title, "hashes": hashes})
+    (folder / ABOUT).write_text(content, encoding="utf-8")
+
+
+def use_entry(folder: Path) -> None:
+    """Compare the files of an entry with their hashes, and note that it is used.
+
+    Raises:
+        OSError, ValueError, KeyError: The entry is missing or damaged.
+    """
+    hashes = json.loads((folder / ABOUT).read_text(encoding="utf-8"))["hashes"]
+    for name, expected in hashes.items():
+        if file_hash(folder / name) != expected:
+            raise ValueError(f"{name} is damaged")
+    with contextlib.suppress(OSError):  # a folder that others write may be read-only
+        os.utime(folder)
+
+
+def file_hash(path: Path) -> str:
+    """Return the 128-bit hash of the bytes of a file: a second for a few gigabytes."""
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def making(kind: str, key: str) -> Iterator[bool]:
+    """Hold an entry while this process makes it.
+
+    Yields:
+        False; or True if another process held the entry before, and has made it if it could. No
+        process waits if the folder cannot be written, or has no locks.
+    """
+    from finetune.runtime.progress import stage
+
+    folder, lock, waited = cache_folder(kind), f"{LOCK}-{key}", False
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(lock_folder(folder, name=lock))
+        except FolderInUse:
+            waited = True
+            with stage("waiting for another process, which reads or tokenizes the data"):
+                held.enter_context(lock_folder(folder, wait=True, name=lock))
+        except SaveError:
+            pass  # nothing is kept
+        yield waited
 
 
 def clear_cache(older_than_seconds: float = 0.0) -> list[CacheEntry]:

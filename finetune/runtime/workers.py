@@ -22,11 +22,14 @@ _work: Callable[[Any], Any] | None = None
 """The function of the workers, which they get with the memory of their parent."""
 
 
-def num_workers() -> int:
-    """Return the number of processors for this process, of those on its machine."""
+def num_workers(alone: bool = False) -> int:
+    """Return the number of processors for this process, of those on its machine.
+
+    ``alone`` tells that the other processes of the launch wait for this one.
+    """
     if sys.platform != "linux":
         return 1  # others cannot fork a process with threads
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    local = 1 if alone else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, len(os.sched_getaffinity(0)) // local)
 
 

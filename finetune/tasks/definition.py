@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from finetune.config.tasks import LabelConfig, TrainConfig, named_test_sets
+from finetune.config.tasks import (
+    LabelConfig,
+    ModelSettings,
+    OutputSettings,
+    TrainConfig,
+    TrainingSettings,
+    named_test_sets,
+    settings,
+)
 from finetune.data import (
     Dataset,
     check_data,
@@ -18,7 +27,8 @@ from finetune.data import (
 from finetune.data.example_store import column
 from finetune.data.json_files import read_object
 from finetune.data.label_names import renamed
-from finetune.data.sources import is_test
+from finetune.data.snapshots import Inputs, Prepared, is_large, large_inputs
+from finetune.data.sources import is_test, local_files, resolve
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import is_hub_id, load_config, model_commit, new_config, resolve_model
 from finetune.models.warm_start import ReusableHead, WarmStart, find_warm_start
@@ -33,7 +43,9 @@ class TaskDefinition:
     """Functions that make a task from settings and data; ``registry.TASKS`` names it.
 
     ``config`` in a signature are the settings of the task, ``source`` what ``config.data`` names,
-    or data in memory.
+    or data in memory. What ``read``, ``prepare`` and ``derive`` return for data larger than memory
+    depends on settings of data and task, ``seed`` and ``overlap`` alone: later runs with other
+    models and training settings take it from the cache.
     """
 
     task: Callable[[Any, SubwordTokenizer, WarmStart | None], Task]
@@ -73,6 +85,79 @@ def load_defined(
     definition: TaskDefinition, config: TrainConfig, data: Any = None
 ) -> tuple[Task, Dataset]:
     """Read and prepare the data, derive the labels, load the tokenizer (``load_task``)."""
+    data, derived, _ = _prepared(definition, config, data)
+    warm_start, tokenizer = load_tokenizer(
+        config, definition, derived["labels"], derived.get("problem")
+    )
+    limit = sequence_limit(config, tokenizer, warm_start)
+    record = definition.record(config=config, max_length=limit, **derived)
+    data = limited(data, config)
+    notes = [*data.notes, *unmeasured_labels(data), *definition.notes(record, data)]
+    notes += [warm_start.note] if warm_start else []
+    task = definition.task(record, tokenizer, warm_start)
+    return task, definition.complete(task, replace(data, notes=notes))
+
+
+def _prepared(definition: TaskDefinition, config: TrainConfig, data: Any) -> Prepared:
+    """Return the prepared data and the derived fields of the record, of large data from the cache.
+
+    They depend on the settings of ``_settings_of_data``, and on the labels of a run to resume.
+    """
+    saved = _saved_labels(config) if config.resume else ()
+    make = partial(_prepare, definition, config, data, saved)
+    if isinstance(data, Dataset):
+        return make()
+    specs = [config.data if data is None else data, *named_test_sets(config.test_sets).values()]
+    sources = list(map(resolve, specs))
+    inputs = inputs_of(config, sources, [local_files(source) for source in sources])
+    if inputs is None:
+        return make()
+    if not saved:
+        return inputs.prepared(config.description.name, make)
+    found = inputs.known()  # most checkpoints have the labels in the order of the data
+    if found is not None and tuple(found.derived["labels"]) == saved:
+        return found
+    return inputs.prepared(config.description.name, make, labels=saved)
+
+
+def inputs_of(
+    config: TrainConfig, sources: Sequence[Any], files: Sequence[Sequence[Path] | None], **more: Any
+) -> Inputs | None:
+    """Return the files of large data, with all settings that prepared data may depend on.
+
+    Args:
+        config: The settings.
+        sources: The sources of the data.
+        files: The files of each source; None for another source.
+        more: Further settings.
+    """
+    map_file = config.label_map if isinstance(config, LabelConfig) else None
+    others = [Path(map_file)] if map_file else []
+    facts = {
+        "task": config.description.name,
+        "sources": list(map(repr, sources)),
+        "settings": _settings_of_data(config),
+        **more,
+    }
+    found = [path for own in files if own is not None for path in own]
+    return large_inputs(None if None in files else found, facts, others)
+
+
+def _settings_of_data(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings that prepared data may depend on: all but how a model is trained."""
+    groups = (OutputSettings, TrainingSettings, ModelSettings)
+    others = {field.name for group in groups for field in fields(group)} - {"seed", "overlap"}
+    limits = {"limit", "limit_eval"}
+    return {n: v for n, v in settings(config).items() if n not in others | limits}
+
+
+def _prepare(
+    definition: TaskDefinition, config: TrainConfig, data: Any, saved: tuple[str, ...]
+) -> Prepared:
+    """Read, convert, check and divide the data, and derive the fields of the record.
+
+    ``saved`` are the labels of a run to resume: its head has them in this order.
+    """
     if not isinstance(data, Dataset):
         data = read_data(definition, config, data)
     if isinstance(config, LabelConfig) and (config.labels_case == "fold" or config.label_map):
@@ -84,23 +169,13 @@ def load_defined(
             f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
             "Name it with --data train=FILE,test=FILE."
         )
-    if config.resume:
-        data = replace(data, label_order=_saved_labels(config) or data.label_order)
+    data = replace(data, label_order=saved or data.label_order)
     if not config.predict_unlabeled:
         data = _without_unlabeled_tests(definition, data)
     data = _checked(data, definition.skipped_checks)
     derived = definition.derive(config, data)
     data = with_held_out_splits(data, config)
-    warm_start, tokenizer = load_tokenizer(
-        config, definition, derived["labels"], derived.get("problem")
-    )
-    limit = sequence_limit(config, tokenizer, warm_start)
-    record = definition.record(config=config, max_length=limit, **derived)
-    data = limited(data, config)
-    notes = [*data.notes, *unmeasured_labels(data), *definition.notes(record, data)]
-    notes += [warm_start.note] if warm_start else []
-    task = definition.task(record, tokenizer, warm_start)
-    return task, definition.complete(task, replace(data, notes=notes))
+    return Prepared(data, derived, is_large(data))
 
 
 def load_tokenizer(
@@ -170,7 +245,7 @@ def limited(data: Dataset, config: TrainConfig) -> Dataset:
 
 
 def _saved_labels(config: TrainConfig) -> tuple[str, ...]:
-    """Return the labels of the checkpoint of a run to resume: its head has them in this order."""
+    """Return the labels of the checkpoint of a run to resume; empty if there is none."""
     path = Path(config.out or "") / "last" / TASK_FILE
     return tuple(read_object(path, {"labels": list[str]})["labels"]) if path.is_file() else ()
 

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -26,7 +25,9 @@ from finetune.preprocessing.encodings import SEQUENCES, Encoded
 from finetune.runtime.cache import (
     cache_folder,
     is_enabled,
+    making,
     remove_unused,
+    use_entry,
     write_about,
 )
 from finetune.runtime.files import SaveError, replace_folder
@@ -39,9 +40,8 @@ MIN_EXAMPLES = 50_000
 """Smallest number of examples to cache; fewer are tokenized in a few seconds."""
 
 
-def is_cached(examples: Sequence[Example]) -> bool:
-    """Return whether the sequences of these examples are cached."""
-    return len(examples) >= MIN_EXAMPLES and is_enabled()
+KIND = "encodings"
+"""The folder of the cache."""
 
 
 def encode(task: Task, examples: Sequence[Example], title: str = "") -> Encoded:
@@ -49,27 +49,33 @@ def encode(task: Task, examples: Sequence[Example], title: str = "") -> Encoded:
 
     ``title`` names the data in ``finetune cache``.
     """
-    if is_cached(examples):
-        entry = cache_folder("encodings") / encoding_key(task, examples)
+    if len(examples) >= MIN_EXAMPLES and is_enabled():
+        entry = cache_folder(KIND) / encoding_key(task, examples)
         with contextlib.suppress(OSError, ValueError, KeyError):  # missing or damaged: encode
             return _load(entry)
-        with contextlib.suppress(OSError, SaveError):  # no room, or read-only
-            with replace_folder(entry) as fresh:
-                encoded = task.encode(examples, partial(_to_files, fresh, len(examples)))
-                text = json.dumps({"notes": encoded.notes})
-                (fresh / NOTES).write_text(text, encoding="utf-8")
-                write_about(fresh, title)
-            remove_unused(entry.parent)
-            return _load(entry)
+        with making(KIND, entry.name) as waited, contextlib.suppress(OSError, SaveError):
+            # no room, or read-only: encode without the cache
+            if not waited:
+                with replace_folder(entry) as fresh:
+                    # other processes of the launch wait, so that all processors are free
+                    to_files = partial(_to_files, fresh, len(examples), num_workers(alone=True))
+                    encoded = task.encode(examples, to_files)
+                    text = json.dumps({"notes": encoded.notes})
+                    (fresh / NOTES).write_text(text, encoding="utf-8")
+                    write_about(fresh, title)
+                remove_unused(entry.parent)
+            with contextlib.suppress(ValueError, KeyError):
+                return _load(entry)
     if isinstance(examples, ExampleStore):
         # the system keeps the files until they are unmapped
         with tempfile.TemporaryDirectory() as folder:
             try:
-                return task.encode(examples, partial(_to_files, Path(folder), len(examples)))
+                to_files = partial(_to_files, Path(folder), len(examples), num_workers())
+                return task.encode(examples, to_files)
             except OSError as error:
                 raise UserError(
                     f"the sequences of the data could not be written ({error.strerror}) to the "
-                    f"cache, {cache_folder('encodings')}, nor to {folder}: make room, or name "
+                    f"cache, {cache_folder(KIND)}, nor to {folder}: make room, or name "
                     "another folder with FINETUNE_CACHE or TMPDIR."
                 ) from error
     return task.encode(examples)
@@ -80,13 +86,12 @@ NOTES = "notes.json"
 
 
 def _to_files(
-    folder: Path, number: int, encode_chunk: EncodeChunk, starts: Sequence[int]
+    folder: Path, number: int, workers: int, encode_chunk: EncodeChunk, starts: Sequence[int]
 ) -> Encoded:
-    """Encode all chunks with all processors, write them to a folder, and map it."""
+    """Encode all chunks in ``workers`` processes, write them to a folder, and map it."""
     writer = EncodedWriter(folder)
     with stage("tokenizing", number) as show:
-        workers = max(1, min(num_workers(), len(starts)))
-        for chunk in forked_map(encode_chunk, starts, workers):
+        for chunk in forked_map(encode_chunk, starts, max(1, min(workers, len(starts)))):
             writer.add(chunk)
             show(writer.num_examples)
     writer.finish()
@@ -95,9 +100,9 @@ def _to_files(
 
 def _load(entry: Path) -> Encoded:
     """Map the content of an entry into memory."""
+    use_entry(entry)
     encoded = load_encoded(entry)
     notes = json.loads((entry / NOTES).read_text(encoding="utf-8"))["notes"]
-    os.utime(entry)
     return dataclasses.replace(encoded, notes=tuple(notes))
 
 

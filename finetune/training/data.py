@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import nullcontext
 from typing import NamedTuple
 
 from accelerate import Accelerator
@@ -130,10 +129,7 @@ class TrainingData:
     def _encode(self, split: str) -> Encoded:
         """Encode a split, and report windows, cut texts and the notes of the task."""
         examples = self.splits[split]
-        # the other processes then find the encodings of the main process in the cache
-        first = self.accelerator.main_process_first if cache.is_cached(examples) else nullcontext
-        with first():
-            encoded = cache.encode(self.task, examples, f"{self.name}, {split}: {self.task.name}")
+        encoded = cache.encode(self.task, examples, f"{self.name}, {split}: {self.task.name}")
         windows = int((encoded.num_windows > 1).sum())
         if windows and self.task.description.windows:
             counted = quantity(windows, "example")

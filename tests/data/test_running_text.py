@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,15 @@ def test_lines_and_documents(tmp_path: Path) -> None:
     assert texts(tmp_path / "b.txt.gz") == ["one", "two"]
     file.write_bytes("né\n".encode("cp1252"))
     assert texts(file, encoding="cp1252") == ["né"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes with names are of POSIX")
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.txt")
+    writer = threading.Thread(target=(tmp_path / "a.txt").write_text, args=("one\ntwo\n\n\n3",))
+    writer.start()
+    assert texts(tmp_path / "a.txt") == ["one\ntwo", "3"]
+    writer.join()
 
 
 def test_rows_are_documents(tmp_path: Path) -> None:

@@ -142,6 +142,7 @@ DOORS = {
     "finetune/tasks/__init__.py": "a folder that appears whole",
     "finetune/training/cache.py": "a folder that appears whole",
     "finetune/runtime/cache.py": "a folder that appears whole",
+    "finetune/data/snapshots.py": "a folder that appears whole",
     "finetune/preprocessing/encoding_files.py": "a folder that appears whole",
     "finetune/training/checkpoint.py": "a folder that appears whole",
     "finetune/cli/output.py": "a folder that appears whole",

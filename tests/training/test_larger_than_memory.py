@@ -10,9 +10,11 @@ import pytest
 from safetensors.torch import load_file
 
 from finetune.config.tasks import ClassifyConfig, NerConfig, NliConfig, TagConfig, TrainConfig
-from finetune.data import example_store, read_text
+from finetune.data import example_store, read_text, snapshots
 from finetune.data.example_store import ExampleStore
+from finetune.data.snapshots import Inputs
 from finetune.pretraining.settings import PretrainConfig
+from finetune.pretraining.task import PretrainingTask
 from finetune.runtime.cache import cache_entries
 from finetune.tasks import load_task
 from finetune.training import cache as encoding_cache
@@ -66,12 +68,14 @@ def test_the_same_weights(
         if run == "disk":
             on_disk(monkeypatch)
             monkeypatch.setattr(encoding_cache, "MIN_EXAMPLES", 5)
+            monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
+        if run == "cached":
+            monkeypatch.setattr(Inputs, "prepared", lambda inputs, title, make: inputs.known())
         config = config_of(name, tmp_path, out=str(tmp_path / run), steps=6, batch_size=4)
         if held_out:
             without_validation(config)
         task, loaded = load_task(config, name)
-        stored = run != "memory" and name != "pretrain"  # whose blocks are in memory
-        assert isinstance(loaded.splits["train"], ExampleStore) == stored
+        assert isinstance(loaded.splits["train"], ExampleStore) == (run != "memory")
         facts.append(
             (
                 {split: list(rows) for split, rows in loaded.splits.items()},
@@ -87,6 +91,34 @@ def test_the_same_weights(
     assert facts[0] == facts[1] == facts[2]
     for other in weights[1:]:
         assert all((other[key] == value).all() for key, value in weights[0].items())
+
+
+@pytest.mark.parametrize("packing", ["doc-sentences", "full-sentences"])
+def test_sources_of_running_text(
+    packing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
+    for name, size in (("en", 30), ("de", 8)):
+        data.running_text(tmp_path / name, (size, 9, 0))
+        (tmp_path / name / "test.txt").unlink()
+    sources = f"en={tmp_path / 'en'},de={tmp_path / 'de'}"
+    config = PretrainConfig(
+        model=str(tmp_path / "bert"), data=sources, max_length=24, alpha=0.3, packing=packing
+    )
+    found = []
+    for run in ("memory", "disk", "cached"):
+        if run == "disk":
+            on_disk(monkeypatch)
+            monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
+        if run == "cached":
+            monkeypatch.setattr(Inputs, "prepared", lambda inputs, title, make: inputs.known())
+        task, loaded = load_task(config, "pretrain")
+        assert isinstance(task, PretrainingTask) and task._frequency is not None
+        rows = {split: list(own) for split, own in loaded.splits.items()}
+        fingerprints = loaded.fingerprint, loaded.training_fingerprint
+        found.append((rows, loaded.notes, fingerprints, task._frequency.tolist()))
+    assert found[0] == found[1] == found[2]
+    assert any("times each" in note for note in found[0][1])
 
 
 def rows_of(folder: Path) -> Path:

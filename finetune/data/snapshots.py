@@ -1,0 +1,173 @@
+"""Prepared data in the cache, so that a second start on large data reads no row again.
+
+A snapshot has the examples of all splits, as they were read, checked, converted and divided, and
+what was derived from them. It is named by a hash of the bytes of the input files, of the settings
+that it depends on, and of the program that made it. Data that fit in memory have none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import finetune
+from finetune.data.dataset import Dataset, remember_fingerprint
+from finetune.data.example_store import Disk, ExampleStore, StoreFile, dump_values, load_values
+from finetune.runtime.cache import (
+    cache_folder,
+    file_hash,
+    is_enabled,
+    making,
+    remove_unused,
+    unnamed_file,
+    use_entry,
+    write_about,
+)
+from finetune.runtime.files import SaveError, replace_folder
+
+KIND = "examples"
+"""The folder of the cache."""
+MIN_BYTES = 10 * 2**20
+"""Least size of the input files; smaller ones are read in a few seconds."""
+COLUMNS, DESCRIPTION = "columns.bin", "description.bin"
+"""Files of an entry: the columns of the examples on disk, and all else."""
+
+
+class Prepared(NamedTuple):
+    """Data that are ready for a task."""
+
+    data: Dataset
+    derived: Any
+    """What the task needs besides: values of Python, and a ``LabelSet``."""
+    is_large: bool
+    """Whether the data, or the documents that they were made from, do not fit in memory."""
+
+
+class Inputs:
+    """The files that data are read from, and the settings that the result depends on."""
+
+    def __init__(self, files: Sequence[Path], settings: Mapping[str, Any]) -> None:
+        self.files, self.settings = files, settings
+        self.content = self._content()
+
+    def prepared(self, title: str, make: Callable[[], Prepared], **more: Any) -> Prepared:
+        """Return the prepared data: from the cache, or made and, if they are large, kept there.
+
+        Of several processes one makes them, and the others wait for it.
+
+        Args:
+            title: Names the task in ``finetune cache``.
+            make: Reads and prepares the data.
+            more: Further settings that the result depends on.
+        """
+        key = self._key(more)
+        if (found := _load(key)) is not None:
+            return found
+        with making(KIND, key) as waited:
+            if (found := _load(key)) is not None:
+                return found
+            if not waited:
+                made = make()
+                if made.is_large and self._content() == self.content:
+                    return _saved(key, title, made) or made
+                return made
+        return make()  # small data, or there is no room: each process reads for itself
+
+    def known(self) -> Prepared | None:
+        """Return the prepared data if they are in the cache."""
+        return _load(self._key({}))
+
+    def _key(self, more: Mapping[str, Any]) -> str:
+        facts = [finetune.__version__, _program(), self.content, {**self.settings, **more}]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def _content(self) -> list[str]:
+        return [file_hash(path) for path in self.files]
+
+
+def large_inputs(
+    files: Sequence[Path] | None, settings: Mapping[str, Any], others: Sequence[Path] = ()
+) -> Inputs | None:
+    """Return input files whose data may be kept; None for small ones, and without the cache.
+
+    Args:
+        files: The files, in order; None if the data are not in files.
+        settings: Values of JSON.
+        others: Further files that the result depends on.
+    """
+    if files is None or not is_enabled():
+        return None
+    try:
+        if sum(path.stat().st_size for path in files) < MIN_BYTES:
+            return None
+        return Inputs([*files, *others], settings)
+    except OSError:
+        return None  # the readers report it
+
+
+def is_large(data: Dataset) -> bool:
+    """Return whether a split does not fit in memory."""
+    return any(isinstance(rows, ExampleStore) for rows in data.splits.values())
+
+
+def _program() -> str:
+    """Return a hash of the source code: a change of any reader or check makes new snapshots."""
+    folder = Path(finetune.__file__).parent
+    sources = [path.read_bytes() for path in sorted(folder.rglob("*.py"))]
+    return hashlib.sha256(b"\x00".join(sources)).hexdigest()
+
+
+def _load(key: str) -> Prepared | None:
+    """Return the content of an entry; None if it is missing or damaged."""
+    entry = cache_folder(KIND) / key
+    with contextlib.suppress(OSError, ValueError, KeyError, pickle.UnpicklingError):
+        use_entry(entry)
+        saved = load_values((entry / DESCRIPTION).read_bytes())
+        disk = Disk(unnamed_file(), (entry / COLUMNS).open("rb"))
+        splits = {
+            name: ExampleStore.load(disk, rows) if isinstance(rows, dict) else rows
+            for name, rows in saved["splits"].items()
+        }
+        fingerprint = saved["fingerprint"]
+        data = Dataset(**saved["fields"], splits=splits, fingerprint_of=lambda: fingerprint)
+        remember_fingerprint(data.without_tests(), saved["training_fingerprint"])
+        return Prepared(data, saved["derived"], True)
+    return None
+
+
+def _saved(key: str, title: str, made: Prepared) -> Prepared | None:
+    """Write an entry and return its content, so that the disk has the examples once.
+
+    Return None if there is no room.
+    """
+    data, entry = made.data, cache_folder(KIND) / key
+    with contextlib.suppress(OSError, SaveError), replace_folder(entry) as fresh:
+        with (fresh / COLUMNS).open("wb") as columns:
+            file = StoreFile(columns)
+            splits = {
+                name: rows.save(file) if isinstance(rows, ExampleStore) else list(rows)
+                for name, rows in data.splits.items()
+            }
+        content = {
+            "splits": splits,
+            "fields": {
+                "name": data.name,
+                "notes": data.notes,
+                "format": data.format,
+                "label_order": data.label_order,
+                "pinned": data.pinned,
+            },
+            "fingerprint": data.fingerprint,
+            "training_fingerprint": data.training_fingerprint,
+            "derived": made.derived,
+        }
+        (fresh / DESCRIPTION).write_bytes(dump_values(content))
+        write_about(fresh, f"{data.name}, as read: {title}")
+    with contextlib.suppress(OSError):
+        remove_unused(entry.parent)
+    return _load(key)

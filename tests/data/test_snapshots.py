@@ -1,0 +1,263 @@
+"""Prepared data in the cache: equal to data that are read, and never old, cut or damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from finetune.config.tasks import ClassifyConfig
+from finetune.data import example_store, snapshots
+from finetune.data.example_store import ExampleStore
+from finetune.runtime.cache import cache_entries, making
+from finetune.runtime.files import SaveError
+from finetune.tasks import definition, load_task
+from finetune.training.trainer import fit
+from tests import small_data as data
+from tests import tiny
+from tests.command import in_two_processes
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 5)
+    monkeypatch.setattr(example_store, "CHUNK", 4)
+    monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> ClassifyConfig:
+    data.sentiment(tmp_path / "reviews")
+    tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
+    return ClassifyConfig(
+        model=str(tmp_path / "bert"), data=str(tmp_path / "reviews"), max_length=24, batch_size=4
+    )
+
+
+def reads(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Load the data; return whether rows were read."""
+    called = []
+
+    def read(*arguments: Any) -> Any:
+        called.append(True)
+        return read_data(*arguments)
+
+    read_data = definition.read_data
+    with monkeypatch.context() as patched:
+        patched.setattr(definition, "read_data", read)
+        load_task(config, "classify")
+    return bool(called)
+
+
+def content_of(config: ClassifyConfig) -> Any:
+    task, loaded = load_task(config, "classify")
+    assert isinstance(loaded.splits["train"], ExampleStore)
+    rows = {split: list(own) for split, own in loaded.splits.items()}
+    facts = {
+        name: loaded.splits["train"].numbers(name).tolist() for name in ("text", "words", "flags")
+    }
+    fingerprints = loaded.fingerprint, loaded.training_fingerprint
+    return rows, facts, loaded.notes, fingerprints, loaded.label_order, task.record
+
+
+def test_equal_to_what_is_read(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for file in Path(config.data).glob("validation*"):
+        file.unlink()  # so that train and validation are parts of one file
+    with monkeypatch.context() as off:
+        off.setenv("FINETUNE_CACHE", "off")
+        read = content_of(config)
+    assert content_of(config) == read
+    assert not reads(config, monkeypatch)
+    assert content_of(config) == read
+    (entry,) = cache_entries()
+    assert entry.title == "reviews, as read: classify"
+
+
+def test_other_labels_leave_the_entry_as_it_is(config: ClassifyConfig) -> None:
+    load_task(config, "classify")
+    _, loaded = load_task(config, "classify")
+    (entry,) = cache_entries()
+    before = (entry.path / "columns.bin").read_bytes()
+    train = loaded.splits["train"]
+    changed = example_store.with_labels(train, ["new"] * len(train))
+    assert [row.label for row in changed] == ["new"] * len(train)
+    assert [row.text for row in changed] == [row.text for row in train]
+    assert (entry.path / "columns.bin").read_bytes() == before
+
+
+def test_small_data_have_none(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 10_000)
+    load_task(config, "classify")
+    monkeypatch.setattr(snapshots, "MIN_BYTES", 10**6)
+    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 5)
+    load_task(config, "classify")
+    assert not cache_entries()
+
+
+def test_whatever_changes_the_data_is_read(
+    config: ClassifyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert reads(config, monkeypatch)
+    other_run = replace(config, lr=0.5, out="elsewhere", steps=3, freeze="embeddings", limit=7)
+    assert not reads(other_run, monkeypatch)
+    (tmp_path / "map.json").write_text('{"pos": "good", "neg": "bad"}')
+    mapped = replace(config, label_map=str(tmp_path / "map.json"))
+    for changed in (
+        {"test_sets": (f"more={config.data}",)},
+        {"labels_case": "fold"},
+        {"columns": ("text=text",)},
+        {"label_map": mapped.label_map},
+    ):
+        assert reads(replace(config, **changed), monkeypatch), changed
+        assert not reads(replace(config, **changed), monkeypatch), changed
+    (tmp_path / "map.json").write_text('{"pos": "fine", "neg": "bad"}')
+    assert reads(mapped, monkeypatch)
+    train = Path(config.data) / "train.jsonl"
+    before = train.stat()
+    train.write_bytes(train.read_bytes().replace(b"room", b"ruom", 1))
+    os.utime(train, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert reads(config, monkeypatch), "size and time are the same"
+    monkeypatch.setattr(snapshots, "_program", lambda: "another version")
+    assert reads(config, monkeypatch)
+
+
+@pytest.mark.parametrize("file", ["columns.bin", "description.bin", "about.json"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
+def test_damaged_is_made_again(
+    file: str, damage: str, config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = content_of(config)
+    (entry,) = cache_entries()
+    content = (entry.path / file).read_bytes()
+    middle = len(content) // 2
+    changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    if damage == "missing":
+        (entry.path / file).unlink()
+    else:
+        (entry.path / file).write_bytes(content[:middle] if damage == "cut" else changed)
+    assert content_of(config) == made
+    assert (entry.path / file).read_bytes() == content
+    assert not reads(config, monkeypatch)
+
+
+def test_data_that_change_while_they_are_read(
+    config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*arguments: Any) -> Any:
+        found = read_data(*arguments)
+        with (Path(config.data) / "train.jsonl").open("a") as file:
+            file.write(json.dumps({"text": "late", "label": "pos"}) + "\n")
+        return found
+
+    read_data = definition.read_data
+    with monkeypatch.context() as patched:
+        patched.setattr(definition, "read_data", read)
+        load_task(config, "classify")
+    assert not cache_entries()
+
+
+@pytest.mark.parametrize("labels", ["as the data", "in another order"])
+def test_a_resumed_run(
+    labels: str, config: ClassifyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = replace(config, out=str(tmp_path / "whole"), steps=4)
+    fit(*load_task(whole, "classify"), whole)
+    saved = json.loads((tmp_path / "whole" / "last" / "finetune.json").read_text())
+    resumed = replace(whole, resume=True)
+    if labels == "as the data":
+        assert not reads(resumed, monkeypatch)
+        return
+    saved["labels"] = saved["labels"][::-1]
+    (tmp_path / "whole" / "last" / "finetune.json").write_text(json.dumps(saved))
+    assert reads(resumed, monkeypatch)
+    assert not reads(resumed, monkeypatch)
+    assert list(load_task(resumed, "classify")[0].record.labels) == saved["labels"]
+    assert list(load_task(whole, "classify")[0].record.labels) == saved["labels"][::-1]
+
+
+def test_a_folder_that_cannot_be_written(
+    config: ClassifyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = content_of(config)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "file"))
+    assert reads(config, monkeypatch)
+    assert content_of(config) == made
+
+
+def test_a_full_disk(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*arguments: Any) -> Any:
+        raise SaveError("no room")
+
+    made = content_of(config)
+    (entry,) = cache_entries()
+    (entry.path / "about.json").unlink()
+    monkeypatch.setattr(example_store.StoreFile, "copied", write)
+    assert content_of(config) == made
+    assert [path.name for path in entry.path.parent.iterdir()] == [entry.path.name]
+
+
+def test_another_process_makes_the_entry(tmp_path: Path) -> None:
+    program = (
+        "import contextlib\n"
+        "from finetune.runtime import progress\n"
+        "from finetune.runtime.cache import making\n"
+        "progress.stage = lambda title: contextlib.nullcontext(print('waits', flush=True))\n"
+        "with making('examples', 'key') as waited:\n"
+        "    print(waited, flush=True)\n"
+        "    input()\n"
+    )
+    words = [sys.executable, "-c", program]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, cwd=ROOT, **pipes) as first:
+        assert first.stdout is not None and first.stdin is not None
+        assert first.stdout.readline() == "False\n"
+        with subprocess.Popen(words, cwd=ROOT, **pipes) as second:
+            assert second.stdout is not None
+            assert second.stdout.readline() == "waits\n"
+            first.kill()  # the system releases the lock
+            assert second.stdout.readline() == "True\n"
+            second.communicate("\n")
+    with making("examples", "key") as waited:
+        assert not waited
+
+
+def test_one_of_two_processes_reads(config: ClassifyConfig, tmp_path: Path) -> None:
+    program = f"""
+import os, sys
+from finetune.data import example_store, snapshots
+from finetune.tasks import definition
+from finetune.training import cache
+example_store.MOST_IN_MEMORY, example_store.CHUNK = 5, 4
+snapshots.MIN_BYTES, cache.MIN_EXAMPLES = 0, 5
+read_data = definition.read_data
+def read(*arguments):
+    open({str(tmp_path / "read-by-")!r} + os.environ["RANK"], "w").close()
+    return read_data(*arguments)
+definition.read_data = read
+from finetune.cli.main import main
+main(sys.argv[1:])
+"""
+    settings = ["--model", str(config.model), "--data", config.data, "--steps", "3"]
+    settings += ["--batch-size", "4", "--max-length", "24", "--precision", "fp32"]
+    out = tmp_path / "two"
+    words = [sys.executable, "-c", program, "classify", *settings, "--out", str(out)]
+    processes = in_two_processes(words)
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert len(list(tmp_path.glob("read-by-*"))) == 1
+    one = replace(config, out=str(tmp_path / "one"), steps=3, precision="fp32")
+    fit(*load_task(one, "classify"), one)
+    first, second = (load_file(f / "last" / "model.safetensors") for f in (tmp_path / "one", out))
+    for name, value in first.items():
+        assert (second[name] - value).abs().max() < 2e-4, name
