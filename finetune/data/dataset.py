@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unicodedata import normalize
 
-from finetune.data.example_store import GOLD_FIELDS, ExampleStore, columns
+from finetune.data.example_store import CHUNK, GOLD_FIELDS, ExampleStore, columns
 from finetune.types import Example, TextExample, TokenExample, UserError
 
 WITHOUT_LEAKS = "_without_leaks"
@@ -118,10 +118,24 @@ def _fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
     encode = json.JSONEncoder(separators=(",", ":")).encode
     for split in sorted(splits):
         digest.update(f"\x00{split}\n".encode())
-        for example in splits[split]:
+        for example in _shown(splits[split], f"fingerprint of {split}"):
             digest.update(encode(_content(example)).encode())
             digest.update(b"\n")
     return digest.hexdigest()
+
+
+def _shown(examples: Sequence[Example], title: str) -> Iterator[Example]:
+    """Yield the examples, and show the progress of examples on disk."""
+    if not isinstance(examples, ExampleStore):
+        yield from examples
+        return
+    from finetune.runtime.progress import stage
+
+    with stage(title, len(examples)) as show:
+        for number, example in enumerate(examples):
+            if number % CHUNK == 0:
+                show(number)
+            yield example
 
 
 def _content(example: Example) -> list[Any]:

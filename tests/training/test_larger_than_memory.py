@@ -16,6 +16,7 @@ from finetune.data.snapshots import Inputs
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.task import PretrainingTask
 from finetune.runtime.cache import cache_entries
+from finetune.runtime.progress import Reporter, shown_by
 from finetune.tasks import load_task
 from finetune.training import cache as encoding_cache
 from finetune.training.trainer import fit
@@ -189,3 +190,21 @@ def test_columns_after_the_first_rows(tmp_path: Path, monkeypatch: pytest.Monkey
     data.write_jsonl(tmp_path / "train.jsonl", rows)
     on_disk(monkeypatch)
     assert any("source" in note for note in read_text(tmp_path).notes)
+
+
+def test_progress_of_reading_and_of_the_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk(monkeypatch)
+    titles: list[str] = []
+    start = Reporter.start
+
+    def named_start(reporter: Reporter, title: str, *arguments: Any, **options: Any) -> None:
+        titles.append(title)
+        start(reporter, title, *arguments, **options)
+
+    monkeypatch.setattr(Reporter, "start", named_start)
+    with shown_by(Reporter(quiet=True)):
+        _, dataset = load_task(config_of("classify", tmp_path), "classify")
+        assert dataset.fingerprint
+    assert {"reading", "fingerprint of train"} <= {*titles}
