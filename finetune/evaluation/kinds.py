@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Wording(NamedTuple):
-    """How messages and reports speak of a kind of predictions."""
+    """The words of messages and reports for a kind of predictions."""
 
     predicted: str
     """What a file predicts."""
