@@ -10,10 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForQuestionAnswering
 
 import finetune
+from finetune import pack
 from finetune.data.dataset import DataError
 from finetune.data.questions import QUESTIONS, locate
+from finetune.models.heads.question_answering import (
+    POSITIONS,
+    QuestionAnswerer,
+    position_losses,
+)
 from finetune.preprocessing.questions import (
     ContextTokens,
     context_tokens,
@@ -24,7 +32,7 @@ from finetune.preprocessing.questions import (
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder, candidates
-from finetune.types import Answer, FoundAnswer, Partial, TextExample, UserError
+from finetune.types import Answer, Encoding, FoundAnswer, Partial, TextExample, UserError
 from tests import small_data
 from tests.command import run
 from tests.small_data import write_jsonl
@@ -385,3 +393,28 @@ def test_commands(tmp_path: Path) -> None:
     asked = ("--text", "who", "--pair", "anna saw the river")
     found = run("predict", first, *asked, "--threshold", "1")
     assert json.loads(found.out)["answer"]
+
+
+def test_the_loss_is_that_of_transformers_without_padding(tmp_path: Path) -> None:
+    folder = save_tiny_checkpoint(tmp_path / "bert", "bert", dropout=0.0)
+    head = QuestionAnswerer.from_pretrained(folder, labels=POSITIONS)
+    head.save_pretrained(tmp_path / "head")
+    model = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "head")
+    rows, starts, ends = [[2, 5, 6, 3, 7, 8, 3], [2, 5, 3, 9, 3]], [4, 0], [5, 0]
+    batch = pack([Encoding(number, ids) for number, ids in enumerate(rows)])
+    loss = position_losses(head(batch), batch, torch.tensor(starts), torch.tensor(ends)).mean()
+    alone = [
+        model(
+            input_ids=torch.tensor([ids]),
+            start_positions=torch.tensor([start]),
+            end_positions=torch.tensor([end]),
+        ).loss
+        for ids, start, end in zip(rows, starts, ends, strict=True)
+    ]
+    expected = torch.stack(alone).mean()
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(
+        head.model.qa_outputs.weight.grad, model.qa_outputs.weight.grad, rtol=1e-4, atol=1e-6
+    )
