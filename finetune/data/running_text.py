@@ -18,7 +18,7 @@ from finetune.data.example_store import column
 from finetune.data.example_store import columns as example_columns
 from finetune.data.files import UTF_8, Line, read_lines, uncompressed_name
 from finetune.data.formats import format_of
-from finetune.data.sources import SPLIT_ORDER, WithoutTest, canonical_split, is_test, resolve
+from finetune.data.sources import SPLIT_ORDER, PartOf, canonical_split, is_test, resolve
 from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_token_file
 from finetune.types import TextExample, quantity
@@ -153,7 +153,7 @@ def read_running_text(
             found = _of_files(source, splits[name], columns, without_test, notes)
         else:
             data = read_text(
-                WithoutTest(source.hub) if without_test else source.hub,
+                PartOf(source.hub, without_test),
                 columns=column_map(columns),
                 pair=False,
                 splits=["train"] if splits[name] else None,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import difflib
 import glob
+import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
@@ -30,6 +31,7 @@ from finetune.data.hub import (
 from finetune.data.in_memory import memory_tables
 from finetune.data.joining import Opened, joined, joined_in_turn, joined_splits
 from finetune.data.tables import Table
+from finetune.data.token_records import Sentences
 from finetune.types import abbreviated, did_you_mean
 
 SPLITS = {
@@ -56,6 +58,16 @@ IN_MEMORY = "memory"
 SAVED_FILES = ("dataset_dict.json", "state.json")
 
 
+class MostRows(NamedTuple):
+    """The number of rows of each split after which no row is read; None reads all."""
+
+    train: int | None = None
+    other: int | None = None
+
+
+ALL_ROWS = MostRows()
+
+
 @dataclass(frozen=True)
 class Source:
     """The location of a data set: exactly one of files, saved, hub and memory is set."""
@@ -70,13 +82,16 @@ class Source:
     reads all by their names."""
     without_test: bool = False
     """Whether test splits are left unread, as if there were none."""
+    most: MostRows = ALL_ROWS
 
 
 @dataclass(frozen=True)
-class WithoutTest:
-    """Data to read without their test splits: ``spec`` is a ``--data`` value or data in memory."""
+class PartOf:
+    """Data to read in part: ``spec`` is a ``--data`` value or data in memory."""
 
     spec: Any
+    without_test: bool = False
+    most: MostRows = ALL_ROWS
 
 
 @dataclass
@@ -96,8 +111,12 @@ def resolve(spec: Any) -> Source:
 
     Raises DataError with the nearest legal name.
     """
-    if isinstance(spec, WithoutTest):
+    if isinstance(spec, PartOf):
         source = resolve(spec.spec)
+        if any(spec.most):
+            source = replace(source, most=spec.most)
+        if not spec.without_test:
+            return source
         files = {split: own for split, own in source.files.items() if not is_test(split)}
         return replace(source, files=files or source.files, without_test=True)
     if not isinstance(spec, str | Path):
@@ -207,6 +226,7 @@ def open_splits(
             )
             for split in chosen
         }
+        _stop_after(opened, source.most)
         formats = {format_of(source.files[split][0]) or "plain" for split in chosen}
         return OpenSource(source.name, opened, "+".join(sorted(formats)))
     if text_encoding(encoding) != UTF_8:
@@ -230,7 +250,25 @@ def open_splits(
     left = [split for split in named if split not in chosen]
     notes = [f"splits not read: {', '.join(left)}"] if left and wanted is None else []
     tables, more = joined_splits(source.name, {split: named[split] for split in chosen})
+    _stop_after(tables, source.most)
     return OpenSource(source.name, {**tables}, format, notes + more, pinned)
+
+
+def _stop_after(splits: Mapping[str, Table | Sentences], most: MostRows) -> None:
+    """Let the splits have no more rows than ``most``; a note tells where rows are left unread."""
+
+    def first_rows(
+        records: Iterator[Any], number: int, split: str, opened: Table | Sentences
+    ) -> Iterator[Any]:
+        yield from itertools.islice(records, number)
+        if next(records, None) is not None:
+            option = "--limit" if split == "train" else "--limit-eval"
+            opened.notes.append(f"{split}: rows after the first {number:,} are not read ({option})")
+
+    for split, opened in splits.items():
+        number = most.train if split == "train" else most.other
+        if number is not None:
+            opened.records = first_rows(opened.records, number, split, opened)
 
 
 def _chosen_parts(source: Source, found: Mapping[str, Table]) -> dict[str, list[tuple[str, Table]]]:

@@ -85,15 +85,17 @@ class Table:
                 self.notes += notes
         if not self.header:
             self.header = list(dict.fromkeys(key for row in first for key in row.values))
-        return first, self._stream(first, resolve) if large else iter(first)
+        return first, self._stream(first, self.records, resolve) if large else iter(first)
 
-    def _stream(self, rows: list[Record], resolve: bool) -> Iterator[Record]:
+    def _stream(
+        self, rows: list[Record], others: Iterator[Record], resolve: bool
+    ) -> Iterator[Record]:
         """Yield the first rows and those that follow; note the columns that only these have."""
         number, known, later = len(rows), {*self.header}, dict[str, None]()
         rows.reverse()
         while rows:
             yield rows.pop()
-        for row in self.records:
+        for row in others:
             if not known.issuperset(row.values):
                 known.update(new := [name for name in row.values if name not in known])
                 later.update(dict.fromkeys(new))

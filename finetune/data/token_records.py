@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -61,6 +61,7 @@ class Sentences:
 
     name: str
     records: Iterator[TokenRecord]
+    notes: list[str] = field(default_factory=list)
 
 
 class TokenColumns(NamedTuple):

@@ -78,7 +78,7 @@ def read_tokens(
         need = split == "train"
         rows = _records(opened, columns, need_gold=need, relations=relations)
         found = collected(rows, facts=no_facts)
-        notes += opened.notes if isinstance(opened, Table) else []
+        notes += opened.notes
         records[split], more = _usable_records(split, opened.name, found)
         notes += more
     notes += _span_notes([*records.values()])

@@ -27,7 +27,7 @@ from finetune.data.example_store import ExampleStore, column, taken
 from finetune.data.running_text import read_running_text, text_sources
 from finetune.data.sampling import sampling_probabilities
 from finetune.data.snapshots import Inputs, Prepared, is_large
-from finetune.data.sources import WithoutTest
+from finetune.data.sources import PartOf
 from finetune.evaluation.metrics import masked_scores
 from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
 from finetune.models.loading import new_config
@@ -491,13 +491,13 @@ def _inputs(
     config: PretrainConfig, data: Any, tokenizer: SubwordTokenizer, longest: int
 ) -> Inputs | None:
     """Return the files of large running text, with what blocks depend on."""
-    data = config.data if data is None else data
-    spec = data.spec if isinstance(data, WithoutTest) else data
+    part = data if isinstance(data, PartOf) else PartOf(config.data if data is None else data)
+    spec = part.spec
     if not isinstance(spec, str | Path) or not str(spec).strip():
         return None
     sources = text_sources(str(spec), config.encoding)
     files = [None if source.hub else source.files for source in sources]
-    read = isinstance(data, WithoutTest), longest, tokenizer.leading_space, tokenizer.placeholder
+    read = part.without_test, longest, tokenizer.leading_space, tokenizer.placeholder
     return inputs_of(config, sources, files, read=read, tokenizer=tokenizer.backend.to_str())
 
 
@@ -526,16 +526,19 @@ def _packed(config: Any, data: Any, tokenizer: SubwordTokenizer, longest: int) -
 
 
 def read_documents(config: Any, source: Any) -> Dataset:
-    """Read documents of running text; of data in memory each text is one."""
-    without_test = isinstance(source, WithoutTest)
-    spec = source.spec if isinstance(source, WithoutTest) else source
+    """Read documents of running text; of data in memory each text is one.
+
+    All are read: ``--limit`` counts blocks.
+    """
+    part = source if isinstance(source, PartOf) else PartOf(source)
+    spec, without_test = part.spec, part.without_test
     if isinstance(spec, str | Path):
         if not str(spec).strip():
             raise UserError("--data must name running text: a file, a folder, or en=A,de=B.")
         return read_running_text(
             str(spec), columns=config.columns, encoding=config.encoding, without_test=without_test
         )
-    data = read_text(source, columns=column_map(config.columns), pair=False)
+    data = read_text(PartOf(spec, without_test), columns=column_map(config.columns), pair=False)
     splits = {
         split: collected(
             replace(row, text=text, label=None) for row in rows if (text := _lines(row))

@@ -20,6 +20,7 @@ from finetune.config.tasks import (
 from finetune.data import (
     Dataset,
     check_data,
+    example_store,
     unmeasured_labels,
     with_held_out_splits,
     with_test_sets,
@@ -28,7 +29,7 @@ from finetune.data.example_store import column
 from finetune.data.json_files import read_object
 from finetune.data.label_names import renamed
 from finetune.data.snapshots import Inputs, Prepared, is_large, large_inputs
-from finetune.data.sources import is_test, local_files, resolve
+from finetune.data.sources import MostRows, PartOf, is_test, local_files, resolve
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import is_hub_id, load_config, model_commit, new_config, resolve_model
 from finetune.models.warm_start import ReusableHead, WarmStart, find_warm_start
@@ -73,12 +74,26 @@ class TaskDefinition:
 
 def read_data(definition: TaskDefinition, config: TrainConfig, source: Any = None) -> Dataset:
     """Read the data of a run with its further test sets; ``source`` replaces ``config.data``."""
-    data = definition.read(config, config.data if source is None else source)
+    source, most = config.data if source is None else source, most_rows(config)
+    data = definition.read(config, PartOf(source, most=most))
     others = {
-        split: definition.read(config, each)
+        split: definition.read(config, PartOf(each, most=most))
         for split, each in named_test_sets(config.test_sets).items()
     }
     return with_test_sets(data, others)
+
+
+def most_rows(config: TrainConfig) -> MostRows:
+    """Return the number of rows that are read with ``--limit`` and ``--limit-eval``.
+
+    Splits that fit in memory are read whole, and at least twice as many training rows as asked for:
+    labels, checks and the examples that are held out come from these rows, too.
+    """
+    whole, train, other = example_store.MOST_IN_MEMORY, config.limit, config.limit_eval
+    return MostRows(
+        None if train is None else max(2 * train, whole),
+        None if other is None else max(other, whole),
+    )
 
 
 def load_defined(
@@ -107,6 +122,8 @@ def _prepared(definition: TaskDefinition, config: TrainConfig, data: Any) -> Pre
     make = partial(_prepare, definition, config, data, saved)
     if isinstance(data, Dataset):
         return make()
+    if config.limit is not None:
+        return make()  # a part of the data, which takes seconds to read
     specs = [config.data if data is None else data, *named_test_sets(config.test_sets).values()]
     sources = list(map(resolve, specs))
     inputs = inputs_of(config, sources, [local_files(source) for source in sources])

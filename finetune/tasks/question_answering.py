@@ -19,6 +19,7 @@ import torch
 
 from finetune.config.tasks import QAConfig, column_map
 from finetune.data import Dataset
+from finetune.data.example_store import chosen, column
 from finetune.data.questions import QUESTIONS, misplaced
 from finetune.data.tables import Table
 from finetune.evaluation.answers import best_threshold
@@ -256,42 +257,43 @@ def prepare_questions(config: QAConfig, data: Dataset) -> Dataset:
     """
     splits, notes = dict(data.splits), list(data.notes)
     for split, examples in data.splits.items():
-        known = [example for example in examples if example.answers is not None]
-        if known and len(known) < len(examples):
-            rows = quantity(len(examples) - len(known), "question")
-            notes.append(f"{rows} of {split} without gold answers dropped")
-        splits[split] = known or (examples if split.startswith("test") else [])
-        if not splits[split]:
+        known = [answers is not None for answers in column(examples, "answers")]
+        if not any(known):
+            if split.startswith("test"):
+                continue
             raise UserError(
                 f"{data.name}: no question of {split} has gold answers: name their column, "
                 "--columns answers=NAME."
             )
-    train = splits.get("train", [])
-    if train and not any(example.answers for example in train):
+        if not all(known):
+            rows = quantity(known.count(False), "question")
+            notes.append(f"{rows} of {split} without gold answers dropped")
+            splits[split] = chosen(examples, known)
+    if "train" in splits and not any(column(splits["train"], "answers")):
         raise UserError(f"{data.name}: no question of train has an answer: nothing to learn.")
     for split, examples in splits.items():
-        lost = [(example, why) for example in examples if (why := misplaced(example))]
-        if not lost:
+        why = list(map(misplaced, examples))
+        if not any(why):
             continue
-        example, why = lost[0]
-        others = f" (and so {quantity(len(lost) - 1, 'other')} of {split})" if lost[1:] else ""
+        places = [place for place, reason in enumerate(why) if reason]
+        where, reason = examples[places[0]].where, why[places[0]]
+        others = f" (and so {quantity(len(places) - 1, 'other')} of {split})" if places[1:] else ""
         if split != "train":
-            notes.append(f"warning: {example.where}: {why}{others}: it is scored by its text")
+            notes.append(f"warning: {where}: {reason}{others}: it is scored by its text")
             continue
-        if len(lost) > MOST_MISPLACED * sum(bool(each.answers) for each in examples):
+        if len(places) > MOST_MISPLACED * sum(map(bool, column(examples, "answers"))):
             raise UserError(
-                f"{example.where}: {why}{others}: write each answer as it is in the context, with "
+                f"{where}: {reason}{others}: write each answer as it is in the context, with "
                 "the number of its first character there (`answer_start`, from 0)."
             )
-        notes.append(f"warning: {example.where}: {why}{others}: left out of training")
-        left_out = {id(each) for each, _ in lost}
-        splits[split] = [each for each in examples if id(each) not in left_out]
+        notes.append(f"warning: {where}: {reason}{others}: left out of training")
+        splits[split] = chosen(examples, [not reason for reason in why])
     return replace(data, splits=splits, notes=notes)
 
 
 def derive_questions(config: QAConfig, data: Dataset) -> dict[str, Any]:
     """Return whether questions may have no answer."""
-    unanswerable = any(not example.answers for example in data.splits["train"])
+    unanswerable = not all(column(data.splits["train"], "answers"))
     return {"labels": LabelSet(POSITIONS), "pairs": True, "unanswerable": unanswerable}
 
 

@@ -25,7 +25,7 @@ import torch
 from finetune.config.search_space import Choices, SearchSpace
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
-from finetune.data.sources import WithoutTest, is_test
+from finetune.data.sources import PartOf, is_test
 from finetune.evaluation.custom_metrics import custom_metrics
 from finetune.runtime.files import (
     FolderInUse,
@@ -39,7 +39,7 @@ from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import is_out_of_memory, memory_kept
 from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, task_definition
-from finetune.tasks.definition import starting_config
+from finetune.tasks.definition import most_rows, starting_config
 from finetune.training.callbacks import Callback, EvaluationEvent
 from finetune.training.optimizer import (
     TUNING_FACTORS,
@@ -200,7 +200,8 @@ class Search:
         self.reporter = reporter or Reporter()
         self.accelerator = make_accelerator(config)
         if not isinstance(data, Dataset):
-            source = WithoutTest(config.data if data is None else data)
+            source = config.data if data is None else data
+            source = PartOf(source, without_test=True, most=most_rows(config))
             data = task_definition(task).read(config, source)
         splits = {split: rows for split, rows in data.splits.items() if not is_test(split)}
         self.data = data.with_splits(splits)

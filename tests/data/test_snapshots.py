@@ -108,7 +108,7 @@ def test_whatever_changes_the_data_is_read(
     config: ClassifyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert reads(config, monkeypatch)
-    other_run = replace(config, lr=0.5, out="elsewhere", steps=3, freeze="embeddings", limit=7)
+    other_run = replace(config, lr=0.5, out="elsewhere", steps=3, freeze="embeddings")
     assert not reads(other_run, monkeypatch)
     (tmp_path / "map.json").write_text('{"pos": "good", "neg": "bad"}')
     mapped = replace(config, label_map=str(tmp_path / "map.json"))

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from finetune.config.tasks import ClassifyConfig, NerConfig, NliConfig, TagConfig, TrainConfig
+from finetune.config.tasks import (
+    ChoiceConfig,
+    ClassifyConfig,
+    NerConfig,
+    NliConfig,
+    QAConfig,
+    TagConfig,
+    TrainConfig,
+)
 from finetune.data import dataset, example_store, read_text, snapshots
 from finetune.data.example_store import ExampleStore
 from finetune.data.snapshots import Inputs
@@ -30,6 +38,8 @@ CONFIGS: dict[str, tuple[type[TrainConfig], Any]] = {
     "tag": (TagConfig, data.entities),
     "ner": (NerConfig, data.documents),
     "pretrain": (PretrainConfig, data.running_text),
+    "qa": (QAConfig, data.questions),
+    "choice": (ChoiceConfig, data.choices),
 }
 
 
@@ -124,6 +134,24 @@ def test_sources_of_running_text(
 
 def rows_of(folder: Path) -> Path:
     return folder / "train.jsonl"
+
+
+@pytest.mark.parametrize("name", ["classify", "nli", "tag", "ner", "qa", "choice"])
+def test_limit_bounds_the_rows_that_are_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(name, tmp_path, limit=4, limit_eval=3, validation="auto")
+    for split in ("train", "test"):
+        with (Path(config.data) / f"{split}.jsonl").open("a") as file:
+            file.write("no row\n")
+    with pytest.raises(UserError, match="not valid JSON"):
+        load_task(config, name)
+    on_disk(monkeypatch)
+    _, loaded = load_task(config, name)
+    assert [len(rows) for rows in loaded.splits.values()] == [4, 3, 3]
+    assert "train: rows after the first 8 are not read (--limit)" in loaded.notes
+    assert "test: rows after the first 5 are not read (--limit-eval)" in loaded.notes
+    assert not cache_entries()
 
 
 def test_a_shard_that_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
