@@ -21,6 +21,7 @@ import torch
 
 from finetune.config.tasks import RelationsConfig, max_context_subwords
 from finetune.data import Dataset
+from finetune.data.example_store import chosen, places
 from finetune.evaluation.metrics import relation_scores
 from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.preprocessing.context import fill
@@ -271,30 +272,31 @@ def prepare_relations(config: RelationsConfig, data: Dataset) -> Dataset:
     if train and not any(example.relations for example in train):
         raise UserError(f"{data.name}: the training data have no relation: nothing to learn.")
     related = _related(train)
-    kept = [e for e in train if next(_pairs(config, related, e.spans or ()), None)]
-    if len(kept) < len(train):
-        dropped = quantity(len(train) - len(kept), "sentence")
+    kept = [any(_pairs(config, related, e.spans or ())) for e in train]
+    if not all(kept):
+        dropped = quantity(kept.count(False), "sentence")
         notes.append(f"{dropped} of train without a pair to classify left out")
-    several = [e for e in train if len(_gold_labels(e)) < len(e.relations or ())]
+    several = [i for i, e in enumerate(train) if len(_gold_labels(e)) < len(e.relations or ())]
     if several:
         notes.append(
             f"warning: {quantity(len(several), 'sentence')} of train with several relations of "
             "one pair: the first in alphabetical order is learned, the others are missed; "
-            f"first in {several[0].where}"
+            f"first in {places(train, several[:1])[0]}"
         )
-    return replace(data, splits={**data.splits, "train": kept}, notes=notes)
+    splits = {**data.splits, "train": train if all(kept) else chosen(train, kept)}
+    return replace(data, splits=splits, notes=notes)
 
 
 def derive_relations(config: RelationsConfig, data: Dataset) -> dict[str, Any]:
     """Return the labels, the pairs of related types, and whether in both directions."""
     train = data.splits["train"]
     related = _related(train)
-    gold = [_gold_labels(example) for example in train]
-    counts = Counter(label for pairs in gold for label in pairs.values())
-    labels = sorted(relation.label for e in train for relation in e.relations or ())
-    names = LabelSet(dict.fromkeys(labels))
+    counts, num_both = Counter[str](), 0
+    for pairs in map(_gold_labels, train):
+        counts.update(pairs.values())
+        num_both += sum((object, subject) in pairs for subject, object in pairs)
+    names = LabelSet(sorted({relation.label for e in train for relation in e.relations or ()}))
     num_pairs = sum(1 for e in train for _ in _pairs(config, related, e.spans or ()))
-    num_both = sum((object, subject) in pairs for pairs in gold for subject, object in pairs)
     both = config.decoding == "both"
     if config.decoding == "auto":
         both = num_both > MOST_BOTH * counts.total()

@@ -15,6 +15,7 @@ from finetune.config.tasks import (
     NerConfig,
     NliConfig,
     QAConfig,
+    RelationsConfig,
     TagConfig,
     TrainConfig,
 )
@@ -40,6 +41,7 @@ CONFIGS: dict[str, tuple[type[TrainConfig], Any]] = {
     "pretrain": (PretrainConfig, data.running_text),
     "qa": (QAConfig, data.questions),
     "choice": (ChoiceConfig, data.choices),
+    "relations": (RelationsConfig, data.relations),
 }
 
 
