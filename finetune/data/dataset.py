@@ -170,10 +170,12 @@ def texts_of(example: Example) -> list[str]:
 
 def normalized_texts(example: Example) -> tuple[str, ...]:
     """Return the texts of an example without differences of case, width and white space."""
-    return tuple(
-        " ".join((text if text.isascii() else normalize("NFKC", text)).casefold().split())
-        for text in texts_of(example)
-    )
+    return tuple(map(normalized_text, texts_of(example)))
+
+
+def normalized_text(text: str) -> str:
+    """Return a text in lower case, with one blank between words and characters of usual width."""
+    return " ".join((text if text.isascii() else normalize("NFKC", text)).casefold().split())
 
 
 def document_of(example: Example) -> str | None:

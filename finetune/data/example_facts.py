@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from finetune.data import example_store
-from finetune.data.dataset import document_of, normalized_texts, texts_of
+from finetune.data.dataset import document_of, normalized_text, texts_of
 from finetune.data.example_store import ExampleStore, StoreWriter
 from finetune.types import Example, TextExample, TokenExample
 
@@ -87,7 +87,7 @@ def _facts(example: Example) -> tuple[int, int, int, int, int]:
     flags = 0 if all(map(str.strip, _required_texts(example, texts))) else BLANK
     if any("\ufffd" in text for text in texts):
         flags |= DAMAGED
-    normalized = text_hash(normalized_texts(example))
+    normalized = text_hash(list(map(normalized_text, texts)))
     return normalized, hashed, words, sum(map(len, texts)), flags
 
 

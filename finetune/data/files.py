@@ -13,6 +13,7 @@ import io
 import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -104,7 +105,10 @@ def read_lines(name: str, source: Path | IO[Any], encoding: str = UTF_8) -> Iter
     """Yield the decoded lines of a path, or of a text or binary file object."""
     if isinstance(source, Path):
         with source.open("rb") as stream:
-            yield from _decoded(name, _unzipped(stream), encoding)
+            unzipped = _unzipped(stream)
+            # blocks are faster, but of a damaged archive all lines before the damage are wanted
+            blocks = iter(partial(stream.read1, 2**16), b"") if unzipped is stream else unzipped
+            yield from _decoded(name, blocks, encoding)
     elif isinstance(source, io.TextIOBase):
         if encoding != UTF_8:
             raise DataError(f"{name}: --encoding {encoding}: its text is decoded already.")
@@ -184,13 +188,14 @@ def _decoded(name: str, stream: Iterable[bytes], encoding: str) -> Iterator[Line
 def _text_lines(name: str, stream: Iterable[bytes], encoding: str) -> Iterator[str]:
     """Yield lines with their line ends; in UTF-16, line feeds are inside of ``stream``'s lines."""
     decoder = codecs.getincrementaldecoder(encoding)()
-    number, offset, text = 1, 0, ""
+    number, offset = 1, 0
+    begun: list[str] = []  # parts of the line whose end is not read yet
     for raw in itertools.chain(stream, [b""]):
         try:
-            text += decoder.decode(raw, final=not raw)
+            text = decoder.decode(raw, final=not raw)
         except UnicodeDecodeError as error:
             pending = len(error.object) - len(raw)  # bytes of an unfinished character before raw
-            text += decoder.decode(raw[: max(error.start - pending, 0)])
+            text = "".join([*begun, decoder.decode(raw[: max(error.start - pending, 0)])])
             line, position = number + text.count("\n"), len(text) - text.rfind("\n")
             raise DataError(
                 f"{name}:{line}: byte 0x{error.object[error.start]:02x} at position {position} of "
@@ -202,11 +207,14 @@ def _text_lines(name: str, stream: Iterable[bytes], encoding: str) -> Iterator[s
                 f"{name}: not {encoding} ({error}): utf-16-le and utf-16-be need none."
             ) from error
         offset += len(raw)
-        *lines, text = text.split("\n")
+        first, *lines = text.split("\n")
+        begun.append(first)
         number += len(lines)
-        yield from (line + "\n" for line in lines)
-    if text:
-        yield text
+        for rest in lines:
+            yield "".join([*begun, "\n"])
+            begun = [rest]
+    if any(begun):
+        yield "".join(begun)
 
 
 def _advice(name: str, raw: bytes, encoding: str) -> str:

@@ -26,6 +26,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)  # json.loads makes one at each call
+
+
 def parse_json(text: str, where: str, advice: str = "", *, surrogates: bool = False) -> Any:
     """Return the value of a JSON text.
 
@@ -35,7 +38,7 @@ def parse_json(text: str, where: str, advice: str = "", *, surrogates: bool = Fa
             surrogate pair. ``where`` and ``advice`` begin and end the message.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique)
+        value = _DECODER.decode(text)
         if not surrogates and ("\\ud" in text or "\\uD" in text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value

@@ -32,6 +32,8 @@ Label = str | tuple[str, ...] | float | None
 
 def raw_label(value: Any, names: Sequence[str] | None, where: str) -> RawLabel:
     """Return one value of a label column; ``names`` are the class names of its integers."""
+    if isinstance(value, str):
+        return None if value.strip().lower() in MISSING else value.strip()
     if isinstance(value, list | tuple):
         labels = tuple(_label_name(item, names, where) for item in value)
         repeated = next((name for name in labels if labels.count(name) > 1), None)
@@ -49,8 +51,6 @@ def raw_label(value: Any, names: Sequence[str] | None, where: str) -> RawLabel:
         return None if value == MISSING_NUMBER else _label_name(value, names, where)
     if isinstance(value, int | float):
         return value
-    if isinstance(value, str):
-        return None if value.strip().lower() in MISSING else value.strip()
     legal = "a text, a number or a list of texts"
     raise DataError(f"{where}: a label must be {legal}, not {value!r}: --columns label=NAME?")
 

@@ -229,14 +229,14 @@ def read_json(file: DataFile, options: ReadOptions) -> Table:
 
 
 def _rows(value: Any, where: str) -> Iterator[Record]:
-    """Yield an object as rows; spaCy's pair ``[text, {"entities": […]}]`` is a row too."""
+    """Return an object as rows; spaCy's pair ``[text, {"entities": […]}]`` is a row too."""
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):
         value = {"text": value[0], **value[1]}
     if not isinstance(value, dict):
         raise DataError(
             f"{where}: a row must be a JSON object, not a {_json_type(value)}: write {_JSON_ROW}."
         )
-    yield from squad_rows(value, where) if is_squad(value) else tool_rows(value, where)
+    return squad_rows(value, where) if is_squad(value) else tool_rows(value, where)
 
 
 def _json_type(value: Any) -> str:

@@ -91,6 +91,17 @@ def test_lines_are_those_of_the_text(lines: list[str], encoding: str):
     assert found == (lines if lines and lines[-1] else lines[:-1])
 
 
+@pytest.mark.parametrize("first", ["", "a"])
+def test_lines_that_begin_and_end_in_other_blocks(first: str, tmp_path: Path):
+    lines = [first + "é" * length for length in (1, 32_767, 70_000, 32_768, 0, 200_000)]
+    (path := tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")
+    assert [line.text for line in read_lines("a.txt", path)] == lines
+    path.write_bytes(path.read_bytes() + b"\xff")
+    at = f":6: byte 0xff at position {len(lines[-1]) + 1} of"
+    with pytest.raises(DataError, match=at):
+        list(read_lines("a.txt", path))
+
+
 @pytest.mark.parametrize(
     ("encoding", "content", "where"),
     [
