@@ -20,6 +20,7 @@ from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, overload
 
 from finetune.runtime.cache import unnamed_file
+from finetune.runtime.memory import without_garbage_collection
 from finetune.types import (
     Answer,
     Example,
@@ -123,7 +124,8 @@ def dump_values(values: Any) -> bytes:
 
 def load_values(content: bytes) -> Any:
     """Return what ``dump_values`` got."""
-    return _Loader(io.BytesIO(content)).load()
+    with without_garbage_collection():
+        return _Loader(io.BytesIO(content)).load()
 
 
 class StoreFile:

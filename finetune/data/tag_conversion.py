@@ -11,6 +11,7 @@ from itertools import chain
 from finetune.data.character_spans import words_to_chars
 from finetune.data.dataset import DataError
 from finetune.data.example_facts import no_facts, transformed
+from finetune.data.example_store import column
 from finetune.data.spans import overlapping
 from finetune.data.tag_schemes import (
     DISTINCT_SCHEMES,
@@ -41,9 +42,7 @@ def to_bio(
     written ``B-PER``. Spans get tags too, unless some spans of the data set overlap. Raises
     DataError if some but not all tags are of a span scheme.
     """
-    counts = Counter(
-        tag for rows in splits.values() for row in rows for layer in row.layers for tag in layer
-    )
+    counts = _counts(splits)
     if counts and all(tag.isdecimal() for tag in counts):
         return dict(splits), ["tags are numbers without names: replace them by names"]
     notes = []
@@ -67,9 +66,9 @@ def to_bio(
         for (split, rows), names in zip(splits.items(), spelled.values(), strict=True)
     }
     schemes = {
-        split: detect_scheme(layer for row in rows for layer in row.layers)
+        split: detect_scheme(chain.from_iterable(column(rows, "layers")))
         for split, rows in splits.items()
-        if any(row.layers for row in rows)
+        if any(column(rows, "layers"))
     }
     if None in schemes.values():
         _check_plain_tags(splits, schemes)
@@ -109,9 +108,18 @@ def respelled(layers: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[spelled.get(tag, tag) for tag in layer] for layer in layers]
 
 
+def _counts(splits: Mapping[str, Sequence[TokenRecord]]) -> Counter[str]:
+    """Return how often each tag occurs."""
+    counts: Counter[str] = Counter()
+    for rows in splits.values():
+        for layers in column(rows, "layers"):
+            counts.update(chain.from_iterable(layers))
+    return counts
+
+
 def _spelled(records: Sequence[TokenRecord]) -> dict[str, str]:
     """Return the usual spelling of the tags of a split if all are written in another way."""
-    tags = {tag for record in records for layer in record.layers for tag in layer} - {"O"}
+    tags = {*_counts({"": records})} - {"O"}
     if not tags or all(SPAN_TAG.fullmatch(tag) for tag in tags):
         return {}
     for pattern in _SPELLINGS:
@@ -155,9 +163,7 @@ def _check_plain_tags(
 
     Without this check, one header or misprint among span tags would turn all tags into plain tags.
     """
-    counts = Counter(
-        tag for rows in splits.values() for row in rows for layer in row.layers for tag in layer
-    )
+    counts = _counts(splits)
     plain = Counter({tag: n for tag, n in counts.items() if not SPAN_TAG.fullmatch(tag)})
     if counts and not plain:
         found = ", ".join(sorted({f"{tag[0]}-" for tag in counts if tag != "O"}))

@@ -9,6 +9,7 @@ Functions that take a scheme raise UserError for an unknown scheme or a tag that
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -64,6 +65,11 @@ def _legal(before: tuple[str, str], tag: tuple[str, str], scheme: str) -> bool:
     return _continues(before, tag) or not (before[0] in "BI" or tag[0] in "IE")
 
 
+@lru_cache(maxsize=65536)
+def _may_follow(before: str, tag: str, scheme: str) -> bool:
+    return _legal(_role(before, scheme), _role(tag, scheme), scheme)
+
+
 def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
     """Return the tag scheme of a data set; None if its tags encode no spans (POS, no tags).
 
@@ -72,16 +78,13 @@ def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
     BIOES, BILOU and BMES is returned: for IOE, BIOES, whose tolerant reading finds its spans.
     """
     tags: set[str] = set()
-    illegal = {"BIO": 0, "IOB1": 0}
+    transitions: Counter[tuple[str, str]] = Counter()
     for sequence in tag_sequences:
         if not tags.issuperset(sequence):
             tags.update(sequence)
             if not all(map(_PREFIXED.match, tags)):
                 return None
-            if any(tag[0] not in "OBI" for tag in tags):
-                illegal = {}
-        for name in illegal:
-            illegal[name] += len(illegal_transitions(sequence, name))
+        transitions.update(pairwise(("O", *sequence, "O")))
     if not tags:
         return None
     prefixes = {tag[0] for tag in tags if tag != "O"}
@@ -90,6 +93,10 @@ def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
     fitting = [name for name in DISTINCT_SCHEMES if prefixes <= {*SCHEMES[name]}]
     if fitting[:1] != ["BIO"]:
         return fitting[0] if fitting else None
+    illegal = {
+        name: sum(count for pair, count in transitions.items() if not _may_follow(*pair, name))
+        for name in ("BIO", "IOB1")
+    }
     return "IOB1" if illegal["IOB1"] < illegal["BIO"] else "BIO"
 
 
@@ -124,8 +131,8 @@ def illegal_transitions(tags: Sequence[str], scheme: str) -> list[int]:
 
     ``len(tags)`` is among them if the last tag may not end a sequence.
     """
-    roles = [_OUTSIDE, *(_role(tag, scheme) for tag in tags), _OUTSIDE]
-    return [i for i, (before, tag) in enumerate(pairwise(roles)) if not _legal(before, tag, scheme)]
+    pairs = enumerate(pairwise(("O", *tags, "O")))
+    return [i for i, (before, tag) in pairs if not _may_follow(before, tag, scheme)]
 
 
 def spans_to_tags(spans: Iterable[Span], num_words: int, scheme: str) -> list[str]:

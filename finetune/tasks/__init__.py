@@ -17,6 +17,7 @@ from finetune.data.json_files import check_types, read_object
 from finetune.models.loading import is_hub_id, local_model, resolve_model
 from finetune.registry import TASKS, Registry
 from finetune.runtime.files import write_text
+from finetune.runtime.memory import without_garbage_collection
 from finetune.types import LabelSet, UserError, abbreviated
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def load_task(config: TrainConfig, name: str, data: Any = None) -> tuple[Task, D
 
     starting_config(config)  # reports a wrong model before data are read or downloaded
     definition = task_definition(name)
-    return (definition.load or load_defined)(definition, config, data)
+    with without_garbage_collection():
+        return (definition.load or load_defined)(definition, config, data)
 
 
 def saved_task(folder: str | Path) -> Task:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from finetune.models.top_layers import TOP_LAYERS
 from finetune.models.warm_start import WarmStart
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.runtime.memory import without_garbage_collection
 from finetune.tasks.inputs import Inputs
 from finetune.types import Batch, Encoding, Example, LabelSet, Partial, UserError
 
@@ -139,7 +139,7 @@ class Task(ABC):
         """
 
         def encoded_chunk(start: int) -> Encoded:
-            with _without_garbage_collection():
+            with without_garbage_collection():
                 return self._encoded_chunk(list(examples[start : start + CHUNK]))
 
         encoded = gather(encoded_chunk, range(0, len(examples), CHUNK))
@@ -233,15 +233,3 @@ class Task(ABC):
             return
         with self._warm_start.checkpoint() as folder:
             yield {"name": folder, "revision": None, **trusted}
-
-
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Keep Python from searching millions of new lists for reference cycles, as they have none."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
