@@ -494,7 +494,7 @@ class ClassifyConfig(TextConfig):
         finetune classify --model minilm --data train=train.csv,test=test.csv --columns text=review
     """
 
-    description: ClassVar = TaskDescription(
+    description: ClassVar[TaskDescription] = TaskDescription(
         name="classify",
         title="text classification",
         label_errors=True,
@@ -519,7 +519,7 @@ class NliConfig(TextConfig):
         finetune nli --model minilm --data examples/data/nli --epochs 2
     """
 
-    description: ClassVar = TaskDescription(
+    description: ClassVar[TaskDescription] = TaskDescription(
         name="nli",
         title="classification of text pairs",
         pairs=True,
@@ -542,7 +542,7 @@ class ChoiceConfig(TrainConfig):
 
     group: ClassVar[str] = "task"
 
-    description: ClassVar = TaskDescription(
+    description: ClassVar[TaskDescription] = TaskDescription(
         name="choice",
         title="multiple choice",
         example_file="QUESTIONS.jsonl",
@@ -593,7 +593,7 @@ class TagConfig(WordConfig):
         finetune tag --model minilm --data train=train.conll,test=test.conll --crf
     """
 
-    description: ClassVar = TaskDescription(
+    description: ClassVar[TaskDescription] = TaskDescription(
         name="tag",
         title="word tagging",
         words=True,
@@ -661,7 +661,7 @@ class NerConfig(WordConfig):
         finetune ner --model minilm --data examples/data/nested --decoding nested
     """
 
-    description: ClassVar = TaskDescription(
+    description: ClassVar[TaskDescription] = TaskDescription(
         name="ner",
         title="named entity recognition over spans",
         words=True,
@@ -754,7 +754,7 @@ class RelationsConfig(WordConfig):
         finetune relations --model minilm --data my-data --pairs all
     """
 
-    description: ClassVar = TaskDescription(
+    description: ClassVar[TaskDescription] = TaskDescription(
         name="relations",
         title="relations between spans",
         words=True,
@@ -797,7 +797,7 @@ class QAConfig(TrainConfig):
 
     group: ClassVar[str] = "task"
 
-    description: ClassVar = TaskDescription(
+    description: ClassVar[TaskDescription] = TaskDescription(
         name="qa",
         title="extractive question answering",
         pairs=True,

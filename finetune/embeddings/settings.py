@@ -20,7 +20,7 @@ class SentenceConfig(TrainConfig):
         finetune sentence --model minilm --data pairs.jsonl --objective ranking --batch-size 64
     """
 
-    description: ClassVar = TaskDescription(
+    description: ClassVar[TaskDescription] = TaskDescription(
         name="sentence",
         title="sentence vectors",
         windows=False,

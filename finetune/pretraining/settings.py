@@ -20,7 +20,7 @@ class PretrainConfig(TrainConfig):
         finetune pretrain --config small --tokenizer vocabulary/ --data en=en.txt,de=de.txt
     """
 
-    description: ClassVar = TaskDescription(
+    description: ClassVar[TaskDescription] = TaskDescription(
         name="pretrain",
         title="masked language modeling",
         reads_targets=True,

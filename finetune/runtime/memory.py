@@ -1,4 +1,4 @@
-"""Exhausted memory, and freed memory that a process keeps while it trains on a CPU.
+"""Exhausted memory, memory that a process keeps while it trains on a CPU, and reference cycles.
 
 By default glibc returns the large blocks of each step to the operating system, which then hands
 them out again page by page, filled with zeros. The peak of memory is the same.
