@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic
 
 from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
@@ -58,16 +58,6 @@ IN_MEMORY = "memory"
 SAVED_FILES = ("dataset_dict.json", "state.json")
 
 
-class MostRows(NamedTuple):
-    """The number of rows of each split after which no row is read; None reads all."""
-
-    train: int | None = None
-    other: int | None = None
-
-
-ALL_ROWS = MostRows()
-
-
 @dataclass(frozen=True)
 class Source:
     """The location of a data set: exactly one of files, saved, hub and memory is set."""
@@ -82,7 +72,8 @@ class Source:
     reads all by their names."""
     without_test: bool = False
     """Whether test splits are left unread, as if there were none."""
-    most: MostRows = ALL_ROWS
+    most_rows: int | None = None
+    """The number of rows of the training split after which no row is read; None reads all."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +82,7 @@ class PartOf:
 
     spec: Any
     without_test: bool = False
-    most: MostRows = ALL_ROWS
+    most_rows: int | None = None
 
 
 @dataclass
@@ -113,8 +104,8 @@ def resolve(spec: Any) -> Source:
     """
     if isinstance(spec, PartOf):
         source = resolve(spec.spec)
-        if any(spec.most):
-            source = replace(source, most=spec.most)
+        if spec.most_rows is not None:
+            source = replace(source, most_rows=spec.most_rows)
         if not spec.without_test:
             return source
         files = {split: own for split, own in source.files.items() if not is_test(split)}
@@ -226,7 +217,7 @@ def open_splits(
             )
             for split in chosen
         }
-        _stop_after(opened, source.most)
+        _stop_after(opened.get("train"), source.most_rows)
         formats = {format_of(source.files[split][0]) or "plain" for split in chosen}
         return OpenSource(source.name, opened, "+".join(sorted(formats)))
     if text_encoding(encoding) != UTF_8:
@@ -250,25 +241,21 @@ def open_splits(
     left = [split for split in named if split not in chosen]
     notes = [f"splits not read: {', '.join(left)}"] if left and wanted is None else []
     tables, more = joined_splits(source.name, {split: named[split] for split in chosen})
-    _stop_after(tables, source.most)
+    _stop_after(tables.get("train"), source.most_rows)
     return OpenSource(source.name, {**tables}, format, notes + more, pinned)
 
 
-def _stop_after(splits: Mapping[str, Table | Sentences], most: MostRows) -> None:
-    """Let the splits have no more rows than ``most``; a note tells where rows are left unread."""
+def _stop_after(train: Table | Sentences | None, number: int | None) -> None:
+    """Let the training split have at most so many rows; a note tells that others are not read."""
+    if train is None or number is None:
+        return
 
-    def first_rows(
-        records: Iterator[Any], number: int, split: str, opened: Table | Sentences
-    ) -> Iterator[Any]:
+    def first_rows(records: Iterator[Any]) -> Iterator[Any]:
         yield from itertools.islice(records, number)
         if next(records, None) is not None:
-            option = "--limit" if split == "train" else "--limit-eval"
-            opened.notes.append(f"{split}: rows after the first {number:,} are not read ({option})")
+            train.notes.append(f"train: rows after the first {number:,} are not read (--limit)")
 
-    for split, opened in splits.items():
-        number = most.train if split == "train" else most.other
-        if number is not None:
-            opened.records = first_rows(opened.records, number, split, opened)
+    train.records = first_rows(train.records)
 
 
 def _chosen_parts(source: Source, found: Mapping[str, Table]) -> dict[str, list[tuple[str, Table]]]:

@@ -29,7 +29,7 @@ from finetune.data.example_store import column
 from finetune.data.json_files import read_object
 from finetune.data.label_names import renamed
 from finetune.data.snapshots import Inputs, Prepared, is_large, large_inputs
-from finetune.data.sources import MostRows, PartOf, is_test, local_files, resolve
+from finetune.data.sources import PartOf, is_test, local_files, resolve
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import is_hub_id, load_config, model_commit, new_config, resolve_model
 from finetune.models.warm_start import ReusableHead, WarmStart, find_warm_start
@@ -74,26 +74,22 @@ class TaskDefinition:
 
 def read_data(definition: TaskDefinition, config: TrainConfig, source: Any = None) -> Dataset:
     """Read the data of a run with its further test sets; ``source`` replaces ``config.data``."""
-    source, most = config.data if source is None else source, most_rows(config)
-    data = definition.read(config, PartOf(source, most=most))
+    source = config.data if source is None else source
+    data = definition.read(config, PartOf(source, most_rows=most_rows(config)))
     others = {
-        split: definition.read(config, PartOf(each, most=most))
+        split: definition.read(config, each)
         for split, each in named_test_sets(config.test_sets).items()
     }
     return with_test_sets(data, others)
 
 
-def most_rows(config: TrainConfig) -> MostRows:
-    """Return the number of rows that are read with ``--limit`` and ``--limit-eval``.
+def most_rows(config: TrainConfig) -> int | None:
+    """Return the number of rows of the training split to read with ``--limit``; None reads all.
 
-    Splits that fit in memory are read whole, and at least twice as many training rows as asked for:
-    labels, checks and the examples that are held out come from these rows, too.
+    As many as fit in memory are read, and at least twice as many as asked for: labels, checks and
+    the examples that are held out come from these rows, too.
     """
-    whole, train, other = example_store.MOST_IN_MEMORY, config.limit, config.limit_eval
-    return MostRows(
-        None if train is None else max(2 * train, whole),
-        None if other is None else max(other, whole),
-    )
+    return None if config.limit is None else max(2 * config.limit, example_store.MOST_IN_MEMORY)
 
 
 def load_defined(
@@ -122,10 +118,11 @@ def _prepared(definition: TaskDefinition, config: TrainConfig, data: Any) -> Pre
     make = partial(_prepare, definition, config, data, saved)
     if isinstance(data, Dataset):
         return make()
-    if config.limit is not None:
-        return make()  # a part of the data, which takes seconds to read
-    specs = [config.data if data is None else data, *named_test_sets(config.test_sets).values()]
-    sources = list(map(resolve, specs))
+    most = most_rows(config)
+    if most == example_store.MOST_IN_MEMORY:
+        return make()  # takes seconds, and the whole input would be hashed for the cache
+    train = PartOf(config.data if data is None else data, most_rows=most)
+    sources = list(map(resolve, [train, *named_test_sets(config.test_sets).values()]))
     inputs = inputs_of(config, sources, [local_files(source) for source in sources])
     if inputs is None:
         return make()

@@ -201,7 +201,7 @@ class Search:
         self.accelerator = make_accelerator(config)
         if not isinstance(data, Dataset):
             source = config.data if data is None else data
-            source = PartOf(source, without_test=True, most=most_rows(config))
+            source = PartOf(source, without_test=True, most_rows=most_rows(config))
             data = task_definition(task).read(config, source)
         splits = {split: rows for split, rows in data.splits.items() if not is_test(split)}
         self.data = data.with_splits(splits)

@@ -144,18 +144,19 @@ def rows_of(folder: Path) -> Path:
 def test_limit_bounds_the_rows_that_are_read(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_of(name, tmp_path, limit=4, limit_eval=3, validation="auto")
-    for split in ("train", "test"):
-        with (Path(config.data) / f"{split}.jsonl").open("a") as file:
-            file.write("no row\n")
+    config = config_of(name, tmp_path, limit=4)
+    with rows_of(Path(config.data)).open("a") as file:
+        file.write("no row\n")
     with pytest.raises(UserError, match="not valid JSON"):
         load_task(config, name)
     on_disk(monkeypatch)
+    monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
     _, loaded = load_task(config, name)
-    assert [len(rows) for rows in loaded.splits.values()] == [4, 3, 3]
+    assert len(loaded.splits["train"]) == 4
     assert "train: rows after the first 8 are not read (--limit)" in loaded.notes
-    assert "test: rows after the first 5 are not read (--limit-eval)" in loaded.notes
-    assert not cache_entries()
+    assert cache_entries()
+    with pytest.raises(UserError, match="not valid JSON"):  # the part stands for no other data
+        load_task(replace(config, limit=None), name)
 
 
 def test_a_shard_that_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
