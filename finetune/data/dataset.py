@@ -115,27 +115,32 @@ def _digests(splits: Mapping[str, Sequence[Example]]) -> tuple[str, ...]:
 
 def _fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
     digest = hashlib.sha256()
-    encode = json.JSONEncoder(separators=(",", ":")).encode
     for split in sorted(splits):
         digest.update(f"\x00{split}\n".encode())
-        for example in _shown(splits[split], f"fingerprint of {split}"):
-            digest.update(encode(_content(example)).encode())
-            digest.update(b"\n")
+        for lines in _rendered(splits[split], f"fingerprint of {split}"):
+            digest.update(lines)
     return digest.hexdigest()
 
 
-def _shown(examples: Sequence[Example], title: str) -> Iterator[Example]:
-    """Yield the examples, and show the progress of examples on disk."""
+def _rendered(examples: Sequence[Example], title: str) -> Iterator[bytes]:
+    """Yield the content of examples in lines; all processors render examples on disk."""
+    encode = json.JSONEncoder(separators=(",", ":")).encode
+
+    def render(start: int) -> bytes:
+        chunk = examples[start : start + CHUNK]
+        return "".join(f"{encode(_content(example))}\n" for example in chunk).encode()
+
+    starts = range(0, len(examples), CHUNK)
     if not isinstance(examples, ExampleStore):
-        yield from examples
+        yield from map(render, starts)
         return
     from finetune.runtime.progress import stage
+    from finetune.runtime.workers import forked_map, num_workers
 
     with stage(title, len(examples)) as show:
-        for number, example in enumerate(examples):
-            if number % CHUNK == 0:
-                show(number)
-            yield example
+        for start, lines in zip(starts, forked_map(render, starts, num_workers()), strict=True):
+            show(start)
+            yield lines
 
 
 def _content(example: Example) -> list[Any]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from finetune.data import example_store
 from finetune.data.dataset import document_of, normalized_text, texts_of
-from finetune.data.example_store import ExampleStore, StoreWriter
+from finetune.data.example_store import ExampleStore
 from finetune.types import Example, TextExample, TokenExample
 
 if TYPE_CHECKING:
@@ -61,9 +59,6 @@ def computed_facts(examples: Sequence[Example]) -> Mapping[str, Numbers]:
     return {n: np.array(f, TYPES[n]) for n, f in zip(TYPES, found, strict=True)}
 
 
-ComputeFacts = Callable[[Sequence[Any]], Mapping[str, Any]]
-
-
 def no_facts(rows: Sequence[Any]) -> Mapping[str, Any]:
     """Return no facts, for rows that are not examples yet."""
     return {}
@@ -80,15 +75,20 @@ def _facts(example: Example) -> tuple[int, int, int, int, int]:
     texts = texts_of(example)
     document = document_of(example)
     hashed = 0 if document is None else text_hash((document,)) or 1
+    normalized, flags, words = [], 0, 0
+    for text in texts:
+        normalized.append(normalized_text(text))
+        if text.isascii():
+            words += normalized[-1].count(" ") + bool(normalized[-1])
+            continue
+        words += len(text.split())
+        if "\ufffd" in text:
+            flags |= DAMAGED
     if isinstance(example, TokenExample):
         words = len(example.words)
-    else:
-        words = sum(len(text.split()) for text in texts)
-    flags = 0 if all(map(str.strip, _required_texts(example, texts))) else BLANK
-    if any("\ufffd" in text for text in texts):
-        flags |= DAMAGED
-    normalized = text_hash(list(map(normalized_text, texts)))
-    return normalized, hashed, words, sum(map(len, texts)), flags
+    if not all(map(str.strip, _required_texts(example, texts))):
+        flags |= BLANK
+    return text_hash(normalized), hashed, words, sum(map(len, texts)), flags
 
 
 def _required_texts(example: Example, texts: Sequence[str]) -> Sequence[str]:
@@ -96,51 +96,3 @@ def _required_texts(example: Example, texts: Sequence[str]) -> Sequence[str]:
     if isinstance(example, TextExample) and example.choices:
         return example.choices
     return texts
-
-
-def collected(
-    examples: Iterable[Any], title: str = "reading", facts: ComputeFacts = computed_facts
-) -> Sequence[Any]:
-    """Return examples as a list, or as a store if they are more than ``MOST_IN_MEMORY``."""
-    from finetune.runtime.progress import stage
-
-    examples = iter(examples)
-    with stage(title, unit="row") as show:
-        head = []
-        for chunk in _chunks(examples):
-            head += chunk
-            show(len(head))
-            if len(head) > example_store.MOST_IN_MEMORY:
-                break
-        else:
-            return head
-        writer, first = StoreWriter(facts), len(head)
-        for chunk in _chunks(itertools.chain(_emptied(head), examples)):
-            writer.add(chunk)
-            show(max(writer.size, first))
-        return writer.finish()
-
-
-def _chunks(examples: Iterator[Any]) -> Iterator[list[Any]]:
-    while chunk := list(itertools.islice(examples, example_store.CHUNK)):
-        yield chunk
-
-
-def _emptied(examples: list[Any]) -> Iterator[Any]:
-    """Yield examples and free their memory."""
-    examples.reverse()
-    while examples:
-        yield examples.pop()
-
-
-def transformed(
-    rows: Sequence[Any], change: Callable[[Any], Any], facts: ComputeFacts = computed_facts
-) -> Sequence[Any]:
-    """Return the changed examples, with the ids that they have; large data stay on disk."""
-    if not isinstance(rows, ExampleStore):
-        return list(map(change, rows))
-    writer = StoreWriter(facts)
-    for chunk in _chunks(map(change, rows)):
-        writer.add(chunk)
-    found = writer.finish()
-    return found if rows.ids is None else found.with_ids(rows.ids)

@@ -23,7 +23,6 @@ from finetune.runtime.cache import unnamed_file
 from finetune.runtime.memory import without_garbage_collection
 from finetune.types import (
     Answer,
-    Example,
     LabelSet,
     Relation,
     SenseTarget,
@@ -58,6 +57,8 @@ class _Part(NamedTuple):
 
 Column = tuple[_Part, ...]
 """The parts of a column, one for each chunk."""
+ComputeFacts = Callable[[Sequence[Any]], Mapping[str, Any]]
+"""Computes arrays [N], by name, of N examples."""
 
 
 class Disk:
@@ -161,7 +162,7 @@ class ExampleStore(Sequence[Any]):
         disk: The file of the columns.
         columns: The columns by the field of the example. ``id`` is not among them.
         numbers: Columns of numbers by name: the facts of the examples.
-        size: The number of examples on disk.
+        sizes: The number of examples in each chunk.
         rows: The chosen examples; None is all.
         ids: The ``id`` of each; None is its index.
         digest: The hash of the columns, if it is known.
@@ -173,12 +174,13 @@ class ExampleStore(Sequence[Any]):
         disk: Disk,
         columns: Mapping[str, Column],
         numbers: Mapping[str, Column],
-        size: int,
+        sizes: Sequence[int],
         rows: Numbers | None = None,
         ids: Numbers | None = None,
         digest: str | None = None,
     ) -> None:
-        self.kind, self.disk, self.size = kind, disk, size
+        self.kind, self.disk = kind, disk
+        self.sizes, self.size = tuple(sizes), sum(sizes)
         self.columns, self._numbers = dict(columns), dict(numbers)
         self.rows, self.ids, self._columns_digest = rows, ids, digest
         self._last: tuple[int, list[Any]] = (-1, [])
@@ -256,9 +258,8 @@ class ExampleStore(Sequence[Any]):
         """Return the examples with other values of a field, which are written in chunks."""
         values = iter(values)
         if self.rows is None:
-            sizes = (min(CHUNK, self.size - start) for start in range(0, self.size, CHUNK))
-            chunks = (list(itertools.islice(values, size)) for size in sizes)
-            parts = [write_part(self.disk, name, chunk) for chunk in chunks]
+            chunks = (list(itertools.islice(values, size)) for size in self.sizes)
+            parts = [_written(self.disk, _dumped(name, chunk)) for chunk in chunks]
             if next(values, values) is not values:
                 raise ValueError(f"more than {self.size} values of {name}")
             return self._changed(columns={**self.columns, name: tuple(parts)})
@@ -269,11 +270,10 @@ class ExampleStore(Sequence[Any]):
         parts = list(self.columns[name])
         for number, places in self._segments():
             own = list(itertools.islice(values, len(places)))
-            size = min(CHUNK, self.size - number * CHUNK)
-            whole = list(self._loaded(parts[number], size))
+            whole = list(self._loaded(parts[number], self.sizes[number]))
             for place, value in zip(places.tolist(), own, strict=True):
                 whole[place] = value
-            parts[number] = write_part(self.disk, name, whole)
+            parts[number] = _written(self.disk, _dumped(name, whole))
         return self._changed(columns={**self.columns, name: tuple(parts)})
 
     def digest(self) -> str:
@@ -305,7 +305,7 @@ class ExampleStore(Sequence[Any]):
             "kind": self.kind.__name__,
             "columns": {name: file.copied(self.disk, own) for name, own in self.columns.items()},
             "numbers": {name: file.copied(self.disk, own) for name, own in self._numbers.items()},
-            "size": self.size,
+            "sizes": self.sizes,
             "rows": file.array(self.rows),
             "ids": file.array(self.ids),
             "digest": self.columns_digest(),
@@ -325,14 +325,14 @@ class ExampleStore(Sequence[Any]):
             for part in (saved["rows"], saved["ids"])
         )
         kind = _CLASSES[saved["kind"]]
-        return cls(kind, disk, columns, numbers, saved["size"], rows, ids, saved["digest"])
+        return cls(kind, disk, columns, numbers, saved["sizes"], rows, ids, saved["digest"])
 
     def _changed(self, **changes: Any) -> ExampleStore:
         own: dict[str, Any] = {"columns": self.columns, "rows": self.rows, "ids": self.ids}
         if "columns" not in changes:
             own["digest"] = self._columns_digest
         own |= changes
-        return ExampleStore(self.kind, self.disk, numbers=self._numbers, size=self.size, **own)
+        return ExampleStore(self.kind, self.disk, numbers=self._numbers, sizes=self.sizes, **own)
 
     def _loaded(self, part: _Part, size: int) -> Sequence[Any]:
         """Return the values of a column in one chunk."""
@@ -347,9 +347,11 @@ class ExampleStore(Sequence[Any]):
 
         assert self.rows is not None
         block = 64 * CHUNK
+        ends = np.cumsum(self.sizes)
         for first in range(0, len(self.rows), block):
             rows = self.rows[first : first + block].astype(np.int64)
-            numbers, places = np.divmod(rows, CHUNK)
+            numbers = np.searchsorted(ends, rows, side="right")
+            places = rows - (ends - self.sizes)[numbers]
             cuts = np.flatnonzero(np.diff(numbers)) + 1
             for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
                 yield int(numbers[start]), places[start:end]
@@ -357,12 +359,11 @@ class ExampleStore(Sequence[Any]):
     def _chunks(self, names: Sequence[str]) -> Iterator[list[Sequence[Any]]]:
         """Yield the values of some fields, for some of the examples at a time."""
         if self.rows is None:
-            for start in range(0, self.size, CHUNK):
-                size = min(CHUNK, self.size - start)
-                yield [self._loaded(self.columns[name][start // CHUNK], size) for name in names]
+            for number, size in enumerate(self.sizes):
+                yield [self._loaded(self.columns[name][number], size) for name in names]
             return
         for number, places in self._segments():
-            size = min(CHUNK, self.size - number * CHUNK)
+            size = self.sizes[number]
             chosen = places.tolist()
             whole = len(chosen) == size and chosen == list(range(size))
             found = [self._loaded(self.columns[name][number], size) for name in names]
@@ -377,44 +378,78 @@ def fields_of(kind: Any) -> tuple[str, ...]:
     return fields
 
 
-def write_part(disk: Disk, name: str, values: list[Any]) -> _Part:
-    """Write the values of a column in one chunk."""
+class _Content(NamedTuple):
+    """The values of a column in one chunk: as bytes, or one value for all."""
+
+    data: bytes
+    constant: Any = None
+
+
+class Packed(NamedTuple):
+    """A chunk of examples that another process may have made."""
+
+    kind: type[Any]
+    size: int
+    columns: dict[str, _Content]
+    numbers: dict[str, _Content]
+
+
+def packed(examples: Sequence[Any], facts: ComputeFacts) -> Packed:
+    """Return the columns of a chunk of examples, and its facts by name."""
+    kind = type(examples[0])
+    names = fields_of(kind)
+    columns = {name: _dumped(name, list(map(attrgetter(name), examples))) for name in names}
+    found = facts(examples).items()
+    numbers = {name: _Content(array.tobytes(), array.dtype.str) for name, array in found}
+    return Packed(kind, len(examples), columns, numbers)
+
+
+def _dumped(name: str, values: list[Any]) -> _Content:
+    """Return the values of a column in one chunk as bytes, or the value that all have."""
     first = values[0]
     if first is None or first == ():
         if all(value is first or value == first for value in values):
-            return _Part(0, 0, first)
+            return _Content(b"", first)
     if name in _INTERNED:
         known: dict[Any, Any] = {}
-        # 1, 1.0 and True are equal, and not the same label
-        values = [known.setdefault((type(value), value), value) for value in values]
-    return disk.write(dump_values(values))
+        # 1, 1.0 and True are equal, and so are 0.0 and -0.0, and not the same label
+        values = [
+            each if isinstance(each, float) else known.setdefault((type(each), each), each)
+            for each in values
+        ]
+    return _Content(dump_values(values))
+
+
+def _written(disk: Disk, content: _Content) -> _Part:
+    if not content.data:
+        return _Part(0, 0, content.constant)
+    return disk.write(content.data)._replace(constant=content.constant)
 
 
 class StoreWriter:
-    """Writes examples to a new store; ``facts`` are computed of each chunk, by name."""
+    """Writes examples to a new store, a chunk at a time."""
 
-    def __init__(self, facts: Callable[[Sequence[Example]], Mapping[str, Numbers]]) -> None:
-        self.facts, self.disk, self.size = facts, Disk(unnamed_file()), 0
+    def __init__(self) -> None:
+        self.disk, self.sizes = Disk(unnamed_file()), list[int]()
+        self.size = 0
         self.kind: type[Any] = TextExample
         self.columns: dict[str, list[_Part]] = {}
         self.numbers: dict[str, list[_Part]] = {}
 
-    def add(self, examples: Sequence[Any]) -> None:
-        """Write one chunk: ``CHUNK`` examples, or the last ones."""
-        self.kind = type(examples[0])
-        self.size += len(examples)
-        for name in fields_of(self.kind):
-            part = write_part(self.disk, name, list(map(attrgetter(name), examples)))
-            self.columns.setdefault(name, []).append(part)
-        for name, numbers in self.facts(examples).items():
-            part = self.disk.write(numbers.tobytes())._replace(constant=numbers.dtype.str)
-            self.numbers.setdefault(name, []).append(part)
+    def add(self, chunk: Packed) -> None:
+        """Write one chunk: most have ``CHUNK`` examples."""
+        self.kind = chunk.kind
+        self.size += chunk.size
+        self.sizes.append(chunk.size)
+        for own, new in (self.columns, chunk.columns), (self.numbers, chunk.numbers):
+            for name, content in new.items():
+                own.setdefault(name, []).append(_written(self.disk, content))
 
     def finish(self) -> ExampleStore:
         """Return the store."""
         columns = {name: tuple(parts) for name, parts in self.columns.items()}
         numbers = {name: tuple(parts) for name, parts in self.numbers.items()}
-        return ExampleStore(self.kind, self.disk, columns, numbers, self.size)
+        return ExampleStore(self.kind, self.disk, columns, numbers, self.sizes)
 
 
 GOLD_FIELDS: Mapping[type[Any], tuple[str, ...]] = {
@@ -463,3 +498,18 @@ def with_labels(rows: Sequence[Any], labels: Iterable[Any]) -> Sequence[Any]:
         return rows.with_column("label", labels)
     pairs = zip(rows, labels, strict=True)
     return [r if r.label is label else dataclasses.replace(r, label=label) for r, label in pairs]
+
+
+def relabeled(rows: Sequence[Any], convert: Callable[[Any], Any]) -> Sequence[Any]:
+    """Return texts with the labels that ``convert`` returns; equal labels become the same label."""
+    if not isinstance(rows, ExampleStore):
+        return with_labels(rows, map(convert, rows))
+    known: dict[Any, Any] = {}
+    for index, label in enumerate(rows.column("label")):
+        if (key := (type(label), label)) not in known:
+            if isinstance(label, float) or len(known) >= CHUNK:  # -0.0 equals 0.0
+                return rows.with_column("label", map(convert, rows))
+            known[key] = convert(rows[index])
+    if all((type(new), new) == key for key, new in known.items()):
+        return rows
+    return rows.with_column("label", (known[type(each), each] for each in rows.column("label")))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from finetune.data.dataset import DataError
 from finetune.data.files import DataFile, ReadOptions, Record
 from finetune.data.joining import joined
-from finetune.data.tables import Table, class_names, read_parquet
+from finetune.data.tables import Table, UnparsedRows, class_names, read_parquet
 from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository
 from finetune.runtime.processes import num_processes
 from finetune.types import abbreviated, did_you_mean
@@ -259,6 +259,10 @@ def saved_tables(folder: Path) -> dict[str, Table]:
     return dataset_tables(loaded, str(folder))
 
 
+_UNIT = 1024
+"""Number of rows of a data set that are read at a time."""
+
+
 def dataset_tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
     """Return the tables of a loaded ``DatasetDict``, with the names of classes."""
     tables = {}
@@ -269,14 +273,14 @@ def dataset_tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
     return tables
 
 
-def _records(rows: Any, name: str) -> Iterator[Record]:
-    batches = rows.iter(batch_size=1000)
-    values = (
-        dict(zip(batch, row, strict=True))
-        for batch in batches
-        for row in zip(*batch.values(), strict=True)
-    )
-    return _numbered((Record(row, "") for row in values), name)
+def _records(rows: Any, name: str) -> UnparsedRows:
+    def parse(start: int) -> Iterator[Record]:
+        batch = rows[start : start + _UNIT]
+        values = zip(*batch.values(), strict=True)
+        for number, row in enumerate(values, start + 1):
+            yield Record(dict(zip(batch, row, strict=True)), f"{name}:{number}")
+
+    return UnparsedRows(range(0, len(rows), _UNIT), parse, _UNIT)
 
 
 def _numbered(records: Iterator[Record], name: str) -> Iterator[Record]:

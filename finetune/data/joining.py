@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from finetune.data.dataset import DataError
 from finetune.data.files import Record
-from finetune.data.tables import Table
+from finetune.data.tables import Table, joined_rows
 from finetune.data.token_records import Sentences, TokenRecord
 from finetune.types import abbreviated, quantity
 
@@ -30,10 +30,12 @@ def joined(parts: Sequence[Opened]) -> Opened:
         return first
     for other in others:
         _check_fit(first, other)
-    records = [_with_unique_documents(part.records, i) for i, part in enumerate(parts, 1)]
-    first.records = chain.from_iterable(records)
-    if isinstance(first, Table):
+    if isinstance(first, Sentences):
+        records = [_with_unique_documents(part.records, i) for i, part in enumerate(parts, 1)]
+        first.records = chain.from_iterable(records)
+    else:
         tables = [part for part in parts if isinstance(part, Table)]
+        first.records = joined_rows([table.records for table in tables])
         header = chain.from_iterable(table.header for table in tables)
         # rows of JSON have no header: then it is made of the columns of all rows
         first.header = list(dict.fromkeys(header)) if all(t.header for t in tables) else []

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from finetune.data.collecting import transformed
 from finetune.data.dataset import DataError, Dataset, each_gold
-from finetune.data.example_facts import transformed
 from finetune.data.files import ReadOptions
 from finetune.data.formats import open_data, read_file
 from finetune.data.json_files import parse_json

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, repeat, starmap
+from itertools import chain
 from typing import Any
 
 from finetune.data.dataset import DataError
-from finetune.data.example_store import column, columns, with_labels
+from finetune.data.example_store import column, columns, relabeled
 from finetune.types import TextExample, abbreviated
 
 MISSING = ("", "-", "nan")
@@ -92,45 +92,39 @@ def convert_labels(
     if lists and all(
         isinstance(x, str) or (isinstance(x, tuple) and len(x) == 1) for x in labels()
     ):
-        single = {
-            split: with_labels(rows, map(_without_list, column(rows, "label")))
-            for split, rows in splits.items()
-        }
+        single = {split: relabeled(rows, _without_list) for split, rows in splits.items()}
         return convert_labels(single, typed)[0], SINGLE
     numbers = not lists and _are_numbers(labels, typed)
     if not lists:
         _check_spelling(kept, numbers)
     is_class = not lists and not numbers and _minus_one_is_class(labels)
 
-    def converted(label: RawLabel, where: str) -> Label:
+    def converted(example: TextExample) -> Label:
+        label: RawLabel = example.label
         if label is None or (_is_minus_one(label) and not (numbers or is_class)):
             return None
         if lists and isinstance(label, float):
             problem = f"label {label} is a number where other rows have lists of names"
-            raise DataError(f"{where}: {problem}: write names.")
+            raise DataError(f"{example.where}: {problem}: write names.")
         if lists:
             return label if isinstance(label, tuple) else (str(label),)
         if numbers and not _is_number(label):
             raise DataError(
-                f"{where}: label {label!r} is a name where other rows have numbers with a decimal "
-                "point: write all labels as names (texts) or all as numbers."
+                f"{example.where}: label {label!r} is a name where other rows have numbers with a "
+                "decimal point: write all labels as names (texts) or all as numbers."
             )
         return float(label) if numbers else str(label)  # type: ignore[arg-type]
 
     note = "-1 is read as a class, not as no label: leave the label empty where there is none"
     note = "labels have decimal points: read as numbers" if numbers else note
     return {
-        split: with_labels(
-            rows,
-            repeat(None, len(rows))
-            if split in empty
-            else starmap(converted, columns(rows, ("label", "where"))),
-        )
+        split: relabeled(rows, (lambda example: None) if split in empty else converted)
         for split, rows in splits.items()
     }, note if numbers or is_class else None
 
 
-def _without_list(label: RawLabel) -> RawLabel:
+def _without_list(example: TextExample) -> RawLabel:
+    label = example.label
     return label[0] if isinstance(label, tuple) and label else label
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from finetune.data.dataset import Dataset
-from finetune.data.example_store import column, with_labels
+from finetune.data.example_store import column, relabeled
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")
 """The three classes in the order of our models."""
@@ -42,7 +42,7 @@ def with_standard_names(data: Dataset) -> Dataset:
     if all(name == standard for name, standard in mapped.items()):
         return data
     splits = {
-        split: with_labels(examples, (mapped.get(each, each) for each in column(examples, "label")))
+        split: relabeled(examples, lambda example: mapped.get(example.label, example.label))
         for split, examples in data.splits.items()
     }
     renamed = sorted(name for name, standard in mapped.items() if name != standard)

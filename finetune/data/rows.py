@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
+from finetune.data.collecting import collected_rows
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.example_facts import collected
 from finetune.data.files import UTF_8, DataFile, Record
 from finetune.data.sources import open_input, open_splits, resolve
 from finetune.data.tables import MissingColumn, Table, Wanted, check_columns, numbered_rows
@@ -55,13 +54,14 @@ class RowReader:
         source = open_splits(resolve(spec), None, lambda file: self._open(file, columns), encoding)
         notes, splits = list(source.notes), dict[str, Sequence[Any]]()
         for split, table in source.splits.items():
-            first, table.records = table.rows(resolve=False)
+            first, rows = table.rows(resolve=False)
             if not first:
                 raise DataError(
                     f"{table.name}: the {split} split is empty: add rows or leave it out."
                 )
+            table.records = iter(first[:1])  # the choice of columns may look at it
             make = self.choose(table, table.columns(columns, self.roles), True)
-            splits[split] = collected(itertools.starmap(make, enumerate(table.records)))
+            splits[split], _ = collected_rows(rows, make)
             notes += table.notes
             if missing := sum(self.gold(row) is None for row in splits[split]):
                 counted = f"{missing:,} of {quantity(len(splits[split]), 'row')}"

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from finetune.config.recipes import packaged_folder
 from finetune.config.tasks import column_map
+from finetune.data.collecting import collected
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.example_facts import collected
 from finetune.data.example_store import column
 from finetune.data.example_store import columns as example_columns
 from finetune.data.files import UTF_8, Line, read_lines, uncompressed_name

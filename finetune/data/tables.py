@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import math
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 from finetune.data import example_store
 from finetune.data.annotation_tools import annotator, resolve_annotators, tool_rows
 from finetune.data.dataset import DataError
-from finetune.data.files import DataFile, ReadOptions, Record
+from finetune.data.files import DataFile, Line, ReadOptions, Record
 from finetune.data.json_files import parse_json
 from finetune.data.squad_files import is_squad, squad_rows
 from finetune.types import abbreviated, did_you_mean, install_command, quantity
@@ -65,15 +66,11 @@ class Table:
         """Return all rows, as ``rows`` yields them."""
         return list(self.rows(resolve)[1])
 
-    def rows(self, resolve: bool = True) -> tuple[list[Record], Iterator[Record]]:
-        """Return the first rows (all, up to ``MOST_IN_MEMORY``), and a stream of all rows.
+    def rows(self, resolve: bool = True) -> tuple[list[Record], list[Record] | ManyRows]:
+        """Return the first rows (all, up to ``MOST_IN_MEMORY``), and all rows.
 
-        The stream empties the list of the first rows of large data. Sets ``header`` from the first
-        rows if it is empty. If several annotators have annotated a text, ``resolve`` keeps one row
-        of it.
-
-        Raises:
-            DataError: In the stream, if a row names an annotator and none of the first rows did.
+        Sets ``header`` from the first rows if it is empty. If several annotators have annotated a
+        text, ``resolve`` keeps one row of it.
         """
         first = list(itertools.islice(self.records, example_store.MOST_IN_MEMORY + 1))
         large = len(first) > example_store.MOST_IN_MEMORY
@@ -85,30 +82,119 @@ class Table:
                 self.notes += notes
         if not self.header:
             self.header = list(dict.fromkeys(key for row in first for key in row.values))
-        return first, self._stream(first, self.records, resolve) if large else iter(first)
+        return first, ManyRows(self, first, resolve) if large else first
 
-    def _stream(
-        self, rows: list[Record], others: Iterator[Record], resolve: bool
-    ) -> Iterator[Record]:
-        """Yield the first rows and those that follow; note the columns that only these have."""
-        number, known, later = len(rows), {*self.header}, dict[str, None]()
-        rows.reverse()
-        while rows:
-            yield rows.pop()
-        for row in others:
-            if not known.issuperset(row.values):
-                known.update(new := [name for name in row.values if name not in known])
-                later.update(dict.fromkeys(new))
-            if resolve and annotator(row) is not None:
+
+class UnparsedRows(Iterator[Record]):
+    """Rows of a file, parsed one by one, or unit by unit in other processes.
+
+    Args:
+        units: The parts of the file, such as lines. They can be pickled.
+        parse: Returns the rows of a unit.
+        unit_size: About the number of rows in a unit.
+    """
+
+    def __init__(
+        self,
+        units: Iterable[Any],
+        parse: Callable[[Any], Iterable[Record]] = lambda row: (row,),
+        unit_size: int = 1,
+    ) -> None:
+        self.units, self.parse, self.unit_size = iter(units), parse, unit_size
+        self.started = self._stopped = False
+        self._rows = itertools.chain.from_iterable(map(self.parse, self._until_stopped()))
+
+    def __next__(self) -> Record:
+        return next(self._rows)
+
+    def begun(self) -> list[Record]:
+        """Return the remaining rows of the unit that is being read; others are in ``units``."""
+        self._stopped = True
+        return list(self._rows)
+
+    def _until_stopped(self) -> Iterator[Any]:
+        self.started = True
+        for unit in self.units:
+            yield unit
+            if self._stopped:
+                return
+
+
+def joined_rows(parts: Sequence[Iterator[Record]]) -> UnparsedRows:
+    """Return the rows of several files, one after another."""
+    rows = [
+        part if isinstance(part, UnparsedRows) and not part.started else UnparsedRows(part)
+        for part in parts
+    ]
+    units = ((index, unit) for index, part in enumerate(rows) for unit in part.units)
+    size = min(part.unit_size for part in rows)
+    return UnparsedRows(units, lambda unit: rows[unit[0]].parse(unit[1]), size)
+
+
+class ManyRows(Iterable[Record]):
+    """All rows of a table that has too many for the memory, also in chunks for other processes.
+
+    Args:
+        table: The table.
+        first: The first rows, which are read already. This list is emptied.
+        resolve: Whether rows of several annotators are compared, which needs them in memory.
+    """
+
+    def __init__(self, table: Table, first: list[Record], resolve: bool) -> None:
+        self.table, self.first, self.resolve = table, first, resolve
+        self.number, self.known = len(first), {*table.header}
+        records = table.records
+        rows = records if isinstance(records, UnparsedRows) else UnparsedRows(records)
+        self.units, self.parse, self.unit_size = rows.units, rows.parse, rows.unit_size
+        self.first += rows.begun()
+        # full chunks: those that are read later then begin where chunks of sequences begin
+        missing = math.ceil(-len(first) % example_store.CHUNK / self.unit_size)
+        self.first += self._rows(itertools.islice(self.units, missing))
+
+    def __iter__(self) -> Iterator[Record]:
+        """Yield all rows. Raises as ``parsed``."""
+        later: dict[str, None] = {}
+        for chunk in self.chunks():
+            yield from self.parsed(chunk, later)
+        self.note(later)
+
+    def chunks(self) -> Iterator[Any]:
+        """Yield chunks, which can be pickled, for ``parsed``."""
+        self.first.reverse()
+        while self.first:
+            rows = [self.first.pop() for _ in range(min(example_store.CHUNK, len(self.first)))]
+            yield True, rows
+        number = math.ceil(example_store.CHUNK / self.unit_size)
+        while units := list(itertools.islice(self.units, number)):
+            yield False, units
+
+    def _rows(self, units: Iterable[Any]) -> Iterator[Record]:
+        return itertools.chain.from_iterable(map(self.parse, units))
+
+    def parsed(self, chunk: Any, later: dict[str, None]) -> Iterator[Record]:
+        """Yield the rows of a chunk; ``later`` gets the columns that none of the first rows has.
+
+        Raises:
+            DataError: If a row names an annotator and none of the first rows did.
+        """
+        are_parsed, units = chunk
+        for row in units if are_parsed else self._rows(units):
+            if not self.known.issuperset(row.values):
+                later |= dict.fromkeys(name for name in row.values if name not in self.known)
+            if self.resolve and annotator(row) is not None:
                 raise DataError(
-                    f"{row.where}: the row names an annotator, and none of the first {number:,} "
-                    "rows does: move these rows to the start of the file, or to a file of their "
-                    "own (several annotators of a text are compared in memory)."
+                    f"{row.where}: the row names an annotator, and none of the first "
+                    f"{self.number:,} rows does: move these rows to the start of the file, or to a "
+                    "file of their own (several annotators of a text are compared in memory)."
                 )
             yield row
+
+    def note(self, later: Mapping[str, None]) -> None:
+        """Note the columns that only later rows have."""
         if later:
-            self.notes.append(
-                f"columns that no row has before row {number:,} are not read: {abbreviated(later)}"
+            self.table.notes.append(
+                f"columns that no row has before row {self.number:,} are not read: "
+                f"{abbreviated(list(later))}"
             )
 
 
@@ -206,9 +292,13 @@ _JSON_ADVICE = f": write {_JSON_ROW}."
 
 def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
     """Read one JSON object per line."""
-    lines = ((line.text, file.where(line.number)) for line in file if line.text.strip())
-    items = ((parse_json(text, where, _JSON_ADVICE), where) for text, where in lines)
-    return Table(file.name, [], itertools.chain.from_iterable(itertools.starmap(_rows, items)))
+
+    def parse(line: Line) -> Iterator[Record]:
+        where = file.where(line.number)
+        return _rows(parse_json(line.text, where, _JSON_ADVICE), where)
+
+    lines = (line for line in file if line.text.strip())
+    return Table(file.name, [], UnparsedRows(lines, parse))
 
 
 def read_json(file: DataFile, options: ReadOptions) -> Table:
@@ -376,19 +466,29 @@ def read_parquet(file: DataFile, options: ReadOptions) -> Table:
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = described.get("info", {}).get("features", {})
 
-    def records() -> Iterator[Record]:
+    def damaged(number: int, error: Exception) -> DataError:
+        return DataError(f"{file.name}: damaged after row {number} ({error}): copy it again.")
+
+    def batches() -> Iterator[tuple[int, Any]]:
         number = 0
         try:
-            for batch in opened.iter_batches():
-                for row in batch.to_pylist():
-                    number += 1
-                    yield Record(row, f"{file.name}:row {number}")
+            for batch in opened.iter_batches(size):
+                yield number, batch
+                number += batch.num_rows
         except (pyarrow.ArrowException, OSError, ValueError) as error:
-            raise DataError(
-                f"{file.name}: damaged after row {number} ({error}): copy it again."
-            ) from error
+            raise damaged(number, error) from error
 
-    return Table(file.name, list(schema.names), records(), names=class_names(features))
+    def parse(unit: tuple[int, Any]) -> Iterator[Record]:
+        number, batch = unit
+        try:
+            rows = batch.to_pylist()
+        except (pyarrow.ArrowException, ValueError) as error:
+            raise damaged(number, error) from error
+        return (Record(row, f"{file.name}:row {n}") for n, row in enumerate(rows, number + 1))
+
+    size = example_store.CHUNK
+    records = UnparsedRows(batches(), parse, size)
+    return Table(file.name, list(schema.names), records, names=class_names(features))
 
 
 def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -9,8 +9,9 @@ from functools import partial
 from itertools import chain
 
 from finetune.data.character_spans import words_to_chars
+from finetune.data.collecting import transformed
 from finetune.data.dataset import DataError
-from finetune.data.example_facts import no_facts, transformed
+from finetune.data.example_facts import no_facts
 from finetune.data.example_store import column
 from finetune.data.spans import overlapping
 from finetune.data.tag_schemes import (

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from finetune.data.annotation_tools import SKIPPED_ANSWERS
+from finetune.data.collecting import collected_rows
 from finetune.data.dataset import DataError, Dataset, WordsNotTexts
-from finetune.data.example_facts import collected
 from finetune.data.example_store import column
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
 from finetune.data.formats import read_file
@@ -131,22 +132,20 @@ def read_text(
     notes = list(source.notes)
     raw: dict[str, Sequence[TextExample]] = {}
     for split, table in source.splits.items():
-        first, records = table.rows()
+        first, every = table.rows()
         if not first:
             raise DataError(f"{table.name}: the {split} split is empty: add rows or leave it out.")
         chosen = _chosen_columns(table, columns, pair, targets)
         table.label_column = chosen.label
         known = len(table.notes)
         notes += table.notes
-        skipped: list[str] = []
-        if "answer" not in chosen[:3]:
-            records = _without_skipped(records, skipped)
-        raw[split] = collected(
-            text_example(index, record, chosen, table) for index, record in enumerate(records)
+        keep = partial(_is_kept, answers="answer" not in chosen[:3])
+        raw[split], skipped = collected_rows(
+            every, partial(text_example, columns=chosen, table=table), keep
         )
         notes += table.notes[known:]
         if skipped:
-            notes.append(f"{split}: {quantity(len(skipped), 'row')} rejected or ignored")
+            notes.append(f"{split}: {quantity(skipped, 'row')} rejected or ignored")
         notes += [note for note in _column_notes(table, chosen, columns) if note not in notes]
     typed = all(table.typed for table in source.splits.values())
     examples: dict[str, Sequence[TextExample]] = {}
@@ -169,13 +168,9 @@ def read_text(
     )
 
 
-def _without_skipped(records: Iterator[Record], skipped: list[str]) -> Iterator[Record]:
-    """Yield the rows that no annotator excluded; add the answers of the others to ``skipped``."""
-    for record in records:
-        if (answer := record.values.get("answer")) in SKIPPED_ANSWERS:
-            skipped.append(answer)
-        else:
-            yield record
+def _is_kept(record: Record, answers: bool) -> bool:
+    """Return whether no annotator excluded a row; ``answers`` tells if they can."""
+    return not answers or record.values.get("answer") not in SKIPPED_ANSWERS
 
 
 def read_text_file(

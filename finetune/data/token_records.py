@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -120,26 +121,23 @@ def _first_fitting(
     return None
 
 
-def table_records(
+def record_reader(
     table: Table,
     columns: Mapping[str, str],
+    first: Sequence[Record],
     need_gold: bool = False,
     relations: bool = False,
-) -> Iterator[TokenRecord]:
-    """Yield the records of a table, whose rows are all read first.
+) -> Callable[[Record], TokenRecord]:
+    """Return the function that reads a row of a table; the ``first`` rows decide on columns.
 
     With ``need_gold``, raises DataError if no column holds tags or spans. ``relations`` are read on
     request only.
     """
-    first, rows = table.rows()
-    if not first:
-        return
     chosen = guess_columns(table, columns, first)
     table.label_column = chosen.tags
     if need_gold and chosen.tags is None and chosen.spans is None:
         raise missing_column(table, "tags", "tags or spans", "tags")
-    for row in rows:
-        yield token_record(row, chosen, table.names, relations)
+    return partial(token_record, columns=chosen, names=table.names, relations=relations)
 
 
 def streamed_records(
@@ -155,9 +153,9 @@ def streamed_records(
     """
     if (first := table.first()) is None:
         return
-    chosen = guess_columns(table, columns, [first])
+    read = record_reader(table, columns, [first], relations=relations)
     for number, row in numbered_rows(table.records, rows, wanted):
-        yield number, token_record(row, chosen, table.names, relations)
+        yield number, read(row)
 
 
 def token_record(

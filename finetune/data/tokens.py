@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,9 +10,10 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
+from finetune.data.collecting import collected, collected_rows, remade
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.example_facts import collected, no_facts
+from finetune.data.example_facts import no_facts
 from finetune.data.example_store import chosen, column, columns
 from finetune.data.files import UTF_8, DataFile, ReadOptions
 from finetune.data.findings import Locations, locations_of
@@ -27,8 +27,8 @@ from finetune.data.token_records import (
     WORD_COLUMNS,
     Sentences,
     TokenRecord,
+    record_reader,
     streamed_records,
-    table_records,
 )
 from finetune.data.word_splitting import split_words
 from finetune.types import TokenExample, quantity
@@ -75,18 +75,13 @@ def read_tokens(
     notes = list(source.notes)
     records: dict[str, Sequence[TokenRecord]] = {}
     for split, opened in source.splits.items():
-        need = split == "train"
-        rows = _records(opened, columns, need_gold=need, relations=relations)
-        found = collected(rows, facts=no_facts)
+        found = _records(opened, columns, need_gold=split == "train", relations=relations)
         notes += opened.notes
         records[split], more = _usable_records(split, opened.name, found)
         notes += more
     notes += _span_notes([*records.values()])
     records, scheme_notes = to_bio(records)
-    examples = {
-        split: collected(itertools.starmap(token_example, enumerate(rows)), "converting")
-        for split, rows in records.items()
-    }
+    examples = {split: remade(rows, token_example) for split, rows in records.items()}
     tables = [opened for opened in source.splits.values() if isinstance(opened, Table)]
     order = next((order for table in tables if (order := table.label_order)), ())
     return Dataset(
@@ -158,7 +153,7 @@ def read_gold(
     columns = check_columns(columns, ROLES)
     file = open_data(source, encoding=encoding)
     opened = _open(file, columns, relations=relations, usual_columns=usual_columns)
-    records, _ = to_bio({"gold": list(_records(opened, columns, relations=relations))})
+    records, _ = to_bio({"gold": _records(opened, columns, relations=relations)})
     return [token_example(index, record) for index, record in enumerate(records["gold"])]
 
 
@@ -219,10 +214,14 @@ def _records(
     *,
     need_gold: bool = False,
     relations: bool = False,
-) -> Iterator[TokenRecord]:
-    if isinstance(opened, Table):
-        return table_records(opened, columns, need_gold, relations)
-    return opened.records
+) -> Sequence[TokenRecord]:
+    if isinstance(opened, Sentences):
+        return collected(opened.records, facts=no_facts)
+    first, rows = opened.rows()
+    if not first:
+        return []
+    read = record_reader(opened, columns, first, need_gold, relations)
+    return collected_rows(rows, lambda _, row: read(row), facts=no_facts)[0]
 
 
 def token_example(index: int, record: TokenRecord) -> TokenExample:

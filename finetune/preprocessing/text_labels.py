@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from finetune.data import Dataset
-from finetune.data.example_store import chosen, column, columns, with_labels
+from finetune.data.example_store import chosen, column, relabeled
 from finetune.types import TextExample, UserError, did_you_mean, quantity
 
 
@@ -33,7 +33,10 @@ def in_one_form(data: Dataset, problem: str) -> Dataset:
     """Drop training and validation rows without a label, and convert the labels for the problem."""
     data = labeled(data)
     notes = list(data.notes)
-    splits = {split: _with_problem(rows, problem) for split, rows in data.splits.items()}
+    splits = {
+        split: relabeled(rows, lambda example: with_problem(example, problem).label)
+        for split, rows in data.splits.items()
+    }
     given = column(data.splits.get("train", ()), "label")
     if problem == "multi" and not any(isinstance(label, tuple) for label in given):
         notes.append(
@@ -41,11 +44,6 @@ def in_one_form(data: Dataset, problem: str) -> Dataset:
             '"label": ["a", "b"]'
         )
     return replace(data, splits=splits, notes=notes)
-
-
-def _with_problem(rows: Sequence[TextExample], problem: str) -> Sequence[TextExample]:
-    plain = (TextExample(0, "", None, *each) for each in columns(rows, ("label", "where")))
-    return with_labels(rows, (with_problem(example, problem).label for example in plain))
 
 
 def with_problem(example: TextExample, problem: str) -> TextExample:

@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from finetune.config.tasks import column_map
 from finetune.data import Dataset, read_text, with_held_out_splits
-from finetune.data.example_facts import collected
+from finetune.data.collecting import collected
 from finetune.data.example_store import ExampleStore, column, taken
 from finetune.data.running_text import read_running_text, text_sources
 from finetune.data.sampling import sampling_probabilities

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import itertools
 import multiprocessing
 import os
@@ -62,8 +63,8 @@ def forked_map(
                     yield result
             except BrokenProcessPool as error:
                 raise UserError(
-                    "a process that tokenizes ended, probably for lack of memory: start again on a "
-                    "machine with more memory, or with fewer processors (taskset -c 0)."
+                    "a process that prepares data ended, probably for lack of memory: start again "
+                    "on a machine with more memory, or with fewer processors (taskset -c 0)."
                 ) from error
             finally:
                 for each in waiting:
@@ -77,6 +78,7 @@ def _start(parent: int) -> None:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.freeze()  # what the parent made is not searched for reference cycles, nor copied by that
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the threads of the parent are not here
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, split_at_gold
-from finetune.data.example_facts import transformed
+from finetune.data.collecting import transformed
 from finetune.data.example_store import column
 from finetune.preprocessing.batching import (
     balanced_shares,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from finetune.data import example_store
-from finetune.data.example_facts import collected, transformed
+from finetune.data.collecting import collected, transformed
 from finetune.data.example_store import ExampleStore, chosen, taken, with_labels
 from finetune.types import Span, TextExample, TokenExample
 

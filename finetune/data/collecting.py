@@ -1,0 +1,125 @@
+"""Examples made of rows or of other examples: in a list, or on disk if they are many.
+
+All processors make the examples on disk, a chunk at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from finetune.data import example_store
+from finetune.data.example_facts import computed_facts
+from finetune.data.example_store import ComputeFacts, ExampleStore, Packed, StoreWriter, packed
+from finetune.data.files import Record
+from finetune.data.tables import ManyRows
+from finetune.runtime.progress import stage
+from finetune.runtime.workers import forked_map, num_workers
+
+Make = Callable[[int, Any], Any]
+"""Makes an example, given its ``id`` and a row or another example."""
+
+
+def collected(
+    examples: Iterable[Any], title: str = "reading", facts: ComputeFacts = computed_facts
+) -> Sequence[Any]:
+    """Return examples as a list, or as a store if they are more than ``MOST_IN_MEMORY``."""
+    examples = iter(examples)
+    with stage(title, unit="row") as show:
+        head = []
+        for chunk in _chunks(examples):
+            head += chunk
+            show(len(head))
+            if len(head) > example_store.MOST_IN_MEMORY:
+                break
+        else:
+            return head
+        writer, first = StoreWriter(), len(head)
+        for chunk in _chunks(itertools.chain(_emptied(head), examples)):
+            writer.add(packed(chunk, facts))
+            show(max(writer.size, first))
+        return writer.finish()
+
+
+def collected_rows(
+    rows: Sequence[Record] | ManyRows,
+    make: Make,
+    keep: Callable[[Record], bool] = lambda row: True,
+    facts: ComputeFacts = computed_facts,
+) -> tuple[Sequence[Any], int]:
+    """Return the examples of the rows to keep, and the number of rows that are left out.
+
+    They are a list, or a store of many rows. ``make`` and ``keep`` also run in other processes.
+    """
+    if not isinstance(rows, ManyRows):
+        found = collected(itertools.starmap(make, enumerate(filter(keep, rows))), facts=facts)
+        return found, len(rows) - len(found)
+    many = rows
+
+    def read(chunk: Any) -> tuple[Packed | None, int, dict[str, None]]:
+        later: dict[str, None] = {}
+        size, examples = 0, list[Any]()
+        for row in many.parsed(chunk, later):
+            size += 1
+            if keep(row):
+                examples.append(make(len(examples), row))
+        return packed(examples, facts) if examples else None, size, later
+
+    writer, number, later = StoreWriter(), 0, dict[str, None]()
+    with stage("reading", unit="row") as show:
+        for chunk, size, new in forked_map(read, many.chunks(), num_workers()):
+            if chunk is not None:
+                writer.add(chunk)
+            number += size
+            later |= new
+            show(number)
+    many.note(later)
+    return writer.finish() if writer.size else [], number - writer.size
+
+
+def transformed(
+    rows: Sequence[Any],
+    change: Callable[[Any], Any],
+    facts: ComputeFacts = computed_facts,
+    title: str = "converting",
+) -> Sequence[Any]:
+    """Return the changed examples, with the ids that they have; large data stay on disk.
+
+    ``change`` also runs in other processes.
+    """
+    if not isinstance(rows, ExampleStore):
+        return list(map(change, rows))
+    store = rows
+
+    def changed(start: int) -> Packed:
+        return packed(list(map(change, store[start : start + example_store.CHUNK])), facts)
+
+    writer, starts = StoreWriter(), range(0, len(store), example_store.CHUNK)
+    with stage(title, len(store)) as show:
+        for chunk in forked_map(changed, starts, min(num_workers(), len(starts))):
+            writer.add(chunk)
+            show(writer.size)
+    found = writer.finish()
+    return found if store.ids is None else found.with_ids(store.ids)
+
+
+def remade(rows: Sequence[Any], make: Make) -> Sequence[Any]:
+    """Return the examples that are made of others, with ``id`` = index; as ``transformed``."""
+    if isinstance(rows, ExampleStore):
+        made = transformed(rows, partial(make, 0))
+        return made.renumbered() if isinstance(made, ExampleStore) else made
+    return collected(itertools.starmap(make, enumerate(rows)), "converting")
+
+
+def _chunks(examples: Iterator[Any]) -> Iterator[list[Any]]:
+    while chunk := list(itertools.islice(examples, example_store.CHUNK)):
+        yield chunk
+
+
+def _emptied(examples: list[Any]) -> Iterator[Any]:
+    """Yield examples and free their memory."""
+    examples.reverse()
+    while examples:
+        yield examples.pop()

@@ -1,0 +1,160 @@
+"""Rows of any source become the same examples in a list, and on disk with one or two processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from finetune.data import collecting, example_store, read_text, read_tokens
+from finetune.data.dataset import DataError, Dataset
+from finetune.data.example_store import ExampleStore, relabeled
+from finetune.runtime import workers
+
+ROWS = [
+    {
+        "text": f"Text {i}",
+        "label": "ab"[i % 2],
+        "id": i,
+        "answer": ("accept", "reject")[i % 11 == 10],
+    }
+    for i in range(43)
+]
+"""Some are rejected by an annotator, so that chunks differ in size."""
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINETUNE_CACHE", "off")
+
+
+def write_lines(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def jsonl(folder: Path) -> str:
+    return str(write_lines(folder / "train.jsonl", ROWS))
+
+
+def shards(folder: Path) -> str:
+    write_lines(folder / "a.jsonl", ROWS[:17])
+    pa.parquet.write_table(pa.Table.from_pylist(ROWS[17:30]), folder / "b.parquet")
+    write_lines(folder / "c.jsonl", ROWS[30:])
+    return f"train={folder / 'a.jsonl'}+{folder / 'b.parquet'}+{folder / 'c.jsonl'}"
+
+
+def parquet(folder: Path) -> str:
+    pa.parquet.write_table(pa.Table.from_pylist(ROWS), folder / "train.parquet", row_group_size=10)
+    return str(folder / "train.parquet")
+
+
+def csv(folder: Path) -> str:
+    lines = [",".join(ROWS[0]), *(",".join(map(str, row.values())) for row in ROWS)]
+    (folder / "train.csv").write_text("\n".join(lines))
+    return str(folder / "train.csv")
+
+
+def saved(folder: Path) -> str:
+    datasets.Dataset.from_list(ROWS).save_to_disk(folder / "saved")
+    return str(folder / "saved")
+
+
+def small_memory(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
+    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 5)
+    monkeypatch.setattr(example_store, "CHUNK", 4)
+    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: range(processes))
+
+
+@pytest.mark.parametrize("write", [jsonl, shards, parquet, csv, saved])
+def test_processes_do_not_matter(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(tmp_path)
+    found: list[Dataset] = [read_text(source)]
+    for processes in (1, 2):
+        small_memory(monkeypatch, processes)
+        found.append(read_text(source))
+    stores = [data.splits["train"] for data in found[1:]]
+    assert all(isinstance(rows, ExampleStore) for rows in stores)
+    assert stores[0].digest() == stores[1].digest()  # type: ignore[attr-defined]
+    assert [*found[0].splits["train"]] == [*stores[0]] == [*stores[1]]
+    assert found[0].notes == found[1].notes == found[2].notes
+    assert "train: 3 rows rejected or ignored" in found[0].notes
+    assert len({data.fingerprint for data in found}) == 1
+    places = np.array([40 - 3 - 1, 0, 9, 10, 11])
+    assert [*stores[0].take(places)] == [found[0].splits["train"][i] for i in places]  # type: ignore[attr-defined]
+
+
+def test_an_error_in_another_process_names_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_lines(tmp_path / "train.jsonl", [*ROWS[:20], {"text": None}, ["no row"]])
+    small_memory(monkeypatch, 2)
+    with pytest.raises(DataError, match=r"train.jsonl:21: column 'text' is empty"):
+        read_text(str(path))
+
+
+def test_columns_and_annotators_of_later_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_memory(monkeypatch, 2)
+    path = write_lines(tmp_path / "a.jsonl", [*ROWS, {**ROWS[0], "stars": 3, "more": 1}])
+    notes = read_text(str(path)).notes
+    assert "columns that no row has before row 6 are not read: stars, more" in notes
+    for number in (6, len(ROWS)):
+        rows = [*ROWS[:number], {**ROWS[0], "_annotator_id": "x"}, *ROWS[number:]]
+        path = write_lines(tmp_path / "b.jsonl", rows)
+        with pytest.raises(DataError, match=rf"b.jsonl:{number + 1}: the row names an annotator"):
+            read_text(str(path))
+
+
+def test_words_that_an_annotator_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {"tokens": ["x"] * (i % 5 + (i < 30)), "tags": ["B-A"] * (i % 5 + (i < 30)), "id": i}
+        for i in range(41)
+    ]
+    path = write_lines(
+        tmp_path / "train.jsonl",
+        [
+            {**r, "answer": a}
+            for r, a in zip(rows, ["accept", "ignore", "accept"] * 14, strict=False)
+        ],
+    )
+    before = read_tokens(str(path))
+    small_memory(monkeypatch, 2)
+    after = read_tokens(str(path))
+    assert [*after.splits["train"]] == before.splits["train"]
+    assert after.notes == before.notes and len(after.notes) > 1
+
+
+def test_many_different_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_memory(monkeypatch, 1)
+    rows = read_text([{"text": "t", "label": label} for label in "abcdefghij" * 2]).splits["train"]
+    assert isinstance(rows, ExampleStore)
+    capital = relabeled(rows, lambda each: each.label.upper())
+    assert [each.label for each in capital] == list("ABCDEFGHIJ" * 2)
+    assert relabeled(rows[:3], lambda each: each.label).columns == rows.columns  # nothing to write
+    halves = read_text([{"text": "t", "label": x} for x in (0.0, -0.0, 1.5) * 3]).splits["train"]
+    assert [str(each.label) for each in halves] == ["0.0", "-0.0", "1.5"] * 3
+
+
+def test_no_row_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_lines(tmp_path / "train.jsonl", [{**row, "answer": "reject"} for row in ROWS])
+    small_memory(monkeypatch, 2)
+    rows, number = collecting.collected_rows(
+        collecting.ManyRows(_table(path), [], False), lambda i, row: row, lambda row: False
+    )
+    assert rows == [] and number == len(ROWS)
+
+
+def _table(path: Path) -> Any:
+    from finetune.data.formats import open_data, read_file
+
+    return read_file(open_data(path))
