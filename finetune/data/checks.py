@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from statistics import mean
 from typing import Any
 
 from finetune.data.dataset import WITHOUT_LEAKS, Dataset, each_gold, gold_labels, texts_of
 from finetune.data.example_facts import BLANK, DAMAGED, Facts
-from finetune.data.example_store import chosen, column, columns, places
+from finetune.data.example_store import ExampleStore, chosen, column, columns, places
 from finetune.data.findings import MAX_LOCATIONS, Finding, Level, Locations, located, locations_of
 from finetune.data.label_checks import label_problems
 from finetune.data.spans import (
@@ -23,6 +24,7 @@ from finetune.data.spans import (
     proposed_width,
 )
 from finetune.data.tag_schemes import detect_scheme, illegal_transitions
+from finetune.runtime.workers import forked_map, num_workers
 from finetune.types import Example, Span, TextExample, TokenExample, quantity
 
 SubwordCounter = Callable[[Sequence[Any]], Sequence[Any]]
@@ -50,18 +52,28 @@ def check_data(
     >>> print(render(check_data(read_text("examples/data/sentiment"))))
     """
     facts = {split: Facts(rows) for split, rows in dataset.splits.items()}
-    findings = [*_overview(dataset, facts), *_documents(dataset), *_labels(dataset)]
-    findings += [*_pairs(dataset), *label_problems(dataset.splits), *_spans(dataset)]
+    checks: list[Callable[[], Iterable[Finding]]] = [
+        partial(_overview, dataset, facts),
+        partial(_documents, dataset),
+        partial(_labels, dataset),
+        partial(_pairs, dataset),
+        partial(label_problems, dataset.splits),
+        partial(_spans, dataset),
+    ]
     words = [rows for rows in dataset.splits.values() if _are_words(rows)]
-    scheme = detect_scheme(tags or () for rows in words for tags in column(rows, "tags"))
     for split, rows in dataset.splits.items():
-        findings += _content(split, facts[split])
-        findings += _transitions(split, rows, scheme) if _are_words(rows) else ()
-        findings += _duplicates(split, facts[split])
+        checks.append(partial(_content, split, facts[split]))
+        if _are_words(rows):
+            checks.append(partial(_transitions, split, rows, words))
+        checks.append(partial(_duplicates, split, facts[split]))
         if max_length is not None:
             special = num_special[len(texts_of(rows[0])) > 1]
-            findings += _lengths(split, rows, count_subwords, max_length, special)
-    return [*findings, *_leaks(facts)]
+            checks.append(partial(_lengths, split, rows, count_subwords, max_length, special))
+    checks.append(partial(_leaks, facts))
+    large = any(isinstance(rows, ExampleStore) for rows in dataset.splits.values())
+    numbers, workers = range(len(checks)), num_workers() if large else 1
+    found = forked_map(lambda number: list(checks[number]()), numbers, workers)
+    return [*itertools.chain.from_iterable(found)]
 
 
 def _are_words(rows: Sequence[Example]) -> bool:
@@ -214,8 +226,11 @@ def _content(split: str, facts: Facts) -> Iterator[Finding]:
     yield from located("warning", "characters", message, damaged)
 
 
-def _transitions(split: str, rows: Sequence[Example], scheme: str | None) -> Iterator[Finding]:
-    """Report tags that may not follow the tag before them."""
+def _transitions(
+    split: str, rows: Sequence[Example], splits: Sequence[Sequence[Example]]
+) -> Iterator[Finding]:
+    """Report tags that may not follow the tag before them; the scheme is that of all splits."""
+    scheme = detect_scheme(tags or () for each in splits for tags in column(each, "tags"))
     if scheme is None or not any(column(rows, "tags")):
         return
 
@@ -400,13 +415,13 @@ def _located_spans(rows: Sequence[Example]) -> Iterator[tuple[str, Sequence[Span
 def _spans(dataset: Dataset) -> Iterator[Finding]:
     """Report widths, nesting, several labels and crossing of spans."""
     widths = {
-        split: [span.end - span.start for _, spans in _located_spans(rows) for span in spans]
+        split: Counter(span.end - span.start for _, spans in _located_spans(rows) for span in spans)
         for split, rows in dataset.splits.items()
     }
     limit = 0
     if train := widths.get("train"):
         limit, widest = proposed_width(train), max(train)
-        fraction = sum(width <= limit for width in train) / len(train)
+        fraction = sum(n for width, n in train.items() if width <= limit) / train.total()
         # rounded down: 100 % is all
         covered = "all" if limit == widest else f"{math.floor(fraction * 10_000) / 100:.2f}%"
         message = (
@@ -417,8 +432,8 @@ def _spans(dataset: Dataset) -> Iterator[Finding]:
         inner_spans(spans) for _, spans in _located_spans(dataset.splits["train"])
     )
     for split, rows in dataset.splits.items():
-        total = len(widths[split])
-        wider = sum(width > limit for width in widths[split])
+        total = widths[split].total()
+        wider = sum(n for width, n in widths[split].items() if width > limit)
         if split != "train" and train and wider:
             counted = f"{wider:,} of {quantity(total, 'span')} ({100 * wider / total:.1f}%)"
             message = f"{split}: {counted} wider than {quantity(limit, 'word')}, out of reach of "

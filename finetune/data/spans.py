@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 
 from finetune.types import Span, UserError
 
@@ -54,9 +54,14 @@ def multi_label_spans(spans: Iterable[Span]) -> list[Sequence[Span]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def proposed_width(widths: Iterable[int]) -> int:
-    """Return the smallest maximum width that covers at least 99.5 % of spans of these widths."""
-    ordered = sorted(widths)
-    if not ordered:
+def proposed_width(widths: Mapping[int, int]) -> int:
+    """Return the smallest maximum width that covers at least 99.5 % of spans of these widths.
+
+    ``widths`` has the number of spans of each width.
+    """
+    if not widths:
         raise UserError("no spans, so there is no width that covers them")
-    return ordered[-(-len(ordered) * COVERED_PER_MILLE // 1000) - 1]
+    ordered = sorted(widths)
+    covered = accumulate(widths[width] for width in ordered)
+    needed = sum(widths.values()) * COVERED_PER_MILLE
+    return next(w for w, n in zip(ordered, covered, strict=True) if n * 1000 >= needed)

@@ -12,7 +12,7 @@ from finetune.data.character_spans import words_to_chars
 from finetune.data.collecting import transformed
 from finetune.data.dataset import DataError
 from finetune.data.example_facts import no_facts
-from finetune.data.example_store import column
+from finetune.data.example_store import column, columns
 from finetune.data.spans import overlapping
 from finetune.data.tag_schemes import (
     DISTINCT_SCHEMES,
@@ -24,7 +24,7 @@ from finetune.data.tag_schemes import (
     spans_to_tags,
     tags_to_spans,
 )
-from finetune.data.token_records import TokenRecord
+from finetune.data.token_records import Offsets, TokenRecord
 from finetune.types import Span, abbreviated, quantity
 
 _SPELLINGS = [
@@ -94,11 +94,18 @@ def to_bio(
             )
             for split, rows in splits.items()
         }
-    nested = any(is_nested(row) for rows in splits.values() for row in rows)
+    nested = any(
+        _are_nested(*each)
+        for rows in splits.values()
+        for each in columns(rows, ("spans", "unreachable", "offsets"))
+    )
     if nested:
         notes.append("nested spans: examples have spans, no tags")
+        return splits, notes
     return {
-        split: transformed(rows, partial(with_tags, nested=nested), no_facts)
+        split: rows
+        if all(layers or spans is None for layers, spans in columns(rows, ("layers", "spans")))
+        else transformed(rows, partial(with_tags, nested=False), no_facts)
         for split, rows in splits.items()
     }, notes
 
@@ -144,9 +151,15 @@ def _renamed(record: TokenRecord, names: Mapping[str, str]) -> TokenRecord:
 
 def is_nested(record: TokenRecord) -> bool:
     """Return whether any two spans of a record overlap."""
-    spans: Sequence[Span] = record.spans or ()
-    if record.unreachable:
-        spans = [*words_to_chars(record.offsets or (), spans), *record.unreachable]
+    return _are_nested(record.spans, record.unreachable, record.offsets)
+
+
+def _are_nested(
+    found: Sequence[Span] | None, unreachable: Sequence[Span], offsets: Offsets | None
+) -> bool:
+    spans: Sequence[Span] = found or ()
+    if unreachable:
+        spans = [*words_to_chars(offsets or (), spans), *unreachable]
     return overlapping(spans)
 
 

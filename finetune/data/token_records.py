@@ -50,11 +50,6 @@ class TokenRecord(NamedTuple):
     key: str | int | None = None  # the id of the row
     relations: tuple[Relation, ...] | None = None
 
-    @property
-    def has_gold(self) -> bool:
-        """True if there are tags or spans, even if there are zero spans."""
-        return bool(self.layers) or self.spans is not None
-
 
 @dataclass
 class Sentences:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import gt, not_
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -271,10 +272,10 @@ def _usable_records(
     if not kept:
         why = "every row was rejected or ignored" if answers else "add sentences or leave it out"
         raise DataError(f"{name}: the {split} split is empty: {why}.")
-    without_gold = locations_of(kept, (not record.has_gold for record in kept))
-    without_file = locations_of(
-        kept, (record.unannotated and not record.has_gold for record in kept)
-    )
+    golds = columns(kept, ("layers", "spans"))
+    has_gold = [bool(layers) or spans is not None for layers, spans in golds]
+    without_gold = locations_of(kept, map(not_, has_gold))
+    without_file = locations_of(kept, map(gt, column(kept, "unannotated"), has_gold))
     if split == "train" and len(without_gold) == len(kept):
         problem = "there are words but no tags: write word<TAB>tag, or a list of tags in JSON Lines"
         if without_file:

@@ -267,7 +267,7 @@ def _gold_labels(example: TokenExample) -> dict[tuple[Span, Span], str]:
 
 def prepare_relations(config: RelationsConfig, data: Dataset) -> Dataset:
     """Drop sentences without gold, and training sentences without a pair to classify."""
-    data = with_gold(config, data, GOLD, NO_GOLD)
+    data = with_gold(config, data, "relations", NO_GOLD)
     train, notes = data.splits.get("train", []), list(data.notes)
     if train and not any(example.relations for example in train):
         raise UserError(f"{data.name}: the training data have no relation: nothing to learn.")

@@ -302,14 +302,17 @@ def smoothed_loss(
 
 def derive_spans(config: NerConfig, data: Dataset) -> dict[str, Any]:
     """Return the span types, the widest candidate and the constraint on predicted spans."""
-    train = [split_at_gold(example).spans or () for example in data.splits["train"]]
-    labels = sorted({span.label for spans in train for span in spans})
-    widths = [span.end - span.start for spans in train for span in spans]
+    counts, widths, nested = Counter[str](), Counter[int](), False
+    for example in data.splits["train"]:
+        spans = split_at_gold(example).spans or ()
+        counts.update(span.label for span in spans)
+        widths.update(span.end - span.start for span in spans)
+        nested = nested or overlapping(spans)
+    labels = sorted(counts)
     limited = config.representation != "biaffine"
     decoding = config.decoding
     if decoding == "auto":
-        decoding = "nested" if any(map(overlapping, train)) else "flat"
-    counts = Counter(span.label for spans in train for span in spans)
+        decoding = "nested" if nested else "flat"
     weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
     return {
         "labels": LabelSet(labels),
@@ -328,7 +331,7 @@ def span_notes(record: SpanRecord, data: Dataset) -> list[str]:
 
 def prepare_spans(config: NerConfig, data: Dataset) -> Dataset:
     """Drop training and validation sentences without spans."""
-    return with_gold(config, data, GOLD, NO_GOLD)
+    return with_gold(config, data, "spans", NO_GOLD)
 
 
 NER = TaskDefinition(

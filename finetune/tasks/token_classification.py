@@ -266,14 +266,16 @@ class TokenClassificationTask(WordTask):
 
 def prepare_tags(config: WordConfig, data: Dataset) -> Dataset:
     """Drop training and validation sentences without tags; refuse nested spans."""
-    fields = (columns(rows, ("tags", "spans", "where")) for rows in data.splits.values())
-    for tags, spans, where in chain.from_iterable(fields):
-        if tags is None and spans is not None:
-            raise UserError(
-                f"{where}: spans overlap or nest, which one tag for each word cannot "
-                "represent: use `finetune ner`, or keep the outermost spans only."
-            )
-    return with_gold(config, data, GOLD, "tags.")
+    for rows in data.splits.values():
+        if all(tags is not None for tags in column(rows, "tags")):
+            continue
+        for tags, spans, where in columns(rows, ("tags", "spans", "where")):
+            if tags is None and spans is not None:
+                raise UserError(
+                    f"{where}: spans overlap or nest, which one tag for each word cannot "
+                    "represent: use `finetune ner`, or keep the outermost spans only."
+                )
+    return with_gold(config, data, "tags", "tags.")
 
 
 def derive_tags(config: TagConfig, data: Dataset) -> dict[str, Any]:
@@ -281,8 +283,8 @@ def derive_tags(config: TagConfig, data: Dataset) -> dict[str, Any]:
     train = _TagsOf(data.splits["train"])
     source = detect_scheme(train)
     found: dict[str, Any] = {"source": source}
+    tags_of_words = set[str]().union(*train)
     if source is None:
-        tags_of_words = {tag for tags in train for tag in tags}
         labels = numbered_order(tags_of_words, data.label_order) or sorted(tags_of_words)
         if config.scheme != "auto":
             raise UserError(
@@ -292,7 +294,7 @@ def derive_tags(config: TagConfig, data: Dataset) -> dict[str, Any]:
         found |= {"labels": LabelSet(labels), "scheme": None}
         return found | _of_loss(config, labels, train)
     scheme = "BIO" if config.scheme == "auto" else config.scheme
-    types = sorted({s.label for tags in train for s in tags_to_spans(tags, source)})
+    types = sorted({s.label for tag in tags_of_words for s in tags_to_spans((tag,), source)})
     labels = tag_names(types, scheme)
     if {*labels} == {*data.label_order}:
         labels = list(data.label_order)

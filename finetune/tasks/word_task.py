@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from finetune.config.tasks import WordConfig, column_map, max_context_subwords
 from finetune.data import Dataset, read_tokens
-from finetune.data.example_store import chosen
+from finetune.data.example_store import chosen, column
 from finetune.preprocessing.context import DocumentContext, fill, in_documents
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
 from finetune.tasks.base import Task, TaskRecord
@@ -44,17 +44,15 @@ def read_words(config: WordConfig, source: Any) -> Dataset:
     )
 
 
-def with_gold(
-    config: WordConfig, data: Dataset, gold: Callable[[TokenExample], Any], no_gold: str
-) -> Dataset:
-    """Drop training and validation sentences without gold.
+def with_gold(config: WordConfig, data: Dataset, gold: str, no_gold: str) -> Dataset:
+    """Drop training and validation sentences without a value of the field ``gold``.
 
     Raises:
         UserError: There is no gold in a split; ``no_gold`` ends the message.
     """
     data, splits = in_documents(config, data), dict[str, Sequence[Any]]()
     for split, examples in data.splits.items():
-        has_gold = [gold(example) is not None for example in examples]
+        has_gold = [value is not None for value in column(examples, gold)]
         labeled = examples if all(has_gold) else chosen(examples, has_gold)
         if not labeled and not split.startswith("test"):
             raise UserError(f"{data.name}: no sentence of {split} has {no_gold}")
