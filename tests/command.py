@@ -46,6 +46,21 @@ def in_two_processes(
     words: list[str], folders: tuple[Path | None, Path | None] = (None, None)
 ) -> list[subprocess.Popen]:
     """Start a command as an accelerate launcher does, each process in a folder of its own."""
+    return [
+        subprocess.Popen(
+            words,
+            env=environment,
+            cwd=folder,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for environment, folder in zip(environment_of_two(), folders, strict=True)
+    ]
+
+
+def environment_of_two() -> list[dict[str, str]]:
+    """The environment that an accelerate launcher gives each of two processes."""
     shared = {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parents[1]),
@@ -56,14 +71,4 @@ def in_two_processes(
         "ACCELERATE_USE_CPU": "true",
         "OMP_NUM_THREADS": "1",
     }
-    return [
-        subprocess.Popen(
-            words,
-            env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)},
-            cwd=folder,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for r, folder in enumerate(folders)
-    ]
+    return [{**shared, "RANK": str(r), "LOCAL_RANK": str(r)} for r in range(2)]

@@ -18,6 +18,7 @@ from finetune.runtime.processes import VARIABLES, require_honored_settings
 from finetune.types import UserError
 from tests import small_data as data
 from tests.command import in_two_processes, run
+from tests.forks import in_two_forks
 from tests.tiny import save_tiny_checkpoint
 
 
@@ -57,7 +58,9 @@ def test_predict_divides_the_texts(place: Path):
     texts = ["What a film.", "Dull and slow.", "What a film.", "word " * 60, "It rained."]
     table.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     expected = run("predict", place / "run", "--file", table)
-    first, second = both("predict", place / "run", "--file", table, "--out", place / "out")
+    words = [sys.executable, "-m", "finetune", "predict", place / "run", "--file", table]
+    forks = in_two_forks([*map(str, words), "--out", str(place / "out")])
+    first, second = ((fork.wait(120), *fork.communicate()) for fork in forks)
     assert (first[:2], second) == ((0, ""), (0, "", ""))
     assert "1 text cut" in first[2] and "1 text cut" in expected.err
     rows, others = (

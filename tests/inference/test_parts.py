@@ -29,7 +29,8 @@ from finetune.types import (
     TokenPrediction,
 )
 from tests import small_data
-from tests.command import Outcome, in_two_processes, run
+from tests.command import Outcome, run
+from tests.forks import in_two_forks
 from tests.tiny import save_tiny_checkpoint
 
 SPAN = Span(0, 1, "PER")
@@ -150,7 +151,7 @@ def test_jobs_and_processes_make_the_same_parts(place: Path, tmp_path: Path) -> 
     assert content(tmp_path / "jobs") == content(tmp_path / "whole")
     out = tmp_path / "processes"
     words = [sys.executable, "-m", "finetune", "predict", place / "run", "--file", place / "new"]
-    started = in_two_processes([*map(str, words), "--out", f"{out}/", *PARTS])
+    started = in_two_forks([*map(str, words), "--out", f"{out}/", *PARTS])
     assert [process.wait(timeout=120) for process in started] == [0, 0]
     for process in started:
         assert "wrote 2 of 4 parts" in process.communicate()[1]

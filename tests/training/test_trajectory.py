@@ -31,6 +31,7 @@ from finetune.training.step import Step
 from finetune.training.trainer import fit
 from tests import small_data as data
 from tests.command import in_two_processes, run
+from tests.forks import in_two_forks
 from tests.tiny import save_tiny_checkpoint
 from tests.training.stopping import interrupt_in_step
 
@@ -191,7 +192,7 @@ def test_number_of_processes_does_not_matter(
     one = config_of(kind, place, tmp_path / "one", model=model, average=average)
     fit(*load_task(one, task_of(kind)), one)
     two = config_of(kind, place, tmp_path / "two", model=model, batch_size=8)
-    processes = in_two_processes(command(two, kind, "--average", average))
+    processes = in_two_forks(command(two, kind, "--average", average))
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     first, second = (
@@ -305,7 +306,7 @@ def test_another_number_of_processes_continues_the_trajectory(
     with pytest.raises(Interrupted, match="stopped at step 5"):
         fit(*load_task(parts, "tag"), parts)
     monkeypatch.undo()
-    processes = in_two_processes(command(parts, "tag", "--resume", "auto"))
+    processes = in_two_forks(command(parts, "tag", "--resume", "auto"))
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert "the run had 1 process, and now has 2: the weights will differ by" in outputs[0][1]
