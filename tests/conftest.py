@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+gc.disable()  # until the tests are collected: what is imported and collected stays to the end
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -42,6 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """Search only what the tests make for reference cycles, not a million values each time."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
