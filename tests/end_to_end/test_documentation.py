@@ -1,7 +1,8 @@
 """Every command, program and link of README.md and docs/ works, on a tiny model.
 
 Each command is a test of its own. A command that reads a run folder first runs the documented
-command that writes it.
+command that writes it. Commands validate and test on fewer examples than there are; one test reads
+all of them.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import contextlib
 import io
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
 from finetune.cli.main import COMMANDS, main
+from finetune.config.tasks import CONFIGS
+from tests.command import run
 from tests.tiny import save_tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +27,9 @@ SET_UP = ("python3 -m venv", ". .venv", "pip install", "python -m pytest")
 """Beginnings of commands that the continuous integration runs in a fresh environment."""
 NOT_RUN = {"bench", "push", "serve", "submit"}
 """Commands that need minutes or a network, or do not end; their own tests cover them."""
+
+EVALUATED = 40
+"""Examples of a file that documented commands validate or test on."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -60,11 +67,28 @@ def output_of(words: list[str]) -> str | None:
     return named[0] if named else None
 
 
+def data_of(words: list[str]) -> str:
+    return words[words.index("--data") + 1]
+
+
+TRAINED = {
+    (words[1], data_of(words))
+    for words in DOCUMENTED.values()
+    if words[1] in CONFIGS and "--data" in words and (ROOT / data_of(words)).is_dir()
+}
+"""The tasks, and the data of the examples that they are trained on."""
 PRODUCERS = {
     output: line
     for line, words in DOCUMENTED.items()
     if (output := output_of(words)) and "--resume" not in words
 }
+
+
+def shorten(path: Path) -> None:
+    """Keep the first examples of a file."""
+    between = "\n\n" if path.suffix == ".conll" else "\n"
+    examples = path.read_text("utf-8").split(between)
+    path.write_text(between.join(examples[:EVALUATED]).rstrip("\n") + "\n", "utf-8")
 
 
 class Workspace:
@@ -73,8 +97,11 @@ class Workspace:
     def __init__(self, folder: Path) -> None:
         self.folder, self.outputs = folder, dict[str, str]()
         self.model = str(save_tiny_checkpoint(folder / "tiny", "bert", max_position_embeddings=256))
-        for name in ("examples", "recipes"):
-            (folder / name).symlink_to(ROOT / name)
+        (folder / "recipes").symlink_to(ROOT / "recipes")
+        shutil.copytree(ROOT / "examples", folder / "examples")
+        for path in (folder / "examples" / "data").glob("*/*"):
+            if path.stem in ("validation", "test"):
+                shorten(path)
 
     def run(self, line: str) -> str:
         """Run a documented command (once) after those that it depends on; return its output."""
@@ -146,6 +173,15 @@ def test_program(name: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatc
     program = re.sub('"(minilm|roberta-base)"', f'"{workspace.model}"', PROGRAMS[name])
     exec(program, {})
     assert "assert" not in PROGRAMS[name], "documentation shows use, tests assert"
+
+
+@pytest.mark.parametrize("task, data", sorted(TRAINED))
+def test_the_data_of_the_examples_is_read_whole(
+    task: str, data: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(ROOT)
+    outcome = run(task, "--model", workspace.model, "--data", data, "--dry-run")
+    assert outcome.code == 0, outcome.err
 
 
 def test_every_command_is_documented():
