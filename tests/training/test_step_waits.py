@@ -62,7 +62,7 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("waits")
     for family in ("bert", "deberta-v2"):
-        save_tiny_checkpoint(folder / family, family, dropout=0.1)
+        save_tiny_checkpoint(folder / family, family, dropout=0.1, num_hidden_layers=2)
     for name, case in CASES.items():
         for split in ("train", "validation"):
             write_jsonl(folder / name / f"{split}.jsonl", case.rows)
