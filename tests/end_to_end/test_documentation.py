@@ -11,7 +11,6 @@ import contextlib
 import io
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ import pytest
 from finetune.cli.main import COMMANDS, main
 from finetune.config.tasks import CONFIGS
 from tests.command import run
+from tests.end_to_end.example_data import copy_examples
 from tests.tiny import save_tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -27,9 +27,6 @@ SET_UP = ("python3 -m venv", ". .venv", "pip install", "python -m pytest")
 """Beginnings of commands that the continuous integration runs in a fresh environment."""
 NOT_RUN = {"bench", "push", "serve", "submit"}
 """Commands that need minutes or a network, or do not end; their own tests cover them."""
-
-EVALUATED = 40
-"""Examples of a file that documented commands validate or test on."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -84,13 +81,6 @@ PRODUCERS = {
 }
 
 
-def shorten(path: Path) -> None:
-    """Keep the first examples of a file."""
-    between = "\n\n" if path.suffix == ".conll" else "\n"
-    examples = path.read_text("utf-8").split(between)
-    path.write_text(between.join(examples[:EVALUATED]).rstrip("\n") + "\n", "utf-8")
-
-
 class Workspace:
     """A folder with a tiny model, in which documented commands run once each."""
 
@@ -98,10 +88,7 @@ class Workspace:
         self.folder, self.outputs = folder, dict[str, str]()
         self.model = str(save_tiny_checkpoint(folder / "tiny", "bert", max_position_embeddings=256))
         (folder / "recipes").symlink_to(ROOT / "recipes")
-        shutil.copytree(ROOT / "examples", folder / "examples")
-        for path in (folder / "examples" / "data").glob("*/*"):
-            if path.stem in ("validation", "test"):
-                shorten(path)
+        copy_examples(folder)
 
     def run(self, line: str) -> str:
         """Run a documented command (once) after those that it depends on; return its output."""

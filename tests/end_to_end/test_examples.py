@@ -1,4 +1,7 @@
-"""Every example script runs as it stands, here with a tiny model and a few steps."""
+"""Every example script runs as it stands, here with a tiny model and a few steps.
+
+It validates and tests on fewer examples than there are.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.example_data import copy_examples
 from tests.tiny import save_tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -43,12 +47,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_checkpoint(tmp_path_factory.mktemp("examples") / "bert", "bert")
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scripts")
+    copy_examples(folder)
+    return folder
+
+
 @pytest.mark.parametrize(
     "script", [path for path in SCRIPTS if path != ENGINES], ids=lambda path: path.stem
 )
 def test_example(
     script: Path,
     model: Path,
+    folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -56,7 +68,7 @@ def test_example(
     for package in NEEDS.get(script.stem, ()):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"needs {package}")
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", [str(script), *ARGUMENTS.get(script.stem, ())])
     settings = {"MODEL": model, "STEPS": "6", "OUT": tmp_path / "run", "ROUNDS": "1"}
     for name, value in settings.items():
