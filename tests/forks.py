@@ -1,4 +1,4 @@
-"""Two processes of a launch, forked from one that has imported what they need.
+"""Processes that are forked from one that has imported what they need.
 
 Importing torch and transformers costs each new interpreter more than a small training.
 """
@@ -33,10 +33,12 @@ from tests.command import environment_of_two
 class Fork:
     """A started process, with the methods and the attribute of ``subprocess.Popen`` used here."""
 
-    def __init__(self, words: Sequence[str], environment: dict[str, str]) -> None:
+    def __init__(self, words: Sequence[str], environment: dict[str, str], place: Path) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._paths = [Path(self._folder.name, name) for name in ("out", "err")]
-        arguments = (list(words), environment, os.getcwd(), *map(str, self._paths))
+        assert words[0] == sys.executable, words
+        _start_server()
+        arguments = (list(words[1:]), environment, str(place), *map(str, self._paths))
         self._process = ForkServerProcess(target=_run, args=arguments)
         self._process.start()
 
@@ -60,24 +62,26 @@ class Fork:
         return out, err
 
 
-def in_two_forks(words: Sequence[str]) -> list[Fork]:
-    """Start a command of Python as ``in_two_processes`` does.
+def in_fork(words: Sequence[str], place: Path) -> Fork:
+    """Start a command of Python in a folder.
 
     What is read as modules are imported (OMP_NUM_THREADS, the cache of the hub) is that of the
-    first call; use ``in_two_processes`` where a test changes it, kills or limits a process.
+    first call; a test that changes it, kills or limits a process needs a fresh one.
     """
-    assert words[0] == sys.executable, words
-    environments = environment_of_two()
-    _start_server(environments[0]["OMP_NUM_THREADS"])
-    return [Fork(words[1:], each) for each in environments]
+    return Fork(words, dict(os.environ), place)
+
+
+def in_two_forks(words: Sequence[str]) -> list[Fork]:
+    """Start a command of Python as ``in_two_processes`` does, with the limits of ``in_fork``."""
+    return [Fork(words, environment, Path.cwd()) for environment in environment_of_two()]
 
 
 @functools.cache
-def _start_server(threads: str) -> None:
+def _start_server() -> None:
     context = multiprocessing.get_context("forkserver")
     assert isinstance(context, ForkServerContext)
     context.set_forkserver_preload([__name__])
-    with mock.patch.dict(os.environ, OMP_NUM_THREADS=threads):
+    with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
         multiprocessing.forkserver.ensure_running()
 
 

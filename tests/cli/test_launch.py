@@ -31,6 +31,12 @@ def both(
     return [(p.returncode, *output) for p, output in zip(processes, outputs, strict=True)]
 
 
+def both_forks(*words: str | Path) -> list[tuple[int | None, str, str]]:
+    """Return the same of a command whose processes need not be fresh."""
+    forks = in_two_forks([sys.executable, "-m", "finetune", *map(str, words)])
+    return [(fork.wait(120), *fork.communicate()) for fork in forks]
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("launch")
@@ -45,9 +51,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_warm_start_in_two_processes(place: Path):
     """Each process reads the model to start from, with its head."""
     flags = ("--model", place / "bert", "--init-from", place / "run", "--data", place / "data")
-    outcomes = both(
-        "classify", *flags, "--steps", "1", "--max-length", "40", "--out", place / "next"
-    )
+    settings = ("--steps", "1", "--max-length", "40", "--out", place / "next")
+    outcomes = both_forks("classify", *flags, *settings)
     assert [code for code, *_ in outcomes] == [0, 0], outcomes
     assert f"encoder and head from {place / 'run'}" in outcomes[0][2]
 
@@ -58,9 +63,8 @@ def test_predict_divides_the_texts(place: Path):
     texts = ["What a film.", "Dull and slow.", "What a film.", "word " * 60, "It rained."]
     table.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     expected = run("predict", place / "run", "--file", table)
-    words = [sys.executable, "-m", "finetune", "predict", place / "run", "--file", table]
-    forks = in_two_forks([*map(str, words), "--out", str(place / "out")])
-    first, second = ((fork.wait(120), *fork.communicate()) for fork in forks)
+    flags = ("--file", table, "--out", place / "out")
+    first, second = both_forks("predict", place / "run", *flags)
     assert (first[:2], second) == ((0, ""), (0, "", ""))
     assert "1 text cut" in first[2] and "1 text cut" in expected.err
     rows, others = (

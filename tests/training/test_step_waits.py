@@ -21,7 +21,7 @@ from finetune.training.step import Step
 from tests import small_data as data
 from tests.operators import DEVICE, finding_waits
 from tests.small_data import write_jsonl
-from tests.tasks.test_tasks import CASES
+from tests.tasks.test_tasks import CASES, SLOW
 from tests.tiny import save_tiny_checkpoint
 
 PAIRS: dict[str, dict[str, Any]] = {
@@ -80,7 +80,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", [*CASES, *OTHERS])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in (*CASES, *OTHERS)],
+)
 def test_a_step_waits_for_nothing(name: str, place: Path) -> None:
     if name in CASES:
         kind, rows, settings = CASES[name].task, name, CASES[name].settings
