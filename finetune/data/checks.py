@@ -70,9 +70,9 @@ def check_data(
             special = num_special[len(texts_of(rows[0])) > 1]
             checks.append(partial(_lengths, split, rows, count_subwords, max_length, special))
     checks.append(partial(_leaks, facts))
-    large = any(isinstance(rows, ExampleStore) for rows in dataset.splits.values())
-    numbers, workers = range(len(checks)), num_workers() if large else 1
-    found = forked_map(lambda number: list(checks[number]()), numbers, workers)
+    if not any(isinstance(rows, ExampleStore) for rows in dataset.splits.values()):
+        return [finding for check in checks for finding in check()]
+    found = forked_map(lambda number: list(checks[number]()), range(len(checks)), num_workers())
     return [*itertools.chain.from_iterable(found)]
 
 
