@@ -229,7 +229,7 @@ def _content(split: str, facts: Facts) -> Iterator[Finding]:
 def _transitions(
     split: str, rows: Sequence[Example], splits: Sequence[Sequence[Example]]
 ) -> Iterator[Finding]:
-    """Report tags that may not follow the tag before them; the scheme is that of all splits."""
+    """Report tags that may not follow the tag before them, in the scheme of all ``splits``."""
     scheme = detect_scheme(tags or () for each in splits for tags in column(each, "tags"))
     if scheme is None or not any(column(rows, "tags")):
         return
