@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import logging
 import os
@@ -82,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may not have all characters
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    if arguments is None:  # this is the program: its imports make a million values that stay
+        gc.set_threshold(50_000, 50, 50)
     command, main_process = None, process_index() == 0
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:

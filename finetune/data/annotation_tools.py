@@ -34,7 +34,7 @@ _GOLD = ("spans", "label", "labels", "entities", "accept", "tags")
 def tool_rows(row: dict[str, Any], where: str) -> Iterator[Record]:
     """Yield an object as one row, or as one row for each of its annotations (Label Studio)."""
     task, annotations = row.get("data"), row.get("annotations")
-    if isinstance(task, Mapping) and isinstance(annotations, list):
+    if isinstance(annotations, list) and isinstance(task, Mapping):
         base = {"id": row.get("id"), **task, "_input_hash": row.get("id")}
         for annotation in annotations:
             yield Record(base | _label_studio(annotation, where), where)
@@ -125,7 +125,10 @@ def utf16_positions(text: str) -> list[int]:
 
 def annotator(record: Record) -> Any:
     """Return the annotator of a row, None if it names none."""
-    return next((record.values[key] for key in ANNOTATORS if record.values.get(key)), None)
+    for key in ANNOTATORS:
+        if name := record.values.get(key):
+            return name
+    return None
 
 
 def resolve_annotators(records: Sequence[Record]) -> tuple[list[Record], list[str]]:

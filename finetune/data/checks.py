@@ -11,7 +11,14 @@ from operator import itemgetter
 from statistics import mean
 from typing import Any
 
-from finetune.data.dataset import WITHOUT_LEAKS, Dataset, each_gold, gold_labels, texts_of
+from finetune.data.dataset import (
+    WITHOUT_LEAKS,
+    Dataset,
+    each_gold,
+    gold_counts,
+    gold_labels,
+    texts_of,
+)
 from finetune.data.example_facts import BLANK, DAMAGED, Facts
 from finetune.data.example_store import ExampleStore, chosen, column, columns, places
 from finetune.data.findings import MAX_LOCATIONS, Finding, Level, Locations, located, locations_of
@@ -112,8 +119,9 @@ def _summary(unit: str, sizes: Any) -> str:
 
 def _labels(dataset: Dataset) -> Iterator[Finding]:
     for split, rows in dataset.splits.items():
-        counts = Counter(itertools.chain.from_iterable(filter(None, each_gold(rows))))
-        without = locations_of(rows, (gold is None for gold in each_gold(rows)))
+        counts, number = gold_counts(rows)
+        golds = each_gold(rows) if number else ()
+        without = locations_of(rows, (gold is None for gold in golds))
         if split == "train" and len(without) == len(rows):
             message = "train: no example has a label (--columns label=NAME?)"
             yield from located("error", "labels", message, without)

@@ -7,7 +7,8 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unicodedata import normalize
@@ -124,11 +125,9 @@ def _fingerprint(splits: Mapping[str, Sequence[Example]]) -> str:
 
 def _rendered(examples: Sequence[Example], title: str) -> Iterator[bytes]:
     """Yield the content of examples in lines; all processors render examples on disk."""
-    encode = json.JSONEncoder(separators=(",", ":")).encode
 
     def render(start: int) -> bytes:
-        chunk = examples[start : start + CHUNK]
-        return "".join(f"{encode(_content(example))}\n" for example in chunk).encode()
+        return "".join(_lines(examples[start : start + CHUNK])).encode()
 
     starts = range(0, len(examples), CHUNK)
     if not isinstance(examples, ExampleStore):
@@ -141,6 +140,22 @@ def _rendered(examples: Sequence[Example], title: str) -> Iterator[bytes]:
         for start, lines in zip(starts, forked_map(render, starts, num_workers()), strict=True):
             show(start)
             yield lines
+
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_PLAIN = {"answers": None, "choices": (), "targets": None, "negative": None, "document": None}
+"""Fields of a TextExample that is not more than texts with a label."""
+
+
+def _lines(examples: Sequence[Example]) -> Iterator[str]:
+    """Yield the content of each example, read by column if all are plain texts on disk."""
+    store = examples if isinstance(examples, ExampleStore) else None
+    if store is None or store.kind is not TextExample or not store.all_have(_PLAIN):
+        yield from (f"{_encode(_content(example))}\n" for example in examples)
+        return
+    for text, pair, label in columns(store, ("text", "pair", "label")):
+        second = "null" if pair is None else _encode(pair)
+        yield f'["text",{_encode(text)},{second},{_encode(label)}]\n'
 
 
 def _content(example: Example) -> list[Any]:
@@ -208,6 +223,21 @@ def each_gold(rows: Sequence[Example]) -> Iterator[list[str] | None]:
         return map(gold_labels, rows)
     of_kind = _of_text if rows.kind is TextExample else _of_words
     return itertools.starmap(of_kind, columns(rows, GOLD_FIELDS[rows.kind]))
+
+
+def gold_counts(rows: Sequence[Example]) -> tuple[Counter[str], int]:
+    """Return how often each label occurs, and the number of examples without gold."""
+    counts, without = Counter[str](), 0
+    golds: Iterable[tuple[list[str] | None, int]] = ((gold, 1) for gold in each_gold(rows))
+    if isinstance(rows, ExampleStore) and rows.kind is TextExample:
+        if rows.all_have({"answers": None}):
+            different = Counter(rows.column("label")).items()
+            golds = ((_of_text(label, None), number) for label, number in different)
+    for gold, number in golds:
+        without += number * (gold is None)
+        for name in gold or ():
+            counts[name] += number
+    return counts, without
 
 
 def _of_text(label: Any, answers: Any) -> list[str] | None:

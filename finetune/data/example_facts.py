@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from xxhash import xxh3_64_intdigest
+
 from finetune.data.dataset import document_of, normalized_text, texts_of
 from finetune.data.example_store import ExampleStore
 from finetune.types import Example, TextExample, TokenExample
@@ -66,8 +68,6 @@ def no_facts(rows: Sequence[Any]) -> Mapping[str, Any]:
 
 def text_hash(texts: Sequence[str]) -> int:
     """Return the 64-bit hash of the texts of an example."""
-    from xxhash import xxh3_64_intdigest
-
     return xxh3_64_intdigest("\x00".join(texts).encode("utf-8", "surrogatepass"))
 
 

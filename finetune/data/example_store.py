@@ -218,16 +218,18 @@ class ExampleStore(Sequence[Any]):
         return self._last[1][index - start]
 
     def column(self, name: str) -> Iterator[Any]:
-        """Yield the values of one field."""
+        """Return the values of one field in order."""
         if name == "id":
-            yield from range(len(self)) if self.ids is None else map(int, self.ids)
-            return
-        for (values,) in self._chunks((name,)):
-            yield from values
+            return iter(range(len(self))) if self.ids is None else map(int, self.ids)
+        return itertools.chain.from_iterable(values for (values,) in self._chunks((name,)))
 
-    def constant(self, name: str, value: Any) -> bool:
-        """Return whether all examples have the same value of a field, such as None."""
-        return all(not part.size and part.constant == value for part in self.columns[name])
+    def all_have(self, values: Mapping[str, Any]) -> bool:
+        """Return whether all examples have these values, None or (), of some fields."""
+        return all(
+            not part.size and part.constant == value
+            for name, value in values.items()
+            for part in self.columns[name]
+        )
 
     def numbers(self, name: str) -> Numbers:
         """Return a column of numbers [N]."""

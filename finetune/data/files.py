@@ -12,10 +12,11 @@ import gzip
 import io
 import itertools
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, Generic, NamedTuple, TypeVar, cast
 
 import xxhash
 
@@ -26,6 +27,10 @@ IGNORED_NAMES = {"readme", "license", "licence", "changelog", "copying", "datase
 UTF_8 = "utf-8"
 COMPRESSIONS = (".gz", ".zst")
 """Suffixes of compressed files, after the suffix of the format."""
+BLOCK_LINES = 1024
+"""Number of lines that are decoded at a time."""
+
+T = TypeVar("T")
 
 
 class Line(NamedTuple):
@@ -47,6 +52,37 @@ class Record(NamedTuple):
         value = self.values.get("id")
         is_id = isinstance(value, str | int) and not isinstance(value, bool) and value != ""
         return value if is_id else None
+
+
+class Unparsed(Iterator[T], Generic[T]):
+    """Lines or rows of a file, made one by one, or unit by unit in other processes.
+
+    Args:
+        units: The parts of the file, such as blocks of lines. They can be pickled.
+        parse: Returns the lines or rows of a unit; by default a unit is one.
+        unit_size: About the number of lines or rows in a unit.
+    """
+
+    def __init__(
+        self,
+        units: Iterable[Any],
+        parse: Callable[[Any], Iterable[T]] = lambda unit: (unit,),
+        unit_size: int = 1,
+    ) -> None:
+        self.units, self.parse, self.unit_size = iter(units), parse, unit_size
+        self.started = False
+        self._current: Iterator[T] = iter(())
+
+    def __next__(self) -> T:
+        while True:
+            for item in self._current:
+                return item
+            self.started = True
+            self._current = iter(self.parse(next(self.units)))
+
+    def begun(self) -> list[T]:
+        """Return what remains of the unit that is being read; the others are in ``units``."""
+        return list(self._current)
 
 
 class ReadOptions(NamedTuple):
@@ -75,40 +111,118 @@ class DataFile:
         encoding: str = UTF_8,
     ) -> None:
         self.name, self.format, self.live, self.encoding = name, format, live, encoding
-        self._lines = iter(lines)
+        self._lines, self._ahead = iter(lines), deque[Line]()
 
     def peek(self, count: int) -> list[Line]:
         """Return the next lines, at most ``count``, without consuming them."""
-        ahead = list(itertools.islice(self._lines, count))
-        self._lines = itertools.chain(ahead, self._lines)
-        return ahead
+        self._ahead.extend(itertools.islice(self._lines, max(0, count - len(self._ahead))))
+        return list(itertools.islice(self._ahead, count))
 
     def first_line(self) -> str:
         """Return the first line that is not blank, else ``""``, without consuming it."""
-        ahead: list[Line] = []
-        for line in self._lines:
-            ahead.append(line)
-            if line.text.strip():
-                break
-        self._lines = itertools.chain(ahead, self._lines)
-        return ahead[-1].text if ahead else ""
+        ahead = next((line for line in self._ahead if line.text.strip()), None)
+        while ahead is None and (line := next(self._lines, None)) is not None:
+            self._ahead.append(line)
+            ahead = line if line.text.strip() else None
+        return "" if ahead is None else ahead.text
 
     def __iter__(self) -> Iterator[Line]:
-        return self._lines
+        return self
+
+    def __next__(self) -> Line:
+        return self._ahead.popleft() if self._ahead else next(self._lines)
+
+    def unparsed(self) -> Unparsed[Line]:
+        """Return the remaining lines, in blocks if they come from a file that is read in blocks."""
+        lines = self._lines
+        if not isinstance(lines, Unparsed):
+            return Unparsed(self)
+        begun, decode = [*self._ahead, *lines.begun()], lines.parse
+        return Unparsed(
+            itertools.chain([begun], lines.units),
+            lambda block: block if isinstance(block, list) else decode(block),
+            lines.unit_size,
+        )
 
     def where(self, number: int) -> str:
         """Return ``file:line``."""
         return f"{self.name}:{number}"
 
 
+class _Block(NamedTuple):
+    """Whole lines of a file: the number of the first, the byte where it begins, and all bytes."""
+
+    number: int
+    offset: int
+    content: bytes
+
+
 def read_lines(name: str, source: Path | IO[Any], encoding: str = UTF_8) -> Iterator[Line]:
-    """Yield the decoded lines of a path, or of a text or binary file object."""
+    """Return the decoded lines of a path, or of a text or binary file object.
+
+    A file on disk is decoded in blocks, which other processes can do too.
+    """
+    if isinstance(source, Path) and encoding == UTF_8 and source.is_file():
+        return Unparsed(_blocks(name, source), partial(_decoded_block, name), BLOCK_LINES)
+    return _streamed_lines(name, source, encoding)
+
+
+def _blocks(name: str, path: Path) -> Iterator[_Block]:
+    """Yield the lines of a file, ``BLOCK_LINES`` at a time."""
+    number, offset = 1, 0
+    lines: list[bytes] = []
+
+    def taken(size: int) -> Iterator[_Block]:
+        nonlocal number, offset
+        while len(lines) >= max(size, 1):
+            content = b"\n".join(lines[:BLOCK_LINES])
+            yield _Block(number, offset, content)
+            number, offset = number + len(lines[:BLOCK_LINES]), offset + len(content) + 1
+            del lines[:BLOCK_LINES]
+
+    with path.open("rb") as stream, _reporting_damage(lambda: f"{name}:{number + len(lines)}"):
+        try:
+            begun: list[bytes] = []  # parts of the line whose end is not read yet
+            for raw in _pieces(stream):
+                first, *others = raw.split(b"\n")
+                begun.append(first)
+                if others:
+                    lines += [b"".join(begun), *others[:-1]]
+                    begun = others[-1:]
+                yield from taken(BLOCK_LINES)
+            if any(begun):
+                lines.append(b"".join(begun))
+        except (EOFError, OSError, zlib.error):
+            yield from taken(1)  # of a damaged archive all lines before the damage are wanted
+            raise
+        yield from taken(1)
+
+
+def _pieces(stream: io.BufferedReader) -> Iterable[bytes]:
+    """Yield the bytes of a file: the lines of a compressed file, else blocks, which are faster."""
+    unzipped = _unzipped(stream)
+    return iter(partial(stream.read1, 2**18), b"") if unzipped is stream else unzipped
+
+
+def _decoded_block(name: str, block: _Block) -> list[Line]:
+    try:
+        text = block.content.decode()
+    except UnicodeDecodeError as error:
+        before = block.content[: error.start].decode()
+        place = block.number, block.offset
+        raise _bad_byte(name, before, place, block.content, error.start, UTF_8) from error
+    if block.number == 1:
+        text = text.removeprefix("\ufeff")
+    lines = text.split("\n")
+    if "\r" in text:
+        lines = [line.rstrip("\r") for line in lines]
+    return list(map(Line, itertools.count(block.number), lines))
+
+
+def _streamed_lines(name: str, source: Path | IO[Any], encoding: str) -> Iterator[Line]:
     if isinstance(source, Path):
         with source.open("rb") as stream:
-            unzipped = _unzipped(stream)
-            # blocks are faster, but of a damaged archive all lines before the damage are wanted
-            blocks = iter(partial(stream.read1, 2**16), b"") if unzipped is stream else unzipped
-            yield from _decoded(name, blocks, encoding)
+            yield from _decoded(name, _pieces(stream), encoding)
     elif isinstance(source, io.TextIOBase):
         if encoding != UTF_8:
             raise DataError(f"{name}: --encoding {encoding}: its text is decoded already.")
@@ -195,13 +309,9 @@ def _text_lines(name: str, stream: Iterable[bytes], encoding: str) -> Iterator[s
             text = decoder.decode(raw, final=not raw)
         except UnicodeDecodeError as error:
             pending = len(error.object) - len(raw)  # bytes of an unfinished character before raw
-            text = "".join([*begun, decoder.decode(raw[: max(error.start - pending, 0)])])
-            line, position = number + text.count("\n"), len(text) - text.rfind("\n")
-            raise DataError(
-                f"{name}:{line}: byte 0x{error.object[error.start]:02x} at position {position} of "
-                f"the line (byte {offset - pending + error.start} of the file) "
-                f"{_advice(name, raw, encoding)}"
-            ) from error
+            before = "".join([*begun, decoder.decode(raw[: max(error.start - pending, 0)])])
+            place = number, offset - pending
+            raise _bad_byte(name, before, place, error.object, error.start, encoding) from error
         except UnicodeError as error:
             raise DataError(
                 f"{name}: not {encoding} ({error}): utf-16-le and utf-16-be need none."
@@ -215,6 +325,21 @@ def _text_lines(name: str, stream: Iterable[bytes], encoding: str) -> Iterator[s
             begun = [rest]
     if any(begun):
         yield "".join(begun)
+
+
+def _bad_byte(
+    name: str, before: str, place: tuple[int, int], raw: bytes, index: int, encoding: str
+) -> DataError:
+    """Return the error for byte ``index`` of ``raw``, which ``encoding`` does not have.
+
+    ``place`` is the line of the text ``before`` it, and the byte of the file where ``raw`` begins.
+    """
+    number, offset = place
+    line, position = number + before.count("\n"), len(before) - before.rfind("\n")
+    return DataError(
+        f"{name}:{line}: byte 0x{raw[index]:02x} at position {position} of the line (byte "
+        f"{offset + index} of the file) {_advice(name, raw, encoding)}"
+    )
 
 
 def _advice(name: str, raw: bytes, encoding: str) -> str:

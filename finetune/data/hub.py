@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.files import DataFile, ReadOptions, Record
+from finetune.data.files import DataFile, ReadOptions, Record, Unparsed
 from finetune.data.joining import joined
-from finetune.data.tables import Table, UnparsedRows, class_names, read_parquet
+from finetune.data.tables import Table, class_names, read_parquet
 from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository
 from finetune.runtime.processes import num_processes
 from finetune.types import abbreviated, did_you_mean
@@ -273,14 +273,14 @@ def dataset_tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
     return tables
 
 
-def _records(rows: Any, name: str) -> UnparsedRows:
+def _records(rows: Any, name: str) -> Unparsed[Record]:
     def parse(start: int) -> Iterator[Record]:
         batch = rows[start : start + _UNIT]
         values = zip(*batch.values(), strict=True)
         for number, row in enumerate(values, start + 1):
             yield Record(dict(zip(batch, row, strict=True)), f"{name}:{number}")
 
-    return UnparsedRows(range(0, len(rows), _UNIT), parse, _UNIT)
+    return Unparsed(range(0, len(rows), _UNIT), parse, _UNIT)
 
 
 def _numbered(records: Iterator[Record], name: str) -> Iterator[Record]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
-from finetune.data.dataset import each_gold
+from finetune.data.dataset import each_gold, gold_counts
 from finetune.data.example_store import column
 from finetune.data.findings import Finding, located, locations_of
 from finetune.data.label_names import variants
@@ -21,12 +20,10 @@ MIN_ROWS = 20
 
 def label_problems(splits: Mapping[str, Sequence[Example]]) -> Iterator[Finding]:
     """Report labels that leave nothing to learn, or that are probably mistakes."""
-    counts = {
-        split: Counter(chain.from_iterable(filter(None, each_gold(rows))))
-        for split, rows in splits.items()
-    }
+    found = {split: gold_counts(rows) for split, rows in splits.items()}
+    counts = {split: counted for split, (counted, _) in found.items()}
     if "train" in splits:
-        yield from _nothing_to_learn(splits["train"], counts["train"])
+        yield from _nothing_to_learn(splits["train"], *found["train"])
     texts = [rows for rows in splits.values() if isinstance(rows[0], TextExample)]
     if any(isinstance(label, float) for rows in texts for label in column(rows, "label")):
         labels = (label for rows in texts for label in column(rows, "label"))
@@ -38,8 +35,10 @@ def label_problems(splits: Mapping[str, Sequence[Example]]) -> Iterator[Finding]
     yield from _unseen(splits, counts)
 
 
-def _nothing_to_learn(train: Sequence[Example], counts: Counter[str]) -> Iterator[Finding]:
-    number = sum(gold is not None for gold in each_gold(train))
+def _nothing_to_learn(
+    train: Sequence[Example], counts: Counter[str], without: int
+) -> Iterator[Finding]:
+    number = len(train) - without
     are_texts, problem = isinstance(train[0], TextExample), ""
     if not number:
         return

@@ -33,7 +33,8 @@ Label = str | tuple[str, ...] | float | None
 def raw_label(value: Any, names: Sequence[str] | None, where: str) -> RawLabel:
     """Return one value of a label column; ``names`` are the class names of its integers."""
     if isinstance(value, str):
-        return None if value.strip().lower() in MISSING else value.strip()
+        name = value.strip()
+        return None if name.lower() in MISSING else name
     if isinstance(value, list | tuple):
         labels = tuple(_label_name(item, names, where) for item in value)
         repeated = next((name for name in labels if labels.count(name) > 1), None)

@@ -15,7 +15,7 @@ from finetune.data.files import Record
 
 def is_squad(value: Any) -> bool:
     """Return whether a JSON value is a file of SQuAD, or one of its articles."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return False
     articles = value.get("data")
     if isinstance(articles, list) and articles:

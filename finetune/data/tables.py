@@ -15,7 +15,7 @@ from typing import Any
 from finetune.data import example_store
 from finetune.data.annotation_tools import annotator, resolve_annotators, tool_rows
 from finetune.data.dataset import DataError
-from finetune.data.files import DataFile, Line, ReadOptions, Record
+from finetune.data.files import DataFile, ReadOptions, Record, Unparsed
 from finetune.data.json_files import parse_json
 from finetune.data.squad_files import is_squad, squad_rows
 from finetune.types import abbreviated, did_you_mean, install_command, quantity
@@ -85,50 +85,15 @@ class Table:
         return first, ManyRows(self, first, resolve) if large else first
 
 
-class UnparsedRows(Iterator[Record]):
-    """Rows of a file, parsed one by one, or unit by unit in other processes.
-
-    Args:
-        units: The parts of the file, such as lines. They can be pickled.
-        parse: Returns the rows of a unit.
-        unit_size: About the number of rows in a unit.
-    """
-
-    def __init__(
-        self,
-        units: Iterable[Any],
-        parse: Callable[[Any], Iterable[Record]] = lambda row: (row,),
-        unit_size: int = 1,
-    ) -> None:
-        self.units, self.parse, self.unit_size = iter(units), parse, unit_size
-        self.started = self._stopped = False
-        self._rows = itertools.chain.from_iterable(map(self.parse, self._until_stopped()))
-
-    def __next__(self) -> Record:
-        return next(self._rows)
-
-    def begun(self) -> list[Record]:
-        """Return the remaining rows of the unit that is being read; others are in ``units``."""
-        self._stopped = True
-        return list(self._rows)
-
-    def _until_stopped(self) -> Iterator[Any]:
-        self.started = True
-        for unit in self.units:
-            yield unit
-            if self._stopped:
-                return
-
-
-def joined_rows(parts: Sequence[Iterator[Record]]) -> UnparsedRows:
+def joined_rows(parts: Sequence[Iterator[Record]]) -> Unparsed[Record]:
     """Return the rows of several files, one after another."""
     rows = [
-        part if isinstance(part, UnparsedRows) and not part.started else UnparsedRows(part)
+        part if isinstance(part, Unparsed) and not part.started else Unparsed(part)
         for part in parts
     ]
     units = ((index, unit) for index, part in enumerate(rows) for unit in part.units)
     size = min(part.unit_size for part in rows)
-    return UnparsedRows(units, lambda unit: rows[unit[0]].parse(unit[1]), size)
+    return Unparsed(units, lambda unit: rows[unit[0]].parse(unit[1]), size)
 
 
 class ManyRows(Iterable[Record]):
@@ -144,7 +109,7 @@ class ManyRows(Iterable[Record]):
         self.table, self.first, self.resolve = table, first, resolve
         self.number, self.known = len(first), {*table.header}
         records = table.records
-        rows = records if isinstance(records, UnparsedRows) else UnparsedRows(records)
+        rows = records if isinstance(records, Unparsed) else Unparsed(records)
         self.units, self.parse, self.unit_size = rows.units, rows.parse, rows.unit_size
         self.first += rows.begun()
         # full chunks: those that are read later then begin where chunks of sequences begin
@@ -293,12 +258,15 @@ _JSON_ADVICE = f": write {_JSON_ROW}."
 def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
     """Read one JSON object per line."""
 
-    def parse(line: Line) -> Iterator[Record]:
-        where = file.where(line.number)
-        return _rows(parse_json(line.text, where, _JSON_ADVICE), where)
+    lines = file.unparsed()
 
-    lines = (line for line in file if line.text.strip())
-    return Table(file.name, [], UnparsedRows(lines, parse))
+    def parse(block: Any) -> Iterator[Record]:
+        for number, text in lines.parse(block):
+            if text.strip():
+                where = file.where(number)
+                yield from _rows(parse_json(text, where, _JSON_ADVICE), where)
+
+    return Table(file.name, [], Unparsed(lines.units, parse, lines.unit_size))
 
 
 def read_json(file: DataFile, options: ReadOptions) -> Table:
@@ -487,7 +455,7 @@ def read_parquet(file: DataFile, options: ReadOptions) -> Table:
         return (Record(row, f"{file.name}:row {n}") for n, row in enumerate(rows, number + 1))
 
     size = example_store.CHUNK
-    records = UnparsedRows(batches(), parse, size)
+    records = Unparsed(batches(), parse, size)
     return Table(file.name, list(schema.names), records, names=class_names(features))
 
 

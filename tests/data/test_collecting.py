@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from finetune.data import collecting, example_store, read_text, read_tokens
+from finetune.data import collecting, example_store, files, read_text, read_tokens
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.example_store import ExampleStore, relabeled
 from finetune.runtime import workers
@@ -69,6 +69,7 @@ def saved(folder: Path) -> str:
 def small_memory(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
     monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 5)
     monkeypatch.setattr(example_store, "CHUNK", 4)
+    monkeypatch.setattr(files, "BLOCK_LINES", 3)
     monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: range(processes))
 
 
