@@ -95,7 +95,7 @@ class PretrainingRecord(TaskRecord):
 GOLD = attrgetter("text")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class PretrainingTask(Task):
     """Prediction of the subwords at chosen positions.
 

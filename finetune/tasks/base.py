@@ -110,7 +110,7 @@ def extra_fields(record: type[TaskRecord]) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(record) if field.name not in common]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Task(ABC):
     """The base class of all tasks."""
 

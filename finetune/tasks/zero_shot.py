@@ -30,7 +30,7 @@ TEMPLATE = "This example is {}."
 """The hypothesis of a label by default, as in the pipeline of transformers."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ZeroShotTask(TextClassificationTask):
     """Classification of texts by a model of pairs: of the text and the hypothesis of each label.
 
