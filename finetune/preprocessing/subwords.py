@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
+from itertools import chain
 from typing import Any
 
 
@@ -85,25 +86,23 @@ class Subwords:
 
     def word_subwords(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """Return the subword ids of each word of each sentence; the placeholder if it has none."""
-        return [
-            [subwords or [self.placeholder] for subwords in words]
-            for words in self.raw_word_subwords(sentences)
-        ]
+        known = self._subwords_of(sentences)
+        found = {word: ids or [self.placeholder] for word, ids in known.items()}
+        return [list(map(found.__getitem__, words)) for words in sentences]
 
     def raw_word_subwords(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """Return the subword ids of each word of each sentence; none for words that it drops."""
-        if self.leading_space:
-            sentences = [[" " + word for word in words] for words in sentences]
-        encoded = self.backend.encode_batch(
-            [list(words) for words in sentences], is_pretokenized=True, add_special_tokens=False
-        )
-        result = []
-        for words, encoding in zip(sentences, encoded, strict=True):
-            subwords: list[list[int]] = [[] for _ in words]
-            for word, subword in zip(encoding.word_ids, encoding.ids, strict=True):
-                subwords[word].append(subword)
-            result.append(subwords)
-        return result
+        found = self._subwords_of(sentences)
+        return [list(map(found.__getitem__, words)) for words in sentences]
+
+    def _subwords_of(self, sentences: Sequence[Sequence[str]]) -> dict[str, list[int]]:
+        """Return the subword ids of each different word.
+
+        Tokenizers read words that are given as such one by one, without their neighbors.
+        """
+        words = list(dict.fromkeys(chain.from_iterable(sentences)))
+        spaced = [" " + word for word in words] if self.leading_space else words
+        return dict(zip(words, self.text_subwords(spaced), strict=True))
 
     def build(
         self, first: Sequence[int], second: Sequence[int] | None = None
