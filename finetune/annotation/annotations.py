@@ -206,10 +206,9 @@ def _examples(records: list[TokenRecord]) -> tuple[list[TokenExample], list[str]
     )
     if skipped := sum(record.num_skipped_lines for record in records):
         notes.append(f"{quantity(skipped, 'line')} of .ann files without text not read")
-    converted, more = to_bio({"": records})
+    examples, more = to_bio({"": records})
     more = [note for note in more if not note.startswith("nested")]
-    examples = [tokens.token_example(index, row) for index, row in enumerate(converted[""])]
-    return examples, notes + more
+    return list(examples[""]), notes + more
 
 
 def _rows(

@@ -28,9 +28,16 @@ from finetune.data.spans import (
     crossing_pairs,
     inner_spans,
     multi_label_spans,
+    overlapping,
     proposed_width,
 )
-from finetune.data.tag_schemes import detect_scheme, illegal_transitions
+from finetune.data.tag_schemes import (
+    all_transitions,
+    count_transitions,
+    illegal_transitions,
+    num_illegal,
+    scheme_of,
+)
 from finetune.runtime.workers import forked_map, num_workers
 from finetune.types import Example, Span, TextExample, TokenExample, quantity
 
@@ -67,11 +74,11 @@ def check_data(
         partial(label_problems, dataset.splits),
         partial(_spans, dataset),
     ]
-    words = [rows for rows in dataset.splits.values() if _are_words(rows)]
+    words = {split: rows for split, rows in dataset.splits.items() if _are_words(rows)}
     for split, rows in dataset.splits.items():
         checks.append(partial(_content, split, facts[split]))
         if _are_words(rows):
-            checks.append(partial(_transitions, split, rows, words))
+            checks.append(partial(_transitions, split, words))
         checks.append(partial(_duplicates, split, facts[split]))
         if max_length is not None:
             special = num_special[len(texts_of(rows[0])) > 1]
@@ -234,12 +241,17 @@ def _content(split: str, facts: Facts) -> Iterator[Finding]:
     yield from located("warning", "characters", message, damaged)
 
 
-def _transitions(
-    split: str, rows: Sequence[Example], splits: Sequence[Sequence[Example]]
-) -> Iterator[Finding]:
-    """Report tags that may not follow the tag before them, in the scheme of all ``splits``."""
-    scheme = detect_scheme(tags or () for each in splits for tags in column(each, "tags"))
-    if scheme is None or not any(column(rows, "tags")):
+def _transitions(split: str, splits: Mapping[str, Sequence[Example]]) -> Iterator[Finding]:
+    """Report tags of a split that may not follow the tag before them.
+
+    The scheme is that of all ``splits``.
+    """
+    counted = {
+        name: count_transitions(tags or () for tags in column(rows, "tags"))
+        for name, rows in splits.items()
+    }
+    scheme, own, rows = scheme_of(all_transitions(counted.values())), counted[split], splits[split]
+    if scheme is None or not own:
         return
 
     def places() -> Iterator[str]:
@@ -249,7 +261,7 @@ def _transitions(
                     before = tags[i - 1] if i else "the start"
                     yield f"{where}, word {i} ({words[i]!r}: {tags[i]} after {before})"
 
-    locations = Locations(places())
+    locations = Locations(places() if num_illegal(own, scheme) else ())
     message = f"{split}: tag scheme {scheme}"
     if not locations:
         yield Finding("info", "scheme", f"{message}, all transitions legal")
@@ -412,71 +424,78 @@ def _leaks(facts: Mapping[str, Facts]) -> Iterator[Finding]:
             earlier[split] = np.unique(hashes, return_index=True)
 
 
-def _located_spans(rows: Sequence[Example]) -> Iterator[tuple[str, Sequence[Span]]]:
-    """Yield the ``file:line`` and the spans of each example that has gold."""
-    if _are_words(rows):
-        for where, spans in columns(rows, ("where", "spans")):
-            if spans is not None:
-                yield where, spans
+class _SpanCounts:
+    """Counts of the spans of a split that has gold in ``rows``; all 0 for texts."""
+
+    def __init__(self, rows: Sequence[Example]) -> None:
+        self.widths = Counter[int]()
+        self.num_inner = 0
+        self.num_several, self.num_lost = 0, 0  # with several labels; labels beside the first
+        self.num_crossing = 0
+        self.several, self.crossing = list[str](), list[str]()
+        for where, spans in columns(rows, ("where", "spans")) if _are_words(rows) else ():
+            self.widths.update(span.end - span.start for span in spans or ())
+            if spans and len(spans) > 1 and overlapping(spans):
+                self._add_overlapping(where, spans)
+
+    def _add_overlapping(self, where: str, spans: Sequence[Span]) -> None:
+        """Count the overlapping spans of an example, and keep the first places."""
+        self.num_inner += len(inner_spans(spans))
+        for same in multi_label_spans(spans):
+            self.num_several, self.num_lost = self.num_several + 1, self.num_lost + len(same) - 1
+            if len(self.several) < MAX_LOCATIONS:
+                labels = ", ".join(span.label for span in same)
+                self.several.append(f"{where}, words {same[0].start} to {same[0].end} ({labels})")
+        for a, b in crossing_pairs(spans):
+            self.num_crossing += 1
+            if len(self.crossing) < MAX_LOCATIONS:
+                place = f"words {a.start} to {a.end} ({a.label}) and {b.start} to {b.end}"
+                self.crossing.append(f"{where}, {place} ({b.label})")
 
 
 def _spans(dataset: Dataset) -> Iterator[Finding]:
     """Report widths, nesting, several labels and crossing of spans."""
-    widths = {
-        split: Counter(span.end - span.start for _, spans in _located_spans(rows) for span in spans)
-        for split, rows in dataset.splits.items()
-    }
+    counts = {split: _SpanCounts(rows) for split, rows in dataset.splits.items()}
+    train = counts["train"] if "train" in counts and counts["train"].widths else None
     limit = 0
-    if train := widths.get("train"):
-        limit, widest = proposed_width(train), max(train)
-        fraction = sum(n for width, n in train.items() if width <= limit) / train.total()
+    if train:
+        widths = train.widths
+        limit, widest = proposed_width(widths), max(widths)
+        fraction = sum(n for width, n in widths.items() if width <= limit) / widths.total()
         # rounded down: 100 % is all
         covered = "all" if limit == widest else f"{math.floor(fraction * 10_000) / 100:.2f}%"
         message = (
             f"train: spans are up to {quantity(widest, 'word')} wide; --max-width {limit} covers "
         )
         yield Finding("info", "widths", f"{message}{covered} of them")
-    nested_in_train = bool(train) and any(
-        inner_spans(spans) for _, spans in _located_spans(dataset.splits["train"])
-    )
     for split, rows in dataset.splits.items():
-        total = widths[split].total()
-        wider = sum(n for width, n in widths[split].items() if width > limit)
+        own = counts[split]
+        total = own.widths.total()
+        wider = sum(n for width, n in own.widths.items() if width > limit)
         if split != "train" and train and wider:
             counted = f"{wider:,} of {quantity(total, 'span')} ({100 * wider / total:.1f}%)"
             message = f"{split}: {counted} wider than {quantity(limit, 'word')}, out of reach of "
             yield Finding("info", "widths", f"{message}that limit")
-        if inner := sum(len(inner_spans(spans)) for _, spans in _located_spans(rows)):
+        if inner := own.num_inner:
             counted = f"{inner:,} of {quantity(total, 'span')} ({100 * inner / total:.1f}%)"
             message = f"{split}: {counted} inside a wider one"
-            unseen = train and not nested_in_train
+            unseen = train and not train.num_inner
             message += ", but none in train is: no model learns this" if unseen else ""
             yield Finding("warning" if unseen else "info", "nesting", message)
         if _are_words(rows) and all(value is None for value in column(rows, "relations")):
-            yield from _unreachable(split, rows, total)
+            yield from _unreachable(split, own, total)
 
 
-def _unreachable(split: str, rows: Sequence[Example], total: int) -> Iterator[Finding]:
+def _unreachable(split: str, counts: _SpanCounts, total: int) -> Iterator[Finding]:
     """Report spans with several labels and crossing spans, which need an option to be predicted.
 
     The spans of relations are given, not predicted.
     """
-    several, lost = 0, 0
-    places: list[str] = []
-    for where, spans in _located_spans(rows):
-        for same in multi_label_spans(spans):
-            several, lost = several + 1, lost + len(same) - 1
-            if len(places) < MAX_LOCATIONS:
-                labels = ", ".join(span.label for span in same)
-                places.append(f"{where}, words {same[0].start} to {same[0].end} ({labels})")
-    message = f"{split}: {quantity(several, 'span')} with several labels: --multi-label keeps all"
-    locations = Locations(places, several)
-    yield from located(_level(split, lost, total), "labels", message, locations)
-    locations = Locations(
-        f"{where}, words {a.start} to {a.end} ({a.label}) and {b.start} to {b.end} ({b.label})"
-        for where, spans in _located_spans(rows)
-        for a, b in crossing_pairs(spans)
-    )
+    locations = Locations(counts.several, counts.num_several)
+    message = f"{split}: {quantity(len(locations), 'span')} with several labels: --multi-label "
+    level = _level(split, counts.num_lost, total)
+    yield from located(level, "labels", f"{message}keeps all", locations)
+    locations = Locations(counts.crossing, counts.num_crossing)
     message = (
         f"{split}: {quantity(len(locations), 'pair')} of crossing spans: --decoding overlapping "
         "keeps both"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from finetune.data import example_store
 from finetune.data.example_facts import computed_facts
@@ -17,6 +17,8 @@ from finetune.data.files import Record
 from finetune.data.tables import ManyRows
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
+
+R = TypeVar("R")
 
 Make = Callable[[int, Any], Any]
 """Makes an example, given its ``id`` and a row or another example."""
@@ -111,6 +113,22 @@ def remade(rows: Sequence[Any], make: Make) -> Sequence[Any]:
         made = transformed(rows, partial(make, 0))
         return made.renumbered() if isinstance(made, ExampleStore) else made
     return collected(itertools.starmap(make, enumerate(rows)), "converting")
+
+
+def each_chunk(rows: Sequence[Any], compute: Callable[[Sequence[Any]], R]) -> Iterator[R]:
+    """Yield what ``compute`` returns for each chunk of examples; it also runs in other processes.
+
+    Examples in memory are one chunk.
+    """
+    if not isinstance(rows, ExampleStore):
+        yield compute(rows)
+        return
+
+    def computed(start: int) -> R:
+        return compute(rows[start : start + example_store.CHUNK])
+
+    starts = range(0, len(rows), example_store.CHUNK)
+    yield from forked_map(computed, starts, min(num_workers(), len(starts)))
 
 
 def _chunks(examples: Iterator[Any]) -> Iterator[list[Any]]:

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 from finetune.data.character_spans import words_to_chars
-from finetune.data.collecting import transformed
+from finetune.data.collecting import each_chunk, remade
 from finetune.data.dataset import DataError
-from finetune.data.example_facts import no_facts
 from finetune.data.example_store import column, columns
 from finetune.data.spans import overlapping
 from finetune.data.tag_schemes import (
     DISTINCT_SCHEMES,
     SCHEMES,
     SPAN_TAG,
+    Transitions,
+    all_transitions,
     convert_tags,
-    detect_scheme,
+    count_transitions,
     illegal_transitions,
+    num_illegal,
+    scheme_of,
     spans_to_tags,
     tags_to_spans,
 )
-from finetune.data.token_records import Offsets, TokenRecord
-from finetune.types import Span, abbreviated, quantity
+from finetune.data.token_records import Offsets, TokenRecord, token_example
+from finetune.types import Span, TokenExample, abbreviated, quantity
+
+Layers = tuple[tuple[str, ...], ...]
 
 _SPELLINGS = [
     re.compile(r"(?P<prefix>[BIESLUM])[-_](?P<type>\S+)", re.I),
@@ -36,19 +42,21 @@ _SPELLINGS = [
 
 def to_bio(
     splits: Mapping[str, Sequence[TokenRecord]],
-) -> tuple[dict[str, Sequence[TokenRecord]], list[str]]:
-    """Convert the tags of all splits to BIO and add the spans that they encode, with notes.
+) -> tuple[dict[str, Sequence[TokenExample]], list[str]]:
+    """Make examples, with tags of all splits in BIO and the spans that they encode, and notes.
 
     The scheme of each split is detected, and tags such as ``B_PER``, ``b-per`` and ``PER-B`` are
     written ``B-PER``. Spans get tags too, unless some spans of the data set overlap. Raises
     DataError if some but not all tags are of a span scheme.
     """
-    counts = _counts(splits)
+    layers = {split: _Layers.of(rows) for split, rows in splits.items()}
+    counts = sum((each.counts for each in layers.values()), Counter[str]())
     if counts and all(tag.isdecimal() for tag in counts):
-        return dict(splits), ["tags are numbers without names: replace them by names"]
+        examples = {split: remade(rows, token_example) for split, rows in splits.items()}
+        return examples, ["tags are numbers without names: replace them by names"]
     notes = []
     no_prefix = all("-" not in tag[:2] for tag in counts)
-    spelled = {split: _spelled(rows) for split, rows in splits.items()}
+    spelled = {split: _spelled({*each.counts}) for split, each in layers.items()}
     # O on half of the words: some part-of-speech sets have a tag O too
     if (
         no_prefix
@@ -60,93 +68,174 @@ def to_bio(
         spelled = {s: {tag: f"I-{tag}" for tag in counts if tag != "O"} for s in splits}
     elif odd := next((each for each in spelled.values() if each), None):
         changed = [tag for tag in sorted(odd) if tag in counts and tag != odd[tag]]
-        examples = [f"{tag} as {odd[tag]}" for tag in changed]
-        notes.append(f"tags are read in their usual spelling: {abbreviated(examples, 3)}")
-    splits = {
-        split: transformed(rows, partial(_renamed, names=names), no_facts) if names else rows
-        for (split, rows), names in zip(splits.items(), spelled.values(), strict=True)
+        examples_of = [f"{tag} as {odd[tag]}" for tag in changed]
+        notes.append(f"tags are read in their usual spelling: {abbreviated(examples_of, 3)}")
+    transitions = {
+        split: _transitions(splits[split], spelled[split])
+        for split, each in layers.items()
+        if each.number
     }
-    schemes = {
-        split: detect_scheme(chain.from_iterable(column(rows, "layers")))
-        for split, rows in splits.items()
-        if any(column(rows, "layers"))
-    }
+    schemes = {split: scheme_of(found) for split, found in transitions.items()}
     if None in schemes.values():
-        _check_plain_tags(splits, schemes)
+        _check_plain_tags(splits, layers, spelled, schemes)
+        schemes = {}
     else:
-        found = {split: scheme for split, scheme in schemes.items() if scheme != "BIO"}
+        found = {split: str(scheme) for split, scheme in schemes.items() if scheme != "BIO"}
         if found and not (no_prefix and notes):
-            named = sorted({str(scheme) for scheme in found.values()} - {"IO"}) or ["IO"]
+            named = sorted({*found.values()} - {"IO"}) or ["IO"]
             notes.append(f"tag scheme {' and '.join(named)} found, converted to BIO")
-        illegal = [
-            row.where
-            for split, scheme in found.items()
-            for row in splits[split]
-            for layer in row.layers
-            for _ in illegal_transitions(layer, str(scheme))
-        ]
-        if illegal:
-            counted = quantity(len(illegal), "illegal tag")
-            notes.append(f"{counted} read as the start of a span, first in {illegal[0]}")
-        splits = {
-            split: transformed(
-                rows, partial(_with_spans, scheme=schemes.get(split) or "BIO"), no_facts
-            )
-            for split, rows in splits.items()
+        illegal = {
+            s: num_illegal(transitions[s] or Counter(), scheme) for s, scheme in found.items()
         }
+        if number := sum(illegal.values()):
+            split = next(split for split in found if illegal[split])
+            where = _first_illegal(splits[split], spelled[split], found[split])
+            counted = quantity(number, "illegal tag")
+            notes.append(f"{counted} read as the start of a span, first in {where}")
+        schemes = {split: schemes.get(split) or "BIO" for split in splits}
+    conversions = {s: _Conversion(spelled[s], schemes.get(s)) for s in splits}
     nested = any(
-        _are_nested(*each)
-        for rows in splits.values()
-        for each in columns(rows, ("spans", "unreachable", "offsets"))
+        layers[split].may_nest and conversions[split].nests_in(rows)
+        for split, rows in splits.items()
     )
     if nested:
         notes.append("nested spans: examples have spans, no tags")
-        return splits, notes
     return {
-        split: rows
-        if all(layers or spans is None for layers, spans in columns(rows, ("layers", "spans")))
-        else transformed(rows, partial(with_tags, nested=False), no_facts)
+        split: remade(rows, partial(_example, conversion=conversions[split], nested=nested))
         for split, rows in splits.items()
     }, notes
 
 
 def respelled(layers: Sequence[Sequence[str]]) -> list[list[str]]:
     """Return tags with ``B_PER``, ``b-per`` and ``PER-B`` written ``B-PER``."""
-    spelled = _spelled([TokenRecord((), "", (tuple(layer),)) for layer in layers])
+    spelled = _spelled({*chain.from_iterable(layers)})
     return [[spelled.get(tag, tag) for tag in layer] for layer in layers]
 
 
-def _counts(splits: Mapping[str, Sequence[TokenRecord]]) -> Counter[str]:
-    """Return how often each tag occurs."""
-    counts: Counter[str] = Counter()
-    for rows in splits.values():
-        for layers in column(rows, "layers"):
-            counts.update(chain.from_iterable(layers))
-    return counts
+class _Layers(NamedTuple):
+    """Counts of the layers of tags of a split."""
+
+    counts: Counter[str]
+    """How often each tag occurs."""
+    number: int
+    """How many records have tags."""
+    several: bool
+    """Whether some record has several layers."""
+    given_spans: bool
+    """Whether some record has spans."""
+
+    @property
+    def may_nest(self) -> bool:
+        """Whether spans can overlap: those of one layer of tags cannot."""
+        return self.several or self.given_spans
+
+    @classmethod
+    def of(cls, rows: Sequence[TokenRecord]) -> _Layers:
+        """Count the layers of a split."""
+        counts, number, several, given_spans = Counter[str](), 0, False, False
+        for own, filled, more_layers, spans in each_chunk(rows, _counts):
+            counts.update(own)
+            number += filled
+            several |= more_layers
+            given_spans |= spans
+        return cls(counts, number, several, given_spans)
 
 
-def _spelled(records: Sequence[TokenRecord]) -> dict[str, str]:
+def _counts(rows: Sequence[TokenRecord]) -> tuple[Counter[str], int, bool, bool]:
+    layers = list(column(rows, "layers"))
+    tags = chain.from_iterable(chain.from_iterable(layers))
+    numbers = set(map(len, layers))
+    given = any(spans is not None for spans in column(rows, "spans"))
+    return Counter(tags), sum(map(bool, layers)), max(numbers, default=0) > 1, given
+
+
+def _spelled(found: Set[str]) -> dict[str, str]:
     """Return the usual spelling of the tags of a split if all are written in another way."""
-    tags = {*_counts({"": records})} - {"O"}
+    tags = found - {"O"}
     if not tags or all(SPAN_TAG.fullmatch(tag) for tag in tags):
         return {}
     for pattern in _SPELLINGS:
         matches = {tag: pattern.fullmatch(tag) for tag in tags - {"o"}}
-        found = {
+        spelled = {
             tag: f"{match['prefix'].upper()}-{match['type']}"
             for tag, match in matches.items()
             if match
         }
-        prefixes = {tag[0] for tag in found.values()}
+        prefixes = {tag[0] for tag in spelled.values()}
         fits = any(prefixes <= {*SCHEMES[name]} for name in DISTINCT_SCHEMES)
-        if found and len(found) == len(matches) and fits and prefixes & {"B", "I"}:
-            return found | {"o": "O"}
+        if spelled and len(spelled) == len(matches) and fits and prefixes & {"B", "I"}:
+            return spelled | {"o": "O"}
     return {}
 
 
-def _renamed(record: TokenRecord, names: Mapping[str, str]) -> TokenRecord:
-    layers = (tuple(names.get(tag, tag) for tag in layer) for layer in record.layers)
-    return record._replace(layers=tuple(layers)) if names else record
+def _transitions(rows: Sequence[TokenRecord], names: Mapping[str, str]) -> Transitions | None:
+    """Count the transitions between renamed tags; None if a tag has no prefix of any scheme."""
+
+    def count(chunk: Sequence[TokenRecord]) -> Transitions | None:
+        layers = (_renamed(each, names) for each in column(chunk, "layers"))
+        return count_transitions(chain.from_iterable(layers))
+
+    return all_transitions(each_chunk(rows, count))
+
+
+def _first_illegal(rows: Sequence[TokenRecord], names: Mapping[str, str], scheme: str) -> str:
+    """Return the ``file:line`` of the first record with an illegal transition."""
+    return next(
+        str(where)
+        for where, layers in columns(rows, ("where", "layers"))
+        if any(illegal_transitions(layer, scheme) for layer in _renamed(layers, names))
+    )
+
+
+def _renamed(layers: Layers, names: Mapping[str, str]) -> Layers:
+    if not names:
+        return layers
+    return tuple(tuple(names.get(tag, tag) for tag in layer) for layer in layers)
+
+
+class _Conversion(NamedTuple):
+    """The conversion of the records of a split."""
+
+    names: Mapping[str, str]
+    scheme: str | None
+    """The scheme of the tags; None if they are not spans."""
+
+    def __call__(self, record: TokenRecord) -> TokenRecord:
+        """Return the record with its spans; one layer of tags becomes BIO."""
+        if not record.layers:
+            return record
+        layers = _renamed(record.layers, self.names)
+        spans = self.spans_of(layers, record.spans)
+        if self.scheme is not None and len(layers) > 1:
+            layers = ()
+        elif self.scheme not in (None, "BIO"):
+            layers = (tuple(convert_tags(layers[0], str(self.scheme), "BIO")),)
+        return record._replace(layers=layers, spans=spans)
+
+    def spans_of(self, layers: Layers, spans: tuple[Span, ...] | None) -> tuple[Span, ...] | None:
+        """Return the spans of a record, given or encoded by renamed tags."""
+        if spans is not None or self.scheme is None or not layers:
+            return spans
+        found = chain.from_iterable(tags_to_spans(layer, self.scheme) for layer in layers)
+        return tuple(sorted({*found}))
+
+    def nests_in(self, rows: Sequence[TokenRecord]) -> bool:
+        """Return whether spans of any record overlap."""
+
+        def nests(chunk: Sequence[TokenRecord]) -> bool:
+            names = ("layers", "spans", "unreachable", "offsets")
+            return any(
+                _are_nested(self.spans_of(_renamed(layers, self.names), spans), *others)
+                for layers, spans, *others in columns(chunk, names)
+            )
+
+        return any(each_chunk(rows, nests))
+
+
+def _example(
+    index: int, record: TokenRecord, conversion: _Conversion, nested: bool
+) -> TokenExample:
+    return token_example(index, with_tags(conversion(record), nested))
 
 
 def is_nested(record: TokenRecord) -> bool:
@@ -171,13 +260,19 @@ def with_tags(record: TokenRecord, nested: bool) -> TokenRecord:
 
 
 def _check_plain_tags(
-    splits: Mapping[str, Sequence[TokenRecord]], schemes: Mapping[str, str | None]
+    splits: Mapping[str, Sequence[TokenRecord]],
+    layers: Mapping[str, _Layers],
+    spelled: Mapping[str, Mapping[str, str]],
+    schemes: Mapping[str, str | None],
 ) -> None:
     """Raise DataError where tags without a scheme are probably span tags with errors.
 
     Without this check, one header or misprint among span tags would turn all tags into plain tags.
     """
-    counts = _counts(splits)
+    counts = Counter[str]()
+    for split, names in spelled.items():
+        for tag, number in layers[split].counts.items():
+            counts[names.get(tag, tag)] += number
     plain = Counter({tag: n for tag, n in counts.items() if not SPAN_TAG.fullmatch(tag)})
     if counts and not plain:
         found = ", ".join(sorted({f"{tag[0]}-" for tag in counts if tag != "O"}))
@@ -189,36 +284,32 @@ def _check_plain_tags(
         )
     num_inside = counts.total() - plain.total() - counts["O"]
     spelled_alike = all(any(p.fullmatch(tag) for p in _SPELLINGS) for tag in plain)
-    spans = num_inside and (
+    if num_inside and (
         plain.total() * 2 <= num_inside or spelled_alike or len({*schemes.values()}) > 1
-    )
-    for record in chain.from_iterable(splits.values()):
-        if len(record.layers) > 1 and not spans:
+    ):
+        for split, rows in splits.items():
+            for where, words, found in columns(rows, ("where", "words", "layers")):
+                for layer in _renamed(found, spelled[split]):
+                    _check_span_tags(where, words, layer, plain, num_inside)
+    for split, rows in splits.items():
+        if layers[split].several:
+            where = next(w for w, own in columns(rows, ("where", "layers")) if len(own) > 1)
             raise DataError(
-                f"{record.where}: several columns of tags, but they are not span tags (B-TYPE, "
+                f"{where}: several columns of tags, but they are not span tags (B-TYPE, "
                 "I-TYPE, O): name the one column to read, for instance --columns tags=1."
             )
-        for layer in record.layers if spans else ():
-            for word, tag in zip(record.words, layer, strict=True):
-                if tag in plain:
-                    others = ", ".join(repr(t) for t, _ in plain.most_common(6) if t != tag)
-                    raise DataError(
-                        f"{record.where}: the word {word!r:.60} has the tag {tag!r:.60}, but "
-                        f"{quantity(num_inside, 'tag is a span tag', 'tags are span tags')} "
-                        "(B-TYPE, I-TYPE, …) and the rest O: correct it, or remove a "
-                        f"header{f' (also: {others})' if others else ''}."
-                    )
 
 
-def _with_spans(record: TokenRecord, scheme: str) -> TokenRecord:
-    """Return the record with the spans that its tags encode; one layer of tags becomes BIO."""
-    if not record.layers:
-        return record
-    found = {span for layer in record.layers for span in tags_to_spans(layer, scheme)}
-    spans = tuple(sorted(found)) if record.spans is None else record.spans
-    if len(record.layers) > 1:
-        return record._replace(layers=(), spans=spans)
-    if scheme == "BIO":
-        return record._replace(spans=spans)
-    tags = tuple(convert_tags(record.layers[0], scheme, "BIO"))
-    return record._replace(layers=(tags,), spans=spans)
+def _check_span_tags(
+    where: str, words: Sequence[str], tags: Sequence[str], plain: Counter[str], num_inside: int
+) -> None:
+    """Raise DataError for a tag that is ``plain``, where most tags are span tags."""
+    for word, tag in zip(words, tags, strict=True):
+        if tag in plain:
+            others = ", ".join(repr(t) for t, _ in plain.most_common(6) if t != tag)
+            raise DataError(
+                f"{where}: the word {word!r:.60} has the tag {tag!r:.60}, but "
+                f"{quantity(num_inside, 'tag is a span tag', 'tags are span tags')} "
+                "(B-TYPE, I-TYPE, …) and the rest O: correct it, or remove a "
+                f"header{f' (also: {others})' if others else ''}."
+            )

@@ -30,6 +30,10 @@ DISTINCT_SCHEMES = ("BIO", "BIOES", "BILOU", "BMES")
 """IO and IOB1 have the prefixes of BIO."""
 
 
+Transitions = Counter[tuple[str, str]]
+"""How often each tag follows another."""
+
+
 @lru_cache(maxsize=65536)
 def _role(tag: str, scheme: str) -> tuple[str, str]:
     """Return the role of a tag in any scheme (O, B, I, E or S) and its type."""
@@ -77,27 +81,52 @@ def detect_scheme(tag_sequences: Iterable[Sequence[str]]) -> str | None:
     is IO, which then gives the same spans as IOB1. If several schemes fit, the first of IO, BIO,
     BIOES, BILOU and BMES is returned: for IOE, BIOES, whose tolerant reading finds its spans.
     """
+    return scheme_of(count_transitions(tag_sequences))
+
+
+def count_transitions(tag_sequences: Iterable[Sequence[str]]) -> Transitions | None:
+    """Return how often each tag follows another; None once a tag has no prefix of any scheme.
+
+    The edges of a sequence count as O.
+    """
     tags: set[str] = set()
-    transitions: Counter[tuple[str, str]] = Counter()
-    for sequence in tag_sequences:
+    transitions: Transitions = Counter()
+    for sequence in filter(None, tag_sequences):
         if not tags.issuperset(sequence):
             tags.update(sequence)
             if not all(map(_PREFIXED.match, tags)):
                 return None
         transitions.update(pairwise(("O", *sequence, "O")))
-    if not tags:
+    return transitions
+
+
+def all_transitions(parts: Iterable[Transitions | None]) -> Transitions | None:
+    """Return the transitions of all parts of a data set; None if they are None for any part."""
+    found: Transitions = Counter()
+    for part in parts:
+        if part is None:
+            return None
+        found.update(part)
+    return found
+
+
+def scheme_of(transitions: Transitions | None) -> str | None:
+    """Return the tag scheme of the sequences whose transitions are counted."""
+    if not transitions:
         return None
-    prefixes = {tag[0] for tag in tags if tag != "O"}
+    prefixes = {tag[0] for pair in transitions for tag in pair if tag != "O"}
     if prefixes == {"I"}:
         return "IO"
     fitting = [name for name in DISTINCT_SCHEMES if prefixes <= {*SCHEMES[name]}]
     if fitting[:1] != ["BIO"]:
         return fitting[0] if fitting else None
-    illegal = {
-        name: sum(count for pair, count in transitions.items() if not _may_follow(*pair, name))
-        for name in ("BIO", "IOB1")
-    }
-    return "IOB1" if illegal["IOB1"] < illegal["BIO"] else "BIO"
+    fewer = num_illegal(transitions, "IOB1") < num_illegal(transitions, "BIO")
+    return "IOB1" if fewer else "BIO"
+
+
+def num_illegal(transitions: Transitions, scheme: str) -> int:
+    """Return how many transitions are illegal; those to the end of a sequence are among them."""
+    return sum(count for pair, count in transitions.items() if not _may_follow(*pair, scheme))
 
 
 def tags_to_spans(tags: Sequence[str], scheme: str) -> list[Span]:
@@ -169,6 +198,8 @@ def _prefixes(length: int, scheme: str, touching: bool) -> str:
 
 def convert_tags(tags: Sequence[str], source: str, target: str) -> list[str]:
     """Return the tags of the same spans in another scheme; repairs illegal tags."""
+    if source == target and not illegal_transitions(tags, source):
+        return list(tags)
     return spans_to_tags(tags_to_spans(tags, source), len(tags), target)
 
 

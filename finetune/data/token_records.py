@@ -14,7 +14,7 @@ from finetune.data.dataset import DataError
 from finetune.data.files import Record
 from finetune.data.tables import Table, Wanted, find_column, missing_column, numbered_rows
 from finetune.data.word_splitting import split_words
-from finetune.types import Relation, Span, abbreviated, quantity
+from finetune.types import Relation, Span, TokenExample, abbreviated, quantity
 
 Offsets = Sequence[tuple[int, int]]
 
@@ -49,6 +49,22 @@ class TokenRecord(NamedTuple):
     unannotated: bool = False  # a document without an .ann file
     key: str | int | None = None  # the id of the row
     relations: tuple[Relation, ...] | None = None
+
+
+def token_example(index: int, record: TokenRecord) -> TokenExample:
+    """Return a record as an example."""
+    tags = record.layers[0] if record.layers else None
+    context = record.document, record.text, record.offsets, record.where
+    return TokenExample(
+        index,
+        record.words,
+        record.spans,
+        tags,
+        *context,
+        unreachable=record.unreachable,
+        key=record.key,
+        relations=record.relations,
+    )
 
 
 @dataclass

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
-from finetune.data.collecting import collected, collected_rows, remade
+from finetune.data.collecting import collected, collected_rows
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.example_facts import no_facts
@@ -30,6 +30,7 @@ from finetune.data.token_records import (
     TokenRecord,
     record_reader,
     streamed_records,
+    token_example,
 )
 from finetune.data.word_splitting import split_words
 from finetune.types import TokenExample, quantity
@@ -81,8 +82,7 @@ def read_tokens(
         records[split], more = _usable_records(split, opened.name, found)
         notes += more
     notes += _span_notes([*records.values()])
-    records, scheme_notes = to_bio(records)
-    examples = {split: remade(rows, token_example) for split, rows in records.items()}
+    examples, scheme_notes = to_bio(records)
     tables = [opened for opened in source.splits.values() if isinstance(opened, Table)]
     order = next((order for table in tables if (order := table.label_order)), ())
     return Dataset(
@@ -154,8 +154,8 @@ def read_gold(
     columns = check_columns(columns, ROLES)
     file = open_data(source, encoding=encoding)
     opened = _open(file, columns, relations=relations, usual_columns=usual_columns)
-    records, _ = to_bio({"gold": _records(opened, columns, relations=relations)})
-    return [token_example(index, record) for index, record in enumerate(records["gold"])]
+    examples, _ = to_bio({"gold": _records(opened, columns, relations=relations)})
+    return list(examples["gold"])
 
 
 def data_kind(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]:
@@ -223,22 +223,6 @@ def _records(
         return []
     read = record_reader(opened, columns, first, need_gold, relations)
     return collected_rows(rows, lambda _, row: read(row), facts=no_facts)[0]
-
-
-def token_example(index: int, record: TokenRecord) -> TokenExample:
-    """Return a record as an example."""
-    tags = record.layers[0] if record.layers else None
-    context = record.document, record.text, record.offsets, record.where
-    return TokenExample(
-        index,
-        record.words,
-        record.spans,
-        tags,
-        *context,
-        unreachable=record.unreachable,
-        key=record.key,
-        relations=record.relations,
-    )
 
 
 def split_at_gold(example: TokenExample) -> TokenExample:

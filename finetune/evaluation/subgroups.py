@@ -12,15 +12,24 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from finetune.data.collecting import each_chunk
 from finetune.data.dataset import UNANSWERABLE
+from finetune.data.example_store import column, columns
 from finetune.data.json_files import read_object
-from finetune.data.tag_schemes import detect_scheme, tags_to_spans
+from finetune.data.tag_schemes import (
+    Transitions,
+    all_transitions,
+    count_transitions,
+    scheme_of,
+    tags_to_spans,
+)
 from finetune.evaluation.metrics import subgroup_f1
 from finetune.types import Example, SenseTarget, Span, TextExample, TokenExample
 
@@ -61,21 +70,15 @@ class TrainingVocabulary:
     @classmethod
     def of(cls, examples: Sequence[Example | SenseTarget]) -> TrainingVocabulary:
         """Collect the vocabulary of training examples; of texts it is empty."""
-        scheme = detect_scheme(e.tags or () for e in examples if isinstance(e, TokenExample))
+        if not examples or not isinstance(examples[0], TokenExample):
+            return cls({}, {})
         entity_types: defaultdict[str, set[str]] = defaultdict(set)
         word_tags: defaultdict[str, set[str]] = defaultdict(set)
-        for sentence in examples:
-            if not isinstance(sentence, TokenExample):
-                continue
-            spans: Collection[Span] | None = sentence.spans
-            tags = sentence.tags or ()
-            if spans is None and scheme is not None:
-                spans = tags_to_spans(tags, scheme)
-            for span in spans or ():
-                entity_types[surface(sentence.words, span)].add(span.label)
-            if tags and scheme is None:
-                for word, tag in zip(sentence.words, tags, strict=True):
-                    word_tags[word].add(tag)
+        scheme = scheme_of(all_transitions(each_chunk(examples, _transitions)))
+        for found in each_chunk(examples, partial(_vocabulary, scheme=scheme)):
+            for table, more in zip((entity_types, word_tags), found, strict=True):
+                for form, kinds in more.items():
+                    table[form] |= kinds
         return cls(dict(entity_types), dict(word_tags))
 
     @classmethod
@@ -95,6 +98,27 @@ class TrainingVocabulary:
             for name, table in vars(self).items()
         }
         return json.dumps(content, ensure_ascii=False) + "\n"
+
+
+def _transitions(examples: Sequence[TokenExample]) -> Transitions | None:
+    return count_transitions(tags or () for tags in column(examples, "tags"))
+
+
+def _vocabulary(
+    examples: Sequence[TokenExample], scheme: str | None
+) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return the types of each entity's surface form, and the tags of each word."""
+    entity_types: defaultdict[str, set[str]] = defaultdict(set)
+    word_tags: defaultdict[str, set[str]] = defaultdict(set)
+    for words, spans, tags in columns(examples, ("words", "spans", "tags")):
+        if spans is None and scheme is not None:
+            spans = tags_to_spans(tags or (), scheme)
+        for span in spans or ():
+            entity_types[surface(words, span)].add(span.label)
+        if tags and scheme is None:
+            for word, tag in zip(words, tags, strict=True):
+                word_tags[word].add(tag)
+    return dict(entity_types), dict(word_tags)
 
 
 def span_subgroups(

@@ -22,9 +22,18 @@ from torch.nn import functional
 
 from finetune.config.tasks import TagConfig, WordConfig
 from finetune.data import Dataset, split_at_gold
+from finetune.data.collecting import each_chunk
 from finetune.data.dataset import numbered_order
 from finetune.data.example_store import column, columns
-from finetune.data.tag_schemes import convert_tags, detect_scheme, tag_names, tags_to_spans
+from finetune.data.tag_schemes import (
+    Transitions,
+    all_transitions,
+    convert_tags,
+    count_transitions,
+    scheme_of,
+    tag_names,
+    tags_to_spans,
+)
 from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
 from finetune.evaluation.metrics import tagging_scores
 from finetune.evaluation.pairs import spans_in_characters
@@ -281,9 +290,13 @@ def prepare_tags(config: WordConfig, data: Dataset) -> Dataset:
 def derive_tags(config: TagConfig, data: Dataset) -> dict[str, Any]:
     """Return the tags to predict and their scheme."""
     train = _TagsOf(data.splits["train"])
-    source = detect_scheme(train)
+    tags_of_words = set[str]()
+    counted: list[Transitions | None] = []
+    for tags, transitions in each_chunk(train.examples, _facts_of_tags):
+        tags_of_words |= tags
+        counted.append(transitions)
+    source = scheme_of(all_transitions(counted))
     found: dict[str, Any] = {"source": source}
-    tags_of_words = set[str]().union(*train)
     if source is None:
         labels = numbered_order(tags_of_words, data.label_order) or sorted(tags_of_words)
         if config.scheme != "auto":
@@ -312,6 +325,12 @@ class _TagsOf(Iterable[Sequence[str]]):
         if any(column(self.examples, "unreachable")):
             return (split_at_gold(example).tags or () for example in self.examples)
         return (tags or () for tags in column(self.examples, "tags"))
+
+
+def _facts_of_tags(examples: Sequence[TokenExample]) -> tuple[set[str], Transitions | None]:
+    """Return the different tags of words, and their transitions."""
+    tags = list(_TagsOf(examples))
+    return {*chain.from_iterable(tags)}, count_transitions(tags)
 
 
 def _of_loss(

@@ -1,5 +1,6 @@
 """Tags to spans and back, detection of schemes, and transitions; seqeval is the reference."""
 
+import itertools
 from itertools import pairwise
 
 import pytest
@@ -138,6 +139,17 @@ def test_tolerant_reading_by_hand(scheme, tags, expected):
 def test_strict_reading_by_hand(scheme, tags, expected, illegal):
     assert strict_spans(tags.split(), scheme) == expected
     assert illegal_transitions(tags.split(), scheme) == illegal
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_legal_tags_alone_are_those_of_their_spans(scheme):
+    """So the conversion to the same scheme, which changes no legal tags, repairs all others."""
+    names = tag_names(["X", "Y"], scheme)
+    for length in range(5):
+        for tags in map(list, itertools.product(names, repeat=length)):
+            written = spans_to_tags(tags_to_spans(tags, scheme), length, scheme)
+            assert (written == tags) == (not illegal_transitions(tags, scheme))
+            assert convert_tags(tags, scheme, scheme) == written
 
 
 @pytest.mark.parametrize("scheme", ["IO", "IOB1", "BIO", "BIOES"])

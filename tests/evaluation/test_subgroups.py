@@ -168,8 +168,9 @@ def test_unseen_words():
 def test_the_vocabulary_of_training_data_is_saved(tmp_path: Path):
     """Entities are those that tags spell; the tags of words are kept where they spell none."""
     tagged = [TokenExample(0, ("New", "York"), tags=("B-LOC", "I-LOC"))]
-    vocabulary = TrainingVocabulary.of([*tagged, TextExample(1, "no words")])
+    vocabulary = TrainingVocabulary.of(tagged)
     assert vocabulary == TrainingVocabulary({"New York": {"LOC"}}, {})
     (tmp_path / VOCABULARY_FILE).write_text(vocabulary.to_json(), "utf-8")
     assert TrainingVocabulary.load(tmp_path) == TrainingVocabulary({"New York": ["LOC"]}, {})
     assert TrainingVocabulary.load(tmp_path / "none") is None
+    assert TrainingVocabulary.of([TextExample(0, "no words")]) == TrainingVocabulary({}, {})
