@@ -9,7 +9,7 @@ from pathlib import Path
 from finetune.config.tasks import CONFIGS, settings
 from finetune.evaluation.predictions import gold_record
 from finetune.evaluation.runs import score_predictions
-from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
+from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.tasks import task_definition
 from finetune.types import Example
 from tests.small_data import write_jsonl
@@ -34,8 +34,7 @@ def write_run(
     (folder / "config.json").write_text(json.dumps(content), "utf-8")
     write_predictions(folder / "predictions.test.jsonl", answers, read.splits["test"])
     if task in ("tag", "ner"):
-        vocabulary = TrainingVocabulary.of(read.splits["train"]).to_json()
-        (folder / VOCABULARY_FILE).write_text(vocabulary, "utf-8")
+        TrainingVocabulary.of(read.splits["train"]).save(folder)
     write_jsonl(
         folder / "log.jsonl", [line for step in range(1, steps + 1) for line in _lines(step, steps)]
     )

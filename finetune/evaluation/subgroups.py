@@ -10,7 +10,7 @@ import json
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise
@@ -31,6 +31,7 @@ from finetune.data.tag_schemes import (
     tags_to_spans,
 )
 from finetune.evaluation.metrics import subgroup_f1
+from finetune.runtime.files import replace_file
 from finetune.types import Example, SenseTarget, Span, TextExample, TokenExample
 
 Table = list[dict[str, Any]]
@@ -72,14 +73,15 @@ class TrainingVocabulary:
         """Collect the vocabulary of training examples; of texts it is empty."""
         if not examples or not isinstance(examples[0], TokenExample):
             return cls({}, {})
-        entity_types: defaultdict[str, set[str]] = defaultdict(set)
-        word_tags: defaultdict[str, set[str]] = defaultdict(set)
+        entity_types, word_tags = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
         scheme = scheme_of(all_transitions(each_chunk(examples, _transitions)))
+        known = dict[frozenset[str], frozenset[str]]()  # millions of forms share a few sets
         for found in each_chunk(examples, partial(_vocabulary, scheme=scheme)):
             for table, more in zip((entity_types, word_tags), found, strict=True):
                 for form, kinds in more.items():
-                    table[form] |= kinds
-        return cls(dict(entity_types), dict(word_tags))
+                    kinds |= table.get(form, kinds)
+                    table[form] = known.setdefault(kinds, kinds)
+        return cls(entity_types, word_tags)
 
     @classmethod
     def load(cls, folder: Path) -> TrainingVocabulary | None:
@@ -91,13 +93,24 @@ class TrainingVocabulary:
         content = read_object(path, {"entity_types": table, "word_tags": table})
         return cls(content["entity_types"], content["word_tags"])
 
-    def to_json(self) -> str:
-        """Return the content of the file that ``load`` reads."""
-        content = {
-            name: {form: sorted(kinds) for form, kinds in table.items()}
-            for name, table in vars(self).items()
-        }
-        return json.dumps(content, ensure_ascii=False) + "\n"
+    def save(self, folder: Path) -> None:
+        """Write the file that ``load`` reads, form by form: there may be millions."""
+        with replace_file(folder / VOCABULARY_FILE) as file:
+            file.writelines(self._json())
+
+    def _json(self) -> Iterator[str]:
+        before_table = "{"
+        for name, table in vars(self).items():
+            yield f'{before_table}"{name}": {{'
+            before_table, before = ", ", ""
+            for form, kinds in table.items():
+                yield f"{before}{_encode(form)}: {_encode(sorted(kinds))}"
+                before = ", "
+            yield "}"
+        yield "}\n"
+
+
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _transitions(examples: Sequence[TokenExample]) -> Transitions | None:
@@ -106,7 +119,7 @@ def _transitions(examples: Sequence[TokenExample]) -> Transitions | None:
 
 def _vocabulary(
     examples: Sequence[TokenExample], scheme: str | None
-) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
     """Return the types of each entity's surface form, and the tags of each word."""
     entity_types: defaultdict[str, set[str]] = defaultdict(set)
     word_tags: defaultdict[str, set[str]] = defaultdict(set)
@@ -118,7 +131,13 @@ def _vocabulary(
         if tags and scheme is None:
             for word, tag in zip(words, tags, strict=True):
                 word_tags[word].add(tag)
-    return dict(entity_types), dict(word_tags)
+    return _frozen(entity_types), _frozen(word_tags)
+
+
+def _frozen(table: Mapping[str, set[str]]) -> dict[str, frozenset[str]]:
+    known = dict[frozenset[str], frozenset[str]]()
+    sets = map(frozenset, table.values())
+    return {form: known.setdefault(own, own) for form, own in zip(table, sets, strict=True)}
 
 
 def span_subgroups(

@@ -32,7 +32,7 @@ from finetune.data import Dataset
 from finetune.data.json_files import parse_json
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.runs import RunFolder
-from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
+from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.models.adapters import adapters, export_adapter, plain_layers, save_adapter_state
 from finetune.models.loading import is_hub_id, resolve_model
 from finetune.models.sharding import is_sharded, whole_state
@@ -535,7 +535,7 @@ class RunWriter:
 
     def write_vocabulary(self, train: Sequence[Example]) -> None:
         """Write the vocabulary of the training data, for scores on seen and unseen words."""
-        self._write(VOCABULARY_FILE, TrainingVocabulary.of(train).to_json())
+        on_main_process(lambda: TrainingVocabulary.of(train).save(self.path))
 
     def write_metrics(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
         """Write the metrics of each split to ``metrics.json``."""

@@ -17,7 +17,7 @@ import pytest
 from finetune.data import read_tokens
 from finetune.evaluation.metrics import METRICS
 from finetune.evaluation.significance import holm
-from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
+from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.types import Example, Span, TextExample, TokenExample
 from tests import small_data as data
 from tests.command import Outcome, run
@@ -405,8 +405,7 @@ def runs(place: Path) -> Path:
             folder = run_folder(
                 place / "runs" / name / f"seed-{seed}", corrupted(gold, rate, seed), examples
             )
-            vocabulary = TrainingVocabulary.of(examples).to_json()
-            (folder / VOCABULARY_FILE).write_text(vocabulary, encoding="utf-8")
+            TrainingVocabulary.of(examples).save(folder)
     return place
 
 

@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from finetune.data import read_tokens
-from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
+from finetune.evaluation.subgroups import TrainingVocabulary
 from tests.command import run
 from tests.runs import write_predictions
 from tests.small_data import write_jsonl
@@ -209,8 +209,7 @@ def test_a_run_folder_knows_gold_and_training_data(place: Path):
     write_jsonl(place / "data" / "test.jsonl", tagged(12, 12))
     splits = read_tokens("data").splits
     write_predictions(folder / "predictions.test.jsonl", answers(tagged(12, 12)), splits["test"])
-    vocabulary = TrainingVocabulary.of(splits["train"]).to_json()
-    (folder / VOCABULARY_FILE).write_text(vocabulary)
+    TrainingVocabulary.of(splits["train"]).save(folder)
     found = analysed(folder)
     assert found["num_examples"] == 12 and found["tables"]["in training"]
     shown = run("analyze", folder, "--examples", "1")

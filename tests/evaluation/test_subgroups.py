@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -167,10 +168,17 @@ def test_unseen_words():
 
 def test_the_vocabulary_of_training_data_is_saved(tmp_path: Path):
     """Entities are those that tags spell; the tags of words are kept where they spell none."""
-    tagged = [TokenExample(0, ("New", "York"), tags=("B-LOC", "I-LOC"))]
+    tagged = [
+        TokenExample(0, ("Zürich",), tags=("B-ORG",)),
+        TokenExample(1, ("Zürich", '"A"'), tags=("B-LOC", "B-LOC")),
+    ]
     vocabulary = TrainingVocabulary.of(tagged)
-    assert vocabulary == TrainingVocabulary({"New York": {"LOC"}}, {})
-    (tmp_path / VOCABULARY_FILE).write_text(vocabulary.to_json(), "utf-8")
-    assert TrainingVocabulary.load(tmp_path) == TrainingVocabulary({"New York": ["LOC"]}, {})
+    assert vocabulary == TrainingVocabulary({"Zürich": {"LOC", "ORG"}, '"A"': {"LOC"}}, {})
+    vocabulary.save(tmp_path)
+    expected = {"Zürich": ["LOC", "ORG"], '"A"': ["LOC"]}
+    assert TrainingVocabulary.load(tmp_path) == TrainingVocabulary(expected, {})
+    content = {"entity_types": expected, "word_tags": {}}
+    written = (tmp_path / VOCABULARY_FILE).read_text("utf-8")
+    assert written == json.dumps(content, ensure_ascii=False) + "\n"
     assert TrainingVocabulary.load(tmp_path / "none") is None
     assert TrainingVocabulary.of([TextExample(0, "no words")]) == TrainingVocabulary({}, {})
