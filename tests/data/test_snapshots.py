@@ -33,6 +33,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 5)
     monkeypatch.setattr(example_store, "CHUNK", 4)
     monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # tests/training have workers
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,10 +51,15 @@ def small_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
 
 
-def on_disk(monkeypatch: pytest.MonkeyPatch, most: int = 5, chunk: int = 4) -> None:
-    """Keep only a few examples in memory, in several chunks."""
-    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", most)
-    monkeypatch.setattr(example_store, "CHUNK", chunk)
+def on_disk(monkeypatch: pytest.MonkeyPatch, workers: bool = False) -> None:
+    """Keep only a few examples in memory, in several chunks.
+
+    Without ``workers`` there is one processor: to fork this process takes most of the time.
+    """
+    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 5)
+    monkeypatch.setattr(example_store, "CHUNK", 4)
+    if not workers:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
 
 
 def config_of(name: str, place: Path, **settings: Any) -> TrainConfig:
@@ -81,7 +87,7 @@ def test_the_same_weights(
     weights, facts = [], []
     for run in ("memory", "disk", "cached"):
         if run == "disk":
-            on_disk(monkeypatch)
+            on_disk(monkeypatch, workers=held_out)
             monkeypatch.setattr(encoding_cache, "MIN_EXAMPLES", 5)
             monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
         if run == "cached":
@@ -160,7 +166,7 @@ def test_limit_bounds_the_rows_that_are_read(
 
 
 def test_a_shard_that_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_disk(monkeypatch)
+    on_disk(monkeypatch, workers=True)
     config = config_of("classify", tmp_path)
     shard = rows_of(Path(config.data))
     lines = shard.read_bytes().splitlines(keepends=True)
@@ -212,7 +218,7 @@ def test_annotators_after_the_first_rows(tmp_path: Path, monkeypatch: pytest.Mon
     rows[15]["_annotator_id"] = "ana"
     data.write_jsonl(tmp_path / "train.jsonl", rows)
     read_text(tmp_path)
-    on_disk(monkeypatch)
+    on_disk(monkeypatch, workers=True)
     with pytest.raises(UserError, match=r"train\.jsonl:16: the row names an annotator"):
         read_text(tmp_path)
 
@@ -221,7 +227,7 @@ def test_columns_after_the_first_rows(tmp_path: Path, monkeypatch: pytest.Monkey
     rows = [{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(20)]
     rows[15]["source"] = "web"
     data.write_jsonl(tmp_path / "train.jsonl", rows)
-    on_disk(monkeypatch)
+    on_disk(monkeypatch, workers=True)
     assert any("source" in note for note in read_text(tmp_path).notes)
 
 
