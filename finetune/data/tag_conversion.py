@@ -172,10 +172,10 @@ def _transitions(rows: Sequence[TokenRecord], names: Mapping[str, str]) -> Trans
     """Count the transitions between renamed tags; None if a tag has no prefix of any scheme."""
 
     def count(chunk: Sequence[TokenRecord]) -> Transitions | None:
-        layers = (_renamed(each, names) for each in column(chunk, "layers"))
+        layers = [_renamed(each, names) for each in column(chunk, "layers")]
         return count_transitions(chain.from_iterable(layers))
 
-    return all_transitions(each_chunk(rows, count))
+    return all_transitions([*each_chunk(rows, count)])
 
 
 def _first_illegal(rows: Sequence[TokenRecord], names: Mapping[str, str], scheme: str) -> str:

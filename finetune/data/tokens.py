@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
-from finetune.data.collecting import collected, collected_rows
+from finetune.data.collecting import collected, collected_rows, each_chunk
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.example_facts import no_facts
@@ -22,7 +22,13 @@ from finetune.data.formats import open_data, read_file
 from finetune.data.sources import open_input, open_splits, resolve
 from finetune.data.tables import Table, Wanted, check_columns
 from finetune.data.tag_conversion import is_nested, to_bio, with_tags
-from finetune.data.tag_schemes import spans_to_tags
+from finetune.data.tag_schemes import (
+    Transitions,
+    all_transitions,
+    count_transitions,
+    scheme_of,
+    spans_to_tags,
+)
 from finetune.data.token_records import (
     HEADER_NAMES,
     WORD_COLUMNS,
@@ -241,6 +247,27 @@ def split_at_gold(example: TokenExample) -> TokenExample:
     words = tuple(text[start:end] for start, end in pieces)
     tags = example.tags and tuple(spans_to_tags(spans, len(words), "BIO"))
     return replace(example, words=words, spans=spans, tags=tags, offsets=pieces, unreachable=())
+
+
+def training_tags(examples: Sequence[TokenExample]) -> Iterator[Sequence[str]]:
+    """Yield the tags of each training example, of words that are split as ``split_at_gold`` does.
+
+    An example without tags has none.
+    """
+    if any(column(examples, "unreachable")):
+        return (split_at_gold(example).tags or () for example in examples)
+    return (tags or () for tags in column(examples, "tags"))
+
+
+def tags_and_scheme(examples: Sequence[TokenExample]) -> tuple[set[str], str | None]:
+    """Return the different tags of training examples, and their scheme."""
+
+    def count(chunk: Sequence[TokenExample]) -> tuple[set[str], Transitions | None]:
+        tags = list(training_tags(chunk))
+        return {*chain.from_iterable(tags)}, count_transitions(tags)
+
+    tags, transitions = zip(*each_chunk(examples, count), strict=True)
+    return set().union(*tags), scheme_of(all_transitions(transitions))
 
 
 def _usable_records(

@@ -15,21 +15,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from finetune.data.collecting import each_chunk
 from finetune.data.dataset import UNANSWERABLE
-from finetune.data.example_store import column, columns
+from finetune.data.example_store import columns
 from finetune.data.json_files import read_object
-from finetune.data.tag_schemes import (
-    Transitions,
-    all_transitions,
-    count_transitions,
-    scheme_of,
-    tags_to_spans,
-)
+from finetune.data.tag_schemes import tags_to_spans
+from finetune.data.tokens import tags_and_scheme
 from finetune.evaluation.metrics import subgroup_f1
 from finetune.runtime.files import replace_file
 from finetune.types import Example, SenseTarget, Span, TextExample, TokenExample
@@ -74,9 +69,10 @@ class TrainingVocabulary:
         if not examples or not isinstance(examples[0], TokenExample):
             return cls({}, {})
         entity_types, word_tags = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
-        scheme = scheme_of(all_transitions(each_chunk(examples, _transitions)))
+        sentences = cast("Sequence[TokenExample]", examples)
+        _, scheme = tags_and_scheme(sentences)
         known = dict[frozenset[str], frozenset[str]]()  # millions of forms share a few sets
-        for found in each_chunk(examples, partial(_vocabulary, scheme=scheme)):
+        for found in each_chunk(sentences, partial(_vocabulary, scheme=scheme)):
             for table, more in zip((entity_types, word_tags), found, strict=True):
                 for form, kinds in more.items():
                     kinds |= table.get(form, kinds)
@@ -111,10 +107,6 @@ class TrainingVocabulary:
 
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
-
-
-def _transitions(examples: Sequence[TokenExample]) -> Transitions | None:
-    return count_transitions(tags or () for tags in column(examples, "tags"))
 
 
 def _vocabulary(

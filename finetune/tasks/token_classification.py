@@ -21,19 +21,11 @@ import torch
 from torch.nn import functional
 
 from finetune.config.tasks import TagConfig, WordConfig
-from finetune.data import Dataset, split_at_gold
-from finetune.data.collecting import each_chunk
+from finetune.data import Dataset
 from finetune.data.dataset import numbered_order
 from finetune.data.example_store import column, columns
-from finetune.data.tag_schemes import (
-    Transitions,
-    all_transitions,
-    convert_tags,
-    count_transitions,
-    scheme_of,
-    tag_names,
-    tags_to_spans,
-)
+from finetune.data.tag_schemes import convert_tags, tag_names, tags_to_spans
+from finetune.data.tokens import tags_and_scheme, training_tags
 from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
 from finetune.evaluation.metrics import tagging_scores
 from finetune.evaluation.pairs import spans_in_characters
@@ -289,13 +281,8 @@ def prepare_tags(config: WordConfig, data: Dataset) -> Dataset:
 
 def derive_tags(config: TagConfig, data: Dataset) -> dict[str, Any]:
     """Return the tags to predict and their scheme."""
-    train = _TagsOf(data.splits["train"])
-    tags_of_words = set[str]()
-    counted: list[Transitions | None] = []
-    for tags, transitions in each_chunk(train.examples, _facts_of_tags):
-        tags_of_words |= tags
-        counted.append(transitions)
-    source = scheme_of(all_transitions(counted))
+    train = data.splits["train"]
+    tags_of_words, source = tags_and_scheme(train)
     found: dict[str, Any] = {"source": source}
     if source is None:
         labels = numbered_order(tags_of_words, data.label_order) or sorted(tags_of_words)
@@ -305,32 +292,15 @@ def derive_tags(config: TagConfig, data: Dataset) -> dict[str, Any]:
                 f"B-/I- scheme ({abbreviated(labels)}): leave --scheme out."
             )
         found |= {"labels": LabelSet(labels), "scheme": None}
-        return found | _of_loss(config, labels, train)
+        return found | _of_loss(config, labels, training_tags(train))
     scheme = "BIO" if config.scheme == "auto" else config.scheme
     types = sorted({s.label for tag in tags_of_words for s in tags_to_spans((tag,), source)})
     labels = tag_names(types, scheme)
     if {*labels} == {*data.label_order}:
         labels = list(data.label_order)
     found |= {"labels": LabelSet(labels), "scheme": scheme}
-    return found | _of_loss(config, labels, (convert_tags(t, source, scheme) for t in train))
-
-
-class _TagsOf(Iterable[Sequence[str]]):
-    """The tags of each training example, of words that are split where spans begin or end."""
-
-    def __init__(self, examples: Sequence[TokenExample]) -> None:
-        self.examples = examples
-
-    def __iter__(self) -> Iterator[Sequence[str]]:
-        if any(column(self.examples, "unreachable")):
-            return (split_at_gold(example).tags or () for example in self.examples)
-        return (tags or () for tags in column(self.examples, "tags"))
-
-
-def _facts_of_tags(examples: Sequence[TokenExample]) -> tuple[set[str], Transitions | None]:
-    """Return the different tags of words, and their transitions."""
-    tags = list(_TagsOf(examples))
-    return {*chain.from_iterable(tags)}, count_transitions(tags)
+    converted = (convert_tags(tags, source, scheme) for tags in training_tags(train))
+    return found | _of_loss(config, labels, converted)
 
 
 def _of_loss(
