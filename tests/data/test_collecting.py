@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from finetune.data import collecting, example_store, files, read_text, read_tokens
+from finetune.data import check_data, collecting, example_store, files, read_text, read_tokens
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.example_store import ExampleStore, relabeled
+from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.runtime import workers
 
 ROWS = [
@@ -133,6 +134,64 @@ def test_words_that_an_annotator_rejected(tmp_path: Path, monkeypatch: pytest.Mo
     after = read_tokens(str(path))
     assert [*after.splits["train"]] == before.splits["train"]
     assert after.notes == before.notes and len(after.notes) > 1
+
+
+def tagged(**tags: str) -> list[dict[str, Any]]:
+    """43 sentences, each with the tags of one of the ``tags``, in turn."""
+    kinds = [words.split() for words in tags.values()]
+    chosen = (kinds[i % len(kinds)] for i in range(43))
+    return [
+        {"tokens": [f"w{j}" for j in range(len(t))], "tags": t, "id": i}
+        for i, t in enumerate(chosen)
+    ]
+
+
+def spanned(*spans: list[tuple[int, int, str]]) -> list[dict[str, Any]]:
+    """43 sentences of three words, each with one of the lists of spans, in turn."""
+    return [{"tokens": list("abc"), "spans": spans[i % len(spans)], "id": i} for i in range(43)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "note", "tags"),
+    [
+        (tagged(a="B-A I-A O", b="O"), "", "B-A I-A O"),
+        (tagged(a="B-A I-A O", b="I-A I-A"), "", "B-A I-A O"),  # illegal, and left as it is
+        (tagged(a="I-A I-A B-A", b="O"), "tag scheme IOB1", "B-A I-A B-A"),
+        (tagged(a="B-A E-A S-A", b="O I-A"), "42 illegal tags read as", "B-A I-A B-A"),
+        (tagged(a="A-b A-i o", b="o"), "tags are read in their usual spelling", "B-A I-A O"),
+        (tagged(a="A A O O O", b="O"), "tags have no B- or I-", "B-A I-A O O O"),
+        (tagged(a="NOUN VERB", b="NOUN"), "", "NOUN VERB"),
+        (tagged(a="1 2", b="0"), "tags are numbers without names", "1 2"),
+        (spanned([(0, 2, "A")], []), "", "B-A I-A O"),
+        (spanned([(0, 2, "A"), (1, 2, "B")], []), "nested spans", None),
+    ],
+)
+def test_tags_of_every_kind(
+    rows: Any, note: str, tags: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_lines(tmp_path / "train.jsonl", rows)
+    found = [read_tokens(str(path))]
+    for processes in (1, 2):
+        small_memory(monkeypatch, processes)
+        found.append(read_tokens(str(path)))
+        assert isinstance(found[-1].splits["train"], ExampleStore)
+    examples = [*found[0].splits["train"]]
+    assert examples[0].tags == (None if tags is None else tuple(tags.split()))
+    facts = check_data(found[0]), found[0].notes, TrainingVocabulary.of(examples)
+    for data in found[1:]:
+        own = data.splits["train"]
+        assert [*own] == examples
+        assert (check_data(data), data.notes, TrainingVocabulary.of(own)) == facts
+    assert any(note in each for each in facts[1]) if note else not facts[1]
+
+
+def test_an_odd_tag_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = tagged(a="B-A I-A O")
+    rows[30]["tags"] = ["B-A", "tag", "O"]
+    path = write_lines(tmp_path / "train.jsonl", rows)
+    small_memory(monkeypatch, 2)
+    with pytest.raises(DataError, match=r"train.jsonl:31: the word 'w1' has the tag 'tag'"):
+        read_tokens(str(path))
 
 
 def test_many_different_labels(monkeypatch: pytest.MonkeyPatch) -> None:
