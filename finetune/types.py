@@ -170,6 +170,11 @@ class LabelSet:
             f"({abbreviated(self.names)}).{did_you_mean(name, self.names)}"
         )
 
+    def ids(self, names: Iterable[str], other: int) -> list[int]:
+        """Return the index of each label, ``other`` for those that are not in the set."""
+        find = self._ids.get
+        return [find(name, other) for name in names]
+
     def __repr__(self) -> str:
         return f"LabelSet({self.names})"
 

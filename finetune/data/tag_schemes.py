@@ -198,7 +198,8 @@ def _prefixes(length: int, scheme: str, touching: bool) -> str:
 
 def convert_tags(tags: Sequence[str], source: str, target: str) -> list[str]:
     """Return the tags of the same spans in another scheme; repairs illegal tags."""
-    if source == target and not illegal_transitions(tags, source):
+    pairs = {*pairwise(("O", *tags, "O"))}
+    if source == target and all(_may_follow(*pair, source) for pair in pairs):
         return list(tags)
     return spans_to_tags(tags_to_spans(tags, source), len(tags), target)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 
@@ -110,8 +110,8 @@ class Subwords:
         """Add the special tokens to a text or pair: (input ids, segment ids or None)."""
         template = self.single if second is None else self.pair
         parts = [template.prefix, first, template.middle, second or (), template.suffix]
-        ids = [id for part in parts for id in part]
+        ids = list(chain.from_iterable(parts))
         if not self.uses_segments:
             return ids, None
-        segments = zip(parts, template.segments, strict=True)
-        return ids, [segment for part, segment in segments for _ in part]
+        segments = map(repeat, template.segments, map(len, parts))
+        return ids, list(chain.from_iterable(segments))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 from finetune.preprocessing.subwords import Subwords
@@ -34,6 +34,8 @@ def windows(subword_counts: Sequence[int], capacity: int, overlap: int) -> list[
     if not 0 <= overlap < capacity:
         legal = f"overlap must be 0 to {capacity - 1}" if capacity > 0 else "give them at least 1"
         raise UserError(f"windows of {capacity} subwords cannot overlap by {overlap}: {legal}")
+    if sum(subword_counts) <= capacity:
+        return [Window(0, len(subword_counts), 0, len(subword_counts))]
     before = [0, *accumulate(subword_counts)]  # subwords before each word
     bounds = [(0, _reach(before, 0, capacity))]
     while (end := bounds[-1][1]) < len(subword_counts):
@@ -72,9 +74,11 @@ def encode_words(
     result, num_cut = [], 0
     subwords = tokenizer.word_subwords([example.words for example in examples])
     for example, words in zip(examples, subwords, strict=True):
-        num_cut += sum(len(word) > room for word in words)
-        words = [word[:room] for word in words]
-        counts = [len(word) for word in words]
+        counts = list(map(len, words))
+        if max(counts, default=0) > room:
+            num_cut += sum(count > room for count in counts)
+            words = [word[:room] for word in words]
+            counts = list(map(len, words))
         found = windows(counts, room, overlap)
         if in_context and len(found) == 1 and words:
             result.append([in_context(example, words, room - sum(counts))])
@@ -102,7 +106,7 @@ def encode_window(
     With ``core_only`` the encoding predicts its core words, otherwise all words of the window.
     """
     first, last = window[2:] if core_only else window[:2]
-    subwords = [subword for word in words[window.start : window.end] for subword in word]
+    subwords = list(chain.from_iterable(words[window.start : window.end]))
     before = sum(map(len, words[window.start : first]))
     starts = accumulate(map(len, words[first:last]), initial=len(tokenizer.single.prefix) + before)
     return Encoding(example, *tokenizer.build(subwords), list(starts), first - shift)

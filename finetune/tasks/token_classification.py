@@ -145,8 +145,7 @@ class TokenClassificationTask(WordTask):
         """Return the class of each word; ``IGNORED`` for tags unseen in training."""
         if example.tags is None:
             return None
-        labels, tags = self.record.labels, self._in_scheme(example.tags)
-        return [labels.id(tag) if tag in labels else IGNORED for tag in tags]
+        return self.record.labels.ids(self._in_scheme(example.tags), IGNORED)
 
     def _in_scheme(self, tags: Sequence[str]) -> Sequence[str]:
         source, scheme = self.record.source, self.record.scheme
