@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,10 +111,14 @@ def hub(running_hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     Subprocesses find the hub and the cache in their environment.
     """
     import datasets
-    from huggingface_hub import constants
+    from huggingface_hub import constants, file_download
+    from huggingface_hub.utils import _http
 
     from finetune.runtime.hub import forget_repositories
 
+    without_waits = types.SimpleNamespace(**{**vars(time), "sleep": lambda _: None})
+    for module in (file_download, _http):  # they wait a second and longer before each new attempt
+        monkeypatch.setattr(module, "time", without_waits)
     home = tmp_path / "hf-home"
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(name, "0")
