@@ -143,19 +143,31 @@ def _rendered(examples: Sequence[Example], title: str) -> Iterator[bytes]:
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-_PLAIN = {"answers": None, "choices": (), "targets": None, "negative": None, "document": None}
-"""Fields of a TextExample that is not more than texts with a label."""
+_PLAIN: Mapping[type[Any], Mapping[str, Any]] = {
+    TextExample: {
+        "answers": None,
+        "choices": (),
+        "targets": None,
+        "negative": None,
+        "document": None,
+    },
+    TokenExample: {"relations": None, "targets": (), "unreachable": ()},
+}
+"""Fields of an example that is not more than texts with a label, or words with tags or spans."""
+_WORD_FIELDS = ("words", "spans", "tags", "document", "text", "offsets")
 
 
 def _lines(examples: Sequence[Example]) -> Iterator[str]:
-    """Yield the content of each example, read by column if all are plain texts on disk."""
+    """Yield the content of each example, read by column if all are plain examples on disk."""
     store = examples if isinstance(examples, ExampleStore) else None
-    if store is None or store.kind is not TextExample or not store.all_have(_PLAIN):
+    if store is None or not store.all_have(_PLAIN[store.kind]):
         yield from (f"{_encode(_content(example))}\n" for example in examples)
-        return
-    for text, pair, label in columns(store, ("text", "pair", "label")):
-        second = "null" if pair is None else _encode(pair)
-        yield f'["text",{_encode(text)},{second},{_encode(label)}]\n'
+    elif store.kind is TokenExample:
+        yield from (f"{_encode(('token', *each))}\n" for each in columns(store, _WORD_FIELDS))
+    else:
+        for text, pair, label in columns(store, ("text", "pair", "label")):
+            second = "null" if pair is None else _encode(pair)
+            yield f'["text",{_encode(text)},{second},{_encode(label)}]\n'
 
 
 def _content(example: Example) -> list[Any]:
@@ -170,8 +182,7 @@ def _content(example: Example) -> list[Any]:
         if example.document is not None:
             return [*content, example.negative, example.document]
         return content if example.negative is None else [*content, example.negative]
-    gold = [example.spans, example.tags]
-    content = ["token", example.words, *gold, example.document, example.text, example.offsets]
+    content = ["token", *(getattr(example, name) for name in _WORD_FIELDS)]
     if example.relations is not None:
         content.append(example.relations)
     if example.targets:

@@ -71,9 +71,9 @@ def to_bio(
         examples_of = [f"{tag} as {odd[tag]}" for tag in changed]
         notes.append(f"tags are read in their usual spelling: {abbreviated(examples_of, 3)}")
     transitions = {
-        split: _transitions(splits[split], spelled[split])
-        for split, each in layers.items()
-        if each.number
+        split: _transitions(splits[split], names) if names else layers[split].transitions
+        for split, names in spelled.items()
+        if layers[split].number
     }
     schemes = {split: scheme_of(found) for split, found in transitions.items()}
     if None in schemes.values():
@@ -117,6 +117,8 @@ class _Layers(NamedTuple):
 
     counts: Counter[str]
     """How often each tag occurs."""
+    transitions: Transitions | None
+    """How often each tag follows another; None if a tag has no prefix of any scheme."""
     number: int
     """How many records have tags."""
     several: bool
@@ -132,21 +134,29 @@ class _Layers(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[TokenRecord]) -> _Layers:
         """Count the layers of a split."""
-        counts, number, several, given_spans = Counter[str](), 0, False, False
-        for own, filled, more_layers, spans in each_chunk(rows, _counts):
-            counts.update(own)
-            number += filled
-            several |= more_layers
-            given_spans |= spans
-        return cls(counts, number, several, given_spans)
+        parts = list(each_chunk(rows, _counted))
+        counts = Counter[str]()
+        for part in parts:
+            counts.update(part.counts)
+        return cls(
+            counts,
+            all_transitions([part.transitions for part in parts]),
+            sum(part.number for part in parts),
+            any(part.several for part in parts),
+            any(part.given_spans for part in parts),
+        )
 
 
-def _counts(rows: Sequence[TokenRecord]) -> tuple[Counter[str], int, bool, bool]:
+def _counted(rows: Sequence[TokenRecord]) -> _Layers:
     layers = list(column(rows, "layers"))
-    tags = chain.from_iterable(chain.from_iterable(layers))
-    numbers = set(map(len, layers))
-    given = any(spans is not None for spans in column(rows, "spans"))
-    return Counter(tags), sum(map(bool, layers)), max(numbers, default=0) > 1, given
+    tags = list(chain.from_iterable(layers))
+    return _Layers(
+        Counter(chain.from_iterable(tags)),
+        count_transitions(tags),
+        sum(map(bool, layers)),
+        max(map(len, layers), default=0) > 1,
+        any(spans is not None for spans in column(rows, "spans")),
+    )
 
 
 def _spelled(found: Set[str]) -> dict[str, str]:

@@ -182,7 +182,8 @@ def token_record(
     record = _from_words(row, words) if words else _from_text(row, text)
     if columns.document and row.values.get(columns.document) not in (None, ""):  # an empty cell
         record = record._replace(document=str(row.values[columns.document]))
-    record = record._replace(key=row.key)
+    if row.key is not None:
+        record = record._replace(key=row.key)
     answer = row.values.get("answer")
     if answer in SKIPPED_ANSWERS:
         return record._replace(skipped=answer)
@@ -223,6 +224,8 @@ def _from_words(row: Record, column: str) -> TokenRecord:
         raise DataError(
             f"{row.where}: column {column!r} must be a list of words, not {value!r:.60}."
         )
+    if {*map(type, value)} == {str}:
+        return TokenRecord(tuple(value), row.where)
     if all(isinstance(item, dict) for item in value) and isinstance(row.values.get("text"), str):
         text = str(row.values["text"])
         offsets = tuple(_token_offsets(token, text, row.where) for token in value)
@@ -265,6 +268,8 @@ def _tags(row: Record, column: str, num_words: int, names: Sequence[str] | None)
     elif len(value) != num_words:
         tags = quantity(len(value), "tag")
         problem = f"{quantity(num_words, 'word')} but {tags} in {column!r}: write one for each word"
+    elif {*map(type, value)} == {str} and "" not in value:
+        return tuple(value)
     else:
         for tag in value:
             if not isinstance(tag, str | int) or tag == "":
