@@ -25,8 +25,9 @@ from finetune.types import UserError
 VARIABLE = "FINETUNE_CACHE"
 OFF = "off"
 """Value of the variable that disables the cache."""
-KINDS = ("encodings", "examples")
-"""The folders of the cache: sequences of token ids, and examples as they were read and checked."""
+KINDS = ("encodings", "examples", "vocabularies")
+"""The folders of the cache: sequences of token ids, examples as they were read and checked, and
+vocabularies of training data."""
 ABOUT = "about.json"
 """File of an entry with its title and the hashes of its other files, written last."""
 UNUSED_SECONDS = 30 * 86_400

@@ -1,4 +1,4 @@
-"""Cache for the sequences of large data sets: files that later runs map into memory.
+"""Cache for the sequences of large data sets: files that later runs map into memory; vocabularies.
 
 An entry is named by a hash of all that its content depends on: examples, tokenizer, task and
 settings (``runtime/cache.py`` has the folder and the life of entries). Data larger than memory are
@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import shutil
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from typing import cast
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data import fingerprint
 from finetune.data.example_store import ExampleStore, column
+from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
 from finetune.preprocessing.encoding_files import EncodedWriter, load_encoded
 from finetune.preprocessing.encodings import SEQUENCES, Encoded
 from finetune.runtime.cache import (
@@ -30,7 +32,7 @@ from finetune.runtime.cache import (
     use_entry,
     write_about,
 )
-from finetune.runtime.files import SaveError, replace_folder
+from finetune.runtime.files import SaveError, replace_file, replace_folder
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
 from finetune.tasks.base import FITTED, EncodeChunk, Task
@@ -123,3 +125,29 @@ def encoding_key(task: Task, examples: Sequence[Example]) -> str:
     if (context := record.inputs.context) is not None:
         content += context.facts(cast("Sequence[TokenExample]", examples))
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+VOCABULARIES = "vocabularies"
+"""The folder of the cache for the vocabularies of training data."""
+
+
+def write_vocabulary(examples: Sequence[Example], folder: Path, title: str) -> None:
+    """Write the vocabulary of training examples; that of large data is copied from the cache.
+
+    ``title`` names the data in ``finetune cache``.
+    """
+    entry = None
+    if isinstance(examples, ExampleStore) and is_enabled():
+        entry = cache_folder(VOCABULARIES) / f"{examples.digest()}-1"  # number of the format
+        with contextlib.suppress(OSError, ValueError, KeyError):  # missing or damaged
+            use_entry(entry)
+            with (entry / VOCABULARY_FILE).open("rb") as kept:
+                with replace_file(folder / VOCABULARY_FILE, binary=True) as file:
+                    shutil.copyfileobj(kept, file)
+            return
+    TrainingVocabulary.of(examples).save(folder)
+    if entry is not None:
+        with contextlib.suppress(OSError, SaveError), replace_folder(entry) as fresh:
+            shutil.copyfile(folder / VOCABULARY_FILE, fresh / VOCABULARY_FILE)
+            write_about(fresh, f"{title}: vocabulary")
+            remove_unused(entry.parent)

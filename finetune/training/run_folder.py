@@ -32,7 +32,6 @@ from finetune.data import Dataset
 from finetune.data.json_files import parse_json
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.runs import RunFolder
-from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.models.adapters import adapters, export_adapter, plain_layers, save_adapter_state
 from finetune.models.loading import is_hub_id, resolve_model
 from finetune.models.sharding import is_sharded, whole_state
@@ -52,6 +51,7 @@ from finetune.runtime.processes import num_processes, uses_fsdp
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import save_task
 from finetune.tasks.base import Task
+from finetune.training.cache import write_vocabulary
 from finetune.training.checkpoint import (
     TrainerState,
     check_files,
@@ -533,9 +533,9 @@ class RunWriter:
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         self._write(f"predictions.{split}.jsonl", "".join(lines))
 
-    def write_vocabulary(self, train: Sequence[Example]) -> None:
+    def write_vocabulary(self, train: Sequence[Example], title: str) -> None:
         """Write the vocabulary of the training data, for scores on seen and unseen words."""
-        on_main_process(lambda: TrainingVocabulary.of(train).save(self.path))
+        on_main_process(lambda: write_vocabulary(train, self.path, title))
 
     def write_metrics(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
         """Write the metrics of each split to ``metrics.json``."""

@@ -598,7 +598,7 @@ class TrainingRun:
         )
         self.folder.require_shared()
         if self.task.description.words:
-            self.folder.write_vocabulary(self.dataset.splits["train"])
+            self.folder.write_vocabulary(self.dataset.splits["train"], self.dataset.name)
         if self.config.track != "none":
             plain = {
                 name: value if isinstance(value, int | float | str | bool) else str(value)

@@ -110,6 +110,7 @@ class Workspace:
     def on_tiny_model(self, words: list[str]) -> list[str]:
         if "--label-errors" in words:  # needs a model that learns
             words[words.index("--epochs") + 1] = "0.1"
+            words[words.index("--folds") + 1] = "2"
             return words
         stands_for = {"minilm", "roberta-base"} if words[0] == "perplexity" else {"minilm"}
         words = [self.model if word in stands_for else word for word in words]

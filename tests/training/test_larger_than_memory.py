@@ -23,6 +23,7 @@ from finetune.config.tasks import (
 from finetune.data import dataset, example_store, read_text, snapshots
 from finetune.data.example_store import ExampleStore
 from finetune.data.snapshots import Inputs
+from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.task import PretrainingTask
 from finetune.runtime.cache import cache_entries
@@ -92,6 +93,7 @@ def test_the_same_weights(
             monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
         if run == "cached":
             monkeypatch.setattr(Inputs, "prepared", lambda inputs, title, make: inputs.known())
+            monkeypatch.delattr(TrainingVocabulary, "of")
         config = config_of(name, tmp_path, out=str(tmp_path / run), steps=6, batch_size=4)
         if held_out:
             without_validation(config)
@@ -108,7 +110,8 @@ def test_the_same_weights(
         )
         result = fit(task, loaded, config)
         weights.append(load_file(tmp_path / run / "last" / "model.safetensors"))
-        facts[-1] += (result.metrics, result.notes)
+        vocabulary = tmp_path / run / VOCABULARY_FILE
+        facts[-1] += (result.metrics, result.notes, vocabulary.exists() and vocabulary.read_text())
     assert facts[0] == facts[1] == facts[2]
     for other in weights[1:]:
         assert all((other[key] == value).all() for key, value in weights[0].items())
@@ -203,6 +206,28 @@ def test_damaged_and_unwritable_caches(tmp_path: Path, monkeypatch: pytest.Monke
     no_folder.write_text("")
     monkeypatch.setenv("FINETUNE_CACHE", str(no_folder))
     assert [list(windows) for windows in encoding_cache.encode(task, train)] == made
+
+
+def test_the_vocabulary_is_kept_and_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk(monkeypatch)
+    train = load_task(config_of("tag", tmp_path), "tag")[1].splits["train"]
+    file = tmp_path / VOCABULARY_FILE
+    encoding_cache.write_vocabulary(list(train), tmp_path, "names")
+    assert not [entry for entry in cache_entries() if "vocabulary" in entry.title]
+    expected = file.read_bytes()
+    for change in ("none", "none", "cut", "unwritable"):
+        file.unlink()
+        if change == "cut":
+            (entry,) = (each for each in cache_entries() if each.title == "names: vocabulary")
+            (entry.path / VOCABULARY_FILE).write_bytes(expected[:-9])
+        if change == "unwritable":
+            (tmp_path / "file").write_text("")
+            monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "file"))
+        encoding_cache.write_vocabulary(train, tmp_path, "names")
+        assert file.read_bytes() == expected
+    assert (entry.path / VOCABULARY_FILE).read_bytes() == expected, "made again"
 
 
 def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
