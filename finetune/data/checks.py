@@ -425,7 +425,7 @@ def _leaks(facts: Mapping[str, Facts]) -> Iterator[Finding]:
 
 
 class _SpanCounts:
-    """Counts of the spans of a split that has gold in ``rows``; all 0 for texts."""
+    """Counts of the gold spans of a split; all 0 for texts."""
 
     def __init__(self, rows: Sequence[Example]) -> None:
         self.widths = Counter[int]()

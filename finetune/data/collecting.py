@@ -131,6 +131,15 @@ def each_chunk(rows: Sequence[Any], compute: Callable[[Sequence[Any]], R]) -> It
     yield from forked_map(computed, starts, min(num_workers(), len(starts)))
 
 
+def lack(rows: Sequence[Any], name: str) -> bool:
+    """Return whether a field is None for any of the examples."""
+
+    def any_none(chunk: Sequence[Any]) -> bool:
+        return any(value is None for value in example_store.column(chunk, name))
+
+    return any(each_chunk(rows, any_none))
+
+
 def _chunks(examples: Iterator[Any]) -> Iterator[list[Any]]:
     while chunk := list(itertools.islice(examples, example_store.CHUNK)):
         yield chunk

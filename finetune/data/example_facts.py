@@ -61,11 +61,6 @@ def computed_facts(examples: Sequence[Example]) -> Mapping[str, Numbers]:
     return {n: np.array(f, TYPES[n]) for n, f in zip(TYPES, found, strict=True)}
 
 
-def no_facts(rows: Sequence[Any]) -> Mapping[str, Any]:
-    """Return no facts, for rows that are not examples yet."""
-    return {}
-
-
 def text_hash(texts: Sequence[str]) -> int:
     """Return the 64-bit hash of the texts of an example."""
     return xxh3_64_intdigest("\x00".join(texts).encode("utf-8", "surrogatepass"))

@@ -68,8 +68,8 @@ def to_bio(
         spelled = {s: {tag: f"I-{tag}" for tag in counts if tag != "O"} for s in splits}
     elif odd := next((each for each in spelled.values() if each), None):
         changed = [tag for tag in sorted(odd) if tag in counts and tag != odd[tag]]
-        examples_of = [f"{tag} as {odd[tag]}" for tag in changed]
-        notes.append(f"tags are read in their usual spelling: {abbreviated(examples_of, 3)}")
+        changes = [f"{tag} as {odd[tag]}" for tag in changed]
+        notes.append(f"tags are read in their usual spelling: {abbreviated(changes, 3)}")
     transitions = {
         split: _transitions(splits[split], names) if names else layers[split].transitions
         for split, names in spelled.items()

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from operator import gt, not_
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -14,8 +13,7 @@ from finetune.data.character_spans import chars_to_words, split_offsets, words_t
 from finetune.data.collecting import collected, collected_rows, each_chunk
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.example_facts import no_facts
-from finetune.data.example_store import chosen, column, columns
+from finetune.data.example_store import ExampleStore, chosen, column, columns
 from finetune.data.files import UTF_8, DataFile, ReadOptions
 from finetune.data.findings import Locations, locations_of
 from finetune.data.formats import open_data, read_file
@@ -223,12 +221,12 @@ def _records(
     relations: bool = False,
 ) -> Sequence[TokenRecord]:
     if isinstance(opened, Sentences):
-        return collected(opened.records, facts=no_facts)
+        return collected(opened.records, facts=_states)
     first, rows = opened.rows()
     if not first:
         return []
     read = record_reader(opened, columns, first, need_gold, relations)
-    return collected_rows(rows, lambda _, row: read(row), facts=no_facts)[0]
+    return collected_rows(rows, lambda _, row: read(row), facts=_states)[0]
 
 
 def split_at_gold(example: TokenExample) -> TokenExample:
@@ -277,16 +275,18 @@ def _usable_records(
 
     Raises DataError if no record is left, or no record of train has gold.
     """
-    usable = [bool(words) and not skip for words, skip in columns(found, ("words", "skipped"))]
-    kept: Sequence[TokenRecord] = found if all(usable) else chosen(found, usable)
-    answers = Counter(filter(None, column(found, "skipped")))
+    states = found.numbers("state") if isinstance(found, ExampleStore) else _states(found)["state"]
+    usable = (states & (_WORDS | _SKIPPED)) == _WORDS
+    kept: Sequence[TokenRecord] = found if usable.all() else chosen(found, usable.tolist())
+    answers = Counter[str]()
+    if (states & _SKIPPED).any():
+        answers.update(filter(None, column(found, "skipped")))
     if not kept:
         why = "every row was rejected or ignored" if answers else "add sentences or leave it out"
         raise DataError(f"{name}: the {split} split is empty: {why}.")
-    golds = columns(kept, ("layers", "spans"))
-    has_gold = [bool(layers) or spans is not None for layers, spans in golds]
-    without_gold = locations_of(kept, map(not_, has_gold))
-    without_file = locations_of(kept, map(gt, column(kept, "unannotated"), has_gold))
+    states = states[usable] & (_GOLD | _UNANNOTATED)
+    without_gold = locations_of(kept, states & _GOLD == 0)
+    without_file = locations_of(kept, states == _UNANNOTATED)
     if split == "train" and len(without_gold) == len(kept):
         problem = "there are words but no tags: write word<TAB>tag, or a list of tags in JSON Lines"
         if without_file:
@@ -305,6 +305,24 @@ def _usable_records(
     if without_tags := len(without_gold) - len(without_file):
         notes.append(f"{split}: {without_tags:,} of {quantity(len(kept), 'row')} without tags")
     return kept, notes
+
+
+_WORDS, _SKIPPED, _GOLD, _UNANNOTATED = 1, 2, 4, 8
+"""Flags of a record: it has words, an annotator excluded it, it has gold, it has no .ann file."""
+
+
+def _states(records: Sequence[TokenRecord]) -> Mapping[str, Any]:
+    """Return the flags of records [N], computed as they are read."""
+    import numpy as np
+
+    flags = (
+        _WORDS * bool(record.words)
+        | _SKIPPED * bool(record.skipped)
+        | _GOLD * (bool(record.layers) or record.spans is not None)
+        | _UNANNOTATED * record.unannotated
+        for record in records
+    )
+    return {"state": np.fromiter(flags, np.uint8, len(records))}
 
 
 def _span_notes(splits: Sequence[Sequence[TokenRecord]]) -> list[str]:

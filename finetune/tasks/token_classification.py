@@ -22,8 +22,9 @@ from torch.nn import functional
 
 from finetune.config.tasks import TagConfig, WordConfig
 from finetune.data import Dataset
+from finetune.data.collecting import lack
 from finetune.data.dataset import numbered_order
-from finetune.data.example_store import column, columns
+from finetune.data.example_store import columns
 from finetune.data.tag_schemes import convert_tags, tag_names, tags_to_spans
 from finetune.data.tokens import tags_and_scheme, training_tags
 from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
@@ -267,9 +268,8 @@ class TokenClassificationTask(WordTask):
 def prepare_tags(config: WordConfig, data: Dataset) -> Dataset:
     """Drop training and validation sentences without tags; refuse nested spans."""
     for rows in data.splits.values():
-        if all(tags is not None for tags in column(rows, "tags")):
-            continue
-        for tags, spans, where in columns(rows, ("tags", "spans", "where")):
+        golds = columns(rows, ("tags", "spans", "where")) if lack(rows, "tags") else ()
+        for tags, spans, where in golds:
             if tags is None and spans is not None:
                 raise UserError(
                     f"{where}: spans overlap or nest, which one tag for each word cannot "

@@ -8,6 +8,7 @@ from typing import Any
 
 from finetune.config.tasks import WordConfig, column_map, max_context_subwords
 from finetune.data import Dataset, read_tokens
+from finetune.data.collecting import lack
 from finetune.data.example_store import chosen, column
 from finetune.preprocessing.context import DocumentContext, fill, in_documents
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
@@ -52,8 +53,9 @@ def with_gold(config: WordConfig, data: Dataset, gold: str, no_gold: str) -> Dat
     """
     data, splits = in_documents(config, data), dict[str, Sequence[Any]]()
     for split, examples in data.splits.items():
-        has_gold = [value is not None for value in column(examples, gold)]
-        labeled = examples if all(has_gold) else chosen(examples, has_gold)
+        labeled = examples
+        if lack(examples, gold):
+            labeled = chosen(examples, (value is not None for value in column(examples, gold)))
         if not labeled and not split.startswith("test"):
             raise UserError(f"{data.name}: no sentence of {split} has {no_gold}")
         splits[split] = labeled or examples
