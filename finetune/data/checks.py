@@ -244,7 +244,7 @@ def _content(split: str, facts: Facts) -> Iterator[Finding]:
 def _transitions(split: str, splits: Mapping[str, Sequence[Example]]) -> Iterator[Finding]:
     """Report tags of a split that may not follow the tag before them.
 
-    The scheme is that of all ``splits``.
+    All ``splits`` decide on the scheme.
     """
     counted = {
         name: count_transitions(tags or () for tags in column(rows, "tags"))

@@ -128,7 +128,7 @@ class _Layers(NamedTuple):
 
     @property
     def may_nest(self) -> bool:
-        """Whether spans can overlap: those of one layer of tags cannot."""
+        """True if spans can overlap: the spans of one layer of tags cannot."""
         return self.several or self.given_spans
 
     @classmethod

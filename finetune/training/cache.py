@@ -132,7 +132,7 @@ VOCABULARIES = "vocabularies"
 
 
 def write_vocabulary(examples: Sequence[Example], folder: Path, title: str) -> None:
-    """Write the vocabulary of training examples; that of large data is copied from the cache.
+    """Write the vocabulary of training examples; copy it from the cache if the data are large.
 
     ``title`` names the data in ``finetune cache``.
     """
