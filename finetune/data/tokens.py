@@ -221,12 +221,12 @@ def _records(
     relations: bool = False,
 ) -> Sequence[TokenRecord]:
     if isinstance(opened, Sentences):
-        return collected(opened.records, facts=_states)
+        return collected(opened.records, facts=_flags)
     first, rows = opened.rows()
     if not first:
         return []
     read = record_reader(opened, columns, first, need_gold, relations)
-    return collected_rows(rows, lambda _, row: read(row), facts=_states)[0]
+    return collected_rows(rows, lambda _, row: read(row), facts=_flags)[0]
 
 
 def split_at_gold(example: TokenExample) -> TokenExample:
@@ -275,18 +275,18 @@ def _usable_records(
 
     Raises DataError if no record is left, or no record of train has gold.
     """
-    states = found.numbers("state") if isinstance(found, ExampleStore) else _states(found)["state"]
-    usable = (states & (_WORDS | _SKIPPED)) == _WORDS
+    flags = found.numbers("flags") if isinstance(found, ExampleStore) else _flags(found)["flags"]
+    usable = (flags & (_WORDS | _SKIPPED)) == _WORDS
     kept: Sequence[TokenRecord] = found if usable.all() else chosen(found, usable.tolist())
     answers = Counter[str]()
-    if (states & _SKIPPED).any():
+    if (flags & _SKIPPED).any():
         answers.update(filter(None, column(found, "skipped")))
     if not kept:
         why = "every row was rejected or ignored" if answers else "add sentences or leave it out"
         raise DataError(f"{name}: the {split} split is empty: {why}.")
-    states = states[usable] & (_GOLD | _UNANNOTATED)
-    without_gold = locations_of(kept, states & _GOLD == 0)
-    without_file = locations_of(kept, states == _UNANNOTATED)
+    flags = flags[usable] & (_GOLD | _UNANNOTATED)
+    without_gold = locations_of(kept, flags & _GOLD == 0)
+    without_file = locations_of(kept, flags == _UNANNOTATED)
     if split == "train" and len(without_gold) == len(kept):
         problem = "there are words but no tags: write word<TAB>tag, or a list of tags in JSON Lines"
         if without_file:
@@ -311,18 +311,18 @@ _WORDS, _SKIPPED, _GOLD, _UNANNOTATED = 1, 2, 4, 8
 """Flags of a record: it has words, an annotator excluded it, it has gold, it has no .ann file."""
 
 
-def _states(records: Sequence[TokenRecord]) -> Mapping[str, Any]:
+def _flags(records: Sequence[TokenRecord]) -> Mapping[str, Any]:
     """Return the flags of records [N], computed as they are read."""
     import numpy as np
 
-    flags = (
+    found = (
         _WORDS * bool(record.words)
         | _SKIPPED * bool(record.skipped)
         | _GOLD * (bool(record.layers) or record.spans is not None)
         | _UNANNOTATED * record.unannotated
         for record in records
     )
-    return {"state": np.fromiter(flags, np.uint8, len(records))}
+    return {"flags": np.fromiter(found, np.uint8, len(records))}
 
 
 def _span_notes(splits: Sequence[Sequence[TokenRecord]]) -> list[str]:
