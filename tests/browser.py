@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
@@ -38,3 +40,9 @@ CONTRAST = """() => {
   return worst;
 }"""
 """A script that returns the lowest contrast of a text with what lies behind it."""
+
+
+def screenshot(page: Any, name: str) -> None:
+    """Write an image of a page, to look at, into the folder of the variable SCREENSHOTS."""
+    if folder := os.environ.get("SCREENSHOTS"):
+        page.screenshot(path=f"{folder}/{name}.png", full_page=True)

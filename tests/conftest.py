@@ -23,11 +23,14 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # One thread: models here are tiny, and threads that wait for each other on a busy machine made
 # the contract tests 10 times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # nor threads that read a few small weights
 
 import pytest
 import torch
+from transformers.utils import logging
 
 torch.set_num_threads(1)
+logging.set_verbosity_error()  # each change of it clears the caches of all loggers
 gc.disable()  # until the tests are collected: what is imported and collected stays to the end
 
 
@@ -57,7 +60,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # the other devices' seeds would wait in a list
 
 
 @pytest.fixture(scope="module")

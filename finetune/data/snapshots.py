@@ -8,6 +8,7 @@ that it depends on, and of the program that made it. Data that fit in memory hav
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import pickle
@@ -115,6 +116,7 @@ def is_large(data: Dataset) -> bool:
     return any(isinstance(rows, ExampleStore) for rows in data.splits.values())
 
 
+@functools.cache
 def _program() -> str:
     """Return a hash of the source code: a change of any reader or check makes new snapshots."""
     folder = Path(finetune.__file__).parent

@@ -199,14 +199,16 @@ def quiet() -> Iterator[None]:
     logging: Any = untyped
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     downloads = not are_progress_bars_disabled()
-    logging.set_verbosity_error()
+    if verbosity < logging.ERROR:
+        logging.set_verbosity_error()
     logging.disable_progress_bar()
     if downloads:
         enable_progress_bars()
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
+        if verbosity < logging.ERROR:
+            logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
 

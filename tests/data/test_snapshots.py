@@ -22,7 +22,7 @@ from finetune.tasks import definition, load_task
 from finetune.training.trainer import fit
 from tests import small_data as data
 from tests import tiny
-from tests.command import in_two_processes
+from tests.forks import in_two_forks
 
 ROOT = Path(__file__).parents[2]
 
@@ -253,7 +253,7 @@ main(sys.argv[1:])
     settings += ["--batch-size", "4", "--max-length", "24", "--precision", "fp32"]
     out = tmp_path / "two"
     words = [sys.executable, "-c", program, "classify", *settings, "--out", str(out)]
-    processes = in_two_processes(words)
+    processes = in_two_forks(words)
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert len(list(tmp_path.glob("read-by-*"))) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from finetune.deployment.serving.app import make_app
 from finetune.deployment.serving.limits import Limits
 from finetune.deployment.serving.models import Engine, ServedModel
 from finetune.inference.predictor import Predictor
-from tests.browser import CONTRAST, DESK, PHONE
+from tests.browser import CONTRAST, DESK, PHONE, screenshot
 
 TEXT = "🙂 The <b>University</b> of New York"
 
@@ -128,16 +127,15 @@ def test_probabilities_are_bars_and_errors_are_shown(opened: Any):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_themes_and_a_phone(opened: Any, scheme: str, tmp_path: Path):
+def test_themes_and_a_phone(opened: Any, scheme: str):
     page = opened(viewport=PHONE, color_scheme=scheme)
-    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
     for model, text, pair in (("nested", TEXT, None), ("pairs", "Ana lives in Oslo", "x" * 200)):
         ask(page, model, text, pair)
         page.locator("summary").click()
         assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
         worst = page.evaluate(CONTRAST)
         assert worst["ratio"] >= 4.5, worst
-        page.screenshot(path=folder / f"serve-{model}-{scheme}.png", full_page=True)
+        screenshot(page, f"serve-{model}-{scheme}")
     background = "getComputedStyle(document.body).backgroundColor"
     begun = page.evaluate(background)
     seen = []

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser import CONTRAST, PHONE
+from tests.browser import CONTRAST, PHONE, screenshot
 from tests.command import run
 from tests.tiny import LAYERS, save_tiny_checkpoint
 
@@ -104,17 +103,14 @@ def test_groups_and_search(open_page: Any, pages: dict[str, Path]):
 
 
 @pytest.mark.parametrize(("name", "scheme"), [("labels", "light"), ("words", "dark")])
-def test_phone_and_contrast(
-    open_page: Any, pages: dict[str, Path], name: str, scheme: str, tmp_path: Path
-):
+def test_phone_and_contrast(open_page: Any, pages: dict[str, Path], name: str, scheme: str):
     page = open_page(pages[name], viewport=PHONE, color_scheme=scheme, has_touch=True)
     page.locator("#occurrences button").first.tap()
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
     worst = page.evaluate(CONTRAST)
     assert worst["ratio"] >= 4.5, worst
     page.locator("#map").tap()
-    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
-    page.screenshot(path=folder / f"map-{name}-{scheme}.png", full_page=True)
+    screenshot(page, f"map-{name}-{scheme}")
 
 
 def test_without_scripts(open_page: Any, pages: dict[str, Path]):

@@ -146,28 +146,27 @@ def test_tags_of_a_crf(crf_folder: Path) -> None:
     assert sum(map(len, found)) > 5
 
 
-def output_of(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "Warning" not in done.stderr
-    return done.stdout.strip()
-
-
 @pytest.mark.parametrize("crf_folder", ["chunks"], indirect=True)
 def test_one_import_registers_models_and_pipelines(folder: Path, crf_folder: Path) -> None:
-    code = "from transformers import AutoConfig, AutoModel, pipeline\n"
-    code += f"""import sys, finetune.inference.pipelines
+    """In a fresh process: its child imports the heads alone."""
+    code = f"""import os, sys
+from transformers import AutoConfig, AutoModel, pipeline
+if os.fork() == 0:
+    import finetune.models.heads
+    print("finetune.models.encoder" in sys.modules, end=" ")
+    print(type(AutoModel.from_pretrained({str(folder)!r})).__name__, end=" ")
+    print("finetune.inference" in sys.modules)
+    sys.exit()
+os.wait()
+import finetune.inference.pipelines
 assert not [each for each in sys.meta_path if type(each).__module__.startswith("finetune")]
 for folder, task in (({str(folder)!r}, "span-ner"), ({str(crf_folder)!r}, "crf-tagger")):
     print(AutoConfig.from_pretrained(folder).model_type, end=" ")
     print(type(AutoModel.from_pretrained(folder)).__name__, end=" ")
     print(len(pipeline(task, model=folder)({TEXTS[:1]!r})), end=" ")
 """
-    assert output_of(code) == "span-ner SpanClassifier 1 crf-tagger CrfTagger 1"
-
-
-def test_heads_register_models_without_pipelines(folder: Path) -> None:
-    code = "import sys, finetune.models.heads\nfrom transformers import AutoConfig, AutoModel\n"
-    code += "print('finetune.models.encoder' in sys.modules, end=' ')\n"
-    code += f"print(type(AutoModel.from_pretrained({str(folder)!r})).__name__, end=' ')\n"
-    code += "print('finetune.inference' in sys.modules)"
-    assert output_of(code) == "False SpanClassifier False"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Warning" not in done.stderr
+    heads_alone, one_import = done.stdout.splitlines()
+    assert heads_alone == "False SpanClassifier False"
+    assert one_import.strip() == "span-ner SpanClassifier 1 crf-tagger CrfTagger 1"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser import CONTRAST, PHONE
+from tests.browser import CONTRAST, PHONE, screenshot
 from tests.command import run
 from tests.runs import label_run, spans_run, tag_run
 
@@ -108,14 +107,13 @@ def test_theme(opened: Any, scheme: str):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["entities", "texts", "both"])
-def test_phone(opened: Any, name: str, scheme: str, tmp_path: Path):
+def test_phone(opened: Any, name: str, scheme: str):
     page = opened(name, viewport=PHONE, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
     for summary in page.locator("summary").all():
         summary.click()
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
-    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
-    page.screenshot(path=folder / f"{name}-{scheme}.png", full_page=True)
+    screenshot(page, f"{name}-{scheme}")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -139,7 +139,7 @@ def test_dropout_does_not_depend_on_the_layout(
     kind: str, model: str, changes: dict, place: Path, tmp_path: Path
 ):
     """Masks and sampled negatives follow from seed, step and example, packed or padded."""
-    settings = {"model": model, "steps": 3, "limit_eval": 1, **changes}
+    settings = {"model": model, "steps": 2, "limit_eval": 1, **changes}
     base = config_of(kind, place, tmp_path / "a", **settings)
     expected = weights_after(kind, base, dropout=True)
     layouts = {"max_tokens": 40}, {"batching": "padded", "max_tokens": 100}
