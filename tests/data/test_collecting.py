@@ -170,19 +170,18 @@ def test_tags_of_every_kind(
     rows: Any, note: str, tags: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_lines(tmp_path / "train.jsonl", rows)
-    found = [read_tokens(str(path))]
-    for processes in (1, 2):
+    data = read_tokens(str(path))
+    assert data.splits["train"][0].tags == (None if tags is None else tuple(tags.split()))
+    assert any(note in each for each in data.notes) if note else not data.notes
+    illegal_or_nested = "illegal" in note or "nested" in note
+    for processes in (1, 2) if illegal_or_nested else (1,):
         small_memory(monkeypatch, processes)
-        found.append(read_tokens(str(path)))
-        assert isinstance(found[-1].splits["train"], ExampleStore)
-    examples = [*found[0].splits["train"]]
-    assert examples[0].tags == (None if tags is None else tuple(tags.split()))
-    facts = check_data(found[0]), found[0].notes, TrainingVocabulary.of(examples)
-    for data in found[1:]:
-        own = data.splits["train"]
-        assert [*own] == examples
-        assert (check_data(data), data.notes, TrainingVocabulary.of(own)) == facts
-    assert any(note in each for each in facts[1]) if note else not facts[1]
+        own = read_tokens(str(path))
+        assert isinstance(own.splits["train"], ExampleStore)
+        assert [*own.splits["train"]] == data.splits["train"]
+        assert (check_data(own), own.notes) == (check_data(data), data.notes)
+        vocabularies = [TrainingVocabulary.of(each.splits["train"]) for each in (own, data)]
+        assert vocabularies[0] == vocabularies[1]
 
 
 def test_an_odd_tag_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
