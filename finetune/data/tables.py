@@ -124,11 +124,13 @@ class ManyRows(Iterable[Record]):
         self.note(later)
 
     def chunks(self) -> Iterator[Any]:
-        """Yield chunks, which can be pickled, for ``parsed``."""
-        self.first.reverse()
-        while self.first:
-            rows = [self.first.pop() for _ in range(min(example_store.CHUNK, len(self.first)))]
-            yield True, rows
+        """Yield chunks, which can be pickled, for ``parsed``.
+
+        Processes that are forked after the first chunk have the first rows, which are not pickled.
+        """
+        for start in range(0, len(self.first), example_store.CHUNK):
+            yield True, slice(start, start + example_store.CHUNK)
+        self.first.clear()
         number = math.ceil(example_store.CHUNK / self.unit_size)
         while units := list(itertools.islice(self.units, number)):
             yield False, units
@@ -143,7 +145,7 @@ class ManyRows(Iterable[Record]):
             DataError: If a row names an annotator and none of the first rows did.
         """
         are_parsed, units = chunk
-        for row in units if are_parsed else self._rows(units):
+        for row in self.first[units] if are_parsed else self._rows(units):
             if not self.known.issuperset(row.values):
                 later |= dict.fromkeys(name for name in row.values if name not in self.known)
             if self.resolve and annotator(row) is not None:
