@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -96,11 +96,12 @@ class TrainingVocabulary:
 
     def _json(self) -> Iterator[str]:
         before_table = "{"
+        written = cache(lambda kinds: _encode(sorted(kinds)))  # forms share a few sets
         for name, table in vars(self).items():
             yield f'{before_table}"{name}": {{'
             before_table, before = ", ", ""
             for form, kinds in table.items():
-                yield f"{before}{_encode(form)}: {_encode(sorted(kinds))}"
+                yield f"{before}{_encode(form)}: {written(frozenset(kinds))}"
                 before = ", "
             yield "}"
         yield "}\n"
