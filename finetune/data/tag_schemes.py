@@ -124,6 +124,11 @@ def scheme_of(transitions: Transitions | None) -> str | None:
     return "IOB1" if fewer else "BIO"
 
 
+def spell_spans(tags: Iterable[str]) -> bool:
+    """Return whether the tags of a data set are tags of any scheme."""
+    return scheme_of(count_transitions([[*tags]])) is not None
+
+
 def num_illegal(transitions: Transitions, scheme: str) -> int:
     """Return how many transitions are illegal; those to the end of a sequence are among them."""
     return sum(count for pair, count in transitions.items() if not _may_follow(*pair, scheme))

@@ -23,7 +23,7 @@ from finetune.data.collecting import each_chunk
 from finetune.data.dataset import UNANSWERABLE
 from finetune.data.example_store import columns
 from finetune.data.json_files import read_object
-from finetune.data.tag_schemes import tags_to_spans
+from finetune.data.tag_schemes import spell_spans, tags_to_spans
 from finetune.data.tokens import tags_and_scheme
 from finetune.evaluation.metrics import subgroup_f1
 from finetune.runtime.files import replace_file
@@ -37,6 +37,8 @@ SpanGrouping = Callable[[int, Collection[Span]], Mapping[Span, str]]
 """Maps the index of a sentence and its gold or its predicted spans to their subgroups."""
 Vocabulary = Mapping[str, Collection[str]]
 """The types of each surface form, or the tags of each word, in training data."""
+FormSets = dict[str, frozenset[str]]
+"""Such a vocabulary as it is made: millions of forms share a few sets."""
 
 # The first value of each subgroup: lengths are in words, the first word of a sentence is at 1.
 SPAN_LENGTHS = (1, 2, 3, 4, 5)
@@ -68,15 +70,23 @@ class TrainingVocabulary:
         """Collect the vocabulary of training examples; of texts it is empty."""
         if not examples or not isinstance(examples[0], TokenExample):
             return cls({}, {})
-        entity_types, word_tags = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
         sentences = cast("Sequence[TokenExample]", examples)
-        _, scheme = tags_and_scheme(sentences)
-        known = dict[frozenset[str], frozenset[str]]()  # millions of forms share a few sets
-        for found in each_chunk(sentences, partial(_vocabulary, scheme=scheme)):
-            for table, more in zip((entity_types, word_tags), found, strict=True):
-                for form, kinds in more.items():
-                    kinds |= table.get(form, kinds)
-                    table[form] = known.setdefault(kinds, kinds)
+        all_tags, lack_spans = set[str](), False
+
+        def forms() -> Iterator[FormSets]:
+            nonlocal lack_spans
+            for tags, lacking, more in each_chunk(sentences, _forms_of_spans):
+                all_tags.update(tags)
+                lack_spans |= lacking
+                yield more
+
+        entity_types, word_tags = _joined(forms()), dict[str, frozenset[str]]()
+        if all_tags and not spell_spans(all_tags):
+            word_tags = _joined(each_chunk(sentences, _tags_of_words))
+        elif all_tags and lack_spans:
+            _, scheme = tags_and_scheme(sentences)
+            found = each_chunk(sentences, partial(_forms_of_spans, scheme=scheme))
+            entity_types = _joined(more for *_, more in found)
         return cls(entity_types, word_tags)
 
     @classmethod
@@ -110,24 +120,43 @@ class TrainingVocabulary:
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
-def _vocabulary(
-    examples: Sequence[TokenExample], scheme: str | None
-) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
-    """Return the types of each entity's surface form, and the tags of each word."""
-    entity_types: defaultdict[str, set[str]] = defaultdict(set)
-    word_tags: defaultdict[str, set[str]] = defaultdict(set)
+def _forms_of_spans(
+    examples: Sequence[TokenExample], scheme: str | None = None
+) -> tuple[set[str], bool, FormSets]:
+    """Return the tags, whether a sentence has tags and no spans, and the types of surface forms.
+
+    With a ``scheme``, the spans of such a sentence are those that its tags spell.
+    """
+    all_tags, lack_spans, types = set[str](), False, defaultdict[str, set[str]](set)
     for words, spans, tags in columns(examples, ("words", "spans", "tags")):
-        if spans is None and scheme is not None:
-            spans = tags_to_spans(tags or (), scheme)
+        all_tags.update(tags or ())
+        if spans is None and tags:
+            lack_spans = True
+            spans = tags_to_spans(tags, scheme) if scheme else None
         for span in spans or ():
-            entity_types[surface(words, span)].add(span.label)
-        if tags and scheme is None:
-            for word, tag in zip(words, tags, strict=True):
-                word_tags[word].add(tag)
-    return _frozen(entity_types), _frozen(word_tags)
+            types[surface(words, span)].add(span.label)
+    return all_tags, lack_spans, _frozen(types)
 
 
-def _frozen(table: Mapping[str, set[str]]) -> dict[str, frozenset[str]]:
+def _tags_of_words(examples: Sequence[TokenExample]) -> FormSets:
+    found = defaultdict[str, set[str]](set)
+    for words, tags in columns(examples, ("words", "tags")):
+        for word, tag in zip(words, tags or (), strict=bool(tags)):
+            found[word].add(tag)
+    return _frozen(found)
+
+
+def _joined(parts: Iterable[FormSets]) -> FormSets:
+    """Return the union of the sets of each form."""
+    table, known = FormSets(), dict[frozenset[str], frozenset[str]]()
+    for part in parts:
+        for form, kinds in part.items():
+            kinds |= table.get(form, kinds)
+            table[form] = known.setdefault(kinds, kinds)
+    return table
+
+
+def _frozen(table: Mapping[str, set[str]]) -> FormSets:
     known = dict[frozenset[str], frozenset[str]]()
     sets = map(frozenset, table.values())
     return {form: known.setdefault(own, own) for form, own in zip(table, sets, strict=True)}
