@@ -375,7 +375,8 @@ class ExampleStore(Sequence[Any]):
 def fields_of(kind: Any) -> tuple[str, ...]:
     """Return the fields of examples except ``id``, or of a named tuple."""
     if dataclasses.is_dataclass(kind):
-        return tuple(field.name for field in dataclasses.fields(kind))[1:]
+        names = (field.name for field in dataclasses.fields(kind))
+        return tuple(name for name in names if name != "id")
     fields: tuple[str, ...] = kind._fields
     return fields
 
