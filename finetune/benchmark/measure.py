@@ -296,6 +296,9 @@ def peak_memory(run: Callable[[], object], device: torch.device) -> int | None:
 def modules_not_collected() -> Iterator[None]:
     """Exclude existing objects, mostly modules, from garbage collection, which would take long."""
     gc.collect()
+    if gc.get_freeze_count() > len(gc.get_objects()):  # the program has excluded them itself
+        yield
+        return
     gc.freeze()
     try:
         yield

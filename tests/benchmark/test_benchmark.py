@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import random
 import statistics
@@ -55,7 +54,6 @@ def as_before() -> Iterator[None]:
     yield
     assert threads == torch.get_num_threads()
     assert budget == span_scoring.ACTIVATION_BUDGET
-    gc.freeze()  # as `tests/conftest.py` does: the bench unfreezes all objects
 
 
 @pytest.fixture(scope="module")
