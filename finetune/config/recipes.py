@@ -382,7 +382,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[Any, ...], int]]:
     """Return the content of a YAML file, and the line of every key and list item by its path."""
     import yaml
 
-    kind: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 10 times faster, where it is built
+    kind: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 8 times faster, where it is built
     try:
         text = path.read_text(encoding="utf-8")
         depth = 0

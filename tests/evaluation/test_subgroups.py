@@ -182,3 +182,15 @@ def test_the_vocabulary_of_training_data_is_saved(tmp_path: Path):
     assert written == json.dumps(content, ensure_ascii=False) + "\n"
     assert TrainingVocabulary.load(tmp_path / "none") is None
     assert TrainingVocabulary.of([TextExample(0, "no words")]) == TrainingVocabulary({}, {})
+
+
+def test_vocabulary_of_tags_without_spans():
+    spelled = [
+        TokenExample(0, ("a", "b"), tags=("I-X", "I-X")),
+        TokenExample(1, ("c",), (), ("O",)),
+    ]
+    assert TrainingVocabulary.of(spelled) == TrainingVocabulary({"a b": {"X"}}, {})
+    mixed = [TokenExample(0, ("a", "b"), (Span(0, 1, "Q"),), ("N", "V")), TokenExample(1, ("c",))]
+    assert TrainingVocabulary.of(mixed) == TrainingVocabulary(
+        {"a": {"Q"}}, {"a": {"N"}, "b": {"V"}}
+    )
