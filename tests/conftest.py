@@ -30,6 +30,7 @@ import torch
 from transformers.utils import logging
 
 torch.set_num_threads(1)
+os.fsync = lambda _: None  # no machine loses its power here: the disk may write when it likes
 logging.set_verbosity_error()  # each change of it clears the caches of all loggers
 gc.disable()  # until the tests are collected: what is imported and collected stays to the end
 

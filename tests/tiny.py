@@ -46,7 +46,7 @@ PADDED = ("mpnet",)
 """Families with a head of their own that are padded inside the Encoder."""
 FAMILIES = PACKED + PADDED
 
-WIDTH, LAYERS, HEADS = 32, 3, 4
+WIDTH, LAYERS, HEADS = 32, 2, 4
 POSITIONS = 64
 """Positions of every tiny model (RoBERTa's kind has fewer tokens by its offset)."""
 
@@ -127,12 +127,14 @@ def tokenizer(family: str = "bert") -> PreTrainedTokenizerFast:
     )
 
 
-def config(family: str = "bert", *, dropout: float = 0.0, **changes: Any) -> Any:
-    """A configuration of ``LAYERS`` layers of ``WIDTH``; weights large enough to matter."""
+def config(
+    family: str = "bert", *, dropout: float = 0.0, layers: int = LAYERS, **changes: Any
+) -> Any:
+    """A configuration of layers of ``WIDTH``; weights large enough to matter."""
     size = {
         "vocab_size": Tokenizer.from_str(_backend(family)).get_vocab_size(),
         "hidden_size": WIDTH,
-        "num_hidden_layers": LAYERS,
+        "num_hidden_layers": layers,
         "num_attention_heads": HEADS,
         "intermediate_size": 48,
         "max_position_embeddings": POSITIONS,
@@ -145,7 +147,7 @@ def config(family: str = "bert", *, dropout: float = 0.0, **changes: Any) -> Any
         "albert": {"embedding_size": 24, "classifier_dropout_prob": dropout},
         "distilbert": {
             "dim": WIDTH,
-            "n_layers": LAYERS,
+            "n_layers": layers,
             "n_heads": HEADS,
             "hidden_dim": 48,
             "dropout": dropout,

@@ -265,9 +265,9 @@ def expand_recipe(name: str, rest: list[str]) -> tuple[str, list[str], TaskComma
         name, rest = load_recipe(path).task, [f"--recipe={path}", *rest]
     if name not in CONFIGS:
         return name, rest, None
-    options = _known_options(TaskOptions, name, rest)
-    if options.recipe is None:
+    if not any(argument.partition("=")[0] == "--recipe" for argument in rest):
         return name, rest, None
+    options = _known_options(TaskOptions, name, rest)
     recipe = load_recipe(options.recipe)
     if recipe.task != name:
         raise UserError(f"{options.recipe} is a recipe for {recipe.task}, not {name}.")

@@ -21,7 +21,7 @@ NAMES, OTHERS = ("paris", "peter", "maria"), ("the", "train", "was", "late", "an
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("label-check")
-    save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0)
+    save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0, layers=3)
     return folder
 
 

@@ -25,7 +25,7 @@ SMALL = ("--max-length", "32", "--batch-size", "8", "--precision", "fp32")
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("errors")
-    save_tiny_checkpoint(folder / "bert", "bert")
+    save_tiny_checkpoint(folder / "bert", "bert", layers=3)
     data.sentiment(folder / "sentiment")
     data.pairs(folder / "pairs")
     data.entities(folder / "entities")

@@ -125,7 +125,9 @@ def test_an_unset_model_is_the_default_or_that_of_the_run_to_start_from():
 def test_class_variables_name_their_type(config: type[TrainConfig]):
     """Early versions of tyro take a bare ``ClassVar`` for an option."""
     hints = [
-        hint for kind in config.__mro__ for hint in vars(kind).get("__annotations__", {}).values()
+        str(hint).removeprefix("typing.")
+        for kind in config.__mro__
+        for hint in vars(kind).get("__annotations__", {}).values()
     ]
     assert any(hint.startswith("ClassVar[") for hint in hints)
     assert "ClassVar" not in hints

@@ -86,7 +86,9 @@ class Workspace:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.outputs = folder, dict[str, str]()
-        self.model = str(save_tiny_checkpoint(folder / "tiny", "bert", max_position_embeddings=256))
+        self.model = str(
+            save_tiny_checkpoint(folder / "tiny", "bert", layers=3, max_position_embeddings=256)
+        )
         (folder / "recipes").symlink_to(ROOT / "recipes")
         copy_examples(folder)
 

@@ -36,7 +36,8 @@ TAGS = ["O", "B-A", "I-A"]
 
 def tagger(family: str = "bert", scheme: str | None = "BIO", seed: int = 0) -> CrfTagger:
     """Random weights everywhere, in float64."""
-    model = tiny.model(family, AutoModelForTokenClassification, num_labels=3, seed=seed).double()
+    kind = AutoModelForTokenClassification
+    model = tiny.model(family, kind, layers=3, num_labels=3, seed=seed).double()
     names = {"id2label": dict(enumerate(TAGS)), "label2id": {t: i for i, t in enumerate(TAGS)}}
     model.config.update(names)
     head = CrfTagger(CrfTaggerConfig(model.config.to_dict(), scheme, **names), "auto", model)

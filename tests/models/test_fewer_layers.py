@@ -13,12 +13,15 @@ from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.batching import pack
 from finetune.types import UserError
 from tests.models.parity import encodings
-from tests.tiny import LAYERS, PACKED, PADDED
+from tests.tiny import PACKED, PADDED
 from tests.tiny import model as tiny_model
+
+LAYERS = 3
 
 
 def classifier(family: str, **changes) -> SequenceClassifier:
-    return SequenceClassifier(tiny_model(family, AutoModelForSequenceClassification, **changes))
+    made = tiny_model(family, AutoModelForSequenceClassification, layers=LAYERS, **changes)
+    return SequenceClassifier(made)
 
 
 def shortened(head: SequenceClassifier, layers: list[int], folder: Path) -> SequenceClassifier:

@@ -121,7 +121,7 @@ def test_a_saved_model_with_fewer_layers(place: Path) -> None:
     path = place / "ner" / "best" / "config.json"
     content = path.read_text()
     config = json.loads(content)
-    config["encoder"]["num_hidden_layers"] = 2
+    config["encoder"]["num_hidden_layers"] = 1
     path.write_text(json.dumps(config))
     with pytest.raises(UserError, match=r"16 weights of .*model\.safetensors not used"):
         SpanClassifier.from_pretrained(path.parent)

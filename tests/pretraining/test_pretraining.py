@@ -34,7 +34,9 @@ SETTINGS = {"lr": 2e-3, "batch_size": 4, "max_length": 48, "precision": "fp32"}
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pretraining")
     for family in ("bert", "roberta"):
-        tiny.save_tiny_checkpoint(folder / family, family, dropout=0.0, initializer_range=0.1)
+        tiny.save_tiny_checkpoint(
+            folder / family, family, dropout=0.0, layers=3, initializer_range=0.1
+        )
     small_data.running_text(folder / "text")
     small_data.sentiment(folder / "sentiment")
     return folder

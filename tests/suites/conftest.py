@@ -45,7 +45,7 @@ members:
 
 def write_suite(folder: Path) -> Path:
     """Write a suite with its recipes, data and encoder; return its file."""
-    save_tiny_checkpoint(folder / "model", "bert", dropout=0.1)
+    save_tiny_checkpoint(folder / "model", "bert", dropout=0.1, layers=3)
     for name in ("pairs", "follow"):
         data.pairs(folder / name)
     data.sentiment(folder / "mood")

@@ -120,7 +120,7 @@ def test_learning_rates_are_a_factor_of_each_peak() -> None:
 
 def head(family: str = "bert", kind=TokenClassifier):
     auto = kind.auto_class
-    return kind(tiny.model(family, auto, num_labels=3))
+    return kind(tiny.model(family, auto, layers=3, num_labels=3))
 
 
 def names_of(model, groups) -> list[dict]:
