@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from finetune.data.dataset import DataError
 from finetune.data.files import DataFile, ReadOptions, Record, Unparsed
 from finetune.data.joining import joined
 from finetune.data.tables import Table, class_names, read_parquet
-from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository
+from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository, remembered
 from finetune.runtime.processes import num_processes
 from finetune.types import abbreviated, did_you_mean
 
@@ -111,40 +112,32 @@ def hub_dataset(spec: str) -> HubDataset | None:
     return known._replace(config=config or known.config, revision=revision or known.revision)
 
 
-def hub_tables(chosen: HubDataset) -> tuple[dict[str, Table], HubDataset]:
-    """Return the tables by the hub's split names, and the data set with the commit that was read.
-
-    Of several processes on one machine, only the main process asks the hub.
-
-    Raises:
-        UserError: The data set is not on the hub or in the cache, or the hub refuses it or does
-            not answer.
-    """
-    if num_processes() > 1 and os.environ.get("LOCAL_WORLD_SIZE") == str(num_processes()):
-        from finetune.runtime.launch import on_main_process
-
-        found = on_main_process(lambda: _download(chosen))
-    else:
-        found = _download(chosen)
-    return found.tables(), found.used
-
-
-class _Prepared(NamedTuple):
+@dataclass(frozen=True)
+class _Prepared:
     """A data set that `datasets` has prepared: a ``DatasetDict`` with its rows in the cache."""
 
     used: HubDataset
     splits: Mapping[str, Any]
 
+    @property
+    def size(self) -> int:
+        return sum(int(rows.data.nbytes) for rows in self.splits.values())
+
     def tables(self) -> dict[str, Table]:
         return dataset_tables(self.splits, self.used.id)
 
 
-class _Copy(NamedTuple):
+@dataclass(frozen=True)
+class _Copy:
     """The files of a Parquet copy by split."""
 
     used: HubDataset
     repository: Repository
     files: Mapping[str, Sequence[str]]
+
+    @property
+    def size(self) -> int:
+        return sum(self.repository.files[name] for names in self.files.values() for name in names)
 
     def tables(self) -> dict[str, Table]:
         folder = self.repository.download(chain.from_iterable(self.files.values()))
@@ -159,7 +152,30 @@ class _Copy(NamedTuple):
         return tables
 
 
-def _download(chosen: HubDataset) -> _Prepared | _Copy:
+Download = _Prepared | _Copy
+"""A data set of the hub in the cache: ``used`` has its commit, ``size`` is in bytes, and
+``tables()`` returns its tables by the hub's split names."""
+
+
+@remembered
+def downloaded(chosen: HubDataset) -> Download:
+    """Bring a data set of the hub into the cache, once in a process.
+
+    Of several processes on one machine, only the main process asks the hub, and the others wait.
+
+    Raises:
+        UserError: The data set is not on the hub or in the cache, or the hub refuses it or does
+            not answer.
+    """
+    if num_processes() > 1 and os.environ.get("LOCAL_WORLD_SIZE") == str(num_processes()):
+        from finetune.runtime.launch import on_main_process
+
+        found: Download = on_main_process(lambda: _download(chosen))
+        return found
+    return _download(chosen)
+
+
+def _download(chosen: HubDataset) -> Download:
     """Bring a data set into the cache, unless it is there."""
     try:
         repository = find_repository("dataset", chosen.id, chosen.revision)
@@ -188,7 +204,7 @@ def _copy(chosen: HubDataset, repository: Repository, files: Mapping[str, re.Mat
     return _Copy(HubDataset(chosen.id, named, repository.commit), repository, by_split)
 
 
-def _prepare(chosen: HubDataset, repository: Repository) -> _Prepared | _Copy:
+def _prepare(chosen: HubDataset, repository: Repository) -> Download:
     """Let `datasets` download and prepare a data set."""
     import datasets
 

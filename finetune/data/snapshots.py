@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import finetune
 from finetune.data.dataset import Dataset, remember_fingerprint
 from finetune.data.example_store import Disk, ExampleStore, StoreFile, dump_values, load_values
+from finetune.data.sources import Content
 from finetune.runtime.cache import (
     cache_folder,
     file_hash,
@@ -50,10 +51,12 @@ class Prepared(NamedTuple):
 
 
 class Inputs:
-    """The files that data are read from, and the settings that the result depends on."""
+    """The files that data are read from, commits of the hub, and settings: all that matters."""
 
-    def __init__(self, files: Sequence[Path], settings: Mapping[str, Any]) -> None:
-        self.files, self.settings = files, settings
+    def __init__(
+        self, files: Sequence[Path], commits: Sequence[str], settings: Mapping[str, Any]
+    ) -> None:
+        self.files, self.commits, self.settings = files, commits, settings
         self.content = self._content()
 
     def prepared(self, title: str, make: Callable[[], Prepared], **more: Any) -> Prepared:
@@ -88,25 +91,37 @@ class Inputs:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def _content(self) -> list[str]:
-        return [file_hash(path) for path in self.files]
+        return [*map(file_hash, self.files), *self.commits]
 
 
 def large_inputs(
-    files: Sequence[Path] | None, settings: Mapping[str, Any], others: Sequence[Path] = ()
+    contents: Sequence[Content], settings: Mapping[str, Any], others: Sequence[Path] = ()
 ) -> Inputs | None:
-    """Return input files whose data may be kept; None for small ones, and without the cache.
+    """Return inputs whose data may be kept; None for small ones, and without the cache.
 
     Args:
-        files: The files, in order; None if the data are not in files.
+        contents: What each data set is read from, in order; None if data are in memory.
         settings: Values of JSON.
         others: Further files that the result depends on.
     """
-    if files is None or not is_enabled():
+    if not is_enabled():
         return None
+    files, commits, size = list[Path](), list[str](), 0
     try:
-        if sum(path.stat().st_size for path in files) < MIN_BYTES:
+        for content in contents:
+            if content is None:
+                return None
+            if isinstance(content, Sequence):
+                files += content
+                size += sum(path.stat().st_size for path in content)
+            elif content.used.revision is None:
+                return None
+            else:
+                commits.append(str(content.used))
+                size += content.size
+        if size < MIN_BYTES:
             return None
-        return Inputs([*files, *others], settings)
+        return Inputs([*files, *others], commits, settings)
     except OSError:
         return None  # the readers report it
 

@@ -23,9 +23,10 @@ from finetune.data.formats import SUFFIXES, format_of, open_data
 from finetune.data.hub import (
     ALIASES,
     MANUAL_DOWNLOADS,
+    Download,
     HubDataset,
+    downloaded,
     hub_dataset,
-    hub_tables,
     saved_tables,
 )
 from finetune.data.in_memory import memory_tables
@@ -74,6 +75,10 @@ class Source:
     """Whether test splits are left unread, as if there were none."""
     most_rows: int | None = None
     """The number of rows of the training split after which no row is read; None reads all."""
+
+
+Content = Sequence[Path] | Download | None
+"""All files of a data set in order, or a data set of the hub at a commit; None: in memory."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +148,10 @@ def resolve(spec: Any) -> Source:
     )
 
 
-def local_files(source: Source) -> list[Path] | None:
-    """Return all files of a data set in order; None if it is in memory or on the hub."""
+def content_of(source: Source) -> Content:
+    """Return what a data set is read from; of a hub data set after a download."""
+    if source.hub is not None:
+        return downloaded(source.hub)
     if source.saved is not None:
         return sorted(path for path in source.saved.rglob("*") if path.is_file())
     if not source.files:
@@ -224,9 +231,10 @@ def open_splits(
         raise DataError(f"{source.name}: --encoding {encoding}: only files have an encoding.")
     pinned = None
     if source.hub is not None:
-        found, used = hub_tables(source.hub)
+        hub_set = downloaded(source.hub)
+        found = hub_set.tables()
         parts = [f"{split}={'+'.join(names)}" for split, names in source.parts.items()]
-        format, pinned = "hub", ",".join([str(used), *parts])
+        format, pinned = "hub", ",".join([str(hub_set.used), *parts])
     elif source.saved is None:
         found, format = memory_tables(source.memory), IN_MEMORY
     else:

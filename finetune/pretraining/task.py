@@ -27,7 +27,7 @@ from finetune.data.example_store import ExampleStore, column, taken
 from finetune.data.running_text import read_running_text, text_sources
 from finetune.data.sampling import sampling_probabilities
 from finetune.data.snapshots import Inputs, Prepared, is_large
-from finetune.data.sources import PartOf
+from finetune.data.sources import PartOf, content_of, resolve
 from finetune.evaluation.metrics import masked_scores
 from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
 from finetune.models.loading import new_config
@@ -496,9 +496,11 @@ def _inputs(
     if not isinstance(spec, str | Path) or not str(spec).strip():
         return None
     sources = text_sources(str(spec), config.encoding)
-    files = [None if source.hub else source.files for source in sources]
+    contents = [
+        content_of(resolve(source.hub)) if source.hub else source.files for source in sources
+    ]
     read = part.without_test, longest, tokenizer.leading_space, tokenizer.placeholder
-    return inputs_of(config, sources, files, read=read, tokenizer=tokenizer.backend.to_str())
+    return inputs_of(config, sources, contents, read=read, tokenizer=tokenizer.backend.to_str())
 
 
 def _packed(config: Any, data: Any, tokenizer: SubwordTokenizer, longest: int) -> Prepared:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, cast
 
 from finetune.types import UserError, quantity
 
@@ -154,10 +154,24 @@ _PINNED: dict[tuple[Kind, str, str | None], str] = {}
 def pin_repository(kind: Kind, id: str, revision: str | None, commit: str) -> None:
     """Let ``find_repository`` return this commit for a revision, for instance in a resumed run."""
     _PINNED[kind, id, revision or None] = commit
-    _find.cache_clear()
+    _forget()
 
 
-@functools.cache
+_MEMORIES: list[Callable[[], None]] = []
+"""Functions that forget what was found."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def remembered(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function find each repository once in a process, until ``forget_repositories``."""
+    cached = functools.cache(function)
+    _MEMORIES.append(cached.cache_clear)
+    return cast(Callable[P, R], cached)
+
+
+@remembered
 def _find(kind: Kind, id: str, revision: str | None) -> Repository:
     from huggingface_hub import constants
 
@@ -176,8 +190,13 @@ def _find(kind: Kind, id: str, revision: str | None) -> Repository:
 
 def forget_repositories() -> None:
     """Forget commits that were found or pinned, and look repositories up again."""
-    _find.cache_clear()
+    _forget()
     _PINNED.clear()
+
+
+def _forget() -> None:
+    for forget in _MEMORIES:
+        forget()
 
 
 def _look_up(kind: Kind, id: str, revision: str | None) -> Repository:

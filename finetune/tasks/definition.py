@@ -29,7 +29,7 @@ from finetune.data.example_store import column
 from finetune.data.json_files import read_object
 from finetune.data.label_names import renamed
 from finetune.data.snapshots import Inputs, Prepared, is_large, large_inputs
-from finetune.data.sources import PartOf, is_test, local_files, resolve
+from finetune.data.sources import Content, PartOf, content_of, is_test, resolve
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import is_hub_id, load_config, model_commit, new_config, resolve_model
 from finetune.models.warm_start import ReusableHead, WarmStart, find_warm_start
@@ -121,9 +121,7 @@ def _prepared(definition: TaskDefinition, config: TrainConfig, data: Any) -> Pre
     most = most_rows(config)
     if most == example_store.MOST_IN_MEMORY:
         return make()  # takes seconds, and the whole input would be hashed for the cache
-    train = PartOf(config.data if data is None else data, most_rows=most)
-    sources = list(map(resolve, [train, *named_test_sets(config.test_sets).values()]))
-    inputs = inputs_of(config, sources, [local_files(source) for source in sources])
+    inputs = _inputs(config, data)
     if inputs is None:
         return make()
     if not saved:
@@ -134,15 +132,34 @@ def _prepared(definition: TaskDefinition, config: TrainConfig, data: Any) -> Pre
     return inputs.prepared(config.description.name, make, labels=saved)
 
 
+def read_once(definition: TaskDefinition, config: TrainConfig) -> Dataset:
+    """Read the data of several runs (``read_data``); take large data from the cache."""
+
+    def make() -> Prepared:
+        data = read_data(definition, config)
+        return Prepared(data, {}, is_large(data))
+
+    inputs = _inputs(config, None)
+    made = inputs.prepared(config.description.name, make, of="runs") if inputs else make()
+    return made.data
+
+
+def _inputs(config: TrainConfig, data: Any) -> Inputs | None:
+    """Return the inputs of a run that ``read_data`` reads, if they are large."""
+    train = PartOf(config.data if data is None else data, most_rows=most_rows(config))
+    sources = list(map(resolve, [train, *named_test_sets(config.test_sets).values()]))
+    return inputs_of(config, sources, list(map(content_of, sources)))
+
+
 def inputs_of(
-    config: TrainConfig, sources: Sequence[Any], files: Sequence[Sequence[Path] | None], **more: Any
+    config: TrainConfig, sources: Sequence[Any], contents: Sequence[Content], **more: Any
 ) -> Inputs | None:
-    """Return the files of large data, with all settings that prepared data may depend on.
+    """Return the inputs of large data, with all settings that prepared data may depend on.
 
     Args:
         config: The settings.
         sources: The sources of the data.
-        files: The files of each source; None for another source.
+        contents: The content of each source.
         more: Further settings.
     """
     map_file = config.label_map if isinstance(config, LabelConfig) else None
@@ -153,8 +170,7 @@ def inputs_of(
         "settings": _settings_of_data(config),
         **more,
     }
-    found = [path for own in files if own is not None for path in own]
-    return large_inputs(None if None in files else found, facts, others)
+    return large_inputs(contents, facts, others)
 
 
 def _settings_of_data(config: TrainConfig) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from finetune.data import example_store, snapshots
 from finetune.data.example_store import ExampleStore
 from finetune.runtime.cache import cache_entries, making
 from finetune.runtime.files import SaveError
-from finetune.tasks import definition, load_task
+from finetune.tasks import definition, load_task, task_definition
 from finetune.training.trainer import fit
 from tests import small_data as data
 from tests import tiny
@@ -184,6 +184,20 @@ def test_a_resumed_run(
     assert not reads(resumed, monkeypatch)
     assert list(load_task(resumed, "classify")[0].record.labels) == saved["labels"]
     assert list(load_task(whole, "classify")[0].record.labels) == saved["labels"][::-1]
+
+
+def test_repeated_runs(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    classify = task_definition("classify")
+    first = definition.read_once(classify, config)
+    assert len(cache_entries()) == 1
+    load_task(config, "classify")
+    assert len(cache_entries()) == 2, "the data of several runs are not prepared"
+    monkeypatch.setattr(definition, "read_data", None)
+    again = definition.read_once(classify, config)
+    assert {split: list(rows) for split, rows in again.splits.items()} == {
+        split: list(rows) for split, rows in first.splits.items()
+    }
+    assert (again.notes, again.fingerprint) == (first.notes, first.fingerprint)
 
 
 def test_a_folder_that_cannot_be_written(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -15,11 +16,14 @@ import pytest
 import yaml
 from huggingface_hub import constants
 
-from finetune.data import DataError, read_text, read_tokens
+from finetune.config.tasks import ClassifyConfig
+from finetune.data import DataError, example_store, read_text, read_tokens, snapshots
+from finetune.data import hub as hub_data
 from finetune.data.running_text import read_running_text, text_sources
 from finetune.runtime import hub as hub_module
 from finetune.runtime.hub import HubError, forget_repositories
-from finetune.types import UserError
+from finetune.tasks import load_task
+from finetune.types import TextExample, UserError
 from tests.command import in_two_processes, run
 from tests.hub.server import Hub
 from tests.tiny import save_tiny_checkpoint
@@ -328,6 +332,90 @@ def test_a_run_is_continued_on_its_commit(hub: Hub, encoder: Path, tmp_path: Pat
     refused = run("classify", "--data", "lab/rows", *flags, "--resume")
     assert refused.code == 2 and f"continue with the same data, --data {used}" in refused.err
     assert run("classify", "--data", used, *flags, "--resume").code == 0
+
+
+SMALL_STORES = {
+    (example_store, "MOST_IN_MEMORY"): 5,
+    (example_store, "CHUNK"): 4,
+    (snapshots, "MIN_BYTES"): 0,
+}
+"""Settings with which 12 rows do not fit in memory."""
+
+
+@pytest.mark.parametrize("data", ["lab/rows", "lab/copy@refs/convert/parquet"])
+def test_large_data_are_read_once(
+    data: str,
+    hub: Hub,
+    encoder: Path,
+    tmp_path: Path,
+    offline: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for (module, name), value in SMALL_STORES.items():
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "kept"))
+    read: list[str] = []
+    for kind in (hub_data._Prepared, hub_data._Copy):
+        own = kind.tables
+        monkeypatch.setattr(kind, "tables", lambda s, own=own: (read.append(s.used.id), own(s))[1])
+
+    def publish_rows(name: str) -> None:
+        rows = {"default": {"train": texts(name, 12), "test": texts("test")}}
+        publish(hub, "lab/rows", rows)
+        publish(hub, "lab/copy", rows, revision=COPY)
+        forget_repositories()
+
+    def content(**changes: Any) -> Any:
+        read.clear()
+        settings = {"data": data, "test_sets": ("more=lab/rows",), "max_length": 16, **changes}
+        loaded = load_task(ClassifyConfig(model="lab/encoder", **settings), "classify")[1]
+        rows = {split: list(own) for split, own in loaded.splits.items()}
+        return rows, loaded.notes, loaded.pinned, loaded.fingerprint
+
+    publish_rows("old")
+    first = content()
+    assert len(read) == 2 and isinstance(first[0]["train"][0], TextExample)
+    forget_repositories()
+    assert content() == first and not read
+    content(labels_case="fold")
+    assert len(read) == 2
+    publish_rows("new")
+    assert content() != first and len(read) == 2
+    second = content()
+    assert second[2].partition("@")[2] != first[2].partition("@")[2] and not read
+    forget_repositories()
+    offline()
+    assert content() == second and not read
+
+
+@pytest.mark.slow
+def test_one_of_two_processes_reads_large_data(hub: Hub, encoder: Path, tmp_path: Path) -> None:
+    publish(hub, "lab/rows", {"default": {"train": texts("a", 40), "test": texts("b")}})
+    small = "".join(f"{m.__name__}.{n} = {v}\n" for (m, n), v in SMALL_STORES.items())
+    program = f"""
+import os, sys
+from finetune.data import example_store, hub, snapshots
+import finetune.data.example_store, finetune.data.snapshots
+{small}
+own = hub._Prepared.tables
+def tables(found):
+    open({str(tmp_path / "read-by-")!r} + os.environ["RANK"], "w").close()
+    return own(found)
+hub._Prepared.tables = tables
+from finetune.cli.main import main
+main(sys.argv[1:])
+"""
+    settings = ["--model", "lab/encoder", "--data", "lab/rows", "--steps", "1", "--precision"]
+    settings += ["fp32", "--max-length", "16", "--out", str(tmp_path / "run")]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("FINETUNE_CACHE", str(tmp_path / "kept"))
+        processes = in_two_processes([sys.executable, "-c", program, "classify", *settings])
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert len(list(tmp_path.glob("read-by-*"))) == 1
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["data_used"].startswith("lab/rows@")
 
 
 def test_recipes_by_their_names(hub: Hub, encoder: Path, tmp_path: Path) -> None:
