@@ -62,9 +62,9 @@ SENSES = Path(__file__).parents[2] / "examples" / "data" / "senses"
 
 def runs(folder: Path) -> dict[str, list[list[str | Path]]]:
     """The arguments of the commands of each run, by name; ``OUT`` is where the run writes."""
-    model = save_tiny_checkpoint(folder / "tiny", "bert")
-    deberta = save_tiny_checkpoint(folder / "deberta", "deberta-v2")
-    roberta = save_tiny_checkpoint(folder / "roberta", "roberta")
+    model = save_tiny_checkpoint(folder / "tiny", "bert", layers=3)
+    deberta = save_tiny_checkpoint(folder / "deberta", "deberta-v2", layers=3)
+    roberta = save_tiny_checkpoint(folder / "roberta", "roberta", layers=3)
     common = ["--lr", "1e-3", "--batch-size", "8", "--max-length", "48", "--eval-every", "4"]
 
     def train(task: str, checkpoint: Path, make: Callable[[Path], Path], *more: str) -> list[Any]:
