@@ -154,9 +154,10 @@ class SubwordTokenizer(Subwords):
         result = []
         encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
         for text, encoding in zip(texts, encoded, strict=True):
-            words, offsets = encoding.word_ids, encoding.offsets
+            words = encoding.word_ids
             starts = [i for i, word in enumerate(words) if i == 0 or word != words[i - 1]]
             if UNSPACED.search(text):
+                offsets = encoding.offsets
                 inner = (
                     index
                     for index in range(1, len(words))

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import repeat
+from itertools import pairwise, repeat
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from finetune.pretraining.model import (
 from finetune.pretraining.sentence_pairs import SentencePairs, follows
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import pack_blocks
-from finetune.tasks.base import Gather, Task, TaskRecord, joined
+from finetune.tasks.base import EncodeChunk, Gather, Task, TaskRecord, joined
 from finetune.tasks.capabilities import EpochSequences, Export, SeveralLosses
 from finetune.tasks.definition import (
     TaskDefinition,
@@ -143,15 +143,15 @@ class PretrainingTask(Task):
 
     def encode(self, examples: Sequence[Any], gather: Gather = joined) -> Encoded:
         """Encode texts, and mask them as for scores; without training data, find their masks."""
-        if self._frequency is None:
-            examples = [self._with_own_mask(example) for example in examples]
-        encoded = super().encode(examples, gather)
-        if self._frequency is not None:
-            if self._pairs is None:
-                return encoded
+        if self._pairs is not None:
+            encoded = super().encode(examples, gather)
             sequences = encoded.sequences  # the second text of a pair may be in any chunk
             sequences = self._pairs.apply(sequences, np.arange(len(sequences)))
             return replace(encoded, sequences=self._masking_of_scores.apply(sequences))
+        if self._frequency is not None:
+            return super().encode(examples, partial(self._masked_chunks, gather))
+        examples = [self._with_own_mask(example) for example in examples]
+        encoded = super().encode(examples, gather)
         ids = encoded.sequences.ids
         rows = [
             (ids.values[start:end] == self._masking.mask_id).nonzero()[0]
@@ -174,15 +174,22 @@ class PretrainingTask(Task):
         """The masking without unigram frequencies, so that scores of runs compare."""
         return replace(self._masking, frequency=None)
 
-    def _encoded_chunk(self, examples: Sequence[Any]) -> Encoded:
-        encoded = super()._encoded_chunk(examples)
-        if self._frequency is None or self._pairs is not None:
-            return encoded
-        return replace(encoded, sequences=self._masking_of_scores.apply(encoded.sequences))
+    def _masked_chunks(
+        self, gather: Gather, encode_chunk: EncodeChunk, starts: Sequence[int]
+    ) -> Encoded:
+        """Gather chunks with the masks of scores, which are drawn where a chunk is encoded."""
+
+        def masked(start: int) -> Encoded:
+            encoded = encode_chunk(start)
+            return replace(encoded, sequences=self._masking_of_scores.apply(encoded.sequences))
+
+        return gather(masked, starts)
 
     def _capabilities(self) -> Iterator[object]:
         config, size = self.record.config, len(self.tokenizer.tokenizer)
-        yield EpochSequences(self._masked, lambda: range(size))  # any can be drawn as a random one
+        unmasked = super().encode if self._pairs is None else None
+        # any subword can be drawn as a random one
+        yield EpochSequences(self._masked, lambda: range(size), unmasked)
         yield Export(
             refusal="masked language models compute logits at masks alone, which a graph does not: "
             "fine-tune the encoder with --init-from"
@@ -212,15 +219,25 @@ class PretrainingTask(Task):
         lines = iter(self.tokenizer.subwords_with_words([x for each in texts for x in each]))
         separator = [self.tokenizer.tokenizer.sep_token_id]
         found, num_cut = [], 0
+        before = len(self.tokenizer.single.prefix)
         for example, own in zip(examples, texts, strict=True):
-            words: list[list[int]] = []
+            subwords: list[int] = []
+            bounds: list[int] = []  # of words
             lines_of: list[int] = []
             for line in own:
-                lines_of.append(len(words))
                 ids, starts = next(lines)
-                bounds = [*starts, len(ids)]
-                words += [ids[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
-                words += [] if line else [separator]
+                lines_of.append(len(bounds))
+                bounds += [len(subwords) + start for start in starts]
+                subwords += ids
+                if not line:
+                    bounds.append(len(subwords))
+                    subwords += separator
+            bounds.append(len(subwords))
+            if self._pairs is None and len(subwords) <= room:
+                starts = [before + bound for bound in bounds]
+                found.append([Encoding(example.id, *self.tokenizer.build(subwords), starts)])
+                continue
+            words = [subwords[start:end] for start, end in pairwise(bounds)]
             num_cut += sum(len(word) > room for word in words)
             words = [word[:room] for word in words]
             if self._pairs is not None:

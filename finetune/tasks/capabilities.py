@@ -15,7 +15,7 @@ import numpy as np
 
 from finetune.config.tasks import LabelConfig, named_strength
 from finetune.data import halved
-from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.types import (
     Batch,
     Prediction,
@@ -29,7 +29,7 @@ from finetune.types import (
 if TYPE_CHECKING:
     import torch
 
-    from finetune.tasks.base import Task
+    from finetune.tasks.base import Gather, Task
 
 
 class Calibrated(NamedTuple):
@@ -104,6 +104,8 @@ class EpochSequences:
     and the rows to return (None all)."""
     added_ids: Callable[[], Sequence[int]] = tuple
     """Return the ids of subwords that ``make`` adds."""
+    encode: Callable[[Sequence[Any], Gather], Encoded] | None = None
+    """Encode training examples, without what ``make`` adds; None uses ``Task.encode``."""
 
 
 def sequences_of_epoch(

@@ -35,7 +35,8 @@ from finetune.runtime.cache import (
 from finetune.runtime.files import SaveError, replace_file, replace_folder
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
-from finetune.tasks.base import FITTED, EncodeChunk, Task
+from finetune.tasks.base import FITTED, EncodeChunk, Task, joined
+from finetune.tasks.capabilities import EpochSequences
 from finetune.types import Example, TokenExample, UserError
 
 MIN_EXAMPLES = 50_000
@@ -46,13 +47,23 @@ KIND = "encodings"
 """The folder of the cache."""
 
 
-def encode(task: Task, examples: Sequence[Example], title: str = "") -> Encoded:
+def encode(
+    task: Task, examples: Sequence[Example], title: str = "", *, for_training: bool = False
+) -> Encoded:
     """Encode examples, or load their sequences from the cache if it has them.
 
-    ``title`` names the data in ``finetune cache``.
+    Args:
+        task: The task.
+        examples: The examples.
+        title: Names the data in ``finetune cache``.
+        for_training: Whether the sequences are for training alone (``EpochSequences``).
     """
+    of_epoch = task.capability(EpochSequences) if for_training else None
+    own = None if of_epoch is None else of_epoch.encode
+    encoded_by = own or task.encode
     if len(examples) >= MIN_EXAMPLES and is_enabled():
-        entry = cache_folder(KIND) / encoding_key(task, examples)
+        key = encoding_key(task, examples, of="training" if own else "all")
+        entry = cache_folder(KIND) / key
         with contextlib.suppress(OSError, ValueError, KeyError):  # missing or damaged: encode
             return _load(entry)
         with making(KIND, entry.name) as waited, contextlib.suppress(OSError, SaveError):
@@ -61,7 +72,7 @@ def encode(task: Task, examples: Sequence[Example], title: str = "") -> Encoded:
                 with replace_folder(entry) as fresh:
                     # other processes of the launch wait, so that all processors are free
                     to_files = partial(_to_files, fresh, len(examples), num_workers(alone=True))
-                    encoded = task.encode(examples, to_files)
+                    encoded = encoded_by(examples, to_files)
                     text = json.dumps({"notes": encoded.notes})
                     (fresh / NOTES).write_text(text, encoding="utf-8")
                     write_about(fresh, title)
@@ -73,14 +84,14 @@ def encode(task: Task, examples: Sequence[Example], title: str = "") -> Encoded:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 to_files = partial(_to_files, Path(folder), len(examples), num_workers())
-                return task.encode(examples, to_files)
+                return encoded_by(examples, to_files)
             except OSError as error:
                 raise UserError(
                     f"the sequences of the data could not be written ({error.strerror}) to the "
                     f"cache, {cache_folder(KIND)}, nor to {folder}: make room, or name "
                     "another folder with FINETUNE_CACHE or TMPDIR."
                 ) from error
-    return task.encode(examples)
+    return encoded_by(examples, joined)
 
 
 NOTES = "notes.json"
@@ -108,14 +119,18 @@ def _load(entry: Path) -> Encoded:
     return dataclasses.replace(encoded, notes=tuple(notes))
 
 
-def encoding_key(task: Task, examples: Sequence[Example]) -> str:
-    """Hash everything that ``task.encode(examples)`` depends on, and some settings besides."""
+def encoding_key(task: Task, examples: Sequence[Example], of: str = "all") -> str:
+    """Hash everything that sequences depend on, and some settings besides.
+
+    ``of`` tells sequences for training from others.
+    """
     record, tokenizer = task.record, task.tokenizer
     common = {field.name for field in dataclasses.fields(TrainConfig)}
     own = {n: v for n, v in settings(record.config).items() if n not in common}
     derived = {name: v for name, v in record.extra_fields().items() if name not in FITTED}
     facts = [SEQUENCES, task.name, list(record.labels), derived, record.max_length, record.overlap]
     facts += [tokenizer.uses_segments, tokenizer.placeholder, tokenizer.leading_space]
+    facts += [of] if of != "all" else []
     described = json.dumps([*facts, own, tokenizer.backend.to_str()], sort_keys=True)
     if isinstance(examples, ExampleStore):
         content = described + examples.digest()

@@ -129,7 +129,8 @@ class TrainingData:
     def _encode(self, split: str) -> Encoded:
         """Encode a split, and report windows, cut texts and the notes of the task."""
         examples = self.splits[split]
-        encoded = cache.encode(self.task, examples, f"{self.name}, {split}: {self.task.name}")
+        title = f"{self.name}, {split}: {self.task.name}"
+        encoded = cache.encode(self.task, examples, title, for_training=split == "train")
         windows = int((encoded.num_windows > 1).sum())
         if windows and self.task.description.windows:
             counted = quantity(windows, "example")

@@ -1,7 +1,7 @@
 """Time from the start to the first step with `datasets`, as the scripts of transformers begin.
 
-`python -m tests.drills.datasets_peer classify|nli|tag MODEL FILE` loads the file, tokenizes it with
-`map` on all processors, and computes the gradients of one batch of 32.
+`python -m tests.drills.datasets_peer TASK MODEL FILE` loads the file, tokenizes it with `map` on
+all processors, and computes the gradients of one batch of 32, for classify, nli, tag or pretrain.
 """
 
 from __future__ import annotations
@@ -37,28 +37,44 @@ def encode_words(batch: Any, tokenizer: Any, ids: dict[str, int]) -> Any:
     return encoded
 
 
+def encode_lines(batch: Any, tokenizer: Any) -> Any:
+    """As `run_mlm.py --line_by_line`."""
+    lines = [line for line in batch["text"] if line and not line.isspace()]
+    return tokenizer(lines, **LENGTHS, return_special_tokens_mask=True)
+
+
+TASKS = {
+    "classify": ("AutoModelForSequenceClassification", "DataCollatorWithPadding", encode_texts),
+    "nli": ("AutoModelForSequenceClassification", "DataCollatorWithPadding", encode_texts),
+    "tag": ("AutoModelForTokenClassification", "DataCollatorForTokenClassification", encode_words),
+    "pretrain": ("AutoModelForMaskedLM", "DataCollatorForLanguageModeling", encode_lines),
+}
+"""By task: the class of the model, the class that collates, and the function to map."""
+
+
 def main(task: str, model: str, file: str) -> None:
     begin = time.monotonic()
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-    rows = datasets.load_dataset("json", data_files=file, split="train")
+    head, collator, encode = TASKS[task]
+    kind = "text" if task == "pretrain" else "json"
+    rows = datasets.load_dataset(kind, data_files=file, split="train")
     print(f"loaded {time.monotonic() - begin:.1f} s", flush=True)
-    words = task == "tag"
-    golds = itertools.chain(*rows[:1000]["tags"]) if words else rows.unique("label")
-    ids = {name: number for number, name in enumerate(sorted(set(golds)))}
+    arguments: dict[str, Any] = {"tokenizer": tokenizer}
+    sizes = {}
+    if task != "pretrain":
+        golds = itertools.chain(*rows[:1000]["tags"]) if task == "tag" else rows.unique("label")
+        arguments["ids"] = {name: number for number, name in enumerate(sorted(set(golds)))}
+        sizes["num_labels"] = len(arguments["ids"])
     rows = rows.map(
-        encode_words if words else encode_texts,
+        encode,
         batched=True,
         num_proc=len(os.sched_getaffinity(0)),
-        fn_kwargs={"tokenizer": tokenizer, "ids": ids},
+        fn_kwargs=arguments,
         remove_columns=rows.column_names,
     )
     print(f"tokenized {time.monotonic() - begin:.1f} s", flush=True)
-    heads, collators = {
-        False: ("AutoModelForSequenceClassification", "DataCollatorWithPadding"),
-        True: ("AutoModelForTokenClassification", "DataCollatorForTokenClassification"),
-    }[words]
-    network = getattr(transformers, heads).from_pretrained(model, num_labels=len(ids))
-    collate = getattr(transformers, collators)(tokenizer)
+    network = getattr(transformers, head).from_pretrained(model, **sizes)
+    collate = getattr(transformers, collator)(tokenizer)
     batch = collate([dict(row) for row in rows.shuffle(seed=1).select(range(32))])
     network(**batch).loss.backward()
     print(f"first step {time.monotonic() - begin:.1f} s")
