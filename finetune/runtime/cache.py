@@ -154,10 +154,15 @@ def clear_cache(older_than_seconds: float = 0.0) -> list[CacheEntry]:
 def remove_unused(folder: Path) -> None:
     """Remove the entries of a folder that were not used for a month."""
     latest = time.time() - UNUSED_SECONDS
-    for other in folder.iterdir():  # also incomplete ones of interrupted processes
-        with contextlib.suppress(OSError):
-            if other.stat().st_mtime < latest:
+    for other in folder.iterdir():  # also incomplete ones, and locks, of killed processes
+        with contextlib.suppress(OSError, FolderInUse, SaveError):
+            if other.stat().st_mtime >= latest:
+                continue
+            if other.is_dir():
                 shutil.rmtree(other)
+                continue
+            with lock_folder(folder, name=other.name):
+                pass  # whoever holds a lock removes its file
 
 
 def unnamed_file() -> IO[bytes]:

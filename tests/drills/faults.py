@@ -48,6 +48,7 @@ class Server:
         number: int = 0,
         kills: bool = False,
         seconds: float = 0.0,
+        on_disk: bool = False,
     ) -> Ended:
         """Run a command.
 
@@ -56,6 +57,7 @@ class Server:
             number: From this operation on, the disk is full; 0 is never.
             kills: The operation kills the process instead.
             seconds: Time after which the process is killed; 0 is never.
+            on_disk: Data do not fit in memory; ``FOLDER-kept`` is the cache.
         """
         job = {
             "arguments": list(arguments),
@@ -64,6 +66,7 @@ class Server:
             "kills": kills,
             "seconds": seconds,
             "directory": str(self.directory),
+            "on_disk": on_disk,
         }
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(json.dumps(job) + "\n")

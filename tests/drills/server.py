@@ -22,11 +22,17 @@ import transformers
 from finetune import fit, load_task  # noqa: F401
 from finetune.annotation import label_errors  # noqa: F401
 from finetune.cli.main import main
-from finetune.training import repeated_runs  # noqa: F401
+from finetune.data import example_store, snapshots
+from finetune.training import (
+    cache,
+    repeated_runs,  # noqa: F401
+)
 
 
 def child(job: dict[str, Any], answers: int) -> None:
     """Run a command with its faults, and write exit code, errors and operations."""
+    if job["on_disk"]:
+        keep_on_disk(job["folder"] + "-kept")
     faults = ctypes.CDLL(None)
     faults.faults_begin(job["folder"].encode(), job["number"], job["kills"])
     sys.argv = ["finetune", *job["arguments"]]
@@ -40,6 +46,13 @@ def child(job: dict[str, Any], answers: int) -> None:
     faults.faults_begin(b"", 0, 0)
     answer = {"code": code, "error": err.getvalue(), "out": out.getvalue(), "count": count}
     os.write(answers, json.dumps(answer).encode())
+
+
+def keep_on_disk(folder: str) -> None:
+    """Let small data take the way of data larger than memory, with a cache in ``folder``."""
+    example_store.MOST_IN_MEMORY, example_store.CHUNK = 5, 4
+    snapshots.MIN_BYTES, cache.MIN_EXAMPLES = 0, 5
+    os.environ["FINETUNE_CACHE"] = folder
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:

@@ -111,6 +111,45 @@ def test_killed_runs_end_with_the_same_bytes(name: str, server: Server) -> None:
         assert_same(content(server.folder), expected, f"killed at {', '.join(when)}")
 
 
+@pytest.mark.parametrize("name", ["classify", "tag", "pretrain"])
+def test_killed_runs_of_data_on_disk_end_as_in_memory(name: str, server: Server) -> None:
+    """Killed while rows are read, the cache is written or a run continues from the cache."""
+    cache = server.folder.with_name(f"{server.folder.name}-kept")
+    shutil.rmtree(server.folder, ignore_errors=True)
+    in_memory = server.run(command(server, name))
+    assert in_memory.code == 0, in_memory.error
+    expected = content(server.folder)
+    for folder in (server.folder, cache):
+        shutil.rmtree(folder, ignore_errors=True)
+    whole = server.run(command(server, name), kills=True, on_disk=True)
+    assert whole.code == 0, whole.error
+    kept = content(cache)
+    assert any("examples" in file for file in kept) and any("encodings" in file for file in kept)
+    random_numbers, killed = random.Random(f"kills of {name} on disk"), 0
+    while killed < KILLS:
+        shutil.rmtree(server.folder)
+        if random_numbers.random() < 0.7:
+            shutil.rmtree(cache)
+        when = []
+        for _ in range(random_numbers.choice((1, 1, 2, 3))):
+            number, seconds = 0, 0.0
+            if random_numbers.random() < 0.75:
+                number = random_numbers.randint(1, whole.count)
+            else:
+                seconds = random_numbers.uniform(0.01, whole.seconds)
+            ended = server.run(
+                command(server, name), number=number, kills=True, seconds=seconds, on_disk=True
+            )
+            assert ended.code in (0, -9), (when, ended)
+            killed += ended.code == -9
+            when.append(f"operation {number}" if number else f"{seconds:.2f} s")
+        ended = server.run(command(server, name), on_disk=True)
+        assert ended.code == 0, (when, ended.error)
+        assert_same(content(server.folder), expected, f"killed at {', '.join(when)}")
+        left = {file for file in content(cache) if "/.lock-" not in file}  # removed in a month
+        assert left == {*kept}, (when, "leftovers in the cache")
+
+
 def command_of_several(server: Server, name: str) -> list[str]:
     """The same command begins and continues; ``distill`` is told to."""
     fixed = ["--out", "run", "--steps", "5", "--eval-every", "2", "--save-every", "2"]

@@ -108,9 +108,12 @@ def test_damaged_and_unused_entries(tmp_path: Path, cache: Path) -> None:
     assert listed(encoding_cache.encode(task, examples)) == made
     assert listed(encoding_cache.encode(task, examples)) == made
     long_ago = time.time() - 40 * 86_400
-    os.utime(entry, (long_ago, long_ago))
+    left = cache / ".lock-of-a-killed-process"
+    left.write_text("")
+    for path in (entry, left):
+        os.utime(path, (long_ago, long_ago))
     encoding_cache.encode(task, examples[5:])
-    assert not entry.exists(), "a month unused"
+    assert not entry.exists() and not left.exists(), "a month unused"
     assert len(list(cache.iterdir())) == 1
 
 
