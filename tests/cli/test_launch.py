@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from finetune.config.tasks import TrainConfig
 from finetune.runtime.launch import make_accelerator
@@ -97,6 +98,33 @@ def test_a_stream_cannot_be_divided(place: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("WORLD_SIZE", "2")
     outcome = run("predict", place / "run", "--file", "-")
     assert outcome.code == 2 and "processes cannot share a stream" in outcome.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "again"),
+    [
+        ("torch.distributed.run --standalone --nproc-per-node 2", "torchrun --nproc_per_node 2 "),
+        ("accelerate.commands.launch --cpu --num_processes 2", "python "),
+    ],
+    ids=["torchrun", "accelerate"],
+)
+def test_the_launchers(launcher: str, again: str, place: Path, tmp_path: Path) -> None:
+    """They start as many processes as the documentation says, and train the weights of one."""
+    settings = ("--steps", "2", "--max-length", "40", "--precision", "fp32")
+    flags = ("--model", place / "bert", "--data", place / "data", "--out", tmp_path / "run")
+    words = ["-m", *launcher.split(), "-m", "finetune", "classify", *flags, *settings]
+    command = [sys.executable, *map(str, words)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("Everything is in") == 1
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["command"].startswith(f"{again}-m finetune classify ")
+    expected, found = (
+        load_file(run / "last" / "model.safetensors") for run in (place / "run", tmp_path / "run")
+    )
+    for name, value in expected.items():
+        assert (found[name] - value).abs().max() < 2e-4, name
 
 
 @pytest.mark.slow
