@@ -215,12 +215,17 @@ class PretrainingTask(Task):
         room = self.record.max_length - self.tokenizer.single.num_special
         if self._pairs is not None:
             room = self._pairs.room
-        texts = [example.text.split("\n") for example in examples]
+        # pairs need the lines of a block, too
+        known = [each.subwords if self._pairs is None else None for each in examples]
+        texts = [
+            each.text.split("\n") if own is None else []
+            for each, own in zip(examples, known, strict=True)
+        ]
         lines = iter(self.tokenizer.subwords_with_words([x for each in texts for x in each]))
         separator = [self.tokenizer.tokenizer.sep_token_id]
         found, num_cut = [], 0
         before = len(self.tokenizer.single.prefix)
-        for example, own in zip(examples, texts, strict=True):
+        for example, own, packed in zip(examples, texts, known, strict=True):
             subwords: list[int] = []
             bounds: list[int] = []  # of words
             lines_of: list[int] = []
@@ -232,6 +237,8 @@ class PretrainingTask(Task):
                 if not line:
                     bounds.append(len(subwords))
                     subwords += separator
+            if packed is not None:
+                subwords, bounds = (memoryview(array).cast("i").tolist() for array in packed)
             bounds.append(len(subwords))
             if self._pairs is None and len(subwords) <= room:
                 starts = [before + bound for bound in bounds]

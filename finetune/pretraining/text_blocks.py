@@ -7,16 +7,21 @@ limit is cut between words, and begins in the previous block if there is room. N
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from finetune.data.collecting import collected
+from finetune.data.example_facts import computed_facts
+from finetune.data.example_store import ExampleStore, Packed, StoreWriter, packed
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.runtime.progress import stage
+from finetune.runtime.workers import forked_map, num_workers
 from finetune.types import TextExample, quantity
 
 Packing = Literal["doc-sentences", "full-sentences"]
@@ -28,10 +33,15 @@ PREFIX = 16
 
 
 class _Line(NamedTuple):
-    """A line, or part of one, and its number of subwords."""
+    """A line, or part of one: its subword ids, and the first subword of each word."""
 
     text: str
-    size: int
+    ids: Sequence[int]
+    starts: Sequence[int]
+
+    @property
+    def size(self) -> int:
+        return len(self.ids)
 
 
 @dataclass
@@ -48,6 +58,11 @@ class PackingCounts:
     blocks: int = 0
     frequency: Any = None
     """Occurrences of each subword [V]."""
+
+    def add(self, other: PackingCounts) -> None:
+        """Add the counts of other documents."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
     def note(self, room: int) -> str:
         """Return one line for the log; ``room`` is the number of subwords that fit in a block."""
@@ -76,11 +91,45 @@ def pack_blocks(
             documents has an empty line between them.
     """
     room = max_length - tokenizer.single.num_special
-    frequency = np.zeros(len(tokenizer.tokenizer), dtype=np.int64)
-    counts = PackingCounts(documents=len(documents), frequency=frequency)
+
+    def no_counts(documents: Sequence[TextExample]) -> PackingCounts:
+        frequency = np.zeros(len(tokenizer.tokenizer), dtype=np.int64)
+        return PackingCounts(documents=len(documents), frequency=frequency)
+
+    if packing == "doc-sentences" and isinstance(documents, ExampleStore):
+
+        def packed_chunk(start: int) -> tuple[list[TextExample], PackingCounts]:
+            own = documents[start : start + CHUNK]
+            counts = no_counts(own)
+            return list(_packed(own, tokenizer, room, packing, counts)), counts
+
+        return _packed_apart(documents, packed_chunk, no_counts([]))
+    counts = no_counts(documents)
     blocks = collected(_packed(documents, tokenizer, room, packing, counts), "packing")
     counts.blocks = len(blocks)
     return blocks, counts
+
+
+def _packed_apart(
+    documents: ExampleStore,
+    packed_chunk: Callable[[int], tuple[list[TextExample], PackingCounts]],
+    counts: PackingCounts,
+) -> tuple[Sequence[TextExample], PackingCounts]:
+    """Pack chunks of documents, whose blocks have no other's lines, with all processors."""
+
+    def work(start: int) -> tuple[Packed | None, PackingCounts]:
+        blocks, own = packed_chunk(start)
+        return packed(blocks, computed_facts) if blocks else None, own
+
+    writer, starts = StoreWriter(), range(0, len(documents), CHUNK)
+    with stage("packing", len(documents)) as show:
+        for chunk, own in forked_map(work, starts, min(num_workers(), len(starts))):
+            if chunk is not None:
+                writer.add(chunk)
+            counts.add(own)
+            show(counts.documents)
+    counts.blocks = writer.size
+    return writer.finish() if writer.size else [], counts
 
 
 def _packed(
@@ -91,7 +140,7 @@ def _packed(
     counts: PackingCounts,
 ) -> Iterator[TextExample]:
     """Yield blocks of at most ``room`` subwords, and add up counts."""
-    open_block = _OpenBlock(room)
+    open_block = _OpenBlock(room, tokenizer.tokenizer.sep_token_id)
     for document, lines in _sized(documents, tokenizer, counts.frequency):
         if packing == "doc-sentences" or document.key != open_block.source.key:
             open_block.close()
@@ -117,9 +166,10 @@ def _packed(
 class _OpenBlock:
     """The block being filled, and finished blocks."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, separator: int) -> None:
         self.room, self.size, self.number = room, 0, 0
-        self.lines: list[str] = []
+        self.separator = _Line("", [separator], [0])
+        self.lines: list[_Line] = []
         self.source = TextExample(0, "")
         self.closed: list[TextExample] = []
 
@@ -134,22 +184,31 @@ class _OpenBlock:
             self.close()
         if not self.lines:
             self.source = document
-        self.lines.append(line.text)
+        self.lines.append(line)
         self.size += line.size
 
     def separate(self) -> None:
         """Add a separator of documents."""
         if self.lines:
-            self.lines.append("")
+            self.lines.append(self.separator)
             self.size += 1
 
     def close(self) -> None:
         """End the block."""
-        while self.lines and not self.lines[-1]:
+        while self.lines and not self.lines[-1].text:
             del self.lines[-1]
         if self.lines:
-            text = "\n".join(self.lines)
-            block = replace(self.source, id=self.number, text=text, document=self.source.id)
+            ids, starts = array("i"), array("i")
+            for line in self.lines:
+                starts.extend([len(ids) + start for start in line.starts])
+                ids.extend(line.ids)
+            block = replace(
+                self.source,
+                id=self.number,
+                text="\n".join(line.text for line in self.lines),
+                document=self.source.id,
+                subwords=(ids.tobytes(), starts.tobytes()),
+            )
             self.closed.append(block)
             self.number += 1
         self.lines, self.size = [], 0
@@ -158,16 +217,16 @@ class _OpenBlock:
 def _sized(
     documents: Sequence[TextExample], tokenizer: SubwordTokenizer, frequency: Array
 ) -> Iterator[tuple[TextExample, list[_Line]]]:
-    """Yield each document with its lines and their numbers of subwords; add up ``frequency``."""
+    """Yield each document with its lines and their subwords; add up ``frequency``."""
     remaining = iter(documents)
     while chunk := list(islice(remaining, CHUNK)):
         texts = [document.text.split("\n") for document in chunk]
-        subwords = tokenizer.text_subwords([line for lines in texts for line in lines])
-        flat = np.fromiter(chain.from_iterable(subwords), np.int64)
+        subwords = tokenizer.subwords_with_words([line for lines in texts for line in lines])
+        flat = np.array(list(chain.from_iterable(ids for ids, _ in subwords)), np.int64)
         frequency += np.bincount(flat, minlength=len(frequency))
-        sizes = map(len, subwords)
+        found = iter(subwords)
         for document, lines in zip(chunk, texts, strict=True):
-            yield document, [_Line(line, next(sizes)) for line in lines]
+            yield document, [_Line(line, *next(found)) for line in lines]
 
 
 def _cut(text: str, tokenizer: SubwordTokenizer, first: int, room: int) -> Iterator[_Line]:
@@ -185,7 +244,7 @@ def _cut(text: str, tokenizer: SubwordTokenizer, first: int, room: int) -> Itera
             size = len(tokenizer.text_subwords([part])[0])
             most -= max(1, size - limit)
         if size:
-            yield _Line(part, size)
+            yield _Line(part, *tokenizer.subwords_with_words([part])[0])
         text, limit = text[len(part) :], room
 
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+from pathlib import Path
+
 import pytest
 
+from finetune.data import example_store
+from finetune.data.collecting import collected
+from finetune.data.example_store import ExampleStore
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.pretraining import text_blocks
+from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import pack_blocks
+from finetune.tasks import load_task
 from finetune.types import TextExample
 from tests import tiny
 
@@ -49,6 +58,49 @@ def test_nothing_is_left_out(family: str, packing: str, max_length: int) -> None
     long = [line for line in LINES if len(subwords.text_subwords([line])[0]) > room]
     assert counts.cut == len(long)
     assert whole >= set(LINES) - set(long), "lines that fit are not cut"
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize("packing", ["doc-sentences", "full-sentences"])
+def test_blocks_know_their_subwords(family: str, packing: str, tmp_path: Path) -> None:
+    """Sequences are those that the tokenizer makes of the texts of the blocks."""
+    texts = [
+        *DOCUMENTS,
+        "Anna saw 日本語 in Geneva\n\n" + "the train " * 40,
+        "日本語" * 30,
+        "a  b\r",
+    ]
+    (tmp_path / "train.txt").write_text("\n\n".join(texts), encoding="utf-8", newline="")
+    tiny.save_tiny_checkpoint(tmp_path / "model", family)
+    config = PretrainConfig(
+        model=str(tmp_path / "model"),
+        data=str(tmp_path / "train.txt"),
+        packing=packing,
+        max_length=24,
+        validation="none",
+    )
+    task, loaded = load_task(config, "pretrain")
+    blocks = loaded.splits["train"]
+    assert all(block.subwords is not None for block in blocks)
+    found = list(task.encode(blocks).sequences)
+    assert found == list(task.encode([replace(each, subwords=None) for each in blocks]).sequences)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+def test_chunks_of_documents_are_packed_apart(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    subwords = tokenizer(family)
+    given = [*documents(DOCUMENTS * 3), TextExample(15, "the train " * 40, where="f:15", key="en")]
+    expected, counts = pack_blocks(given, subwords, 20, "doc-sentences")
+    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 5)
+    monkeypatch.setattr(text_blocks, "CHUNK", 4)
+    stored = collected(given)
+    assert isinstance(stored, ExampleStore)
+    blocks, others = pack_blocks(stored, subwords, 20, "doc-sentences")
+    assert list(blocks) == expected
+    assert [block.subwords for block in blocks] == [block.subwords for block in expected]
+    assert (others.frequency == counts.frequency).all()
+    names = [field.name for field in fields(counts) if field.name != "frequency"]
+    assert [getattr(others, name) for name in names] == [getattr(counts, name) for name in names]
 
 
 def test_documents_end_blocks_or_are_separated() -> None:
