@@ -8,7 +8,7 @@ limit is cut between words, and begins in the previous block if there is room. N
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
@@ -92,41 +92,30 @@ def pack_blocks(
     """
     room = max_length - tokenizer.single.num_special
 
-    def no_counts(documents: Sequence[TextExample]) -> PackingCounts:
+    def blocks_of(own: Sequence[TextExample]) -> tuple[Iterator[TextExample], PackingCounts]:
         frequency = np.zeros(len(tokenizer.tokenizer), dtype=np.int64)
-        return PackingCounts(documents=len(documents), frequency=frequency)
+        counts = PackingCounts(documents=len(own), frequency=frequency)
+        return _packed(own, tokenizer, room, packing, counts), counts
 
-    if packing == "doc-sentences" and isinstance(documents, ExampleStore):
+    if packing == "full-sentences" or not isinstance(documents, ExampleStore):
+        blocks, counts = blocks_of(documents)
+        found = collected(blocks, "packing")
+        counts.blocks = len(found)
+        return found, counts
+    store = documents
 
-        def packed_chunk(start: int) -> tuple[list[TextExample], PackingCounts]:
-            own = documents[start : start + CHUNK]
-            counts = no_counts(own)
-            return list(_packed(own, tokenizer, room, packing, counts)), counts
+    def packed_chunk(start: int) -> tuple[Packed | None, PackingCounts]:
+        blocks, counts = blocks_of(store[start : start + CHUNK])
+        own = list(blocks)
+        return packed(own, computed_facts) if own else None, counts
 
-        return _packed_apart(documents, packed_chunk, no_counts([]))
-    counts = no_counts(documents)
-    blocks = collected(_packed(documents, tokenizer, room, packing, counts), "packing")
-    counts.blocks = len(blocks)
-    return blocks, counts
-
-
-def _packed_apart(
-    documents: ExampleStore,
-    packed_chunk: Callable[[int], tuple[list[TextExample], PackingCounts]],
-    counts: PackingCounts,
-) -> tuple[Sequence[TextExample], PackingCounts]:
-    """Pack chunks of documents, whose blocks have no other's lines, with all processors."""
-
-    def work(start: int) -> tuple[Packed | None, PackingCounts]:
-        blocks, own = packed_chunk(start)
-        return packed(blocks, computed_facts) if blocks else None, own
-
-    writer, starts = StoreWriter(), range(0, len(documents), CHUNK)
-    with stage("packing", len(documents)) as show:
-        for chunk, own in forked_map(work, starts, min(num_workers(), len(starts))):
+    (_, counts), writer = blocks_of([]), StoreWriter()
+    starts = range(0, len(store), CHUNK)
+    with stage("packing", len(store)) as show:
+        for chunk, more in forked_map(packed_chunk, starts, min(num_workers(), len(starts))):
             if chunk is not None:
                 writer.add(chunk)
-            counts.add(own)
+            counts.add(more)
             show(counts.documents)
     counts.blocks = writer.size
     return writer.finish() if writer.size else [], counts
