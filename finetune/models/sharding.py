@@ -91,6 +91,18 @@ def is_sharded(head: Any) -> bool:
     return isinstance(head, FSDPModule)
 
 
+def end_gathering(head: Any) -> None:
+    """Let ``parameters()`` be the shards again after passes without gradients.
+
+    Without ``fsdp_reshard_after_forward`` they stay the whole weights, which no step would update.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in head.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 def shards(head: Any) -> dict[str, DTensor]:
     """Return the sharded parameters by name, without copying them."""
     from torch.distributed.tensor import DTensor

@@ -211,6 +211,8 @@ def test_number_of_processes_does_not_matter(
             for path, model in zip(averages, (first, second), strict=True)
         )
     for name, value in first.items():
+        if kind == "choice" and name == "classifier.bias":
+            continue  # the same for all choices: as below
         if not name.endswith("key.bias"):  # no gradient but rounding, which AdamW blows up
             torch.testing.assert_close(second[name], value, rtol=0, atol=2e-4, msg=name)
     lines = [
