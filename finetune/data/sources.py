@@ -254,7 +254,7 @@ def open_splits(
 
 
 def _stop_after(train: Table | Sentences | None, number: int | None) -> None:
-    """Let the training split have at most so many rows; a note tells that others are not read."""
+    """Read at most ``number`` rows of the training split; add a note if it has more rows."""
     if train is None or number is None:
         return
 

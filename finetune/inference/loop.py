@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from finetune.config.tasks import default_max_tokens
-from finetune.models.sharding import end_gathering, is_sharded
+from finetune.models.sharding import is_sharded, reshard
 from finetune.preprocessing.batching import grouped, pack
 from finetune.preprocessing.encodings import Array, Encoded, Encodings
 from finetune.preprocessing.prefetch import ahead
@@ -197,7 +197,7 @@ def forward_passes(
         for _ in range(idle_passes):  # while another process has more batches
             model(batch_to_device(idle_batch(model.encoder.pad_id), device))
     if is_sharded(model):
-        end_gathering(model)
+        reshard(model)
     if reporter:
         reporter.stop()
 

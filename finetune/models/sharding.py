@@ -91,7 +91,7 @@ def is_sharded(head: Any) -> bool:
     return isinstance(head, FSDPModule)
 
 
-def end_gathering(head: Any) -> None:
+def reshard(head: Any) -> None:
     """Let ``parameters()`` be the shards again after passes without gradients.
 
     Without ``fsdp_reshard_after_forward`` they stay the whole weights, which no step would update.

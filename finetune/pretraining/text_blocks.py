@@ -130,7 +130,7 @@ def _packed(
 ) -> Iterator[TextExample]:
     """Yield blocks of at most ``room`` subwords, and add up counts."""
     open_block = _OpenBlock(room, tokenizer.tokenizer.sep_token_id)
-    for document, lines in _sized(documents, tokenizer, counts.frequency):
+    for document, lines in _tokenized(documents, tokenizer, counts.frequency):
         if packing == "doc-sentences" or document.key != open_block.source.key:
             open_block.close()
         else:
@@ -203,7 +203,7 @@ class _OpenBlock:
         self.lines, self.size = [], 0
 
 
-def _sized(
+def _tokenized(
     documents: Sequence[TextExample], tokenizer: SubwordTokenizer, frequency: Array
 ) -> Iterator[tuple[TextExample, list[_Line]]]:
     """Yield each document with its lines and their subwords; add up ``frequency``."""
