@@ -98,8 +98,8 @@ class TextExample:
     context ``pair``: none if it cannot be answered there, None without gold. ``choices`` are the
     choices of a question (``finetune choice``): ``text`` is then the context, which may be empty,
     ``pair`` the question, and ``label`` the index of the right choice, since choices may have equal
-    texts. ``subwords`` of a block of lines are its subword ids and the first subword of each word,
-    as the bytes of arrays of int32.
+    texts. ``subwords`` of a block of lines are its subword ids, the first subword of each word, and
+    the first word of each line, as the bytes of arrays of int32.
     """
 
     id: int
@@ -113,7 +113,7 @@ class TextExample:
     document: int | None = None
     answers: tuple[Answer, ...] | None = None
     choices: tuple[str, ...] = ()
-    subwords: tuple[bytes, bytes] | None = field(default=None, compare=False, repr=False)
+    subwords: tuple[bytes, bytes, bytes] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 from finetune.data import example_store
 from finetune.data.example_facts import computed_facts
 from finetune.data.example_store import ComputeFacts, ExampleStore, Packed, StoreWriter, packed
-from finetune.data.files import Record
-from finetune.data.tables import ManyRows
+from finetune.data.unparsed import Many
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
 
@@ -46,16 +45,16 @@ def collected(
 
 
 def collected_rows(
-    rows: Sequence[Record] | ManyRows,
+    rows: Sequence[Any] | Many[Any],
     make: Make,
-    keep: Callable[[Record], bool] = lambda row: True,
+    keep: Callable[[Any], bool] = lambda row: True,
     facts: ComputeFacts = computed_facts,
 ) -> tuple[Sequence[Any], int]:
     """Return the examples of the rows to keep, and the number of rows that are left out.
 
     They are a list, or a store of many rows. ``make`` and ``keep`` also run in other processes.
     """
-    if not isinstance(rows, ManyRows):
+    if not isinstance(rows, Many):
         found = collected(itertools.starmap(make, enumerate(filter(keep, rows))), facts=facts)
         return found, len(rows) - len(found)
     many = rows

@@ -13,14 +13,15 @@ import io
 import itertools
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Generic, NamedTuple, TypeVar, cast
+from typing import IO, Any, NamedTuple, cast
 
 import xxhash
 
 from finetune.data.dataset import DataError
+from finetune.data.unparsed import Unparsed
 
 IGNORED_NAMES = {"readme", "license", "licence", "changelog", "copying", "dataset_infos"}
 """First words of the names of files that hold no data."""
@@ -29,8 +30,6 @@ COMPRESSIONS = (".gz", ".zst")
 """Suffixes of compressed files, after the suffix of the format."""
 BLOCK_LINES = 1024
 """Number of lines that are decoded at a time."""
-
-T = TypeVar("T")
 
 
 class Line(NamedTuple):
@@ -52,37 +51,6 @@ class Record(NamedTuple):
         value = self.values.get("id")
         is_id = isinstance(value, str | int) and not isinstance(value, bool) and value != ""
         return value if is_id else None
-
-
-class Unparsed(Iterator[T], Generic[T]):
-    """Lines or rows of a file, made one by one, or unit by unit in other processes.
-
-    Args:
-        units: The parts of the file, such as blocks of lines. They can be pickled.
-        parse: Returns the lines or rows of a unit; by default a unit is one.
-        unit_size: About the number of lines or rows in a unit.
-    """
-
-    def __init__(
-        self,
-        units: Iterable[Any],
-        parse: Callable[[Any], Iterable[T]] = lambda unit: (unit,),
-        unit_size: int = 1,
-    ) -> None:
-        self.units, self.parse, self.unit_size = iter(units), parse, unit_size
-        self.started = False
-        self._current: Iterator[T] = iter(())
-
-    def __next__(self) -> T:
-        while True:
-            for item in self._current:
-                return item
-            self.started = True
-            self._current = iter(self.parse(next(self.units)))
-
-    def begun(self) -> list[T]:
-        """Return what remains of the unit that is being read; the others are in ``units``."""
-        return list(self._current)
 
 
 class ReadOptions(NamedTuple):
@@ -149,7 +117,7 @@ class DataFile:
         return f"{self.name}:{number}"
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """Whole lines of a file: the number of the first, the byte where it begins, and all bytes."""
 
     number: int
@@ -163,20 +131,20 @@ def read_lines(name: str, source: Path | IO[Any], encoding: str = UTF_8) -> Iter
     A file on disk is decoded in blocks, which other processes can do too.
     """
     if isinstance(source, Path) and encoding == UTF_8 and source.is_file():
-        return Unparsed(_blocks(name, source), partial(_decoded_block, name), BLOCK_LINES)
+        return Unparsed(read_blocks(name, source), partial(decoded_block, name), BLOCK_LINES)
     return _streamed_lines(name, source, encoding)
 
 
-def _blocks(name: str, path: Path) -> Iterator[_Block]:
+def read_blocks(name: str, path: Path) -> Iterator[Block]:
     """Yield the lines of a file, ``BLOCK_LINES`` at a time."""
     number, offset = 1, 0
     lines: list[bytes] = []
 
-    def taken(size: int) -> Iterator[_Block]:
+    def taken(size: int) -> Iterator[Block]:
         nonlocal number, offset
         while len(lines) >= max(size, 1):
             content = b"\n".join(lines[:BLOCK_LINES])
-            yield _Block(number, offset, content)
+            yield Block(number, offset, content)
             number, offset = number + len(lines[:BLOCK_LINES]), offset + len(content) + 1
             del lines[:BLOCK_LINES]
 
@@ -204,7 +172,36 @@ def _pieces(stream: io.BufferedReader) -> Iterable[bytes]:
     return iter(partial(stream.read1, 2**18), b"") if unzipped is stream else unzipped
 
 
-def _decoded_block(name: str, block: _Block) -> list[Line]:
+def whole_paragraphs(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield the lines of blocks in other blocks, each of which ends at a blank line."""
+    begun: list[Block] = []
+    for block in blocks:
+        lines = block.content.split(b"\n")
+        size = len(lines)
+        while size and lines[size - 1].decode(errors="replace").strip():
+            size -= 1
+        if not size:
+            begun.append(block)
+            continue
+        head, rest = b"\n".join(lines[:size]), b"\n".join(lines[size:])
+        yield _joined_blocks([*begun, block._replace(content=head)])
+        begun = []
+        if size < len(lines):
+            begun = [Block(block.number + size, block.offset + len(head) + 1, rest)]
+    if begun:
+        yield _joined_blocks(begun)
+
+
+def _joined_blocks(blocks: Sequence[Block]) -> Block:
+    return blocks[0]._replace(content=b"\n".join(block.content for block in blocks))
+
+
+def decoded_block(name: str, block: Block) -> list[Line]:
+    """Return the lines of a block.
+
+    Raises:
+        DataError: If a byte is not UTF-8; the message has its place.
+    """
     try:
         text = block.content.decode()
     except UnicodeDecodeError as error:

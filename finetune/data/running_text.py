@@ -5,22 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 from finetune.config.recipes import packaged_folder
 from finetune.config.tasks import column_map
-from finetune.data.collecting import collected
+from finetune.data.collecting import collected_rows, each_chunk
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.example_store import column
 from finetune.data.example_store import columns as example_columns
-from finetune.data.files import UTF_8, Line, read_lines, uncompressed_name
+from finetune.data.files import (
+    BLOCK_LINES,
+    UTF_8,
+    Block,
+    Line,
+    decoded_block,
+    read_blocks,
+    read_lines,
+    uncompressed_name,
+    whole_paragraphs,
+)
 from finetune.data.formats import format_of
 from finetune.data.sources import SPLIT_ORDER, PartOf, canonical_split, is_test, resolve
 from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_token_file
+from finetune.data.unparsed import Unparsed, read_rows
 from finetune.types import TextExample, quantity
 
 
@@ -29,6 +40,20 @@ class _Document(NamedTuple):
 
     text: str
     where: str
+
+
+class _Lines(NamedTuple):
+    """Whole documents of a text file, not parsed; ``single`` if each line is one."""
+
+    name: str
+    single: bool
+    block: Block
+
+    def lines(self) -> list[Line]:
+        return decoded_block(self.name, self.block)
+
+
+_Unit = list[_Document] | _Lines
 
 
 @dataclass(frozen=True)
@@ -144,11 +169,11 @@ def read_running_text(
             f"--data {spec}: {other!r} is not a split and the others are: name splits, or sources "
             "whose folders hold files train and validation."
         )
-    parts: dict[str, list[tuple[str | None, Iterable[_Document]]]] = {}
+    parts: dict[str, list[tuple[str | None, Iterable[_Unit]]]] = {}
     notes: list[str] = []
     pinned = []
     for name, source in sources.items():
-        found: Iterable[tuple[str, Iterable[_Document]]]
+        found: Iterable[tuple[str, Iterable[_Unit]]]
         if source.hub is None:
             found = _of_files(source, splits[name], columns, without_test, notes)
         else:
@@ -161,30 +186,46 @@ def read_running_text(
             notes += [note for note in data.notes if "label" not in note]
             pinned.append(f"{name}={data.pinned}" if named else str(data.pinned))
             found = (
-                (splits[name] or split, _documents_of_rows(rows))
+                (splits[name] or split, _grouped(_documents_of_rows(rows)))
                 for split, rows in data.splits.items()
             )
         key = name if len(sources) > 1 and not splits[name] else None
-        for split, documents in found:
-            parts.setdefault(split, []).append((key, documents))
+        for split, units in found:
+            parts.setdefault(split, []).append((key, units))
     ordered: dict[str, Sequence[TextExample]] = {}
     for split in [split for split in SPLIT_ORDER if split in parts]:
-        rows = collected(_numbered(parts[split]))
+        rows, _ = collected_rows(read_rows(_documents(parts[split])), _example)
         if not rows:
             continue
         ordered[split] = rows
-        lines = sum(text.count("\n") + 1 for text in column(rows, "text"))
+        lines = sum(each_chunk(rows, _num_lines))
         notes.append(f"{split}: {quantity(len(rows), 'document')}, {quantity(lines, 'line')}")
     title = ",".join(sources) if len(sources) > 1 else next(iter(sources))
     format = "hub" if pinned else "running text"
     return Dataset(title, ordered, notes=notes, format=format, pinned=",".join(pinned) or None)
 
 
-def _numbered(parts: Iterable[tuple[str | None, Iterable[_Document]]]) -> Iterator[TextExample]:
-    """Yield the documents of one split, from several sources with their keys."""
-    documents = ((key, document) for key, own in parts for document in own)
-    for number, (key, (text, where)) in enumerate(documents):
-        yield TextExample(number, text, where=where, key=key)
+def _documents(
+    parts: Iterable[tuple[str | None, Iterable[_Unit]]],
+) -> Unparsed[tuple[str | None, _Document]]:
+    """Return the documents of one split, from several sources with their keys."""
+    units = ((key, unit) for key, own in parts for unit in own)
+
+    def parse(unit: tuple[str | None, _Unit]) -> Iterator[tuple[str | None, _Document]]:
+        key, own = unit
+        documents = own if isinstance(own, list) else _of_lines(own.name, own.single, own.lines())
+        return ((key, document) for document in documents)
+
+    return Unparsed(units, parse, BLOCK_LINES)
+
+
+def _example(number: int, document: tuple[str | None, _Document]) -> TextExample:
+    key, (text, where) = document
+    return TextExample(number, text, where=where, key=key)
+
+
+def _num_lines(rows: Sequence[TextExample]) -> int:
+    return sum(text.count("\n") + 1 for text in column(rows, "text"))
 
 
 def _of_files(
@@ -193,8 +234,8 @@ def _of_files(
     columns: Sequence[str],
     without_test: bool,
     notes: list[str],
-) -> Iterator[tuple[str, Iterator[_Document]]]:
-    """Yield the documents of each split of a source; add to ``notes``."""
+) -> Iterator[tuple[str, Iterator[_Unit]]]:
+    """Yield the units of each split of a source; add to ``notes``."""
     by_split: dict[str, list[Path]] = {split or "train": list(source.files)}
     found = [canonical_split(uncompressed_name(file)) for file in source.files]
     if split is None and "train" in found and len(source.files) > 1:
@@ -209,15 +250,19 @@ def _of_files(
             yield name, _of_split(files, columns, source.encoding)
 
 
-def _of_split(files: Sequence[Path], columns: Sequence[str], encoding: str) -> Iterator[_Document]:
-    """Yield the documents of some files."""
+def _of_split(files: Sequence[Path], columns: Sequence[str], encoding: str) -> Iterator[_Unit]:
+    """Yield the units of some files."""
     for file in files:
-        documents = _documents(file, columns, encoding)
-        first = next(documents, None)
-        if first is None:
+        empty = True
+        for unit in _units(file, columns, encoding):
+            empty = empty and _is_blank(unit)
+            yield unit
+        if empty:
             raise DataError(f"{file}: there is no text in it: remove it.")
-        yield first
-        yield from documents
+
+
+def _is_blank(unit: _Unit) -> bool:
+    return not (unit if isinstance(unit, list) else any(text.strip() for _, text in unit.lines()))
 
 
 def _documents_of_rows(rows: Sequence[TextExample]) -> Iterator[_Document]:
@@ -235,39 +280,58 @@ def _documents_of_rows(rows: Sequence[TextExample]) -> Iterator[_Document]:
             yield from map(_Document._make, group)
 
 
-def _documents(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:
-    """Yield the documents of a file."""
+def _units(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Unit]:
+    """Yield the units of a file. A file is read twice, in bounded memory; a pipe once."""
+    name = str(path)
     if format_of(path) not in ("txt", None):
-        if data_kind(str(path), encoding=encoding) == "tokens":
-            texts = ((" ".join(row.words), row.where) for row in read_token_file(path))
-        else:
-            rows = read_text_file(
-                path, columns=column_map(columns), pair=False, labels=False, encoding=encoding
-            )
-            texts = ((row.text, row.where) for row in rows)
-        for text, where in texts:
-            if kept := "\n".join(filter(str.strip, text.split("\n"))):
-                yield _Document(kept, where)
-        return
+        yield from _grouped(_documents_of_table(path, columns, encoding))
+    elif not path.is_file():
+        lines = list(read_lines(name, path, encoding))
+        yield from _grouped(_of_lines(name, _is_single(lines), lines))
+    else:
+        single = _is_single(read_lines(name, path, encoding))
+        if encoding != UTF_8:
+            yield from _grouped(_of_lines(name, single, read_lines(name, path, encoding)))
+            return
+        blocks = read_blocks(name, path)
+        for block in blocks if single else whole_paragraphs(blocks):
+            yield _Lines(name, single, block)
 
-    def lines() -> Iterator[Line]:
-        return read_lines(str(path), path, encoding)
 
-    # a file is read twice, in bounded memory; a pipe once
-    held = None if path.is_file() else list(lines())
-    single = _is_single(lines() if held is None else held)
+def _grouped(documents: Iterable[_Document]) -> Iterator[_Unit]:
+    documents = iter(documents)
+    while group := list(islice(documents, BLOCK_LINES)):
+        yield group
+
+
+def _documents_of_table(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:
+    """Yield the documents of a file of rows, or of tagged words."""
+    if data_kind(str(path), encoding=encoding) == "tokens":
+        texts = ((" ".join(row.words), row.where) for row in read_token_file(path))
+    else:
+        rows = read_text_file(
+            path, columns=column_map(columns), pair=False, labels=False, encoding=encoding
+        )
+        texts = ((row.text, row.where) for row in rows)
+    for text, where in texts:
+        if kept := "\n".join(filter(str.strip, text.split("\n"))):
+            yield _Document(kept, where)
+
+
+def _of_lines(name: str, single: bool, lines: Iterable[Line]) -> Iterator[_Document]:
+    """Yield the documents in lines: each line if they are ``single``, else between blank lines."""
     document: list[str] = []
     first = 0
-    for number, text in lines() if held is None else held:
+    for number, text in lines:
         if not document:
             first = number
         if text.strip():
             document.append(text)
         if document and (single or not text.strip()):
-            yield _Document("\n".join(document), f"{path}:{first}")
+            yield _Document("\n".join(document), f"{name}:{first}")
             document = []
     if document:
-        yield _Document("\n".join(document), f"{path}:{first}")
+        yield _Document("\n".join(document), f"{name}:{first}")
 
 
 def _is_single(lines: Iterable[Line]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import math
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,9 +14,10 @@ from typing import Any
 from finetune.data import example_store
 from finetune.data.annotation_tools import annotator, resolve_annotators, tool_rows
 from finetune.data.dataset import DataError
-from finetune.data.files import DataFile, ReadOptions, Record, Unparsed
+from finetune.data.files import DataFile, ReadOptions, Record
 from finetune.data.json_files import parse_json
 from finetune.data.squad_files import is_squad, squad_rows
+from finetune.data.unparsed import Many, Unparsed
 from finetune.types import abbreviated, did_you_mean, install_command, quantity
 
 Wanted = Callable[[int], bool]
@@ -96,8 +96,8 @@ def joined_rows(parts: Sequence[Iterator[Record]]) -> Unparsed[Record]:
     return Unparsed(units, lambda unit: rows[unit[0]].parse(unit[1]), size)
 
 
-class ManyRows(Iterable[Record]):
-    """All rows of a table that has too many for the memory, also in chunks for other processes.
+class ManyRows(Many[Record]):
+    """All rows of a table that has too many for the memory.
 
     Args:
         table: The table.
@@ -106,37 +106,8 @@ class ManyRows(Iterable[Record]):
     """
 
     def __init__(self, table: Table, first: list[Record], resolve: bool) -> None:
-        self.table, self.first, self.resolve = table, first, resolve
-        self.number, self.known = len(first), {*table.header}
-        records = table.records
-        rows = records if isinstance(records, Unparsed) else Unparsed(records)
-        self.units, self.parse, self.unit_size = rows.units, rows.parse, rows.unit_size
-        self.first += rows.begun()
-        # full chunks: those that are read later then begin where chunks of sequences begin
-        missing = math.ceil(-len(first) % example_store.CHUNK / self.unit_size)
-        self.first += self._rows(itertools.islice(self.units, missing))
-
-    def __iter__(self) -> Iterator[Record]:
-        """Yield all rows. Raises as ``parsed``."""
-        later: dict[str, None] = {}
-        for chunk in self.chunks():
-            yield from self.parsed(chunk, later)
-        self.note(later)
-
-    def chunks(self) -> Iterator[Any]:
-        """Yield chunks, which can be pickled, for ``parsed``.
-
-        Processes that are forked after the first chunk have the first rows, which are not pickled.
-        """
-        for start in range(0, len(self.first), example_store.CHUNK):
-            yield True, slice(start, start + example_store.CHUNK)
-        self.first.clear()
-        number = math.ceil(example_store.CHUNK / self.unit_size)
-        while units := list(itertools.islice(self.units, number)):
-            yield False, units
-
-    def _rows(self, units: Iterable[Any]) -> Iterator[Record]:
-        return itertools.chain.from_iterable(map(self.parse, units))
+        self.table, self.resolve, self.known = table, resolve, {*table.header}
+        super().__init__(first, table.records)
 
     def parsed(self, chunk: Any, later: dict[str, None]) -> Iterator[Record]:
         """Yield the rows of a chunk; ``later`` gets the columns that none of the first rows has.
@@ -144,8 +115,7 @@ class ManyRows(Iterable[Record]):
         Raises:
             DataError: If a row names an annotator and none of the first rows did.
         """
-        are_parsed, units = chunk
-        for row in self.first[units] if are_parsed else self._rows(units):
+        for row in super().parsed(chunk, later):
             if not self.known.issuperset(row.values):
                 later |= dict.fromkeys(name for name in row.values if name not in self.known)
             if self.resolve and annotator(row) is not None:

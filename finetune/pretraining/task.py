@@ -187,9 +187,8 @@ class PretrainingTask(Task):
 
     def _capabilities(self) -> Iterator[object]:
         config, size = self.record.config, len(self.tokenizer.tokenizer)
-        unmasked = super().encode if self._pairs is None else None
         # any subword can be drawn as a random one
-        yield EpochSequences(self._masked, lambda: range(size), unmasked)
+        yield EpochSequences(self._masked, lambda: range(size), super().encode)
         yield Export(
             refusal="masked language models compute logits at masks alone, which a graph does not: "
             "fine-tune the encoder with --init-from"
@@ -215,17 +214,12 @@ class PretrainingTask(Task):
         room = self.record.max_length - self.tokenizer.single.num_special
         if self._pairs is not None:
             room = self._pairs.room
-        # pairs need the lines of a block, too
-        known = [each.subwords if self._pairs is None else None for each in examples]
-        texts = [
-            each.text.split("\n") if own is None else []
-            for each, own in zip(examples, known, strict=True)
-        ]
+        texts = [each.text.split("\n") if each.subwords is None else [] for each in examples]
         lines = iter(self.tokenizer.subwords_with_words([x for each in texts for x in each]))
         separator = [self.tokenizer.tokenizer.sep_token_id]
         found, num_cut = [], 0
         before = len(self.tokenizer.single.prefix)
-        for example, own, packed in zip(examples, texts, known, strict=True):
+        for example, own in zip(examples, texts, strict=True):
             subwords: list[int] = []
             bounds: list[int] = []  # of words
             lines_of: list[int] = []
@@ -237,8 +231,10 @@ class PretrainingTask(Task):
                 if not line:
                     bounds.append(len(subwords))
                     subwords += separator
-            if packed is not None:
-                subwords, bounds = (memoryview(array).cast("i").tolist() for array in packed)
+            if example.subwords is not None:
+                subwords, bounds, lines_of = (
+                    memoryview(array).cast("i").tolist() for array in example.subwords
+                )
             bounds.append(len(subwords))
             if self._pairs is None and len(subwords) <= room:
                 starts = [before + bound for bound in bounds]

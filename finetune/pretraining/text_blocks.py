@@ -187,8 +187,9 @@ class _OpenBlock:
         while self.lines and not self.lines[-1].text:
             del self.lines[-1]
         if self.lines:
-            ids, starts = array("i"), array("i")
+            ids, starts, lines = array("i"), array("i"), array("i")
             for line in self.lines:
+                lines.append(len(starts))
                 starts.extend([len(ids) + start for start in line.starts])
                 ids.extend(line.ids)
             block = replace(
@@ -196,7 +197,7 @@ class _OpenBlock:
                 id=self.number,
                 text="\n".join(line.text for line in self.lines),
                 document=self.source.id,
-                subwords=(ids.tobytes(), starts.tobytes()),
+                subwords=(ids.tobytes(), starts.tobytes(), lines.tobytes()),
             )
             self.closed.append(block)
             self.number += 1

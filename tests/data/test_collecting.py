@@ -15,6 +15,7 @@ import pytest
 from finetune.data import check_data, collecting, example_store, files, read_text, read_tokens
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.example_store import ExampleStore, relabeled
+from finetune.data.tables import ManyRows
 from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.runtime import workers
 
@@ -208,7 +209,7 @@ def test_no_row_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     path = write_lines(tmp_path / "train.jsonl", [{**row, "answer": "reject"} for row in ROWS])
     small_memory(monkeypatch, 2)
     rows, number = collecting.collected_rows(
-        collecting.ManyRows(_table(path), [], False), lambda i, row: row, lambda row: False
+        ManyRows(_table(path), [], False), lambda i, row: row, lambda row: False
     )
     assert rows == [] and number == len(ROWS)
 

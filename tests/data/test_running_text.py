@@ -6,9 +6,12 @@ import gzip
 import os
 import threading
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from finetune.data import example_store, files
+from finetune.data.example_store import ExampleStore
 from finetune.data.running_text import read_running_text, sample_lines, text_sources
 from finetune.data.sampling import sampling_probabilities
 from finetune.types import UserError
@@ -98,6 +101,36 @@ def test_lines_and_documents(tmp_path: Path) -> None:
     assert texts(tmp_path / "b.txt.gz") == ["one", "two"]
     file.write_bytes("né\n".encode("cp1252"))
     assert texts(file, encoding="cp1252") == ["né"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_documents_of_many_blocks(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of a few lines, in memory and on disk, against a loop over the lines of the file."""
+    monkeypatch.setattr(files, "BLOCK_LINES", size)
+    monkeypatch.setattr(example_store, "CHUNK", 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    blank, draw, spec = ["", " ", "\u00a0", "\t\r"], Random(size), []
+    expected = []
+    for number, parts in enumerate([[*blank, "ä", "two words", " b "], ["a", "b\r", "\u2028c"]]):
+        lines = ["first", *draw.choices(parts, k=200)]
+        path = tmp_path / f"{number}.txt"
+        path.write_text("\ufeff" * number + "\n".join(lines), "utf-8", newline="")
+        spec.append(f"s{number}={path}")
+        begun: list[str] = []
+        for place, line in enumerate([line.rstrip("\r") for line in [*lines, ""]], 1):
+            begun += [line] if line.strip() else []
+            if begun and (number == 1 or not line.strip()):
+                start = f"{path}:{place - len(begun) + number}"
+                expected.append(("\n".join(begun), start, f"s{number}"))
+                begun = []
+    for most in (1000, 5):
+        monkeypatch.setattr(example_store, "MOST_IN_MEMORY", most)
+        found = read_running_text(",".join(spec)).splits["train"]
+        assert isinstance(found, ExampleStore) == (most == 5)
+        assert [(each.text, each.where, each.key) for each in found] == expected
+        assert [each.id for each in found] == list(range(len(expected)))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes with names are of POSIX")

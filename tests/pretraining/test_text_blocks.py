@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,14 @@ def test_nothing_is_left_out(family: str, packing: str, max_length: int) -> None
     assert whole >= set(LINES) - set(long), "lines that fit are not cut"
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
-@pytest.mark.parametrize("packing", ["doc-sentences", "full-sentences"])
-def test_blocks_know_their_subwords(family: str, packing: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "packing", "nsp"),
+    [
+        *product(["bert", "roberta", "xlm-roberta"], ["doc-sentences", "full-sentences"], [False]),
+        ("bert", "doc-sentences", True),
+    ],
+)
+def test_blocks_know_their_subwords(family: str, packing: str, nsp: bool, tmp_path: Path) -> None:
     """Sequences are those that the tokenizer makes of the texts of the blocks."""
     texts = [
         *DOCUMENTS,
@@ -76,7 +82,8 @@ def test_blocks_know_their_subwords(family: str, packing: str, tmp_path: Path) -
         model=str(tmp_path / "model"),
         data=str(tmp_path / "train.txt"),
         packing=packing,
-        max_length=24,
+        nsp=nsp,
+        max_length=64 if nsp else 24,
         validation="none",
     )
     task, loaded = load_task(config, "pretrain")
