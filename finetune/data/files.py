@@ -102,15 +102,11 @@ class DataFile:
 
     def unparsed(self) -> Unparsed[Line]:
         """Return the remaining lines, in blocks if they come from a file that is read in blocks."""
-        lines = self._lines
-        if not isinstance(lines, Unparsed):
+        if not isinstance(self._lines, Unparsed):
             return Unparsed(self)
-        begun, decode = [*self._ahead, *lines.begun()], lines.parse
-        return Unparsed(
-            itertools.chain([begun], lines.units),
-            lambda block: block if isinstance(block, list) else decode(block),
-            lines.unit_size,
-        )
+        self._lines.put_back(self._ahead)
+        self._ahead.clear()
+        return self._lines
 
     def where(self, number: int) -> str:
         """Return ``file:line``."""
@@ -131,7 +127,8 @@ def read_lines(name: str, source: Path | IO[Any], encoding: str = UTF_8) -> Iter
     A file on disk is decoded in blocks, which other processes can do too.
     """
     if isinstance(source, Path) and encoding == UTF_8 and source.is_file():
-        return Unparsed(read_blocks(name, source), partial(decoded_block, name), BLOCK_LINES)
+        parse = partial(decoded_block, name)
+        return Unparsed(read_blocks(name, source), parse, BLOCK_LINES, _count_lines)
     return _streamed_lines(name, source, encoding)
 
 
@@ -194,6 +191,10 @@ def whole_paragraphs(blocks: Iterable[Block]) -> Iterator[Block]:
 
 def _joined_blocks(blocks: Sequence[Block]) -> Block:
     return blocks[0]._replace(content=b"\n".join(block.content for block in blocks))
+
+
+def _count_lines(block: Block) -> int:
+    return block.content.count(b"\n") + 1
 
 
 def decoded_block(name: str, block: Block) -> list[Line]:

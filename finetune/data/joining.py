@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from finetune.data.dataset import DataError
 from finetune.data.files import Record
-from finetune.data.tables import Table, joined_rows
+from finetune.data.tables import Table
 from finetune.data.token_records import Sentences, TokenRecord
+from finetune.data.unparsed import joined_rows
 from finetune.types import abbreviated, quantity
 
 Opened = TypeVar("Opened", bound=Table | Sentences)
@@ -31,7 +32,8 @@ def joined(parts: Sequence[Opened]) -> Opened:
     for other in others:
         _check_fit(first, other)
     if isinstance(first, Sentences):
-        records = [_with_unique_documents(part.records, i) for i, part in enumerate(parts, 1)]
+        sentences = [part for part in parts if isinstance(part, Sentences)]
+        records = [_with_unique_documents(part.records, i) for i, part in enumerate(sentences, 1)]
         first.records = chain.from_iterable(records)
     else:
         tables = [part for part in parts if isinstance(part, Table)]
@@ -53,14 +55,19 @@ def joined_in_turn(paths: Sequence[Path], open_path: Callable[[Path], Opened]) -
     first = open_path(paths[0])
     if len(paths) == 1:
         return first
+    records = first.records
 
-    def others() -> Iterator[Any]:
+    def parts() -> Iterator[Iterator[Any]]:
+        yield records
         for number, path in enumerate(paths[1:], 2):
             other = open_path(path)
             _check_fit(first, other)
-            yield from _with_unique_documents(other.records, number)
+            if isinstance(other, Sentences):
+                yield _with_unique_documents(other.records, number)
+            else:
+                yield other.records
 
-    first.records = chain(first.records, others())
+    first.records = joined_rows(parts())
     return first
 
 
@@ -144,9 +151,9 @@ def _check_fit(first: Table | Sentences, other: Table | Sentences) -> None:
             )
 
 
-def _with_unique_documents(records: Iterator[Any], number: int) -> Iterator[Any]:
+def _with_unique_documents(records: Iterator[TokenRecord], number: int) -> Iterator[TokenRecord]:
     """Yield the records of a part, with its number in the names of documents."""
     for record in records:
-        if number > 1 and isinstance(record, TokenRecord) and record.document is not None:
+        if number > 1 and record.document is not None:
             record = record._replace(document=f"{record.document} in file {number}")
         yield record

@@ -7,21 +7,19 @@ import itertools
 import json
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from finetune.data import example_store
 from finetune.data.annotation_tools import annotator, resolve_annotators, tool_rows
 from finetune.data.dataset import DataError
-from finetune.data.files import DataFile, ReadOptions, Record
+from finetune.data.files import Block, DataFile, Line, ReadOptions, Record
 from finetune.data.json_files import parse_json
 from finetune.data.squad_files import is_squad, squad_rows
-from finetune.data.unparsed import Many, Unparsed
+from finetune.data.unparsed import Many, Unparsed, Wanted
 from finetune.types import abbreviated, did_you_mean, install_command, quantity
-
-Wanted = Callable[[int], bool]
-"""Tells by its number from 0 whether a row is to be read."""
 
 
 @dataclass
@@ -58,7 +56,10 @@ class Table:
         record = next(self.records, None)
         if record is None:
             return None
-        self.records = itertools.chain([record], self.records)
+        if isinstance(self.records, Unparsed):
+            self.records.put_back([record])
+        else:
+            self.records = itertools.chain([record], self.records)
         self.header = self.header or list(record.values)
         return record
 
@@ -83,17 +84,6 @@ class Table:
         if not self.header:
             self.header = list(dict.fromkeys(key for row in first for key in row.values))
         return first, ManyRows(self, first, resolve) if large else first
-
-
-def joined_rows(parts: Sequence[Iterator[Record]]) -> Unparsed[Record]:
-    """Return the rows of several files, one after another."""
-    rows = [
-        part if isinstance(part, Unparsed) and not part.started else Unparsed(part)
-        for part in parts
-    ]
-    units = ((index, unit) for index, part in enumerate(rows) for unit in part.units)
-    size = min(part.unit_size for part in rows)
-    return Unparsed(units, lambda unit: rows[unit[0]].parse(unit[1]), size)
 
 
 class ManyRows(Many[Record]):
@@ -139,11 +129,14 @@ def numbered_rows(
     records: Iterable[Record], rows: dict[int, Mapping[str, Any]] | None, wanted: Wanted | None
 ) -> Iterator[tuple[int, Record]]:
     """Yield the wanted rows with their numbers from 0, and enter their values in ``rows``."""
-    for number, record in enumerate(records):
-        if wanted is None or wanted(number):
-            if rows is not None:
-                rows[number] = record.values
-            yield number, record
+    numbered: Iterable[tuple[int, Record]] = enumerate(records)
+    if wanted is not None:
+        unparsed = records if isinstance(records, Unparsed) else Unparsed(iter(records))
+        numbered = unparsed.numbered(wanted)
+    for number, record in numbered:
+        if rows is not None:
+            rows[number] = record.values
+        yield number, record
 
 
 def check_columns(columns: Mapping[str, str] | None, roles: Sequence[str]) -> dict[str, str]:
@@ -230,15 +223,33 @@ _JSON_ADVICE = f": write {_JSON_ROW}."
 def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
     """Read one JSON object per line."""
 
-    lines = file.unparsed()
-
-    def parse(block: Any) -> Iterator[Record]:
-        for number, text in lines.parse(block):
+    def parse(lines: Iterable[Line]) -> Iterator[Record]:
+        for number, text in lines:
             if text.strip():
                 where = file.where(number)
                 yield from _rows(parse_json(text, where, _JSON_ADVICE), where)
 
-    return Table(file.name, [], Unparsed(lines.units, parse, lines.unit_size))
+    return Table(file.name, [], file.unparsed().converted(parse, _count_json_rows))
+
+
+_SEVERAL_ROWS = b'"annotations"', b'"paragraphs"'
+"""Keys of objects that are several rows."""
+_ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
+
+
+def _count_json_rows(unit: Any) -> int | None:
+    """Return the number of rows in a block of lines; None if only their values can tell."""
+    if not _is_countable(unit) or any(key in unit.content for key in _SEVERAL_ROWS):
+        return None
+    if b"\\u00" in unit.content and _ESCAPED_LETTER.search(unit.content):
+        return None  # such a key may be written with escapes
+    lines = unit.content.decode(errors="replace").split("\n")
+    return len(lines) - sum(not line.strip() for line in lines)
+
+
+def _is_countable(unit: Any) -> bool:
+    """Return whether a unit is a block of bytes; the first may begin with a byte order mark."""
+    return isinstance(unit, Block) and unit.number > 1
 
 
 def read_json(file: DataFile, options: ReadOptions) -> Table:
@@ -276,8 +287,16 @@ def _json_type(value: Any) -> str:
 
 def read_plain_text(file: DataFile, options: ReadOptions) -> Table:
     """Read each line, blank lines too, as the column ``text``."""
-    rows = (Record({"text": line.text}, file.where(line.number)) for line in file)
-    return Table(file.name, ["text"], rows, typed=False)
+
+    def parse(lines: Iterable[Line]) -> Iterator[Record]:
+        return (Record({"text": text}, file.where(number)) for number, text in lines)
+
+    lines = file.unparsed()
+    return Table(file.name, ["text"], lines.converted(parse, lines.count), typed=False)
+
+
+_Row = tuple[int, list[str]]
+"""The cells of a row, and the number of the line where it begins."""
 
 
 def read_delimited(file: DataFile, options: ReadOptions) -> Table:
@@ -293,10 +312,11 @@ def read_delimited(file: DataFile, options: ReadOptions) -> Table:
     header = cells = [cell.strip() for cell in first[1]]
     headless = None
     if not _is_header(cells, options):
-        rows = itertools.chain([first], rows)
+        rows.put_back([first])
         header, headless = [str(index) for index in range(len(cells))], cells
     check_header(header, options, file.where(first[0]))
-    return Table(file.name, header, _records(file, header, rows), typed=False, headless=headless)
+    records = rows.converted(partial(_records, file, header), rows.count)
+    return Table(file.name, header, records, typed=False, headless=headless)
 
 
 def check_header(header: Sequence[str], options: ReadOptions, where: str) -> None:
@@ -319,19 +339,34 @@ def _is_header(cells: Sequence[str], options: ReadOptions) -> bool:
     return named and not any(re.fullmatch(r"[-+]?\d+(\.\d+)?", cell) for cell in cells)
 
 
-def _delimited_rows(file: DataFile) -> Iterator[tuple[int, list[str]]]:
-    """Yield rows with the number of the line where each begins.
+def _delimited_rows(file: DataFile) -> Unparsed[_Row]:
+    """Return rows with the number of the line where each begins.
 
     A CSV file may separate by tabs or semicolons, if its first line has them instead of commas.
     """
     first = file.first_line()
     tabs, commas, semicolons = (first.count(mark) for mark in "\t,;")
     if file.format != "csv" or tabs > commas:
-        for line in file:
-            if line.text.strip(" "):
-                yield line.number, line.text.split("\t")
-        return
-    delimiter = ";" if semicolons and not commas else ","
+        return file.unparsed().converted(_tab_separated, _count_tab_separated)
+    return Unparsed(_quoted_rows(file, ";" if semicolons and not commas else ","), count=_one)
+
+
+def _one(unit: Any) -> int:
+    return 1
+
+
+def _tab_separated(lines: Iterable[Line]) -> Iterator[_Row]:
+    return ((number, text.split("\t")) for number, text in lines if text.strip(" "))
+
+
+def _count_tab_separated(unit: Any) -> int | None:
+    if not _is_countable(unit):
+        return None
+    lines = unit.content.split(b"\n")
+    return sum(bool(line.rstrip(b"\r").strip(b" ")) for line in lines)
+
+
+def _quoted_rows(file: DataFile, delimiter: str) -> Iterator[_Row]:
     csv.field_size_limit(
         2**31 - 1
     )  # the most on every platform; the default refuses fields over 131,072 characters
@@ -349,9 +384,7 @@ def _delimited_rows(file: DataFile) -> Iterator[tuple[int, list[str]]]:
         ) from error
 
 
-def _records(
-    file: DataFile, header: Sequence[str], rows: Iterator[tuple[int, list[str]]]
-) -> Iterator[Record]:
+def _records(file: DataFile, header: Sequence[str], rows: Iterable[_Row]) -> Iterator[Record]:
     for number, row in rows:
         if len(row) != len(header):
             advice = "separate fields by exactly one tab; TSV has no quoting, CSV has"
@@ -427,7 +460,7 @@ def read_parquet(file: DataFile, options: ReadOptions) -> Table:
         return (Record(row, f"{file.name}:row {n}") for n, row in enumerate(rows, number + 1))
 
     size = example_store.CHUNK
-    records = Unparsed(batches(), parse, size)
+    records = Unparsed(batches(), parse, size, lambda unit: int(unit[1].num_rows))
     return Table(file.name, list(schema.names), records, names=class_names(features))
 
 

@@ -19,7 +19,6 @@ from finetune.data.labels import convert_labels, raw_label
 from finetune.data.sources import open_input, open_splits, resolve
 from finetune.data.tables import (
     Table,
-    Wanted,
     check_columns,
     find_column,
     is_missing,
@@ -28,6 +27,7 @@ from finetune.data.tables import (
     text_cell,
 )
 from finetune.data.token_records import Sentences
+from finetune.data.unparsed import Wanted
 from finetune.types import TextExample, abbreviated, quantity
 
 ROLES = ("text", "pair", "label", "negative")

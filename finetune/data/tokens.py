@@ -18,7 +18,7 @@ from finetune.data.files import UTF_8, DataFile, ReadOptions
 from finetune.data.findings import Locations, locations_of
 from finetune.data.formats import open_data, read_file
 from finetune.data.sources import open_input, open_splits, resolve
-from finetune.data.tables import Table, Wanted, check_columns
+from finetune.data.tables import Table, check_columns
 from finetune.data.tag_conversion import is_nested, to_bio, with_tags
 from finetune.data.tag_schemes import (
     Transitions,
@@ -36,6 +36,7 @@ from finetune.data.token_records import (
     streamed_records,
     token_example,
 )
+from finetune.data.unparsed import Wanted
 from finetune.data.word_splitting import split_words
 from finetune.types import TokenExample, quantity
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from finetune.data.files import UTF_8
-from finetune.data.tables import Table, Wanted
+from finetune.data.tables import Table
+from finetune.data.unparsed import Wanted
 from finetune.tasks.base import Task
 from finetune.types import Example
 
