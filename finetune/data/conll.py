@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.files import DataFile, Line, ReadOptions
+from finetune.data.files import (
+    BLOCK_LINES,
+    Block,
+    DataFile,
+    Line,
+    ReadOptions,
+    decoded_block,
+)
 from finetune.data.tag_schemes import SPAN_TAG
 from finetune.data.token_records import Sentences, TokenRecord
+from finetune.data.unparsed import Unparsed
 from finetune.types import did_you_mean, quantity
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -42,6 +52,19 @@ _SENTENCE_ID = re.compile(r"# *sent_id *= *(.*\S)")
 _NEW_DOCUMENT = re.compile(r"# *newdoc\b(?: *(?:id)? *= *)?(.*)")
 
 
+@dataclass
+class _Document:
+    """The name of the current document, and the number of documents without a name."""
+
+    name: str | None = None
+    number: int = 0
+
+    def begin(self, name: str = "") -> None:
+        """Begin the next document."""
+        self.number += not name
+        self.name = name or str(self.number)
+
+
 class Layout(NamedTuple):
     """The columns of a file."""
 
@@ -60,7 +83,47 @@ def read_conll(file: DataFile, options: ReadOptions) -> Sentences:
     by their usual names; tags also as several numbers, ``1,2``, for nested annotation.
     """
     layout = find_layout(file, options.columns, options.usual_columns)
-    return Sentences(file.name, _sentences(file, layout, options.words_only))
+    words_only = options.words_only
+    blocks = file.paragraphs(_sentence_ends)
+    if blocks is None:
+        return Sentences(file.name, _sentences(file, file, layout, words_only, _Document()))
+
+    def parse(unit: _Unit) -> Iterator[TokenRecord]:
+        lines = decoded_block(file.name, unit.block)
+        yield from _sentences(file, lines, layout, words_only, unit.document)
+        unit.is_read = True
+
+    return Sentences(file.name, Unparsed(_units(blocks, parse), parse, BLOCK_LINES // 16))
+
+
+@dataclass
+class _Unit:
+    """Whole sentences of a file, and the current document: that before them, until ``is_read``."""
+
+    block: Block
+    document: _Document
+    is_read: bool = False
+
+
+def _units(
+    blocks: Iterable[Block], parse: Callable[[_Unit], Iterator[TokenRecord]]
+) -> Iterator[_Unit]:
+    document = _Document()
+    for block in blocks:
+        unit = _Unit(block, copy(document))
+        yield unit
+        if unit.is_read:
+            document = unit.document
+        elif b"-DOCSTART" in block.content or b"newdoc" in block.content:
+            # another process reads this unit, and the next one begins in its last document
+            for _ in parse(_Unit(block, document)):
+                pass
+
+
+def _sentence_ends(lines: Sequence[bytes], blank: int) -> bool:
+    """Return whether no comment before a blank line, such as an id, is of the next sentence."""
+    before = next((line for line in reversed(lines[:blank]) if line.strip()), b"#")
+    return not before.lstrip(b"\xef\xbb\xbf").startswith(b"#")
 
 
 def looks_like_conll(file: DataFile) -> bool:
@@ -179,10 +242,13 @@ def _is_comment(text: str, cells: Sequence[str], layout: Layout, first: bool) ->
     return first and len(cells) not in (1, layout.num_columns)
 
 
-def _sentences(file: DataFile, layout: Layout, words_only: bool) -> Iterator[TokenRecord]:
+def _sentences(
+    file: DataFile, lines: Iterable[Line], layout: Layout, words_only: bool, document: _Document
+) -> Iterator[TokenRecord]:
+    """Yield the sentences in lines of a file; ``document`` is the current one."""
     rows: list[list[str]] = []
-    begin, document, key, count = 0, None, None, itertools.count(1)
-    for line in itertools.chain(file, [Line(0, "")]):
+    begin, key = 0, None
+    for line in itertools.chain(lines, [Line(0, "")]):
         cells = _cells(line.text, layout.tabs)
         comment = _is_comment(line.text, cells, layout, first=not rows)
         boundary = not comment and _begins_document(cells)
@@ -190,13 +256,13 @@ def _sentences(file: DataFile, layout: Layout, words_only: bool) -> Iterator[Tok
             words = tuple(row[layout.word] for row in rows)
             width = min(len(row) for row in rows)
             layers = tuple(tuple(row[i] for row in rows) for i in layout.tags if i < width)
-            yield TokenRecord(words, file.where(begin), layers, document=document, key=key)
+            yield TokenRecord(words, file.where(begin), layers, document=document.name, key=key)
             rows, key = [], None
         if boundary:
-            document = str(next(count))
+            document.begin()
         elif comment:
             if (new := _NEW_DOCUMENT.match(line.text)) is not None:
-                document = new[1].strip() or str(next(count))
+                document.begin(new[1].strip())
             elif (named := _SENTENCE_ID.match(line.text)) is not None:
                 key = named[1]
         elif line.text.strip():

@@ -108,6 +108,16 @@ class DataFile:
         self._ahead.clear()
         return self._lines
 
+    def paragraphs(self, breaks: Breaks) -> Iterator[Block] | None:
+        """Return the remaining lines in blocks (``whole_paragraphs``); None if there are none."""
+        lines = self.unparsed()
+        if lines is not self._lines:
+            return None
+        begun = lines.begun()
+        content = "\n".join(line.text for line in begun).encode()
+        first = [Block(begun[0].number, 0, content)] if begun else []
+        return whole_paragraphs(itertools.chain(first, lines.units), breaks)
+
     def where(self, number: int) -> str:
         """Return ``file:line``."""
         return f"{self.name}:{number}"
@@ -169,28 +179,37 @@ def _pieces(stream: io.BufferedReader) -> Iterable[bytes]:
     return iter(partial(stream.read1, 2**18), b"") if unzipped is stream else unzipped
 
 
-def whole_paragraphs(blocks: Iterable[Block]) -> Iterator[Block]:
+Breaks = Callable[[Sequence[bytes], int], bool]
+"""Tells whether paragraphs can be cut after a blank line, the line of an index among some lines."""
+
+
+def whole_paragraphs(
+    blocks: Iterable[Block], breaks: Breaks = lambda lines, index: True
+) -> Iterator[Block]:
     """Yield the lines of blocks in other blocks, each of which ends at a blank line."""
     begun: list[Block] = []
     for block in blocks:
         lines = block.content.split(b"\n")
-        size = len(lines)
-        while size and lines[size - 1].decode(errors="replace").strip():
-            size -= 1
-        if not size:
+        places = range(len(lines) - 1, -1, -1)
+        blank = (i for i in places if not lines[i].decode(errors="replace").strip())
+        last = next((index for index in blank if breaks(lines, index)), None)
+        if last is None:
             begun.append(block)
             continue
-        head, rest = b"\n".join(lines[:size]), b"\n".join(lines[size:])
+        head, rest = b"\n".join(lines[: last + 1]), b"\n".join(lines[last + 1 :])
         yield _joined_blocks([*begun, block._replace(content=head)])
         begun = []
-        if size < len(lines):
-            begun = [Block(block.number + size, block.offset + len(head) + 1, rest)]
+        if last + 1 < len(lines):
+            begun = [Block(block.number + last + 1, block.offset + len(head) + 1, rest)]
     if begun:
         yield _joined_blocks(begun)
 
 
 def _joined_blocks(blocks: Sequence[Block]) -> Block:
-    return blocks[0]._replace(content=b"\n".join(block.content for block in blocks))
+    content = b"\n".join(block.content for block in blocks)
+    # of lines that were decoded before, the first place is unknown
+    offset = blocks[-1].offset + len(blocks[-1].content) - len(content)
+    return Block(blocks[0].number, offset, content)
 
 
 def _count_lines(block: Block) -> int:

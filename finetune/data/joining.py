@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from finetune.data.dataset import DataError
 from finetune.data.files import Record
 from finetune.data.tables import Table
 from finetune.data.token_records import Sentences, TokenRecord
-from finetune.data.unparsed import joined_rows
+from finetune.data.unparsed import Unparsed, joined_rows
 from finetune.types import abbreviated, quantity
 
 Opened = TypeVar("Opened", bound=Table | Sentences)
@@ -33,8 +33,9 @@ def joined(parts: Sequence[Opened]) -> Opened:
         _check_fit(first, other)
     if isinstance(first, Sentences):
         sentences = [part for part in parts if isinstance(part, Sentences)]
-        records = [_with_unique_documents(part.records, i) for i, part in enumerate(sentences, 1)]
-        first.records = chain.from_iterable(records)
+        first.records = joined_rows(
+            [_with_unique_documents(part.records, i) for i, part in enumerate(sentences, 1)]
+        )
     else:
         tables = [part for part in parts if isinstance(part, Table)]
         first.records = joined_rows([table.records for table in tables])
@@ -152,8 +153,14 @@ def _check_fit(first: Table | Sentences, other: Table | Sentences) -> None:
 
 
 def _with_unique_documents(records: Iterator[TokenRecord], number: int) -> Iterator[TokenRecord]:
-    """Yield the records of a part, with its number in the names of documents."""
-    for record in records:
-        if number > 1 and record.document is not None:
-            record = record._replace(document=f"{record.document} in file {number}")
-        yield record
+    """Return the records of a part, with its number in the names of documents."""
+    if number == 1:
+        return records
+
+    def renamed(own: Iterable[TokenRecord]) -> Iterator[TokenRecord]:
+        for record in own:
+            if record.document is not None:
+                record = record._replace(document=f"{record.document} in file {number}")
+            yield record
+
+    return records.converted(renamed) if isinstance(records, Unparsed) else renamed(records)

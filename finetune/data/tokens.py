@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
-from finetune.data.collecting import collected, collected_rows, each_chunk
+from finetune.data.collecting import collected_rows, each_chunk
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.example_store import ExampleStore, chosen, column, columns
@@ -36,7 +36,7 @@ from finetune.data.token_records import (
     streamed_records,
     token_example,
 )
-from finetune.data.unparsed import Wanted
+from finetune.data.unparsed import Wanted, read_rows
 from finetune.data.word_splitting import split_words
 from finetune.types import TokenExample, quantity
 
@@ -222,7 +222,7 @@ def _records(
     relations: bool = False,
 ) -> Sequence[TokenRecord]:
     if isinstance(opened, Sentences):
-        return collected(opened.records, facts=_flags)
+        return collected_rows(read_rows(opened.records), lambda _, row: row, facts=_flags)[0]
     first, rows = opened.rows()
     if not first:
         return []
