@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import codecs
 import types
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import (
+    Any,
+    Literal,
+    NotRequired,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from finetune.types import UserError
 
@@ -29,6 +38,14 @@ def conforms(value: object, hint: Any) -> bool:
     (True, False)
     """
     origin, arguments = get_origin(hint), get_args(hint)
+    if is_typeddict(hint):
+        hints = get_type_hints(hint, include_extras=True)
+        return isinstance(value, dict) and all(
+            conforms(value[key], each) if key in value else get_origin(each) is NotRequired
+            for key, each in hints.items()
+        )
+    if origin is NotRequired:
+        return conforms(value, arguments[0])
     if origin in (Union, types.UnionType):
         return any(conforms(value, option) for option in arguments)
     if origin is Literal:

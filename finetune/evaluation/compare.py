@@ -15,7 +15,7 @@ from finetune.data.json_files import read_object
 from finetune.evaluation.custom_metrics import load_metric
 from finetune.evaluation.kinds import wording
 from finetune.evaluation.metrics import DEFAULT_METRICS, LOWER_IS_BETTER, score_limits
-from finetune.evaluation.reproduction import standard_deviation
+from finetune.evaluation.reproduction import Summary, standard_deviation
 from finetune.evaluation.resampling import Counts, count_metric, custom_counts, default_metric
 from finetune.evaluation.runs import NamedPredictions, align_runs, find_system
 from finetune.evaluation.significance import (
@@ -265,7 +265,8 @@ def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldC
     The test (Nadeau & Bengio, 2003) takes the difference of the scores on each fold. Its null
     hypothesis is that both ways of training have the same expected score.
     """
-    found = [read_object(folder / "folds.json", {"metrics": dict}) for folder in (first, second)]
+    types = {"metrics": Summary, "ratio": float}
+    found = [read_object(folder / "folds.json", types) for folder in (first, second)]
     for name in ("data", "folds", "hold_out", "seed"):
         one, other = (content.get(name) for content in found)
         if one != other:

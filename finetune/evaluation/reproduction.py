@@ -8,7 +8,7 @@ import os
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from finetune.config.expected_scores import Expected
 from finetune.config.recipes import Recipe, changed, load_recipe
@@ -18,6 +18,23 @@ from finetune.evaluation.metrics import score_limits
 from finetune.evaluation.runs import RunFolder
 from finetune.evaluation.significance import fold_interval
 from finetune.types import UserError, quantity
+
+
+class ScoreSummary(TypedDict):
+    """Statistics of one score over seeds or folds; ``low`` and ``high`` are of folds."""
+
+    mean: float
+    standard_deviation: float | None
+    median: float
+    minimum: float
+    maximum: float
+    seeds: dict[str, float]
+    low: NotRequired[float]
+    high: NotRequired[float]
+
+
+Summary = dict[str, dict[str, ScoreSummary]]
+"""Statistics of scores by split and name, as in ``seeds.json`` and ``folds.json``."""
 
 
 class ScoreVerdict(NamedTuple):
@@ -169,10 +186,9 @@ class FinishedRun(NamedTuple):
     degenerate: Sequence[str] = ()
 
 
-_SUMMARY = dict[str, dict[str, dict[str, Any]]]
 _SEEDS = {
     "seeds": list[int],
-    "metrics": _SUMMARY,
+    "metrics": Summary,
     "degenerate": list[dict[str, Any]],
     "recipe": dict | None,
 }
@@ -193,7 +209,7 @@ def finished_runs(runs: Path) -> list[FinishedRun]:
 def read_run(folder: Path) -> FinishedRun:
     """Return a run, or several seeds, as far as they are finished; empty values for neither."""
     seeds = _read_object(folder / "seeds.json", _SEEDS) or _read_object(
-        folder / "folds.json", {"metrics": _SUMMARY}
+        folder / "folds.json", {"metrics": Summary}
     )
     degenerate = [each.get("seed") for each in seeds.get("degenerate", ())]
     if not conforms(degenerate, list[int | str]):

@@ -7,8 +7,15 @@ in the same way.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from itertools import compress
+from operator import not_
 from pathlib import Path
+from string import punctuation
 from typing import Any
+
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from finetune.data.word_splitting import UNSPACED
 from finetune.models.loading import load_config, load_pretrained_tokenizer
@@ -19,6 +26,10 @@ MAX_UNKNOWN = 0.05
 """A vocabulary does not cover a text if at least this fraction of its subwords is unknown."""
 LONGEST = 512
 """Default limit in tokens for models that could take more."""
+
+
+def _is_unspaced(text: str) -> bool:
+    return not text.isascii() and UNSPACED.search(text) is not None
 
 
 class SubwordTokenizer(Subwords):
@@ -151,12 +162,30 @@ class SubwordTokenizer(Subwords):
         The tokenizer decides on the words. In scripts that are written without spaces each letter,
         or subword of several letters, is a word.
         """
+        known = self._word_begins
+        is_aligned = [known is None or _is_unspaced(text) for text in texts]
+        aligned = iter(self._aligned(list(compress(texts, is_aligned))))
+        if known is None:
+            return list(aligned)
+        others = iter(self.text_subwords(list(compress(texts, map(not_, is_aligned)))))
+        found = []
+        for own in is_aligned:
+            if own:
+                found.append(next(aligned))
+            else:
+                ids = next(others)
+                starts = list(compress(range(len(ids)), map(known.__getitem__, ids)))
+                found.append((ids, starts))
+        return found
+
+    def _aligned(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        """Return subwords and words as the tokenizer aligns them, which takes longer."""
         result = []
         encoded = self.backend.encode_batch(list(texts), add_special_tokens=False)
         for text, encoding in zip(texts, encoded, strict=True):
             words = encoding.word_ids
             starts = [i for i, word in enumerate(words) if i == 0 or word != words[i - 1]]
-            if UNSPACED.search(text):
+            if _is_unspaced(text):
                 offsets = encoding.offsets
                 inner = (
                     index
@@ -167,6 +196,29 @@ class SubwordTokenizer(Subwords):
                 starts = sorted({*starts, *inner})
             result.append((encoding.ids, starts))
         return result
+
+    @cached_property
+    def _word_begins(self) -> list[bool] | None:
+        """Whether each subword begins a word [V]; None if its spelling does not tell.
+
+        In WordPiece, the other subwords of a word begin with ``##``. With the words of BERT, no
+        word begins so, since each ``#`` is a word.
+        """
+        model, added = self.backend.model, self.backend.get_added_tokens_decoder().values()
+        prefix = getattr(model, "continuing_subword_prefix", "")
+        if (
+            not isinstance(model, WordPiece)
+            or not isinstance(self.backend.pre_tokenizer, BertPreTokenizer)
+            or len(prefix) < 2
+            or prefix[0] not in punctuation
+            or any(token.content.startswith(prefix) for token in added)
+        ):
+            return None
+        vocabulary = self.backend.get_vocab()
+        begins = [True] * (1 + max(vocabulary.values()))
+        for token, id in vocabulary.items():
+            begins[id] = not token.startswith(prefix)
+        return begins
 
     def _template(self, pair: bool) -> Template:
         """Read the special tokens and segments off the encoding of a probe text."""

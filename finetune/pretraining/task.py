@@ -71,6 +71,8 @@ DEFAULT_SHARE = 0.05
 """Fraction of the documents to hold out for validation."""
 MASKS = re.compile(r"\[MASK\]|<mask>")
 """Masks in texts to predict, whatever the mask of the model."""
+MOST_COUNTED = 10_000
+"""Number of pairs of which the log tells the share that follows."""
 NUM_BEST = 5
 """Number of subwords to predict for a mask."""
 
@@ -409,24 +411,28 @@ def _pair_notes(data: Dataset, seed: int) -> list[str]:
     """
     notes = []
     for split, examples in data.splits.items():
-        blocks = [block for block in examples if isinstance(block, TextExample)]
-        if len({block.document for block in blocks}) < 2:
+        documents = column(examples, "document")
+        first = next(documents)
+        if all(document == first for document in documents):
             raise UserError(
                 f"--nsp: the {split} split has a single document, and the second text of half of "
                 "the pairs is from another one: separate documents by blank lines, or hold out "
                 "more (--validation-share)."
             )
-        single = sum("\n" not in block.text for block in blocks)
-        if split == "train" and single == len(blocks):
+        several = np.fromiter(("\n" in text for text in column(examples, "text")), bool)
+        ids = np.fromiter(column(examples, "id"), np.int64)[several]
+        single = len(several) - len(ids)
+        if split == "train" and not len(ids):
             raise UserError(
                 "--nsp: every sequence of train is a single line, which nothing follows: write one "
                 "sentence a line with blank lines between documents, or leave --nsp out."
             )
         key = seed if split == "train" else None
-        following = [follows(key, 0, block.id) for block in blocks if "\n" in block.text]
-        note = (
-            f"{split}: the second text of {sum(following) / len(blocks):.1%} of the pairs follows"
-        )
+        drawn = ids[:: len(ids) // MOST_COUNTED + 1].tolist()
+        following = sum(follows(key, 0, id) for id in drawn) / max(1, len(drawn))
+        about = "about " if len(drawn) < len(ids) else ""
+        share = f"{about}{following * len(ids) / len(several):.1%}"
+        note = f"{split}: the second text of {share} of the pairs follows"
         if single:
             note += f", of none of the {quantity(single, 'sequence')} of a single line"
         notes.append(note)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
@@ -38,10 +38,6 @@ class _Line(NamedTuple):
     text: str
     ids: Sequence[int]
     starts: Sequence[int]
-
-    @property
-    def size(self) -> int:
-        return len(self.ids)
 
 
 @dataclass
@@ -137,16 +133,18 @@ def _packed(
             open_block.separate()
         counts.lines += len(lines)
         for line in lines:
-            counts.empty += not line.size
-            counts.subwords += line.size
-            if line.size > room:
+            size = len(line.ids)
+            counts.subwords += size
+            if size > room:
                 counts.cut += 1
                 rest = room - open_block.size
                 first = rest if rest >= room // 4 else room
                 for part in _cut(line.text, tokenizer, first, room):
                     open_block.add(part, document)
-            elif line.size:
+            elif size:
                 open_block.add(line, document)
+            else:
+                counts.empty += 1
         yield from open_block.taken()
     open_block.close()
     yield from open_block.taken()
@@ -169,12 +167,13 @@ class _OpenBlock:
 
     def add(self, line: _Line, document: TextExample) -> None:
         """Add a line, to a new block if it does not fit."""
-        if self.size + line.size > self.room:
+        size = len(line.ids)
+        if self.size + size > self.room:
             self.close()
         if not self.lines:
             self.source = document
         self.lines.append(line)
-        self.size += line.size
+        self.size += size
 
     def separate(self) -> None:
         """Add a separator of documents."""
@@ -190,13 +189,16 @@ class _OpenBlock:
             ids, starts, lines = array("i"), array("i"), array("i")
             for line in self.lines:
                 lines.append(len(starts))
-                starts.extend([len(ids) + start for start in line.starts])
+                before = len(ids)
+                starts.extend([before + start for start in line.starts] if before else line.starts)
                 ids.extend(line.ids)
-            block = replace(
-                self.source,
-                id=self.number,
-                text="\n".join(line.text for line in self.lines),
-                document=self.source.id,
+            source = self.source
+            block = TextExample(
+                self.number,
+                "\n".join([line.text for line in self.lines]),
+                where=source.where,
+                key=source.key,
+                document=source.id,
                 subwords=(ids.tobytes(), starts.tobytes(), lines.tobytes()),
             )
             self.closed.append(block)

@@ -20,7 +20,7 @@ from finetune.evaluation.error_analysis import Analysis, analyze_predictions
 from finetune.evaluation.kinds import wording
 from finetune.evaluation.metrics import score_limits
 from finetune.evaluation.pairs import metric_title
-from finetune.evaluation.reproduction import standard_deviation
+from finetune.evaluation.reproduction import Summary, standard_deviation
 from finetune.evaluation.resampling import count_metric, default_metric
 from finetune.evaluation.runs import RunFolder, align_runs
 from finetune.evaluation.significance import ALPHA, Estimate, estimate, observed_scores
@@ -309,7 +309,7 @@ def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Evalua
 _VERDICTS = list[dict[str, Any]] | None
 _SEEDS = {
     "seeds": list[int] | None,
-    "metrics": dict[str, dict[str, dict[str, Any]]] | None,
+    "metrics": Summary | None,
     "degenerate": list[dict[str, Any]] | None,
     "verdicts": _VERDICTS,
     "baselines": dict[str, dict[str, Any]] | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 import pytest
 
@@ -46,6 +46,11 @@ def test_saved_objects(content: bytes, problem: str, tmp_path: Path):
     assert read_object(path, {"n": int, "names": list[str] | None}) == {"n": 1, "more": 2}
 
 
+class Place(TypedDict):
+    a: int
+    b: NotRequired[str]
+
+
 @pytest.mark.parametrize(
     ("value", "hint", "expected"),
     [
@@ -62,6 +67,11 @@ def test_saved_objects(content: bytes, problem: str, tmp_path: Path):
         ([["x"]], list[list[Any]], True),
         (True, Any, True),
         ([], dict, False),
+        ({"a": 1, "more": 2}, Place, True),
+        ({"a": 1, "b": "x"}, Place, True),
+        ({"a": 1, "b": 2}, Place, False),
+        ({"b": "x"}, Place, False),
+        ([], Place, False),
     ],
 )
 def test_types(value: object, hint: Any, expected: bool):

@@ -138,7 +138,8 @@ def one_of_each_form() -> list[Any]:
 def test_recipe_trains(path: Path, place: Path, tmp_path: Path):
     recipe = recipe_of(path)
     source = place / data_of(recipe)
-    length = min(40, int({**recipe.settings, **recipe.smoke}.get("max_length", 40)))
+    given = {**recipe.settings, **recipe.smoke}
+    length = min(40, int(given.get("max_length", 40)))
     smoke = {
         **recipe.smoke,
         "model": place / "model",
@@ -149,6 +150,8 @@ def test_recipe_trains(path: Path, place: Path, tmp_path: Path):
         "precision": "fp32",
         "out": tmp_path / "run",
     }
+    if "overlap" in given:
+        smoke["overlap"] = min(length // 2, int(given["overlap"]))
     if "init_from" in recipe.settings:
         smoke["init_from"] = place / "begin"
     options = [f"{flag(name)}={value}" for name, value in smoke.items()]
