@@ -75,7 +75,7 @@ def collected_rows(
                 writer.add(chunk)
             number += size
             later |= new
-            show(number)
+            show(number, share=many.share)
     many.note(later)
     return writer.finish() if writer.size else [], number - writer.size
 

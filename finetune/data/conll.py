@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from finetune.data.dataset import DataError
@@ -93,7 +94,9 @@ def read_conll(file: DataFile, options: ReadOptions) -> Sentences:
         yield from _sentences(file, lines, layout, words_only, unit.document)
         unit.is_read = True
 
-    return Sentences(file.name, Unparsed(_units(blocks, parse), parse, BLOCK_LINES // 16))
+    units = _units(blocks, parse)
+    records = Unparsed(units, parse, BLOCK_LINES // 16, share=attrgetter("block.share"))
+    return Sentences(file.name, records)
 
 
 @dataclass

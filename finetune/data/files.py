@@ -15,6 +15,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -124,11 +125,13 @@ class DataFile:
 
 
 class Block(NamedTuple):
-    """Whole lines of a file: the number of the first, the byte where it begins, and all bytes."""
+    """Whole lines of a file: the number of the first, the byte where it begins, all bytes, and the
+    fraction of the file that ends with them."""
 
     number: int
     offset: int
     content: bytes
+    share: float = 0.0
 
 
 def read_lines(name: str, source: Path | IO[Any], encoding: str = UTF_8) -> Iterator[Line]:
@@ -138,7 +141,8 @@ def read_lines(name: str, source: Path | IO[Any], encoding: str = UTF_8) -> Iter
     """
     if isinstance(source, Path) and encoding == UTF_8 and source.is_file():
         parse = partial(decoded_block, name)
-        return Unparsed(read_blocks(name, source), parse, BLOCK_LINES, _count_lines)
+        blocks = read_blocks(name, source)
+        return Unparsed(blocks, parse, BLOCK_LINES, _count_lines, attrgetter("share"))
     return _streamed_lines(name, source, encoding)
 
 
@@ -147,11 +151,13 @@ def read_blocks(name: str, path: Path) -> Iterator[Block]:
     number, offset = 1, 0
     lines: list[bytes] = []
 
-    def taken(size: int) -> Iterator[Block]:
+    size = max(1, path.stat().st_size)
+
+    def taken(least: int) -> Iterator[Block]:
         nonlocal number, offset
-        while len(lines) >= max(size, 1):
+        while len(lines) >= least:
             content = b"\n".join(lines[:BLOCK_LINES])
-            yield Block(number, offset, content)
+            yield Block(number, offset, content, min(1.0, stream.tell() / size))
             number, offset = number + len(lines[:BLOCK_LINES]), offset + len(content) + 1
             del lines[:BLOCK_LINES]
 
@@ -200,7 +206,9 @@ def whole_paragraphs(
         yield _joined_blocks([*begun, block._replace(content=head)])
         begun = []
         if last + 1 < len(lines):
-            begun = [Block(block.number + last + 1, block.offset + len(head) + 1, rest)]
+            begun = [
+                Block(block.number + last + 1, block.offset + len(head) + 1, rest, block.share)
+            ]
     if begun:
         yield _joined_blocks(begun)
 
@@ -209,7 +217,7 @@ def _joined_blocks(blocks: Sequence[Block]) -> Block:
     content = b"\n".join(block.content for block in blocks)
     # of lines that were decoded before, the first place is unknown
     offset = blocks[-1].offset + len(blocks[-1].content) - len(content)
-    return Block(blocks[0].number, offset, content)
+    return Block(blocks[0].number, offset, content, blocks[-1].share)
 
 
 def _count_lines(block: Block) -> int:

@@ -297,7 +297,8 @@ def _records(rows: Any, name: str) -> Unparsed[Record]:
         for number, row in enumerate(values, start + 1):
             yield Record(dict(zip(batch, row, strict=True)), f"{name}:{number}")
 
-    return Unparsed(range(0, len(rows), _UNIT), parse, _UNIT)
+    starts = range(0, len(rows), _UNIT)
+    return Unparsed(starts, parse, _UNIT, share=lambda start: min(1.0, (start + _UNIT) / len(rows)))
 
 
 def _numbered(records: Iterator[Record], name: str) -> Iterator[Record]:

@@ -48,6 +48,7 @@ class _Lines(NamedTuple):
     name: str
     single: bool
     block: Block
+    share: float
 
     def lines(self) -> list[Line]:
         return decoded_block(self.name, self.block)
@@ -216,7 +217,13 @@ def _documents(
         documents = own if isinstance(own, list) else _of_lines(own.name, own.single, own.lines())
         return ((key, document) for document in documents)
 
-    return Unparsed(units, parse, BLOCK_LINES)
+    return Unparsed(units, parse, BLOCK_LINES, share=_share)
+
+
+def _share(unit: tuple[str | None, _Unit]) -> float | None:
+    """Return the fraction of the files of a source that ends with a unit."""
+    _, own = unit
+    return None if isinstance(own, list) else own.share
 
 
 def _example(number: int, document: tuple[str | None, _Document]) -> TextExample:
@@ -252,10 +259,12 @@ def _of_files(
 
 def _of_split(files: Sequence[Path], columns: Sequence[str], encoding: str) -> Iterator[_Unit]:
     """Yield the units of some files."""
-    for file in files:
+    for number, file in enumerate(files):
         empty = True
         for unit in _units(file, columns, encoding):
             empty = empty and _is_blank(unit)
+            if isinstance(unit, _Lines):
+                unit = unit._replace(share=(number + unit.block.share) / len(files))
             yield unit
         if empty:
             raise DataError(f"{file}: there is no text in it: remove it.")
@@ -295,7 +304,7 @@ def _units(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Unit]
             return
         blocks = read_blocks(name, path)
         for block in blocks if single else whole_paragraphs(blocks):
-            yield _Lines(name, single, block)
+            yield _Lines(name, single, block, block.share)
 
 
 def _grouped(documents: Iterable[_Document]) -> Iterator[_Unit]:

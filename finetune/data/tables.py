@@ -460,7 +460,13 @@ def read_parquet(file: DataFile, options: ReadOptions) -> Table:
         return (Record(row, f"{file.name}:row {n}") for n, row in enumerate(rows, number + 1))
 
     size = example_store.CHUNK
-    records = Unparsed(batches(), parse, size, lambda unit: int(unit[1].num_rows))
+    records = Unparsed(
+        batches(),
+        parse,
+        size,
+        lambda unit: int(unit[1].num_rows),
+        lambda unit: (unit[0] + unit[1].num_rows) / opened.metadata.num_rows,
+    )
     return Table(file.name, list(schema.names), records, names=class_names(features))
 
 

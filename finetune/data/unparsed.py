@@ -17,7 +17,7 @@ Wanted = Callable[[int], bool]
 """Tells by its number from 0 whether a row is to be read."""
 
 
-def _unknown(unit: Any) -> int | None:
+def _unknown(unit: Any) -> None:
     return None
 
 
@@ -29,6 +29,7 @@ class Unparsed(Iterator[T], Generic[T]):
         parse: Returns the lines or rows of a unit; by default a unit is one.
         unit_size: About the number of lines or rows in a unit.
         count: Returns the number of rows of a unit without parsing it; None if it cannot tell.
+        share: Returns the fraction of the input that ends with a unit; None if it cannot tell.
     """
 
     def __init__(
@@ -37,8 +38,10 @@ class Unparsed(Iterator[T], Generic[T]):
         parse: Callable[[Any], Iterable[T]] = lambda unit: (unit,),
         unit_size: int = 1,
         count: Callable[[Any], int | None] = _unknown,
+        share: Callable[[Any], float | None] = _unknown,
     ) -> None:
-        self.units, self.parse, self.unit_size, self.count = iter(units), parse, unit_size, count
+        self.units, self.parse, self.unit_size = iter(units), parse, unit_size
+        self.count, self.share = count, share
         self._current: Iterator[T] = iter(())
 
     def __next__(self) -> T:
@@ -57,13 +60,14 @@ class Unparsed(Iterator[T], Generic[T]):
 
     def rest(self) -> Unparsed[T]:
         """Return the rows that are left, all in units."""
-        parse, count, begun = self.parse, self.count, self.begun()
+        parse, count, share, begun = self.parse, self.count, self.share, self.begun()
         units = ((False, unit) for unit in self.units)
         return Unparsed(
             itertools.chain([(True, begun)] if begun else (), units),
             lambda unit: unit[1] if unit[0] else parse(unit[1]),
             self.unit_size,
             lambda unit: len(unit[1]) if unit[0] else count(unit[1]),
+            lambda unit: None if unit[0] else share(unit[1]),
         )
 
     def converted(
@@ -78,6 +82,7 @@ class Unparsed(Iterator[T], Generic[T]):
             lambda unit: convert(own.parse(unit)),
             own.unit_size,
             lambda unit: None if unit[0] else count(unit[1]),
+            own.share,
         )
 
     def numbered(self, wanted: Wanted) -> Iterator[tuple[int, T]]:
@@ -106,7 +111,9 @@ class Many(Iterable[T], Generic[T]):
         begun = rows.begun() if isinstance(rows, Unparsed) else []
         unparsed = _in_units(rows)
         self.units, self.unit_size = unparsed.units, unparsed.unit_size
-        self._parse = unparsed.parse
+        self._parse, self._share = unparsed.parse, unparsed.share
+        self.share: float | None = None
+        """The fraction of the input that is in the chunks so far; None if it is unknown."""
         self.first, self.number = first, len(first)
         self.first += begun
         # full chunks: those that are read later then begin where chunks of sequences begin
@@ -130,6 +137,7 @@ class Many(Iterable[T], Generic[T]):
         self.first.clear()
         number = math.ceil(example_store.CHUNK / self.unit_size)
         while units := list(itertools.islice(self.units, number)):
+            self.share = self._share(units[-1])
             yield False, units
 
     def _rows(self, units: Iterable[Any]) -> Iterator[T]:
@@ -159,11 +167,18 @@ def joined_rows(parts: Iterable[Iterator[T]]) -> Unparsed[T]:
 
     if isinstance(parts, Sequence):
         known += map(_in_units, parts)
+
+    def share(unit: tuple[int, Any]) -> float | None:
+        """Return the fraction, as if all parts had the same size."""
+        own = known[unit[0]].share(unit[1])
+        return None if own is None else (unit[0] + own) / len(known)
+
     return Unparsed(
         units(),
         lambda unit: known[unit[0]].parse(unit[1]),
         min((part.unit_size for part in known), default=1),
         lambda unit: known[unit[0]].count(unit[1]),
+        share,
     )
 
 

@@ -6,11 +6,11 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, TextIO, cast
+from typing import Any, Protocol, TextIO, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -132,9 +132,13 @@ class Reporter:
             self._progress.start()
         stage.bar = self._progress.add_task(title, total=total, completed=done, text="")
 
-    def update(self, done: int, text: str = "") -> None:
-        """Show that ``done`` units of the innermost stage are done."""
+    def update(self, done: int, text: str = "", *, share: float | None = None) -> None:
+        """Show that ``done`` units of the innermost stage are done.
+
+        ``share`` is about their share, where the number of all units is unknown.
+        """
         stage = self._stages[-1]
+        total = round(done / share) if share else stage.total
         every = LINE_EVERY if self.line_every is None else self.line_every
         finished = done - stage.first
         rate = finished / max(1e-9, time.monotonic() - stage.begin)
@@ -142,15 +146,13 @@ class Reporter:
         if not (text and self._is_narrow):
             text = f"{text} {rate:,.1f} {units}/s".strip()
         if self._progress is not None and stage.bar is not None:
-            self._progress.update(stage.bar, completed=done, text=text)
+            self._progress.update(stage.bar, completed=done, text=text, total=total)
         elif not self.quiet and time.monotonic() - self._last_line >= every:
             self._last_line = time.monotonic()
-            if stage.total is None:
-                self.say(f"{stage.title}: {stage.unit} {done:,} {text}")
-                return
-            if finished >= MIN_UNITS:
-                text += f" {clock((stage.total - done) / rate)} left"
-            self.say(f"{stage.title}: {stage.unit} {done}/{stage.total} {text}")
+            if total is not None and finished >= MIN_UNITS:
+                text += f" {clock((total - done) / rate)} left"
+            place = f"{done:,}" if stage.total is None else f"{done}/{stage.total}"
+            self.say(f"{stage.title}: {stage.unit} {place} {text}")
 
     @property
     def _is_live(self) -> bool:
@@ -193,14 +195,23 @@ def shown_by(reporter: Reporter) -> Iterator[None]:
         _shown_by.reset(token)
 
 
+class Show(Protocol):
+    """A function that shows the progress of a stage."""
+
+    def __call__(self, done: int, *, share: float | None = None) -> None:
+        """Show the units that are done and, where their total is unknown, about their share."""
+
+
+def _show_nothing(done: int, *, share: float | None = None) -> None:
+    pass
+
+
 @contextlib.contextmanager
-def stage(
-    title: str, total: int | None = None, unit: str = "row"
-) -> Iterator[Callable[[int], None]]:
-    """Show a stage of ``total`` units (None: unknown); yield a function of the units done."""
+def stage(title: str, total: int | None = None, unit: str = "row") -> Iterator[Show]:
+    """Show a stage of ``total`` units (None: unknown); yield a function that shows its progress."""
     reporter = _shown_by.get()
     if reporter is None:
-        yield lambda done: None
+        yield _show_nothing
         return
     reporter.start(title, total, unit=unit)
     try:

@@ -229,13 +229,13 @@ class SuiteReporter(Reporter):
         if len(self._stages) == 1 and total:
             self.timer.advance(done / total, first=True)
 
-    def update(self, done: int, text: str = "") -> None:
+    def update(self, done: int, text: str = "", *, share: float | None = None) -> None:
         """Show progress, and the time that is left for all runs."""
         stage = self._stages[0]
         if len(self._stages) == 1 and stage.total:
             self.timer.advance(done / stage.total)
         left = self.timer.text()
-        super().update(done, f"{text}, {left};" if left else text)
+        super().update(done, f"{text}, {left};" if left else text, share=share)
 
 
 Failures = dict[str, str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
@@ -15,8 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from finetune.data import example_store, files, read_text_file, read_token_file, read_tokens
+from finetune.data import (
+    example_store,
+    files,
+    read_text,
+    read_text_file,
+    read_token_file,
+    read_tokens,
+)
+from finetune.data.running_text import read_running_text
 from finetune.data.unparsed import Unparsed
+from finetune.runtime.progress import Reporter, shown_by
 
 
 def rows_of(format: str, draw: Random) -> bytes:
@@ -127,3 +137,54 @@ def test_sentences_of_many_blocks(
         ]
     assert streamed == [(row.words, row.document, row.key) for row, *_ in found[0][: len(streamed)]]
     assert len({row.document for row, *_ in found[0]}) > 10
+
+
+class Shares(Reporter):
+    """Keeps the shares of the input that are shown."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.seen: list[Any] = []
+
+    def update(self, done: int, text: str = "", *, share: float | None = None) -> None:
+        self.seen.append(share)
+
+
+@pytest.mark.parametrize(
+    "form", ["jsonl", "jsonl.gz", "parquet", "conll", "txt", "joined", "folder"]
+)
+def test_the_share_of_the_input_that_is_read(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 100)
+    monkeypatch.setattr(example_store, "CHUNK", 1000)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    draw = Random(0)
+    texts = [f"{number} {draw.random()} {draw.random()}" for number in range(12_000)]
+    rows = "".join(json.dumps({"text": text, "label": "x"}) + "\n" for text in texts)
+    read: Any = read_text
+    source = tmp_path / f"train.{form}"
+    if form == "jsonl":
+        source.write_text(rows)
+    elif form == "jsonl.gz":
+        source.write_bytes(gzip.compress(rows.encode()))
+    elif form == "parquet":
+        pyarrow.parquet.write_table(pa.table({"text": texts}), source)
+    elif form == "conll":
+        source.write_text("".join(f"{text} B-X\n" * 16 + "\n" for text in texts))
+        read = read_tokens
+    elif form == "txt":
+        source.write_text("\n".join(texts))
+        read = read_running_text
+    elif form == "joined":
+        (tmp_path / "a.jsonl").write_text(rows)
+        (tmp_path / "b.jsonl").write_text(rows)
+        source = f"train={tmp_path / 'a.jsonl'}+{tmp_path / 'b.jsonl'}"
+    else:
+        for name in "ab":
+            (tmp_path / f"{name}.txt").write_text("\n".join(texts))
+        read, source = read_running_text, tmp_path
+    with shown_by(shown := Shares()):
+        read(str(source))
+    shares = [share for share in shown.seen if share is not None]
+    assert 0 < shares[0] < 0.6 and shares == sorted(shares) and shares[-1] == 1
