@@ -157,7 +157,8 @@ def read_blocks(name: str, path: Path) -> Iterator[Block]:
         nonlocal number, offset
         while len(lines) >= least:
             content = b"\n".join(lines[:BLOCK_LINES])
-            yield Block(number, offset, content, min(1.0, stream.tell() / size))
+            share = 1.0 if stream.closed else min(1.0, stream.tell() / size)  # pyarrow closes it
+            yield Block(number, offset, content, share)
             number, offset = number + len(lines[:BLOCK_LINES]), offset + len(content) + 1
             del lines[:BLOCK_LINES]
 
