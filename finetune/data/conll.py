@@ -227,7 +227,11 @@ def _place(name: str, layout: Layout, names: Sequence[str]) -> int | None:
 
 def _cells(text: str, tabs: bool) -> list[str]:
     """Split a line at tabs and blanks only; other white space can be a word."""
-    return text.split("\t") if tabs else re.split(r"[ \t]+", text.strip(" \t"))
+    if tabs:
+        return text.split("\t")
+    if "\t" in text or "  " in text:
+        return re.split(r"[ \t]+", text.strip(" \t"))
+    return text.strip(" ").split(" ")
 
 
 def _begins_document(row: Sequence[str]) -> bool:
@@ -235,9 +239,7 @@ def _begins_document(row: Sequence[str]) -> bool:
 
 
 def _is_comment(text: str, cells: Sequence[str], layout: Layout, first: bool) -> bool:
-    """Return whether a line is a comment; before the ``first`` word of any other width."""
-    if not text.startswith("#"):
-        return False
+    """Return whether a line with # is a comment; before the ``first`` word of any other width."""
     if layout.indexed or _COMMENT.match(text):
         return True
     if layout.tabs:
@@ -252,23 +254,25 @@ def _sentences(
     rows: list[list[str]] = []
     begin, key = 0, None
     for line in itertools.chain(lines, [Line(0, "")]):
-        cells = _cells(line.text, layout.tabs)
-        comment = _is_comment(line.text, cells, layout, first=not rows)
-        boundary = not comment and _begins_document(cells)
-        if rows and (boundary or not line.text.strip()):
-            words = tuple(row[layout.word] for row in rows)
-            width = min(len(row) for row in rows)
-            layers = tuple(tuple(row[i] for row in rows) for i in layout.tags if i < width)
+        text = line.text
+        cells = _cells(text, layout.tabs)
+        comment = text.startswith("#") and _is_comment(text, cells, layout, first=not rows)
+        boundary = "-DOCSTART" in text and not comment and _begins_document(cells)
+        blank = not text.strip()
+        if rows and (boundary or blank):
+            columns = list(zip(*rows, strict=False))  # as many as the shortest row has
+            layers = tuple(columns[i] for i in layout.tags if i < len(columns))
+            words = columns[layout.word]
             yield TokenRecord(words, file.where(begin), layers, document=document.name, key=key)
             rows, key = [], None
         if boundary:
             document.begin()
         elif comment:
-            if (new := _NEW_DOCUMENT.match(line.text)) is not None:
+            if (new := _NEW_DOCUMENT.match(text)) is not None:
                 document.begin(new[1].strip())
-            elif (named := _SENTENCE_ID.match(line.text)) is not None:
+            elif (named := _SENTENCE_ID.match(text)) is not None:
                 key = named[1]
-        elif line.text.strip():
+        elif not blank:
             begin = begin if rows else line.number
             if row := _row(file, line, cells, layout, words_only):
                 rows.append(row)
@@ -290,7 +294,7 @@ def _row(
         )
     if layout.conllu and not cells[0].isdecimal():
         return None
-    if not words_only and any(cells[column] == "" for column in layout.tags):
+    if not words_only and "" in cells and any(cells[column] == "" for column in layout.tags):
         raise DataError(
             f"{file.where(line.number)}: the word {cells[layout.word]!r:.60} has no tag in column "
             f"{layout.tags[-1]}: write one for every word, or name another: --columns tags=1."
