@@ -110,7 +110,7 @@ class DataFile:
         return self._lines
 
     def paragraphs(self, breaks: Breaks) -> Iterator[Block] | None:
-        """Return the remaining lines in blocks (``whole_paragraphs``); None if there are none."""
+        """Return the remaining lines by ``whole_paragraphs``; None if they come one by one."""
         lines = self.unparsed()
         if lines is not self._lines:
             return None

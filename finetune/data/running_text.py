@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby, islice, repeat
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -207,23 +207,22 @@ def read_running_text(
 
 
 def _documents(
-    parts: Iterable[tuple[str | None, Iterable[_Unit]]],
+    parts: Sequence[tuple[str | None, Iterable[_Unit]]],
 ) -> Unparsed[tuple[str | None, _Document]]:
     """Return the documents of one split, from several sources with their keys."""
-    units = ((key, unit) for key, own in parts for unit in own)
+    units = ((index, unit) for index, (_, own) in enumerate(parts) for unit in own)
 
-    def parse(unit: tuple[str | None, _Unit]) -> Iterator[tuple[str | None, _Document]]:
-        key, own = unit
+    def parse(unit: tuple[int, _Unit]) -> Iterator[tuple[str | None, _Document]]:
+        index, own = unit
         documents = own if isinstance(own, list) else _of_lines(own.name, own.single, own.lines())
-        return ((key, document) for document in documents)
+        return zip(repeat(parts[index][0]), documents)
 
-    return Unparsed(units, parse, BLOCK_LINES, share=_share)
+    def share(unit: tuple[int, _Unit]) -> float | None:
+        """Return the fraction of the text, as if all sources had the same size."""
+        index, own = unit
+        return None if isinstance(own, list) else (index + own.share) / len(parts)
 
-
-def _share(unit: tuple[str | None, _Unit]) -> float | None:
-    """Return the fraction of the files of a source that ends with a unit."""
-    _, own = unit
-    return None if isinstance(own, list) else own.share
+    return Unparsed(units, parse, BLOCK_LINES, share=share)
 
 
 def _example(number: int, document: tuple[str | None, _Document]) -> TextExample:
@@ -316,7 +315,8 @@ def _grouped(documents: Iterable[_Document]) -> Iterator[_Unit]:
 def _documents_of_table(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:
     """Yield the documents of a file of rows, or of tagged words."""
     if data_kind(str(path), encoding=encoding) == "tokens":
-        texts = ((" ".join(row.words), row.where) for row in read_token_file(path))
+        sentences = read_token_file(path, encoding=encoding)
+        texts = ((" ".join(row.words), row.where) for row in sentences)
     else:
         rows = read_text_file(
             path, columns=column_map(columns), pair=False, labels=False, encoding=encoding

@@ -151,7 +151,7 @@ class Shares(Reporter):
 
 
 @pytest.mark.parametrize(
-    "form", ["jsonl", "jsonl.gz", "parquet", "conll", "txt", "joined", "folder"]
+    "form", ["jsonl", "jsonl.gz", "parquet", "conll", "txt", "joined", "folder", "sources"]
 )
 def test_the_share_of_the_input_that_is_read(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -184,6 +184,8 @@ def test_the_share_of_the_input_that_is_read(
         for name in "ab":
             (tmp_path / f"{name}.txt").write_text("\n".join(texts))
         read, source = read_running_text, tmp_path
+        if form == "sources":
+            source = f"a={tmp_path / 'a.txt'},b={tmp_path / 'b.txt'}"
     with shown_by(shown := Shares()):
         read(str(source))
     shares = [share for share in shown.seen if share is not None]
