@@ -6,21 +6,82 @@ All processors make the examples on disk, a chunk at a time.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from finetune.data import example_store
 from finetune.data.example_facts import computed_facts
 from finetune.data.example_store import ComputeFacts, ExampleStore, Packed, StoreWriter, packed
-from finetune.data.unparsed import Many
+from finetune.data.files import Unparsed, in_units
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 Make = Callable[[int, Any], Any]
 """Makes an example, given its ``id`` and a row or another example."""
+
+
+class Many(Iterable[T], Generic[T]):
+    """Rows that are too many for the memory, also in chunks for other processes.
+
+    Args:
+        first: The first rows, which are read already. This list is emptied.
+        rows: The others.
+    """
+
+    def __init__(self, first: list[T], rows: Iterator[T]) -> None:
+        begun = rows.begun() if isinstance(rows, Unparsed) else []
+        unparsed = in_units(rows)
+        self.units, self.unit_size = unparsed.units, unparsed.unit_size
+        self._parse, self._share = unparsed.parse, unparsed.share
+        self.share: float | None = None
+        """The fraction of the input that is in the chunks so far; None if it is unknown."""
+        self.first, self.number = first, len(first)
+        self.first += begun
+        # full chunks: those that are read later then begin where chunks of sequences begin
+        missing = math.ceil(-len(first) % example_store.CHUNK / self.unit_size)
+        self.first += self._rows(itertools.islice(self.units, missing))
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield all rows. Raises as ``parsed``."""
+        later: dict[str, None] = {}
+        for chunk in self.chunks():
+            yield from self.parsed(chunk, later)
+        self.note(later)
+
+    def chunks(self) -> Iterator[Any]:
+        """Yield chunks, which can be pickled, for ``parsed``.
+
+        Processes that are forked after the first chunk have the first rows, which are not pickled.
+        """
+        for start in range(0, len(self.first), example_store.CHUNK):
+            yield True, slice(start, start + example_store.CHUNK)
+        self.first.clear()
+        number = math.ceil(example_store.CHUNK / self.unit_size)
+        while units := list(itertools.islice(self.units, number)):
+            self.share = self._share(units[-1])
+            yield False, units
+
+    def _rows(self, units: Iterable[Any]) -> Iterator[T]:
+        return itertools.chain.from_iterable(map(self._parse, units))
+
+    def parsed(self, chunk: Any, later: dict[str, None]) -> Iterator[T]:
+        """Yield the rows of a chunk; ``later`` gets what ``note`` reports."""
+        are_parsed, units = chunk
+        yield from self.first[units] if are_parsed else self._rows(units)
+
+    def note(self, later: dict[str, None]) -> None:
+        """Report what was found in rows after the first."""
+
+
+def read_rows(rows: Iterator[T]) -> list[T] | Many[T]:
+    """Return rows as a list, or as ``Many`` if they are more than ``MOST_IN_MEMORY``."""
+    first = list(itertools.islice(rows, example_store.MOST_IN_MEMORY + 1))
+    return Many(first, rows) if len(first) > example_store.MOST_IN_MEMORY else first
 
 
 def collected(

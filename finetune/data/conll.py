@@ -22,11 +22,11 @@ from finetune.data.files import (
     DataFile,
     Line,
     ReadOptions,
+    Unparsed,
     decoded_block,
 )
 from finetune.data.tag_schemes import SPAN_TAG
 from finetune.data.token_records import Sentences, TokenRecord
-from finetune.data.unparsed import Unparsed
 from finetune.types import did_you_mean, quantity
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")

@@ -1,7 +1,8 @@
-"""Data files as lines: decompression, decoding with the position of a bad byte, line ends.
+"""Data files as lines, and rows in units that other processes can parse.
 
-Lines end at a line feed only. Carriage returns and a byte order mark are removed. Characters at
-which Python's ``str.splitlines`` also breaks (U+2028, U+0085, …) stay within their line.
+Files are decompressed and decoded; messages have the position of a bad byte. Lines end at a line
+feed only. Carriage returns and a byte order mark are removed. Characters at which Python's
+``str.splitlines`` also breaks (U+2028, U+0085, …) stay within their line.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, Generic, NamedTuple, TypeVar, cast
 
 import xxhash
 
 from finetune.data.dataset import DataError
-from finetune.data.unparsed import Unparsed
 
 IGNORED_NAMES = {"readme", "license", "licence", "changelog", "copying", "dataset_infos"}
 """First words of the names of files that hold no data."""
@@ -31,6 +31,9 @@ COMPRESSIONS = (".gz", ".zst")
 """Suffixes of compressed files, after the suffix of the format."""
 BLOCK_LINES = 1024
 """Number of lines that are decoded at a time."""
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Line(NamedTuple):
@@ -52,6 +55,127 @@ class Record(NamedTuple):
         value = self.values.get("id")
         is_id = isinstance(value, str | int) and not isinstance(value, bool) and value != ""
         return value if is_id else None
+
+
+Wanted = Callable[[int], bool]
+"""Tells by its number from 0 whether a row is to be read."""
+
+
+def _unknown(unit: Any) -> None:
+    return None
+
+
+class Unparsed(Iterator[T], Generic[T]):
+    """Lines or rows of a file, made one by one, or unit by unit in other processes.
+
+    Args:
+        units: The parts of the file, such as blocks of lines. They can be pickled.
+        parse: Returns the lines or rows of a unit; by default a unit is one.
+        unit_size: About the number of lines or rows in a unit.
+        count: Returns the number of rows of a unit without parsing it; None if it cannot tell.
+        share: Returns the fraction of the input that ends with a unit; None if it cannot tell.
+    """
+
+    def __init__(
+        self,
+        units: Iterable[Any],
+        parse: Callable[[Any], Iterable[T]] = lambda unit: (unit,),
+        unit_size: int = 1,
+        count: Callable[[Any], int | None] = _unknown,
+        share: Callable[[Any], float | None] = _unknown,
+    ) -> None:
+        self.units, self.parse, self.unit_size = iter(units), parse, unit_size
+        self.count, self.share = count, share
+        self._current: Iterator[T] = iter(())
+
+    def __next__(self) -> T:
+        while True:
+            for item in self._current:
+                return item
+            self._current = iter(self.parse(next(self.units)))
+
+    def put_back(self, items: Iterable[T]) -> None:
+        """Yield these rows before all others."""
+        self._current = itertools.chain(list(items), self._current)
+
+    def begun(self) -> list[T]:
+        """Return what remains of the unit that is being read; the others are in ``units``."""
+        return list(self._current)
+
+    def rest(self) -> Unparsed[T]:
+        """Return the rows that are left, all in units."""
+        parse, count, share, begun = self.parse, self.count, self.share, self.begun()
+        units = ((False, unit) for unit in self.units)
+        return Unparsed(
+            itertools.chain([(True, begun)] if begun else (), units),
+            lambda unit: unit[1] if unit[0] else parse(unit[1]),
+            self.unit_size,
+            lambda unit: len(unit[1]) if unit[0] else count(unit[1]),
+            lambda unit: None if unit[0] else share(unit[1]),
+        )
+
+    def converted(
+        self,
+        convert: Callable[[Iterable[T]], Iterator[R]],
+        count: Callable[[Any], int | None] = _unknown,
+    ) -> Unparsed[R]:
+        """Return what ``convert`` makes of each unit; ``count`` is the number of these rows."""
+        own = self.rest()
+        return Unparsed(
+            own.units,
+            lambda unit: convert(own.parse(unit)),
+            own.unit_size,
+            lambda unit: None if unit[0] else count(unit[1]),
+            own.share,
+        )
+
+    def numbered(self, wanted: Wanted) -> Iterator[tuple[int, T]]:
+        """Yield the wanted rows with their numbers from 0; other units are not parsed."""
+        number, rows = 0, self.rest()
+        for unit in rows.units:
+            size = rows.count(unit)
+            if size is not None and not any(map(wanted, range(number, number + size))):
+                number += size
+                continue
+            for row in rows.parse(unit):
+                if wanted(number):
+                    yield number, row
+                number += 1
+
+
+def joined_rows(parts: Iterable[Iterator[T]]) -> Unparsed[T]:
+    """Return the rows of several files, one after another.
+
+    To parse units in other processes, all parts must be known when these begin.
+    """
+    known: list[Unparsed[T]] = []
+
+    def units() -> Iterator[Any]:
+        for index, part in enumerate(parts):
+            if index == len(known):
+                known.append(in_units(part))
+            yield from ((index, unit) for unit in known[index].units)
+
+    if isinstance(parts, Sequence):
+        known += map(in_units, parts)
+
+    def share(unit: tuple[int, Any]) -> float | None:
+        """Return the fraction, as if all parts had the same size."""
+        own = known[unit[0]].share(unit[1])
+        return None if own is None else (unit[0] + own) / len(known)
+
+    return Unparsed(
+        units(),
+        lambda unit: known[unit[0]].parse(unit[1]),
+        min((part.unit_size for part in known), default=1),
+        lambda unit: known[unit[0]].count(unit[1]),
+        share,
+    )
+
+
+def in_units(rows: Iterator[T]) -> Unparsed[T]:
+    """Return rows in units, one by one if they do not come so."""
+    return rows.rest() if isinstance(rows, Unparsed) else Unparsed(rows)
 
 
 class ReadOptions(NamedTuple):

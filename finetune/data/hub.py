@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.files import DataFile, ReadOptions, Record
+from finetune.data.files import DataFile, ReadOptions, Record, Unparsed
 from finetune.data.joining import joined
 from finetune.data.tables import Table, class_names, read_parquet
-from finetune.data.unparsed import Unparsed
 from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository, remembered
 from finetune.runtime.processes import num_processes
 from finetune.types import abbreviated, did_you_mean

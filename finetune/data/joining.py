@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from finetune.data.dataset import DataError
-from finetune.data.files import Record
+from finetune.data.files import Record, Unparsed, joined_rows
 from finetune.data.tables import Table
 from finetune.data.token_records import Sentences, TokenRecord
-from finetune.data.unparsed import Unparsed, joined_rows
 from finetune.types import abbreviated, quantity
 
 Opened = TypeVar("Opened", bound=Table | Sentences)

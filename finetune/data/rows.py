@@ -13,11 +13,10 @@ from typing import IO, Any
 
 from finetune.data.collecting import collected_rows
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.files import UTF_8, DataFile, Record
+from finetune.data.files import UTF_8, DataFile, Record, Wanted
 from finetune.data.sources import open_input, open_splits, resolve
 from finetune.data.tables import MissingColumn, Table, check_columns, numbered_rows
 from finetune.data.texts import open_text_table
-from finetune.data.unparsed import Wanted
 from finetune.types import TextExample, quantity
 
 MakeExample = Callable[[int, Record], TextExample]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from finetune.config.recipes import packaged_folder
 from finetune.config.tasks import column_map
-from finetune.data.collecting import collected_rows, each_chunk
+from finetune.data.collecting import collected_rows, each_chunk, read_rows
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.example_store import column
 from finetune.data.example_store import columns as example_columns
@@ -21,6 +21,7 @@ from finetune.data.files import (
     UTF_8,
     Block,
     Line,
+    Unparsed,
     decoded_block,
     read_blocks,
     read_lines,
@@ -31,7 +32,6 @@ from finetune.data.formats import format_of
 from finetune.data.sources import SPLIT_ORDER, PartOf, canonical_split, is_test, resolve
 from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_token_file
-from finetune.data.unparsed import Unparsed, read_rows
 from finetune.types import TextExample, quantity
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from finetune.data import example_store
 from finetune.data.annotation_tools import annotator, resolve_annotators, tool_rows
+from finetune.data.collecting import Many
 from finetune.data.dataset import DataError
-from finetune.data.files import Block, DataFile, Line, ReadOptions, Record
+from finetune.data.files import Block, DataFile, Line, ReadOptions, Record, Unparsed, Wanted
 from finetune.data.json_files import parse_json
 from finetune.data.squad_files import is_squad, squad_rows
-from finetune.data.unparsed import Many, Unparsed, Wanted
 from finetune.types import abbreviated, did_you_mean, install_command, quantity
 
 

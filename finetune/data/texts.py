@@ -13,7 +13,7 @@ from finetune.data.annotation_tools import SKIPPED_ANSWERS
 from finetune.data.collecting import collected_rows
 from finetune.data.dataset import DataError, Dataset, WordsNotTexts
 from finetune.data.example_store import column
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Record, Wanted
 from finetune.data.formats import read_file
 from finetune.data.labels import convert_labels, raw_label
 from finetune.data.sources import open_input, open_splits, resolve
@@ -27,7 +27,6 @@ from finetune.data.tables import (
     text_cell,
 )
 from finetune.data.token_records import Sentences
-from finetune.data.unparsed import Wanted
 from finetune.types import TextExample, abbreviated, quantity
 
 ROLES = ("text", "pair", "label", "negative")

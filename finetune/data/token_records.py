@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from finetune.data.annotation_tools import SKIPPED_ANSWERS
 from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.dataset import DataError
-from finetune.data.files import Record
+from finetune.data.files import Record, Wanted
 from finetune.data.tables import Table, find_column, missing_column, numbered_rows
-from finetune.data.unparsed import Wanted
 from finetune.data.word_splitting import split_words
 from finetune.types import Relation, Span, TokenExample, abbreviated, quantity
 

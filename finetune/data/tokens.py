@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
-from finetune.data.collecting import collected_rows, each_chunk
+from finetune.data.collecting import collected_rows, each_chunk, read_rows
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.example_store import ExampleStore, chosen, column, columns
-from finetune.data.files import UTF_8, DataFile, ReadOptions
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Wanted
 from finetune.data.findings import Locations, locations_of
 from finetune.data.formats import open_data, read_file
 from finetune.data.sources import open_input, open_splits, resolve
@@ -36,7 +36,6 @@ from finetune.data.token_records import (
     streamed_records,
     token_example,
 )
-from finetune.data.unparsed import Wanted, read_rows
 from finetune.data.word_splitting import split_words
 from finetune.types import TokenExample, quantity
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from finetune.data.files import UTF_8
+from finetune.data.files import UTF_8, Wanted
 from finetune.data.tables import Table
-from finetune.data.unparsed import Wanted
 from finetune.tasks.base import Task
 from finetune.types import Example
 

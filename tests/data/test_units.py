@@ -24,8 +24,8 @@ from finetune.data import (
     read_token_file,
     read_tokens,
 )
+from finetune.data.files import Unparsed
 from finetune.data.running_text import read_running_text
-from finetune.data.unparsed import Unparsed
 from finetune.runtime.progress import Reporter, shown_by
 
 
