@@ -144,16 +144,11 @@ def _rendered(examples: Sequence[Example], title: str) -> Iterator[bytes]:
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _PLAIN: Mapping[type[Any], Mapping[str, Any]] = {
-    TextExample: {
-        "answers": None,
-        "choices": (),
-        "targets": None,
-        "negative": None,
-        "document": None,
-    },
+    TextExample: {"answers": None, "choices": (), "targets": None, "negative": None},
     TokenExample: {"relations": None, "targets": (), "unreachable": ()},
 }
-"""Fields of an example that is not more than texts with a label, or words with tags or spans."""
+"""Fields of an example that is not more than texts with a label or a document, or words with tags
+or spans."""
 _WORD_FIELDS = ("words", "spans", "tags", "document", "text", "offsets")
 
 
@@ -165,9 +160,10 @@ def _lines(examples: Sequence[Example]) -> Iterator[str]:
     elif store.kind is TokenExample:
         yield from (f"{_encode(('token', *each))}\n" for each in columns(store, _WORD_FIELDS))
     else:
-        for text, pair, label in columns(store, ("text", "pair", "label")):
+        for text, pair, label, document in columns(store, ("text", "pair", "label", "document")):
             second = "null" if pair is None else _encode(pair)
-            yield f'["text",{_encode(text)},{second},{_encode(label)}]\n'
+            of = "" if document is None else f",null,{_encode(document)}"
+            yield f'["text",{_encode(text)},{second},{_encode(label)}{of}]\n'
 
 
 def _content(example: Example) -> list[Any]:

@@ -234,9 +234,9 @@ class PretrainingTask(Task):
                     bounds.append(len(subwords))
                     subwords += separator
             if example.subwords is not None:
-                subwords, bounds, lines_of = (
-                    memoryview(array).cast("i").tolist() for array in example.subwords
-                )
+                subwords, bounds = map(_numbers, example.subwords[:2])
+                if self._pairs is not None:
+                    lines_of = _numbers(example.subwords[2])
             bounds.append(len(subwords))
             if self._pairs is None and len(subwords) <= room:
                 starts = [before + bound for bound in bounds]
@@ -379,6 +379,11 @@ class PretrainingTask(Task):
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         return masked_scores(predicted)
+
+
+def _numbers(array: bytes) -> list[int]:
+    """Return an array of int32 as a list."""
+    return memoryview(array).cast("i").tolist()
 
 
 def _head_notes(config: Any) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from finetune.data import example_store
 from finetune.data.collecting import collected
 from finetune.data.example_facts import computed_facts
 from finetune.data.example_store import ExampleStore, Packed, StoreWriter, packed
@@ -101,12 +102,12 @@ def pack_blocks(
     store = documents
 
     def packed_chunk(start: int) -> tuple[Packed | None, PackingCounts]:
-        blocks, counts = blocks_of(store[start : start + CHUNK])
+        blocks, counts = blocks_of(store[start : start + example_store.CHUNK])
         own = list(blocks)
         return packed(own, computed_facts) if own else None, counts
 
     (_, counts), writer = blocks_of([]), StoreWriter()
-    starts = range(0, len(store), CHUNK)
+    starts = range(0, len(store), example_store.CHUNK)
     with stage("packing", len(store)) as show:
         for chunk, more in forked_map(packed_chunk, starts, min(num_workers(), len(starts))):
             if chunk is not None:

@@ -12,7 +12,6 @@ from finetune.data import example_store
 from finetune.data.collecting import collected
 from finetune.data.example_store import ExampleStore
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.pretraining import text_blocks
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import pack_blocks
 from finetune.tasks import load_task
@@ -99,7 +98,7 @@ def test_chunks_of_documents_are_packed_apart(family: str, monkeypatch: pytest.M
     given = [*documents(DOCUMENTS * 3), TextExample(15, "the train " * 40, where="f:15", key="en")]
     expected, counts = pack_blocks(given, subwords, 20, "doc-sentences")
     monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 5)
-    monkeypatch.setattr(text_blocks, "CHUNK", 4)
+    monkeypatch.setattr(example_store, "CHUNK", 4)
     stored = collected(given)
     assert isinstance(stored, ExampleStore)
     blocks, others = pack_blocks(stored, subwords, 20, "doc-sentences")
