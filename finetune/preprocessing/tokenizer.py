@@ -199,7 +199,7 @@ class SubwordTokenizer(Subwords):
 
     @cached_property
     def _word_begins(self) -> list[bool] | None:
-        """Whether each subword begins a word [V]; None if its spelling does not tell.
+        """Flags of the subwords that begin a word [V]; None if the spelling does not tell.
 
         In WordPiece, the other subwords of a word begin with ``##``. With the words of BERT, no
         word begins so, since each ``#`` is a word.
