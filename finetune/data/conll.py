@@ -47,6 +47,8 @@ _OTHER_NAMES = {
     "word": "form",
 }
 
+WORDS = 16
+"""About the number of words in a sentence."""
 _NUM_LAYOUT_LINES = 400  # lines that decide on the layout
 _COMMENT = re.compile(r"# *(id|sent_id|text|newdoc|newpar|global)\b.*=|# *new(doc|par)\b")
 _SENTENCE_ID = re.compile(r"# *sent_id *= *(.*\S)")
@@ -95,13 +97,14 @@ def read_conll(file: DataFile, options: ReadOptions) -> Sentences:
         unit.is_read = True
 
     units = _units(blocks, parse)
-    records = Unparsed(units, parse, BLOCK_LINES // 16, share=attrgetter("block.share"))
+    size = BLOCK_LINES // WORDS
+    records = Unparsed(units, parse, size, share=attrgetter("block.share"))
     return Sentences(file.name, records)
 
 
 @dataclass
 class _Unit:
-    """Whole sentences of a file, and the current document: that before them, until ``is_read``."""
+    """Whole sentences of a file, and the document before them; the last one once ``is_read``."""
 
     block: Block
     document: _Document

@@ -48,7 +48,6 @@ class _Lines(NamedTuple):
     name: str
     single: bool
     block: Block
-    share: float
 
     def lines(self) -> list[Line]:
         return decoded_block(self.name, self.block)
@@ -220,7 +219,7 @@ def _documents(
     def share(unit: tuple[int, _Unit]) -> float | None:
         """Return the fraction of the text, as if all sources had the same size."""
         index, own = unit
-        return None if isinstance(own, list) else (index + own.share) / len(parts)
+        return None if isinstance(own, list) else (index + own.block.share) / len(parts)
 
     return Unparsed(units, parse, BLOCK_LINES, share=share)
 
@@ -263,7 +262,8 @@ def _of_split(files: Sequence[Path], columns: Sequence[str], encoding: str) -> I
         for unit in _units(file, columns, encoding):
             empty = empty and _is_blank(unit)
             if isinstance(unit, _Lines):
-                unit = unit._replace(share=(number + unit.block.share) / len(files))
+                share = (number + unit.block.share) / len(files)  # of all files
+                unit = unit._replace(block=unit.block._replace(share=share))
             yield unit
         if empty:
             raise DataError(f"{file}: there is no text in it: remove it.")
@@ -303,7 +303,7 @@ def _units(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Unit]
             return
         blocks = read_blocks(name, path)
         for block in blocks if single else whole_paragraphs(blocks):
-            yield _Lines(name, single, block, block.share)
+            yield _Lines(name, single, block)
 
 
 def _grouped(documents: Iterable[_Document]) -> Iterator[_Unit]:
