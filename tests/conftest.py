@@ -77,12 +77,23 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Any]:
-    """A function that opens a file; console messages and network requests are failures."""
-    contexts, troubles = [], []
+    """A function that opens a file; console messages and network requests are failures.
 
-    def open_file(path: Path, **options: Any) -> Any:
-        context = browser.new_context(viewport=options.pop("viewport", DESK), **options)
-        contexts.append(context)
+    What a page stores outlives a reload for certain only in a profile, a folder: a private
+    window of a busy browser may forget it. One profile is one browser of several windows.
+    """
+    contexts, troubles = {}, []
+
+    def open_file(path: Path, profile: Path | None = None, **options: Any) -> Any:
+        options = {"viewport": DESK} | options
+        context = contexts.get(profile)
+        if context is None and profile:
+            context = browser.browser_type.launch_persistent_context(
+                profile, executable_path=CHROMIUM, args=FLAGS, **options
+            )
+        elif context is None:
+            context = browser.new_context(**options)
+        contexts[profile or len(contexts)] = context
         page = context.new_page()
         page.on("console", lambda message: troubles.append(message.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))
@@ -97,7 +108,7 @@ def open_page(browser: Any) -> Iterator[Any]:
         return page
 
     yield open_file
-    for context in contexts:
+    for context in contexts.values():
         context.close()
     assert not troubles
 

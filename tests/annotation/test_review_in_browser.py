@@ -50,7 +50,7 @@ def saved(page: Any, path: Path) -> list[dict]:
 
 
 def test_decisions(open_page: Any, folder: Path, tmp_path: Path):
-    page = open_page(folder / "page.html")
+    page = open_page(folder / "page.html", tmp_path / "profile")
     assert page.locator("#text").inner_text() == TEXTS[0]
     assert page.locator("#position").inner_text() == "1 of 5, 0 decided"
     page.keyboard.press("a")
@@ -86,7 +86,7 @@ def test_decisions(open_page: Any, folder: Path, tmp_path: Path):
 
 
 def test_a_label_has_one_key_on_every_text(open_page: Any, folder: Path, tmp_path: Path):
-    page = open_page(folder / "page.html")
+    page = open_page(folder / "page.html", tmp_path / "profile")
     keys = ["neg (1)", "neutral (2)", "pos (3)"]
     for _ in TEXTS[:-1]:
         assert page.locator("#labels button").all_inner_texts() == keys
@@ -108,6 +108,24 @@ def test_a_label_has_one_key_on_every_text(open_page: Any, folder: Path, tmp_pat
         ("accept", "pos"),
         ("other", "b"),
     ]
+
+
+def test_windows_share_their_decisions(open_page: Any, folder: Path, tmp_path: Path):
+    pages = [open_page(folder / "page.html", tmp_path / "profile") for _ in range(2)]
+    positions = [page.locator("#position") for page in pages]
+    pages[0].keyboard.press("a")
+    positions[1].filter(has_text="2 of 5, 1 decided").wait_for()  # that text is decided: go on
+    pages[1].locator("#labels input").fill("zz")
+    pages[1].keyboard.press("Enter")
+    positions[0].filter(has_text="3 of 5, 2 decided").wait_for()
+    keys = ["neg (1)", "neutral (2)", "pos (3)", "zz (4)"]
+    assert pages[0].locator("#labels button").all_inner_texts() == keys
+    pages[0].keyboard.press("ArrowLeft")
+    pages[1].keyboard.press("z")
+    positions[0].filter(has_text="2 of 5, 1 decided").wait_for()
+    pages[0].keyboard.press("k")
+    decisions = saved(pages[0], tmp_path / "decisions.jsonl")
+    assert [d["decision"] for d in decisions] == ["accept", "keep"]
 
 
 def test_suggestions_label_what_has_no_label(tmp_path: Path):
@@ -231,7 +249,7 @@ def test_contrast_and_phone(open_page: Any, folder: Path, spans: Path):
 
 
 def test_spans(open_page: Any, spans: Path, tmp_path: Path):
-    page = open_page(spans / "page.html")
+    page = open_page(spans / "page.html", tmp_path / "profile")
     labels = page.locator("#text mark > :last-child")
     assert labels.all_inner_texts() == ["PER", "LOC"]  # begins with gold
     assert page.locator("[data-side=suggested] mark.differs b").inner_text() == "</script> 0.50"

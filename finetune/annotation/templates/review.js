@@ -7,10 +7,11 @@
   // decided: by index, {decision, value}; value is a label, labels, tags, or spans [start, end, label]
   let decided = {}, history = [], added = [], current = 0, saved = true;
   let chosen = null, entity = null; // selected words [first, last], index of the selected span
-  try {
-    ({ decided, history, added } = { decided, history, added, ...JSON.parse(localStorage.getItem(store)) });
-  } catch { /* none */ }
-  labels.push(...added);
+  const load = (text) => {
+    ({ decided, history, added } = { decided: {}, history: [], added: [], ...JSON.parse(text) });
+    labels.push(...added.filter((name) => !labels.includes(name)));
+  };
+  try { load(localStorage.getItem(store)); } catch { /* none */ }
   const save = () => {
     try { localStorage.setItem(store, JSON.stringify({ decided, history, added })); saved = true; } catch { saved = false; }
   };
@@ -290,6 +291,13 @@
     else if (event.key === "d") download();
     else return;
     event.preventDefault();
+  });
+  // Another window with this page has decided: take that over, and leave a text that it decided.
+  window.addEventListener("storage", (event) => {
+    if (event.key !== store || !event.newValue) return;
+    const before = decided[current];
+    load(event.newValue);
+    if (!before && decided[current]) firstOpen(); else move(current);
   });
   const open = items.findIndex((_, index) => !decided[index]);
   move(open < 0 ? 0 : open);
