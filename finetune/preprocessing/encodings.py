@@ -15,7 +15,7 @@ import numpy as np
 
 from finetune.types import Encoding
 
-SEQUENCES = 3
+SEQUENCES = 4
 """Version of sequences and targets. Raise it when they change, so that cached ones are not used."""
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -45,7 +45,7 @@ from finetune.pretraining.model import (
 from finetune.pretraining.sentence_pairs import SentencePairs, follows
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import pack_blocks
-from finetune.tasks.base import EncodeChunk, Gather, Task, TaskRecord, joined
+from finetune.tasks.base import CHUNK, EncodeChunk, Gather, Task, TaskRecord, joined
 from finetune.tasks.capabilities import EpochSequences, Export, SeveralLosses
 from finetune.tasks.definition import (
     TaskDefinition,
@@ -146,10 +146,7 @@ class PretrainingTask(Task):
     def encode(self, examples: Sequence[Any], gather: Gather = joined) -> Encoded:
         """Encode texts, and mask them as for scores; without training data, find their masks."""
         if self._pairs is not None:
-            encoded = super().encode(examples, gather)
-            sequences = encoded.sequences  # the second text of a pair may be in any chunk
-            sequences = self._pairs.apply(sequences, np.arange(len(sequences)))
-            return replace(encoded, sequences=self._masking_of_scores.apply(sequences))
+            return self._pairs_of_scores(self._pairs, examples, gather)
         if self._frequency is not None:
             return super().encode(examples, partial(self._masked_chunks, gather))
         examples = [self._with_own_mask(example) for example in examples]
@@ -175,6 +172,20 @@ class PretrainingTask(Task):
     def _masking_of_scores(self) -> Masking:
         """The masking without unigram frequencies, so that scores of runs compare."""
         return replace(self._masking, frequency=None)
+
+    def _pairs_of_scores(
+        self, pairs: SentencePairs, examples: Sequence[Any], gather: Gather
+    ) -> Encoded:
+        """Return the masked pairs of scores. The second text of a pair may be of any example."""
+        blocks = super().encode(examples)
+
+        def masked(start: int) -> Encoded:
+            rows = np.arange(start, min(start + CHUNK, len(examples)))
+            made = self._masking_of_scores.apply(pairs.apply(blocks.sequences, rows))
+            return Encoded(made, np.arange(len(rows) + 1), 0 if start else blocks.num_cut)
+
+        encoded = gather(masked, range(0, len(examples), CHUNK))
+        return replace(encoded, notes=blocks.notes)
 
     def _masked_chunks(
         self, gather: Gather, encode_chunk: EncodeChunk, starts: Sequence[int]

@@ -70,7 +70,7 @@ def config_of(name: str, place: Path, **settings: Any) -> TrainConfig:
         write(folder)
     if not model.exists():
         tiny.save_tiny_checkpoint(model, "bert", dropout=0.1)
-    return kind(model=str(model), data=str(folder), max_length=24, **settings)
+    return kind(model=str(model), data=str(folder), **{"max_length": 24} | settings)
 
 
 def without_validation(config: TrainConfig) -> None:
@@ -79,12 +79,19 @@ def without_validation(config: TrainConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "held_out"),
-    [*((name, False) for name in CONFIGS), ("classify", True), ("tag", True), ("pretrain", True)],
+    ("name", "held_out", "settings"),
+    [
+        *((name, False, {}) for name in CONFIGS),
+        ("classify", True, {}),
+        ("tag", True, {}),
+        ("pretrain", True, {}),
+        ("pretrain", False, {"nsp": True, "max_length": 64}),
+    ],
 )
 def test_the_same_weights(
-    name: str, held_out: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, held_out: bool, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    settings = {"steps": 6, "batch_size": 4} | settings
     weights, facts = [], []
     for run in ("memory", "disk", "cached"):
         if run == "disk":
@@ -94,7 +101,7 @@ def test_the_same_weights(
         if run == "cached":
             monkeypatch.setattr(Inputs, "prepared", lambda inputs, title, make: inputs.known())
             monkeypatch.delattr(TrainingVocabulary, "of")
-        config = config_of(name, tmp_path, out=str(tmp_path / run), steps=6, batch_size=4)
+        config = config_of(name, tmp_path, out=str(tmp_path / run), **settings)
         if held_out:
             without_validation(config)
         task, loaded = load_task(config, name)
