@@ -211,13 +211,15 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
 
         They are a function of input and model alone, so that all jobs write the same types.
         """
+        from finetune.inference.loop import chunks
         from finetune.inference.parts import typical
 
         rows: dict[int, Mapping[str, Any]] = {}
         examples = list(islice(self._examples(model.task, rows, None), GROUP))
         if not examples:
             return []
-        record = typical(model.stream(examples[:PREDICTED])).record()
+        # another process may have nothing left, so this one does not predict together with it
+        record = typical(model.stream(examples[:PREDICTED], chunked=chunks)).record()
         sample = []
         for example in examples:
             own: dict[str, Any] = {"id": example.id if example.key is None else example.key}

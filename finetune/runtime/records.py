@@ -274,7 +274,7 @@ def _parquet(file: IO[bytes], name: str = "", sample: Sequence[Record] = ()) -> 
                 writer.write_table(
                     pyarrow.Table.from_pylist([dict(row) for row in rows], writer.schema)
                 )
-            except pyarrow.ArrowException as error:
+            except (pyarrow.ArrowException, OverflowError) as error:
                 detail = " ".join(str(error).split())
                 raise UserError(
                     f"{name}: the values of a column are not of one type, which Parquet needs "

@@ -60,6 +60,7 @@ def test_what_a_table_cannot_hold_is_refused_and_nothing_stays(tmp_path: Path) -
         (".csv", {"id": 2, "more": 1}, "the column 'more' is not in the first row"),
         (".parquet", {"id": 2, "more": 1}, "the column 'more' is not in the first row"),
         (".parquet", {"id": "x"}, "not of one type"),
+        (".parquet", {"id": 2**63}, "not of one type.* too large"),
         (".xlsx", {"id": "x" * 40_000}, "a cell of a workbook holds 32,767 characters"),
     ):
         with pytest.raises(UserError, match=problem):
