@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby, islice, zip_longest
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -306,7 +306,8 @@ def _described(
     found = []
     if reporter:
         reporter.start("reading the input", len(files), unit="file")
-    for path, known in zip_longest(files, saved[: len(files)], fillvalue={}):
+    for number, path in enumerate(files):
+        known = saved[number] if number < len(saved) else {}
         status = path.stat()
         file = {"name": path.name, "bytes": status.st_size, "modified": status.st_mtime_ns}
         if file.items() <= known.items():
@@ -315,7 +316,7 @@ def _described(
             content = read_content(path)
             found.append(file | {"digest": content.digest, "rows": _rows(path, content)})
         if reporter:
-            reporter.update(len(found))
+            reporter.update(number + 1)
     if reporter:
         reporter.stop()
     return found

@@ -122,6 +122,30 @@ def replace_folder(
 
 
 @contextlib.contextmanager
+def replace_files(folder: Path, first: str, last: str) -> Iterator[Path]:
+    """Yield an empty folder whose content replaces that of a folder unless the block fails.
+
+    The folder itself stays, since it may be a mount point. The entry ``first`` is replaced before
+    others appear, and the entry ``last`` appears when all others are there. Raises SaveError.
+    """
+    created = not folder.exists()
+    with disk_errors(folder), contextlib.ExitStack() as undo:
+        folder.mkdir(parents=True, exist_ok=True)
+        if created:
+            undo.callback(_remove, folder)
+        with temporary_folder(folder / "files") as fresh:
+            yield fresh
+            undo.pop_all()
+            _sync(fresh)
+            for name in entries(folder):
+                if name != first:
+                    _remove(folder / name)
+            for name in sorted(entries(fresh), key=lambda name: (name == last) - (name == first)):
+                (fresh / name).rename(folder / name)
+            _sync_folder(folder)
+
+
+@contextlib.contextmanager
 def _undone(folder: Path, fresh: Path, old: Path) -> Iterator[None]:
     """Context that undoes the replacement of a folder if it ends with an error."""
     try:

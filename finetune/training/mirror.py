@@ -18,7 +18,7 @@ import fsspec
 
 from finetune.data.json_files import parse_json
 from finetune.evaluation.runs import RunFolder
-from finetune.runtime.files import entries, replace_folder, temporary_folder
+from finetune.runtime.files import entries, replace_files, temporary_folder
 from finetune.training.checkpoint import STATE, checksum, link_file, load_state
 from finetune.types import UserError
 
@@ -95,8 +95,12 @@ class Mirror:
         return found
 
     def restore(self, folder: Path) -> None:
-        """Write the files of the copy to a folder, which appears whole or not at all."""
-        with replace_folder(folder) as fresh:
+        """Replace the files of a folder by those of the copy.
+
+        After a kill the folder holds a run with an earlier checkpoint or none, so that the next
+        start does it again.
+        """
+        with replace_files(folder, first="config.json", last="last") as fresh:
             for name, expected in self.files.items():
                 (path := fresh / name).parent.mkdir(parents=True, exist_ok=True)
                 try:
@@ -114,7 +118,7 @@ class Mirror:
 
 def identity_of(run: RunFolder) -> dict[str, Any]:
     """Return what tells a run from others."""
-    return {name: run.config.get(name) for name in ("task", "seed", "fingerprint")}
+    return {name: run.config.get(name) for name in ("task", "seed", "training_fingerprint")}
 
 
 @contextlib.contextmanager

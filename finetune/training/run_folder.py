@@ -323,6 +323,7 @@ class RunWriter:
         self.path, self.accelerator = path, accelerator
         self.run = RunFolder.open(path)
         self.best, self.last = self.run.best, last or path / "last"
+        self.adapter = path / "adapter"
         self.teacher: Mapping[str, Any] | None = None
         self.merged: Mapping[str, Any] | None = None
 
@@ -417,7 +418,7 @@ class RunWriter:
                 save_task(task, fresh)  # before the head, which adds a tokenizer if there is none
                 head.save_pretrained(fresh, **weights)
             if adapters(head):
-                with replace_folder(self.path / "adapter") as fresh:
+                with self._replacing(self.adapter) as fresh:
                     export_adapter(head, task.record.config, fresh)
 
         on_main_process(write)
@@ -454,7 +455,7 @@ class RunWriter:
 
     @contextlib.contextmanager
     def _replacing(self, folder: Path) -> Iterator[Path]:
-        """Yield an empty folder that replaces ``best/`` or ``last/`` once it is on disk."""
+        """Yield an empty folder that replaces one of the run once it is on disk."""
         self._background.wait(folder)
 
         def later(replace: Callable[[], None]) -> None:
@@ -489,7 +490,7 @@ class RunWriter:
 
     def wait(self) -> None:
         """Wait until all models and checkpoints are on disk; raise the error if one is not."""
-        on_main_process(lambda: self._background.wait(self.best, self.last))
+        on_main_process(lambda: self._background.wait(self.best, self.adapter, self.last))
 
     def close(self) -> None:
         """Wait as ``wait`` does, in this process alone; copy the folder; end the thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,10 +15,11 @@ import pytest
 from finetune.config.tasks import ClassifyConfig
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
+from finetune.training.checkpoint import checksum
 from finetune.training.mirror import MANIFEST, Mirror
 from finetune.training.run_folder import open_run, with_run_folder
 from finetune.training.trainer import fit
-from finetune.types import UserError
+from finetune.types import TemporaryFailure, UserError
 from tests import small_data as data
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint
@@ -45,10 +47,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config_of(place: Path, out: Path, **changes: Any) -> ClassifyConfig:
     fixed = {"steps": 8, "eval_every": 4, "batch_size": 8, "max_length": 32, "precision": "fp32"}
-    settings = {**fixed, "mirror": URL, **changes}
-    return ClassifyConfig(
-        model=str(place / "bert"), data=str(place / "sentiment"), out=str(out), **settings
-    )
+    fixed |= {"model": str(place / "bert"), "data": str(place / "sentiment"), "mirror": URL}
+    return ClassifyConfig(out=str(out), **{**fixed, **changes})
+
+
+def failing(self: Any, path: str, value: bytes, **options: Any) -> None:
+    raise ConnectionError("the network is down")
 
 
 def train(config: ClassifyConfig) -> None:
@@ -113,6 +117,50 @@ def test_a_copy_that_fails_leaves_the_one_before_and_the_training(
     assert '"step": 4' in first.read_text(), "the first copy is whole"
     train(config)
     assert "metrics.json" in Mirror(URL).files
+
+
+def test_a_folder_that_cannot_be_renamed(
+    bucket: Any, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a volume: empty, with an older checkpoint, or with a part of a copy after a kill."""
+    config = config_of(place, tmp_path / "run", resume="auto", save_every=2)
+    train(config)
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    monkeypatch.chdir(volume)
+    moved, renamed, stop = [], Path.rename, 0
+
+    def rename(path: Path, target: Path) -> Path:
+        assert not path.samefile(volume)
+        moved.append(target.name)
+        if len(moved) == stop:
+            raise KeyboardInterrupt
+        return renamed(path, target)
+
+    names = {name.split("/")[0] for name in Mirror(URL).files}
+    monkeypatch.setattr(Path, "rename", rename)
+    for at in (1, 2, 4, 0):
+        stop = at
+        moved.clear()
+        with contextlib.suppress(KeyboardInterrupt):
+            train(replace(config, out="."))
+    assert moved[0] == "config.json" and moved.index("last") == len(names) - 1
+    same_files(tmp_path / "run", volume)
+
+
+def test_the_test_split_may_change(
+    bucket: Any, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = shutil.copytree(place / "sentiment", tmp_path / "sentiment")
+    config = config_of(place, tmp_path / "run", data=str(own), resume="auto", steps=2)
+    train(config)
+    lines = (own / "test.jsonl").read_text("utf-8").splitlines(keepends=True)
+    (own / "test.jsonl").write_text("".join(lines[:-1]), "utf-8")
+    with monkeypatch.context() as broken, pytest.raises(TemporaryFailure):
+        broken.setattr(type(bucket), "pipe_file", failing)
+        train(config)
+    train(config)
+    assert Mirror(URL).files["config.json"] == checksum(tmp_path / "run" / "config.json")
 
 
 def test_an_object_that_has_changed_is_refused(bucket: Any, place: Path, tmp_path: Path) -> None:
@@ -182,9 +230,6 @@ def test_a_copy_that_fails_ends_with_the_code_of_temporary_failures(
 ) -> None:
     given = ["classify", "--model", place / "bert", "--data", place / "sentiment", "--steps", "2"]
     given += ["--mirror", URL, "--out", tmp_path / "run", "--resume", "auto"]
-
-    def failing(self: Any, path: str, value: bytes, **options: Any) -> None:
-        raise ConnectionError("the network is down")
 
     with monkeypatch.context() as broken:
         broken.setattr(type(bucket), "pipe_file", failing)
