@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.files import DataFile, ReadOptions, Record, Unparsed
+from finetune.data.files import DataFile, ReadOptions, Record, Unparsed, in_units
 from finetune.data.joining import joined
 from finetune.data.tables import Table, class_names, read_parquet
+from finetune.runtime.files import allow_open_files
 from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository, remembered
 from finetune.runtime.processes import num_processes
 from finetune.types import abbreviated, did_you_mean
@@ -141,12 +142,13 @@ class _Copy:
 
     def tables(self) -> dict[str, Table]:
         folder = self.repository.download(chain.from_iterable(self.files.values()))
+        allow_open_files(sum(map(len, self.files.values())))
         tables = {}
         for split, names in self.files.items():
             files = [DataFile(str(folder / name), "parquet") for name in names]
             table = joined([read_parquet(file, ReadOptions()) for file in files])
             table.name = f"{self.used.id}[{split}]"
-            table.records = _numbered(table.records, table.name)
+            table.records = _numbered(in_units(table.records), table.name)
             table.names = {**table.names, **CLASS_NAMES.get(self.used.id, {})}
             tables[split] = table
         return tables
@@ -300,10 +302,27 @@ def _records(rows: Any, name: str) -> Unparsed[Record]:
     return Unparsed(starts, parse, _UNIT, share=lambda start: min(1.0, (start + _UNIT) / len(rows)))
 
 
-def _numbered(records: Iterator[Record], name: str) -> Iterator[Record]:
-    """Yield records whose places are ``NAME:ROW``, from 1."""
-    for number, record in enumerate(records, 1):
-        yield record._replace(where=f"{name}:{number}")
+def _numbered(records: Unparsed[Record], name: str) -> Unparsed[Record]:
+    """Return rows of Parquet files with the places ``NAME:ROW``, from 1."""
+
+    def units() -> Iterator[tuple[int, Any]]:
+        number = 0
+        for unit in records.units:
+            yield number, unit
+            number += records.count(unit) or 0
+
+    def parse(numbered: tuple[int, Any]) -> Iterator[Record]:
+        number, unit = numbered
+        for index, record in enumerate(records.parse(unit), number + 1):
+            yield record._replace(where=f"{name}:{index}")
+
+    return Unparsed(
+        units(),
+        parse,
+        records.unit_size,
+        lambda numbered: records.count(numbered[1]),
+        lambda numbered: records.share(numbered[1]),
+    )
 
 
 def _first_line(error: Exception) -> str:

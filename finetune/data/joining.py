@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from finetune.data import example_store
 from finetune.data.dataset import DataError
-from finetune.data.files import Record, Unparsed, joined_rows
+from finetune.data.files import Record, Unparsed, in_units, joined_rows
 from finetune.data.tables import Table
 from finetune.data.token_records import Sentences, TokenRecord
 from finetune.types import abbreviated, quantity
@@ -76,8 +77,8 @@ def joined_splits(
 ) -> tuple[dict[str, Table], list[str]]:
     """Return one table for each split, and notes on splits that are joined from several tables.
 
-    Raises DataError for tables that mostly hold the same rows: training on both would count these
-    rows twice, and only the user knows which table to choose.
+    Raises DataError for tables whose first rows (``MOST_IN_MEMORY``) are mostly the same: training
+    on both would count these rows twice, and only the user knows which table to choose.
     """
     found: dict[str, Table] = {}
     notes = []
@@ -85,14 +86,18 @@ def joined_splits(
         if len(parts) == 1:
             found[split] = parts[0][1]
             continue
-        rows = {name: list(table.records) for name, table in parts}
-        _refuse_repeated(data, split, rows)
+        rows, over = dict[str, list[Record]](), dict[str, str]()
         for name, table in parts:
-            table.records = iter(rows[name])
+            table.records = records = in_units(table.records)
+            rows[name] = list(islice(records, example_store.MOST_IN_MEMORY))
+            records.put_back(more := list(islice(records, 1)))
+            records.put_back(rows[name])
+            over[name] = "over " if more else ""
+        _refuse_repeated(data, split, rows)
         found[split] = joined([table for _, table in parts])
-        listed = ", ".join(f"{name} ({len(own):,})" for name, own in rows.items())
-        number = sum(len(own) for own in rows.values())
-        notes.append(f"{split}: {quantity(number, 'row')}, joined from {listed}")
+        listed = ", ".join(f"{name} ({over[name]}{len(own):,})" for name, own in rows.items())
+        number = quantity(sum(map(len, rows.values())), "row")
+        notes.append(f"{split}: {max(over.values())}{number}, joined from {listed}")
     return found, notes
 
 

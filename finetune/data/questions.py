@@ -82,17 +82,11 @@ def _choose(table: Table, given: Mapping[str, str], gold: bool) -> MakeExample:
         raise missing_column(table, "context", "the context of a question", "context")
     if question == context:
         raise DataError(f"{table.name}: the column {question!r} is both question and context.")
-    moved: list[str] = []
 
     def make(index: int, record: Record) -> TextExample:
-        texts = text_cell(record, question), text_cell(record, context)
-        own, before = None, len(moved)
+        texts, own = (text_cell(record, question), text_cell(record, context)), None
         if gold and answers is not None:
-            own = _answers(record, answers, texts[1], moved)
-        if len(moved) > before:
-            table.notes = [note for note in table.notes if MOVED not in note]
-            number = quantity(len(moved), "answer")
-            table.notes.append(f"{table.name}: {number} {MOVED}; first in {moved[0]}")
+            own = _answers(record, answers, texts[1], table.mended)
         return TextExample(index, *texts, where=record.where, key=record.key, answers=own)
 
     return make
@@ -104,6 +98,7 @@ QUESTIONS = RowReader(
     choose=_choose,
     gold=attrgetter("answers"),
     gold_roles=("answers",),
+    mended=("answer", MOVED),
 )
 """The reader of questions.
 

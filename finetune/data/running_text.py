@@ -29,7 +29,14 @@ from finetune.data.files import (
     whole_paragraphs,
 )
 from finetune.data.formats import format_of
-from finetune.data.sources import SPLIT_ORDER, PartOf, canonical_split, is_test, resolve
+from finetune.data.sources import (
+    SPLIT_ORDER,
+    PartOf,
+    canonical_split,
+    data_files,
+    is_test,
+    resolve,
+)
 from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_token_file
 from finetune.types import TextExample, quantity
@@ -109,8 +116,7 @@ def _source(name: str, path: str, encoding: str) -> TextSource:
         return TextSource(name, encoding=encoding, hub=path)
     if not found.is_dir():
         return TextSource(name, (found,), encoding)
-    files = sorted(file for file in found.iterdir() if file.is_file() and format_of(file))
-    if not files:
+    if not (files := data_files(found)):
         raise DataError(f"{path}: no data files (such as .txt, .jsonl or .txt.gz) in this folder.")
     return TextSource(name, tuple(files), encoding)
 

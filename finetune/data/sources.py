@@ -9,7 +9,7 @@ import difflib
 import glob
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
@@ -33,6 +33,7 @@ from finetune.data.in_memory import memory_tables
 from finetune.data.joining import Opened, joined, joined_in_turn, joined_splits
 from finetune.data.tables import Table
 from finetune.data.token_records import Sentences
+from finetune.runtime.files import allow_open_files
 from finetune.types import abbreviated, did_you_mean
 
 SPLITS = {
@@ -186,9 +187,8 @@ def input_files(source: str | Path) -> list[Path]:
     """
     path = local_path(source)
     if path.is_dir() and not document_names(path):
-        found = [each for each in sorted(path.iterdir()) if _may_hold_data(each)]
         return _of_one_format(
-            list(filter(format_of, found)),
+            data_files(path),
             f"--file {path}: the folder",
             f"write --file '{path}/*.jsonl'",
         )
@@ -218,6 +218,7 @@ def open_splits(
     """Open the ``wanted`` splits of a source (None: all); ``open_file`` opens one file."""
     if source.files:
         chosen = _select_splits(list(source.files), wanted, source.name)
+        allow_open_files(sum(len(source.files[split]) for split in chosen))
         opened: dict[str, Opened | Table] = {
             split: joined(
                 [open_file(open_data(path, encoding=encoding)) for path in source.files[split]]
@@ -365,6 +366,19 @@ def _documents(folder: Path) -> dict[str, list[Path]]:
     return {"train": [folder]} if annotated else inside
 
 
+def data_files(folder: Path) -> list[Path]:
+    """Return the data files of a folder in the order of their names (FILE before FILE.gz)."""
+    return _plain_first(
+        each for each in sorted(folder.iterdir()) if _may_hold_data(each) and format_of(each)
+    )
+
+
+def _plain_first(paths: Iterable[Path]) -> list[Path]:
+    """Return files in the order of their names, without FILE.gz if there is FILE."""
+    by_name = {uncompressed_name(path): path for path in sorted(paths, key=lambda p: -len(p.name))}
+    return [by_name[name] for name in sorted(by_name)]
+
+
 def _may_hold_data(path: Path) -> bool:
     """Return whether an entry of a folder is a file that is not hidden, a README or the like.
 
@@ -389,15 +403,15 @@ def _split_of(path: Path) -> str | None:
 
 def _file_or_shards(folder: Path, split: str, paths: list[Path]) -> tuple[Path, ...]:
     """Return the file of a split (FILE before FILE.gz), or several if they are shards."""
-    by_name = {uncompressed_name(path): path for path in sorted(paths, key=lambda p: -len(p.name))}
-    if len(by_name) > 1 and len({SHARD.sub("", name) for name in by_name}) > 1:
-        first, second = sorted(path.name for path in by_name.values())[:2]
+    paths = _plain_first(paths)
+    if len(paths) > 1 and len({SHARD.sub("", uncompressed_name(path)) for path in paths}) > 1:
+        first, second = sorted(path.name for path in paths)[:2]
         raise DataError(
             f"{folder} has two files for the {split} split, {first} and {second}: choose with "
             f"--data {split}={folder / first},…, or read both with {split}={folder / first}+"
             f"{folder / second},…"
         )
-    return tuple(by_name[name] for name in sorted(by_name))
+    return tuple(paths)
 
 
 def _named_parts(spec: str) -> Source:
@@ -464,9 +478,8 @@ def _split_files(split: str, name: str) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise DataError(f"--data {split}={name}: no such file.{_nearest(path)}")
-    inside = [each for each in sorted(path.iterdir()) if _may_hold_data(each) and format_of(each)]
     advice = f"name the files, {split}=A.jsonl+B.jsonl"
-    return _of_one_format(inside, f"--data {split}={name}: the folder", advice)
+    return _of_one_format(data_files(path), f"--data {split}={name}: the folder", advice)
 
 
 def _nearest(path: Path) -> str:

@@ -23,6 +23,8 @@ from finetune.types import UserError
 
 LOCK = ".lock"
 """File in a folder that a process uses: the number of the process and its host."""
+OTHER_FILES = 512
+"""Number of files that a command may open besides its data: models, libraries, outputs."""
 _LOCKS = os.name == "posix"
 """Whether a lock tells that a process still writes a temporary file or folder."""
 _TEMPORARY = re.compile(r"\.(.+)-[0-9a-f]{16}\.(new|old)")
@@ -289,6 +291,24 @@ def entries(folder: Path) -> list[str]:
     """Return the names in a folder, without lock and temporary files."""
     names = sorted(path.name for path in folder.iterdir())
     return [n for n in names if not n.startswith(LOCK) and not _TEMPORARY.fullmatch(n)]
+
+
+def allow_open_files(number: int) -> None:
+    """Let this process hold so many files open; raise UserError where the system does not."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed, unlimited = number + OTHER_FILES, resource.RLIM_INFINITY
+    if soft == unlimited or soft >= needed:
+        return
+    if hard != unlimited and hard < needed:
+        raise UserError(
+            f"the data are {number:,} files, and the system lets a process open {hard:,}: raise "
+            f"its limit (ulimit -Hn {needed}), or write fewer files."
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def clear_folder(folder: Path, last: str | None = None) -> None:

@@ -14,6 +14,7 @@ from finetune.data import example_store, files
 from finetune.data.example_store import ExampleStore
 from finetune.data.running_text import read_running_text, sample_lines, text_sources
 from finetune.data.sampling import sampling_probabilities
+from finetune.data.sources import input_files
 from finetune.types import UserError
 
 
@@ -140,6 +141,17 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     writer.start()
     assert texts(tmp_path / "a.txt") == ["one\ntwo", "3"]
     writer.join()
+
+
+def test_folders_are_read_as_for_other_tasks(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt", "README.txt", "LICENSE", "_more.txt", "._a.txt"):
+        (tmp_path / name).write_text(name, "utf-8")
+    with gzip.open(tmp_path / "a.txt.gz", "wt") as zipped:
+        zipped.write("a.txt")
+    assert texts(tmp_path) == ["a.txt", "b.txt"]
+    for path in [*tmp_path.iterdir()]:
+        path.rename(path.with_name(path.name.replace("txt", "csv")))
+    assert [path.name for path in input_files(tmp_path)] == ["a.csv", "b.csv"]
 
 
 def test_rows_are_documents(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from finetune.data import (
     ALIASES,
     DataError,
     data_kind,
+    example_store,
     read_text,
     read_text_file,
     read_token_file,
@@ -20,7 +21,7 @@ from finetune.data import (
 from finetune.data import hub as hub_module
 from finetune.data.hub import hub_dataset
 from finetune.data.sources import canonical_split, resolve
-from finetune.types import TextExample
+from finetune.types import TextExample, UserError
 
 ROW = '{"text": "fine film", "label": "pos"}\n'
 
@@ -206,6 +207,31 @@ def test_splits_of_one_name_are_joined_in_order():
     assert [e.id for e in found.splits["train"]] == [0, 1, 2, 3]
     assert found.notes[0] == "train: 4 rows, joined from train_r1 (2), train_r2 (2)"
     assert [e.text for e in read_text(data, splits=["dev"]).splits["validation"]] == ["x"]
+
+
+def test_large_splits_of_one_name_are_compared_by_their_first_rows(monkeypatch):
+    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 2)
+    data = {"train_r1": rows_of(*"abcde"), "train_r2": rows_of(*"fg")}
+    found = read_text(data)
+    assert "".join(e.text for e in found.splits["train"]) == "abcdefg"
+    assert found.notes[0] == "train: over 4 rows, joined from train_r1 (over 2), train_r2 (2)"
+    with pytest.raises(DataError, match="2 of 2 rows of train_r1 are also in the others"):
+        read_text(data | {"train_r2": rows_of(*"ab")})
+
+
+def test_more_files_than_a_process_may_open(tmp_path, monkeypatch):
+    resource = pytest.importorskip("resource")
+    for n in range(150):
+        (tmp_path / f"{n:03}.csv").write_text(f"text,label\n{n},p\n")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
+    try:
+        assert len(read_text(f"train={tmp_path}").splits["train"]) == 150
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 200))
+    with pytest.raises(UserError, match=r"are 150 files, and the system lets a process open 200"):
+        read_text(f"train={tmp_path}")
 
 
 def test_splits_that_repeat_each_other_are_to_be_chosen(tmp_path):

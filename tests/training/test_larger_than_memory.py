@@ -22,6 +22,7 @@ from finetune.config.tasks import (
 )
 from finetune.data import dataset, example_store, read_text, snapshots
 from finetune.data.example_store import ExampleStore
+from finetune.data.questions import QUESTIONS
 from finetune.data.snapshots import Inputs
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
 from finetune.pretraining.settings import PretrainConfig
@@ -150,6 +151,25 @@ def test_sources_of_running_text(
         found.append((rows, loaded.notes, fingerprints, task._frequency.tolist()))
     assert found[0] == found[1] == found[2]
     assert any("times each" in note for note in found[0][1])
+
+
+def test_answers_at_wrong_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The notes count what all processes have corrected."""
+    rows = [
+        {
+            "question": f"q {n}",
+            "context": f"a context {n}",
+            "answers": {"text": [f"{n}"], "answer_start": [0]},
+        }
+        for n in range(20)
+    ]
+    data.write_jsonl(tmp_path / "train.jsonl", rows)
+    expected = QUESTIONS.read(tmp_path)
+    assert "20 answers moved to the only place" in expected.notes[-1]
+    on_disk(monkeypatch, workers=True)
+    found = QUESTIONS.read(tmp_path)
+    assert isinstance(found.splits["train"], ExampleStore)
+    assert found.notes == expected.notes
 
 
 def rows_of(folder: Path) -> Path:
