@@ -280,6 +280,13 @@ def check_output(path: str, inputs: Iterable[Path] = (), suffixes: Iterable[str]
         require_suffix(path, suffixes)
 
 
+def inputs_of(file: str | None) -> list[Path]:
+    """Return the files that --file names, for ``check_output``."""
+    from finetune.data.sources import input_files
+
+    return input_files(file) if file and file != "-" else []
+
+
 def refuse_options(command: Any, used: Collection[str], subject: str) -> None:
     """Raise UserError if an option is given that ``subject`` does not use."""
     for field in dataclasses.fields(command):

@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
 from finetune.cli.options import InputOptions, OutOption, SpeedOptions
-from finetune.cli.output import check_output, open_records, quiet_libraries, show
+from finetune.cli.output import check_output, inputs_of, open_records, quiet_libraries, show
 from finetune.config.options import DATA, OUTPUT, Help
 from finetune.data.json_files import read_object
 from finetune.registry import PREDICTORS, Registry
@@ -134,7 +134,7 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
         output = None if self.out == "-" else self.out
         file, run = Path(self.file or ""), Path(self.folder)
         if output is not None:
-            inputs = [file, *run.glob("*"), *run.glob("best/*")]
+            inputs = [*inputs_of(self.file), *run.glob("*"), *run.glob("best/*")]
             check_output(output, inputs, RECORD_SUFFIXES)
         stream = self.file == "-" or (file.exists() and not (file.is_file() or file.is_dir()))
         if num_processes() > 1 and self.file and stream:

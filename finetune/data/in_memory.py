@@ -61,7 +61,8 @@ def _table(rows: Any, name: str) -> Table:
 
 def _is_columns(data: Mapping[Any, Any]) -> bool:
     """Return whether a dict has columns, as lists of cells, and not splits, as lists of dicts."""
-    return bool(data) and all(_is_cells(values) for values in data.values())
+    values = data.values()
+    return any(map(_is_cells, values)) and all(isinstance(v, list) or _is_cells(v) for v in values)
 
 
 def _is_cells(values: Any) -> bool:

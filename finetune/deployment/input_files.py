@@ -53,17 +53,23 @@ def _of_table(path: Path, file: Iterable[str], columns: Mapping[str, Any]) -> It
     delimiter = "\t"
     if path.suffix.lower() == ".csv" and first.count("\t") <= first.count(","):
         delimiter = ";" if ";" in first and "," not in first else ","
-    quoting: Any = csv.QUOTE_MINIMAL if path.suffix.lower() == ".csv" else csv.QUOTE_NONE
+    quoting: Any = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     csv.field_size_limit(2**31 - 1)
     try:
-        rows = csv.reader(chain([first], lines), delimiter=delimiter, quoting=quoting)
+        rows = csv.reader(chain([first], lines), delimiter=delimiter, quoting=quoting, strict=True)
         header = [name.strip() for name in next(rows, [])]
         chosen = _chosen(header, columns, str(path)) if header else {}
-        for cells in filter(None, rows):
-            row = dict(zip(header, cells, strict=False))
+        for cells in rows:
+            if not "".join(cells[:2]).strip(" ") and len(cells) < 2:
+                continue
+            if len(cells) != len(header):
+                raise UserError(
+                    f"{path}:{rows.line_num}: {len(cells)} fields where {len(header)} are expected."
+                )
+            row = dict(zip(header, cells, strict=True))
             yield {key: row.get(name, "") for key, name in chosen.items()}
     except csv.Error as error:
-        raise UserError(f"{path}: not valid CSV ({error}).") from error
+        raise UserError(f"{path}:{rows.line_num}: not valid CSV ({error}).") from error
 
 
 def _of_json(path: Path, file: Iterable[str], columns: Mapping[str, Any]) -> Iterator[Row]:

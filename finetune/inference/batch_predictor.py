@@ -117,10 +117,8 @@ def _joined_table(table: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
     import pyarrow
 
     for name, values in columns.items():
-        array = pyarrow.array(values)
-        if pyarrow.types.is_null(array.type):  # the type of such a column in files
-            array = array.cast(pyarrow.string())
-        table = table.append_column(name, array)
+        # a column without values has no type, so that tables of batches can be concatenated
+        table = table.append_column(name, pyarrow.array(values))
     return table
 
 

@@ -104,8 +104,9 @@ def csv_line(values: Iterable[Any]) -> str:
     formula begins with an apostrophe.
     """
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(map(guarded, values))
-    return line.getvalue()
+    # cells with line ends are quoted since the line end of the writer has these characters
+    csv.writer(line, lineterminator="\r\n").writerow(map(guarded, values))
+    return line.getvalue().removesuffix("\r\n")
 
 
 def guarded(value: Any) -> Any:
@@ -217,6 +218,8 @@ def _workbook(file: IO[bytes]) -> Iterator[Write]:
 
     def cell(value: Any) -> Any:
         value = _plain(value)
+        if getattr(value, "tzinfo", None) is not None:  # which a workbook cannot hold
+            value = str(value)
         if not isinstance(value, str):
             return value
         if len(value) > LONGEST_CELL:

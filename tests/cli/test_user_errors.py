@@ -314,6 +314,13 @@ def test_outputs_that_are_inputs(place: Path, tmp_path: Path):
     for output in (texts, linked):
         command = ("predict", place / "classify", "--file", texts, "--out", output)
         one_line(run(*command), f"--out {output} would overwrite the input {texts}")
+    (rows := tmp_path / "rows").mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        (rows / name).write_text('{"text": "a"}\n')
+    for given in (rows, f"{rows}/*.jsonl"):
+        for command in (("predict", place / "classify"), ("embed", "minilm")):
+            out = ("--file", given, "--out", rows / "b.jsonl")
+            one_line(run(*command, *out), f"would overwrite the input {rows / 'b.jsonl'}")
     weights = place / "classify" / "best" / "model.safetensors"
     one_line(run("predict", place / "classify", "--text", "a", "--out", weights), "overwrite")
     one_line(run("report", place / "classify", "--out", texts), "exists, with other content")

@@ -574,9 +574,13 @@ def test_help_and_errors_of_the_predictor(tmp_path: Path, capsys) -> None:
     assert [line["label"] is None for line in lines] == [False, True]
     (tmp_path / "no-text.csv").write_text("a,b\n1,2\n")
     (tmp_path / "cut.json").write_text('[{"text": "a"}')
+    (tmp_path / "quote.csv").write_text('text,x\n"good\nbad,1\nfine,2\n')
+    (tmp_path / "short.csv").write_text("text,x\n\ngood,1\n \nbad\n")
     for name, problem in (
         ("no-text.csv", "no column is known to hold a text"),
         ("cut.json", "not valid JSON"),
+        ("quote.csv", "quote.csv:4: not valid CSV (unexpected end of data)"),
+        ("short.csv", "short.csv:5: 1 fields where 2 are expected"),
         ("rows.xlsx", "the suffix names the format"),
         ("none.csv", "No such file"),
     ):

@@ -19,6 +19,8 @@ import sys
 import threading
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,7 @@ pytest.importorskip("fastapi")
 
 import finetune
 from finetune.deployment.cli.serve import _listen, named_runs
+from finetune.deployment.serving.connections import TimedConnection
 from finetune.types import UserError
 from tests import small_data
 from tests.command import run
@@ -213,6 +216,32 @@ def test_more_connections_than_file_handles(trained: Path):
     finally:
         server.kill()
         server.communicate()
+
+
+@pytest.mark.parametrize(
+    ("unread", "ends"),
+    [((0, 0), ["close"]), ((9, 9), ["abort"]), ((9, 5, 5, 2, 2, 2), ["wait", "wait", "abort"])],
+)
+def test_an_idle_connection_ends(unread: tuple[int, ...], ends: list[str]):
+    """Also if the client does not read its answer, but not while it reads slowly."""
+    done: list[str] = []
+    left = iter(unread)
+    connection = object.__new__(TimedConnection)
+    connection.transport = SimpleNamespace(
+        get_write_buffer_size=lambda: next(left),
+        close=lambda: done.append("close"),
+        abort=lambda: done.append("abort"),
+    )
+    timers: list[Any] = []
+    connection.loop = SimpleNamespace(
+        call_later=lambda seconds, *call: timers.append(call) or SimpleNamespace(cancel=list)
+    )
+    connection._wait()
+    while timers:
+        expire, size = timers.pop()
+        expire(size)
+        done += ["wait"] * len(timers)
+    assert done == ends
 
 
 def test_a_server(trained: Path):

@@ -101,6 +101,14 @@ def test_workers_share_counts_and_a_killed_one_is_replaced(
         end(server, workers)
 
 
+def asked_again(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
+    """Return an answer on a connection that stays open."""
+    connection.request("GET", "/live")
+    answer = connection.getresponse()
+    answer.read()
+    return answer
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--workers", "2")])
 def test_drain(runs: dict[str, Path], options: tuple[str, ...]):
@@ -109,6 +117,8 @@ def test_drain(runs: dict[str, Path], options: tuple[str, ...]):
     workers = children(server)
     try:
         assert get(port, "/live")[0] == get(port, "/ready")[0] == 200
+        kept = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT)
+        assert not asked_again(kept).will_close
         with socket.create_connection(("127.0.0.1", port), timeout=WAIT) as slow:
             slow.sendall(
                 b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
@@ -120,6 +130,7 @@ def test_drain(runs: dict[str, Path], options: tuple[str, ...]):
                 assert time.monotonic() < limit
             assert found == (503, '{"status": "draining"}')
             assert get(port, "/live")[0] == 200
+            assert asked_again(kept).will_close
             while True:  # until connections are refused
                 assert time.monotonic() < limit
                 try:

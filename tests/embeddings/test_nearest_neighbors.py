@@ -57,6 +57,11 @@ def test_equal_cosines_keep_the_order_of_rows(
     monkeypatch.setattr(search, "BLOCK", 4)
     file = saved(tmp_path / "v.npy", np.ones((10, 3)))
     assert ExactSearch(file)(np.ones((1, 3)), 10).rows.tolist() == [[*range(10)]]
+    vectors = np.ones((300, 3))
+    vectors[:50] = vectors[250:] = [1, 0, 0]
+    monkeypatch.setattr(search, "BLOCK", 8192)
+    found = ExactSearch(saved(tmp_path / "v.npy", vectors))(vectors[[60, 0]], 5)
+    assert found.rows.tolist() == [[50, 51, 52, 53, 54], [0, 1, 2, 3, 4]]
 
 
 def test_an_index_is_kept_until_the_vectors_change(tmp_path: Path) -> None:
@@ -87,6 +92,16 @@ def test_an_index_of_few_vectors_returns_what_there_is(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     file = saved(tmp_path / "v.npy", RANDOM.normal(size=(3, 4)))
     assert sorted(make_search(file, "approximate")(np.ones((1, 4)), 10).rows[0]) == [0, 1, 2]
+
+
+def test_small_cells_give_no_fewer_neighbors(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    vectors = np.repeat(np.eye(8), 60, axis=0) + 0.05 * RANDOM.normal(size=(480, 8))
+    made = make_search(saved(tmp_path / "v.npy", vectors), "approximate")
+    assert isinstance(made, IndexSearch) and made.facts.visited < made.facts.cells
+    rows = made(vectors[::60], 100).rows
+    assert all(len({*own} - {-1}) == 100 for own in rows.tolist())
+    assert made.index.nprobe == made.facts.visited
 
 
 def test_the_size_chooses_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,12 @@ def test_a_process_loads_a_model_once(place: Path, monkeypatch: pytest.MonkeyPat
 def test_blank_and_empty_batches(place: Path) -> None:
     predict = BatchPredictor(place / "classify")
     table = pyarrow.table({"text": ["", " "]})
-    assert predict(table)["label"].type == pyarrow.string()
+    tables = [predict(table), predict(pyarrow.table({"text": ["a room"]}))]
+    found = pyarrow.concat_tables(tables, promote_options="permissive").to_pylist()
+    assert [row["label"] is None for row in found] == [True, True, False]
+    assert [row["score"] is None for row in found] == [True, True, False]
+    mixed = predict({"text": ["a room", "a film"], "by": [{"name": "x"}, {"name": "y"}]})
+    assert mixed["by"] == [{"name": "x"}, {"name": "y"}] and len(mixed["label"]) == 2
     assert predict(table[:0]) == table[:0] and predict({"text": []}) == {"text": []}
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,21 @@ def test_workbooks_have_no_formulas(tmp_path: Path) -> None:
     cells = [cell for row in sheet.iter_rows() for cell in row]
     assert [cell.value for cell in cells] == ["id", "text", "other", 1, "=1+1", "a\\u0001b"]
     assert not any(cell.data_type == "f" for cell in cells)
+
+
+def test_line_ends_are_in_quotes(tmp_path: Path) -> None:
+    texts = ["two\nlines", "two\r\nlines", "a\rb", "", "a"]
+    write_records(tmp_path / "rows.csv", [{"id": n, "text": text} for n, text in enumerate(texts)])
+    with (tmp_path / "rows.csv").open(encoding="utf-8", newline="") as file:
+        assert [row["text"] for row in csv.DictReader(file)] == texts
+
+
+def test_times_with_a_zone_are_texts_in_workbooks(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    time = datetime(2026, 1, 2, 3, tzinfo=UTC)
+    write_records(tmp_path / "rows.xlsx", [{"id": 1, "time": time}])
+    sheet = openpyxl.load_workbook(tmp_path / "rows.xlsx").active
+    assert sheet["B2"].value == "2026-01-02 03:00:00+00:00"
 
 
 def test_what_a_table_cannot_hold_is_refused_and_nothing_stays(tmp_path: Path) -> None:

@@ -143,7 +143,10 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-ID"] = id
+                answer = MutableHeaders(scope=message)
+                answer["X-Request-ID"] = id
+                if scope["app"].state.draining:  # the next request goes to another server
+                    answer["Connection"] = "close"
             await send(message)
 
         try:

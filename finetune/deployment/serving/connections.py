@@ -30,7 +30,10 @@ log = logging.getLogger("finetune.serving")
 
 
 class TimedConnection(H11Protocol):
-    """A connection that is closed if the headers of a request do not arrive in time."""
+    """A connection that ends if the headers of a request do not arrive in time.
+
+    A client that still reads its answer has as much time again for each part of it.
+    """
 
     waiting: asyncio.TimerHandle | None = None
 
@@ -57,7 +60,18 @@ class TimedConnection(H11Protocol):
 
     def _wait(self) -> None:
         self._stop_waiting()
-        self.waiting = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+        unread = self.transport.get_write_buffer_size()
+        self.waiting = self.loop.call_later(HEADER_SECONDS, self._expire, unread)
+
+    def _expire(self, before: int) -> None:
+        """End the connection unless its client has read some of the ``before`` unread bytes."""
+        unread = self.transport.get_write_buffer_size()
+        if not unread:
+            self.transport.close()
+        elif unread < before:
+            self._wait()
+        else:
+            self.transport.abort()  # to close would wait for the client to read
 
     def _stop_waiting(self) -> None:
         if self.waiting is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -25,6 +26,9 @@ from finetune.deployment.serving.connections import Server
 from finetune.deployment.serving.counts import SharedCounts
 from finetune.deployment.serving.models import ServedModel
 from finetune.types import UserError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""The signals that stop the server."""
 
 log = logging.getLogger("finetune.serving")
 
@@ -99,8 +103,7 @@ class Workers:
         """
         gc.collect()
         gc.freeze()  # so that a worker's collector does not write to the shared pages of objects
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        previous = {number: signal.signal(number, self._receive) for number in numbers}
+        previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
         try:
             self.processes = [self._start(worker) for worker in range(self.started.workers)]
             while not self.signals and not self.failed:
@@ -120,7 +123,11 @@ class Workers:
         self.started.of_worker(worker)[0] = 0
         context = multiprocessing.get_context("fork")
         process = context.Process(target=self._work, args=(worker, os.getpid()))
-        process.start()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the worker handles them
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         return process
 
     def _replace_dead(self) -> None:
@@ -155,12 +162,16 @@ class Workers:
                 log.error("%d workers did not end in time: killed.", len(alive))
                 for process in alive:
                     process.kill()
+                end = math.inf
             wait([process.sentinel for process in alive], timeout=0.2)
         self.failed |= any(process.exitcode != 0 for process in self.processes)
 
     def _work(self, worker: int, parent: int) -> None:
         """Serve, in the process of a worker."""
         os.setpgid(0, 0)  # Ctrl-C on a terminal reaches the parent alone, which forwards it
+        for number in SIGNALS:
+            signal.signal(number, self.server.handle_exit)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         os.environ.setdefault("RAYON_NUM_THREADS", str(self.threads))  # of tokenizers
         if self.with_torch:
             import torch

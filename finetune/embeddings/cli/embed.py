@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.cli.command import Command
 from finetune.cli.options import InputOptions, ModelArgument, OutOption, ReadingOptions
-from finetune.cli.output import check_output, quiet_libraries, show
+from finetune.cli.output import check_output, inputs_of, quiet_libraries, show
 from finetune.embeddings.cli.options import VectorOptions
 from finetune.types import TextExample, UserError, quantity
 
@@ -46,7 +46,7 @@ class Embed(ModelArgument, VectorOptions, OutOption, InputOptions, Command):
         from finetune.runtime.progress import Reporter
 
         if self.out is not None:
-            check_output(self.out, [Path(self.file or "")])
+            check_output(self.out, inputs_of(self.file))
             check_suffix(Path(self.out))
         embedder = Embedder(
             self.model,

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from finetune.cli.output import check_output, print_tables, quiet_libraries, refuse_options, show
+from finetune.cli.output import (
+    check_output,
+    inputs_of,
+    print_tables,
+    quiet_libraries,
+    refuse_options,
+    show,
+)
 from finetune.embeddings.cli.embed import layer_numbers
 from finetune.embeddings.inference.search import (
     MEASURED,
@@ -56,7 +63,7 @@ def search_vectors(command: Similarity) -> None:
     if command.neighbors < 1:
         raise UserError(f"--neighbors {command.neighbors}: must be 1 or more.")
     if command.out is not None:
-        inputs = (vectors.path, given, Path(command.data or ""))
+        inputs = [vectors.path, given, *inputs_of(command.data)]
         check_output(command.out, inputs, RECORD_SUFFIXES)
     queries = _of_vectors(given, vectors) if of_vectors else _of_texts(command, vectors, units)
     first = next(queries, None)  # errors of use before an index is made

@@ -84,6 +84,10 @@ class ExactSearch:
             best = found.topk(min(count, len(block)), dim=1)
             # in the order of rows, so that the stable sort keeps it among equal cosines
             places = best.indices.sort(dim=1).values
+            tied = (found >= best.values[:, -1:]).sum(dim=1) > places.shape[1]
+            if tied.any():  # topk takes any of equal ones
+                order = found[tied].argsort(dim=1, descending=True, stable=True)
+                places[tied] = order[:, : places.shape[1]].sort(dim=1).values
             cosines = torch.cat([cosines, found.gather(1, places)], dim=1)
             rows = torch.cat([rows, places + start], dim=1)
             cosines, order = cosines.sort(dim=1, descending=True, stable=True)
@@ -127,12 +131,18 @@ class IndexSearch:
         most = min(CANDIDATES * count, len(self.vectors))
         rows = np.full((len(queries), count), -1, dtype=np.int64)
         cosines = np.full((len(queries), count), -np.inf, dtype=np.float32)
-        for number, candidates in enumerate(self.index.search(given, most)[1]):
-            candidates = np.sort(candidates[candidates >= 0])  # fewer where cells are small
-            found = unit_length(self.vectors.take(candidates)) @ given[number]
-            order = np.argsort(-found, kind="stable")[:count]
+        found = self.index.search(given, most)[1]
+        few = (found >= 0).sum(axis=1) < count
+        if few.any():  # small cells: visit all
+            self.index.nprobe = self.index.nlist
+            found[few] = self.index.search(given[few], most)[1]
+            self.index.nprobe = self.facts.visited
+        for number, candidates in enumerate(found):
+            candidates = np.sort(candidates[candidates >= 0])
+            own = unit_length(self.vectors.take(candidates)) @ given[number]
+            order = np.argsort(-own, kind="stable")[:count]
             rows[number, : len(order)] = candidates[order]
-            cosines[number, : len(order)] = found[order]
+            cosines[number, : len(order)] = own[order]
         return Neighbors(rows, cosines)
 
 

@@ -21,7 +21,14 @@ from finetune.cli.options import (
     ReadingOptions,
     ResampleOptions,
 )
-from finetune.cli.output import check_output, open_records, print_tables, quiet_libraries, show
+from finetune.cli.output import (
+    check_output,
+    inputs_of,
+    open_records,
+    print_tables,
+    quiet_libraries,
+    show,
+)
 from finetune.config.tasks import column_map
 from finetune.runtime.records import RECORD_SUFFIXES
 from finetune.types import TextExample, UserError, quantity
@@ -66,8 +73,7 @@ class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command
 
         scorer = TextScorer(self.model, method=self.method, **self.encoder.keywords())
         corpus, correct, shown = CorpusScore(), list[bool](), list[tuple[Any, ...]]()
-        inputs = [Path(self.file or "")]
-        opened = open_records(self.out, inputs) if self.out else contextlib.nullcontext()
+        opened = open_records(self.out) if self.out else contextlib.nullcontext()
         with opened as write:
             for scores in self._scored(scorer, examples):
                 for score in scores:
@@ -97,7 +103,7 @@ class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command
         if self.subwords and self.out is None:
             raise UserError("--subwords adds to the lines of --out: name that file.")
         if self.out is not None:
-            check_output(self.out, [Path(self.file or "")], RECORD_SUFFIXES)
+            check_output(self.out, inputs_of(self.file), RECORD_SUFFIXES)
 
     def _examples(self) -> Iterator[TextExample]:
         from finetune import data
