@@ -260,7 +260,7 @@ def train_once(
         opened.enter_context(shown_by(reporter))
         task, dataset = on_all_processes(lambda: load_task(config, task_name, data))
         if recipe_run:
-            recipe_run.check_splits(list(dataset.splits)[1:])
+            recipe_run.check_splits(dataset.scored_splits)
         for line in (*describe(task, dataset), *dataset.notes):
             reporter.say(line)
         result = fit(task, dataset, config, folder, reporter, callbacks=callbacks, metrics=metrics)

@@ -109,7 +109,10 @@ def _curve(results: RunResults, sizes: Sequence[int], metric: str | None) -> Lea
     finished = list(results.metrics.items())
     if not finished:
         raise UserError("curve: no run has a score: all diverged.")
-    split = next(name for name in ("test", "validation", *finished[0][1]) if name in finished[0][1])
+    scored = finished[0][1]
+    split = next((name for name in ("test", "validation", *scored) if name in scored), None)
+    if split is None:
+        raise UserError("curve: no run has a score: no split but train has labels.")
     names = list(finished[0][1][split])
     metric = metric or next((m for m in DEFAULT_METRICS.values() if m in names), names[0])
     scores: dict[int, list[float]] = {}

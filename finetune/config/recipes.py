@@ -295,7 +295,8 @@ def load_multitask(path: str | Path, **overrides: Any) -> MultitaskRecipe:
             "task, such as `questions: {task: classify, data: questions.csv}`."
         )
     alpha = _typed(f"{where('alpha')}: alpha", content.get("alpha", 0.5), float)
-    alpha = overrides.pop("alpha", None) or alpha
+    given = overrides.pop("alpha", None)
+    alpha = alpha if given is None else given
     common = {k: v for k, v in content.items() if k not in (*OWN_KEYS, "alpha", "tasks")}
     tasks = {}
     for name, values in own.items():

@@ -75,6 +75,11 @@ class Dataset:
         """The fingerprint of all splits but test splits, which do not influence training."""
         return fingerprint(self.without_tests())
 
+    @property
+    def scored_splits(self) -> list[str]:
+        """The names of all splits but ``train``."""
+        return [name for name in self.splits if name != "train"]
+
     def without_tests(self) -> dict[str, Sequence[Any]]:
         """Return the splits that influence training."""
         return {name: rows for name, rows in self.splits.items() if not name.startswith("test")}

@@ -109,7 +109,7 @@ def workload(planned: PlannedMember) -> Workload:
     if planned.start is not None:  # which has perhaps not been trained
         config = replace(config, init_from=None, model=planned.encoder)
     task, data = load_task(config, planned.member.recipe.task)
-    planned.recipe_run.check_splits(list(data.splits)[1:])
+    planned.recipe_run.check_splits(data.scored_splits)
     steps = Schedule.from_config(config, len(data.splits["train"]))
     lengths = {split: _mean_tokens(rows, task.record.max_length) for split, rows in _rows(data)}
     cost = FORWARD_AND_BACKWARD * steps.num_steps * steps.batch_size * lengths["train"]

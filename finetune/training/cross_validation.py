@@ -69,8 +69,8 @@ def cross_validate(
     task, data = load_task(config, name, raw)
     validation = None
     examples = list(data.splits["train"])
-    if any(split.startswith("validation") for split in raw.splits):
-        validation = data.splits["validation"]
+    if given := sorted(split for split in raw.splits if split.startswith("validation")):
+        validation = data.splits[given[0]]
     else:
         examples += data.splits.get("validation", [])  # held out of train
     if isinstance(examples[0], TextExample) and isinstance(examples[0].label, float):

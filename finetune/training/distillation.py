@@ -456,6 +456,8 @@ class DistillationRun(TrainingRun):
 
     def _train(self) -> None:
         folder, sequences = self.folder.path / OUTPUTS, self.data.train.sequences
+        if not self.config.resume:  # those of a killed run, perhaps of another teacher
+            shutil.rmtree(folder, ignore_errors=True)
         if not folder.is_dir():
             head = place(self.teacher.head, self.device, self.precision)
             number = len(self.layers)

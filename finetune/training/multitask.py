@@ -21,6 +21,7 @@ from accelerate.utils import gather_object
 from finetune.config.tasks import Resume, TrainConfig, flag, settings
 from finetune.data import Dataset
 from finetune.data.sampling import sampling_probabilities
+from finetune.evaluation.runs import RunFolder
 from finetune.models.half_precision import WeightCopies
 from finetune.models.heads.base import Head
 from finetune.runtime.files import recover, replace_folder
@@ -42,7 +43,7 @@ from finetune.training.checkpoint import (
     write_checksums,
 )
 from finetune.training.optimizer import Schedule, adamw, parameter_groups
-from finetune.training.run_folder import RunLog, open_run
+from finetune.training.run_folder import RunLog, open_run, require_no_checkpoint
 from finetune.training.step import Step
 from finetune.training.trainer import FitResult, TrainingRun
 from finetune.types import UserError
@@ -154,6 +155,9 @@ def _require_common_settings(configs: Mapping[str, TrainConfig]) -> None:
 class _Part(TrainingRun):
     """The run of one of the tasks; all tasks share the optimizer and the checkpoint."""
 
+    def _require_no_checkpoint(self) -> None:
+        """Nothing: the run of all tasks has the checkpoint."""
+
     def _prepare(self, head: Any, resuming: bool, restore: contextlib.ExitStack) -> None:
         self._load_head(head, resuming, restore)
         if resuming:
@@ -181,7 +185,8 @@ class _Part(TrainingRun):
             interrupt,
             copies,
         )
-        self.step.scaler.load_state_dict(self.state.loss_scale)
+        if self.state.loss_scale:  # there is none before the first step
+            self.step.scaler.load_state_dict(self.state.loss_scale)
 
     def take_step(self, batches: Any, lr_factor: float) -> None:
         """Take the next step, and evaluate if it is time."""
@@ -208,7 +213,8 @@ class _JointRun:
     ) -> None:
         self.accelerator, self.reporter, self.last = accelerator, reporter, out / "last"
         config = next(iter(tasks.values()))[2]
-        resuming = bool(on_main_process(lambda: self._open(config.resume)))
+        folders = [RunFolder.open(out / name) for name in tasks]
+        resuming = bool(on_main_process(lambda: self._open(config.resume, folders)))
         self.parts = {
             name: _Part(
                 task,
@@ -244,10 +250,15 @@ class _JointRun:
         )
         if resuming:
             reporter.say(f"continuing from step {self.state.step} of {len(order)}")
+        elif config.resume:
+            steps = on_main_process(lambda: sum(part.folder.num_logged_steps for part in parts))
+            require_no_checkpoint(self.last, steps, self.schedule.save_every)
 
-    def _open(self, resume: Resume) -> bool:
+    def _open(self, resume: Resume, folders: Sequence[RunFolder]) -> bool:
         """Return whether training continues from a checkpoint."""
         recover(self.last.parent)
+        if resume is True and not any(folder.is_run for folder in folders):
+            raise UserError(f"--resume: there is no run in {self.last.parent} to continue.")
         if self.last.is_dir() and not resume:
             raise UserError(
                 f"--out {self.last.parent} holds a run already: add --resume to continue it, or "
@@ -291,6 +302,8 @@ class _JointRun:
 
     def _save(self) -> None:
         """Save the checkpoint: the model and state of each task, and the optimizer."""
+        for part in self.parts.values():
+            part.folder.wait()  # so that no checkpoint names a best model that is not on disk
         gathered = gather_object([random_state(self.accelerator.process_index)])
         random_states = {name: value for each in gathered for name, value in each.items()}
         for part in self.parts.values():

@@ -204,6 +204,9 @@ def train_runs(
             results.write(folder)
 
     states = on_main_process(find_states)
+    for each, state in zip(configs.values(), states, strict=True):
+        if state != "new":
+            pin_model(RunFolder.open(Path(each.out or "")), each)  # in each process
     accelerator = make_accelerator(next(iter(configs.values())))
     with hold(folder):
         on_main_process(begin)
@@ -323,6 +326,10 @@ def train_sizes(
     if config.validation != "none" or "test" not in raw.splits:
         raw = with_held_out_splits(raw, config)
         config = replace(config, validation_share=None, test_share=None)
+    if not raw.scored_splits:
+        raise UserError(
+            "curve: --validation none leaves no split to score: leave it out, or name a test split."
+        )
     examples = _train_split(raw, config, "curve")
     labels = {label for example in examples for label in gold_labels(example) or ()}
     numbers = any(isinstance(getattr(each, "label", None), float) for each in examples)

@@ -295,6 +295,21 @@ def open_run(
             raise TemporaryFailure(writer.problem)
 
 
+def require_no_checkpoint(last: Path, num_steps: int, save_every: int) -> None:
+    """Raise UserError if a run without its checkpoint ``last`` must have had one.
+
+    Args:
+        last: The folder of the checkpoint.
+        num_steps: The steps that the run took.
+        save_every: The most steps between two checkpoints.
+    """
+    if num_steps > 2 * save_every:  # the second one waits until the first is on disk
+        raise UserError(
+            f"{last} is missing, but the run had reached it: restore it from a copy, or train "
+            "again with another --out."
+        )
+
+
 class RunWriter:
     """A run folder that this launch holds and writes.
 
@@ -342,29 +357,27 @@ class RunWriter:
                 raise UserError(
                     f"--mirror {self._mirror.url} holds a run already: name another URL."
                 )
-            if not config.resume or (config.resume == "auto" and not self.run.is_run):
+            if not (config.resume and self.run.is_run):
                 require_free(self.run)
                 return False, notes
-            if self.run.is_run:
-                require_same_run(
-                    self.run,
-                    config,
-                    data.fingerprint,
-                    num_processes,
-                    uses_fsdp(),
-                    data.training_fingerprint,
+            require_same_run(
+                self.run,
+                config,
+                data.fingerprint,
+                num_processes,
+                uses_fsdp(),
+                data.training_fingerprint,
+            )
+            require_same_teacher(self.run, self.teacher)
+            if self.run.config["fingerprint"] != data.fingerprint:
+                notes.append("the test split has changed since the run was started")
+            before = self.run.config.get("num_processes", num_processes)
+            if before != num_processes:
+                notes.append(
+                    f"the run had {quantity(before, 'process', 'processes')}, and now has "
+                    f"{num_processes}: the weights will differ by rounding from an uninterrupted "
+                    "run (on a GPU, and on padded rows, by their dropout masks, too)"
                 )
-                require_same_teacher(self.run, self.teacher)
-                if self.run.config["fingerprint"] != data.fingerprint:
-                    notes.append("the test split has changed since the run was started")
-                before = self.run.config.get("num_processes", num_processes)
-                if before != num_processes:
-                    notes.append(
-                        f"the run had {quantity(before, 'process', 'processes')}, and now has "
-                        f"{num_processes}: the weights will differ by rounding from an "
-                        "uninterrupted run (on a GPU, and on padded rows, by their dropout masks, "
-                        "too)"
-                    )
             if self.last.is_dir():
                 check_files(self.last)
                 return True, notes
@@ -373,15 +386,10 @@ class RunWriter:
         resuming, notes = on_main_process(prepare)
         return resuming, notes
 
-    def require_no_checkpoint(self, save_every: int) -> None:
-        """Raise UserError if a run without ``last/`` had a checkpoint, by its log."""
-        # the second save waits until the first is on disk
-        first = max(save_every, self.run.config.get("save_every") or 0)
-        if any(line["step"] > 2 * first for line in _log_lines(self.path / "log.jsonl")):
-            raise UserError(
-                f"{self.last} is missing, but the run had reached it: restore it from a copy, or "
-                "train again with another --out."
-            )
+    @property
+    def num_logged_steps(self) -> int:
+        """The last step in the log."""
+        return max((line["step"] for line in _log_lines(self.path / "log.jsonl")), default=0)
 
     def write_start(self, task: Task, config: TrainConfig, **facts: Any) -> None:
         """Write the resolved configuration to ``config.json``, before training starts."""

@@ -51,8 +51,8 @@ from finetune.training.checkpoint import (
     load_training_state,
 )
 from finetune.training.data import TrainingData
-from finetune.training.optimizer import logged_learning_rates, make_optimizer
-from finetune.training.run_folder import RunLog, RunWriter, open_run
+from finetune.training.optimizer import Schedule, logged_learning_rates, make_optimizer
+from finetune.training.run_folder import RunLog, RunWriter, open_run, require_no_checkpoint
 from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
 from finetune.training.weight_averaging import AVERAGE, WeightAverage, weight_average
@@ -175,8 +175,18 @@ class TrainingRun:
         self.data = self._make_data()
         self.schedule, self.validation = self.data.schedule, self.data.validation
         if config.resume and not resuming:
-            on_main_process(lambda: self.folder.require_no_checkpoint(self.schedule.save_every))
+            on_main_process(self._require_no_checkpoint)
         self._prepare(head, resuming, restore)
+
+    def _require_no_checkpoint(self) -> None:
+        """Raise UserError if the run must have had a checkpoint."""
+        saved = self.folder.run.config.get
+        before = replace(
+            self.config, eval_every=saved("eval_every"), save_every=saved("save_every")
+        )
+        schedule = Schedule.from_config(before, self.schedule.num_examples)
+        save_every = max(schedule.save_every, self.schedule.save_every)
+        require_no_checkpoint(self.folder.last, self.folder.num_logged_steps, save_every)
 
     def _prepare(self, head: Any, resuming: bool, restore: contextlib.ExitStack) -> None:
         """Create the model, the optimizer and the state, or load them from the last checkpoint."""
@@ -184,7 +194,7 @@ class TrainingRun:
         of_epoch = self.task.capability(EpochSequences)
         self._load_head(head, resuming, restore)
         if not resuming:
-            for split in list(self.dataset.splits)[1:]:
+            for split in self.dataset.scored_splits:
                 self._check_split(split)
         sparse = restore.enter_context(
             SparseEmbeddings(
@@ -533,7 +543,7 @@ class TrainingRun:
         """Load the best model from its folder, calibrate it, and score it on each split."""
         best = place(self.task.head(self.folder.best), self.device, self.precision)
         metrics: dict[str, dict[str, float]] = {}
-        for split in list(self.dataset.splits)[1:]:
+        for split in self.dataset.scored_splits:
             examples, encoded = self.data.split(split)
             predicted: Sequence[Prediction] = self._predict(best, examples, encoded, split)
             if split == self.validation:

@@ -138,6 +138,16 @@ def test_spans(place: Path, tmp_path: Path):
     assert (found[0]["kind"], found[0]["given"]) == ("missing span", "nothing")
 
 
+def test_validation_splits_with_other_names(place: Path, tmp_path: Path):
+    rows = texts()[0][:24]
+    for split in ("train", "validation_matched", "validation_mismatched"):
+        write_jsonl(tmp_path / f"{split}.jsonl", rows)
+    given = ("--data", tmp_path, "--model", place / "bert", "--epochs", "1")
+    outcome = run("check", *given, "--task", "classify", "--label-errors", "--folds", "2")
+    assert "fold 2 of 2: training on 12 examples" in outcome.err
+    assert "internal error" not in outcome.err, outcome.err
+
+
 def test_what_cannot_be_searched(place: Path, tmp_path: Path):
     write_jsonl(tmp_path / "n.jsonl", [{"text": str(i), "label": i + 0.5} for i in range(20)])
     for arguments, message in (

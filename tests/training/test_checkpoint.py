@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +11,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from finetune.config.tasks import NerConfig, TagConfig, TrainConfig, settings
+from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig, settings
 from finetune.evaluation.runs import RunFolder
+from finetune.runtime.signals import Interrupted
+from finetune.tasks import load_task
 from finetune.training.checkpoint import (
     TrainerState,
     check_files,
@@ -21,7 +24,11 @@ from finetune.training.checkpoint import (
     save_training_state,
 )
 from finetune.training.run_folder import RunLog, require_free, require_same_run
+from finetune.training.trainer import fit
 from finetune.types import UserError
+from tests import small_data
+from tests.tiny import save_tiny_checkpoint
+from tests.training.stopping import interrupt_in_step
 
 
 def trained(steps: int):
@@ -109,6 +116,25 @@ def test_a_log_with_a_line_that_was_cut_is_continued(tmp_path: Path):
     assert path.read_text() == '{"step": 1, "loss": 2.0}\n'
     RunLog(path, main, 0)
     assert path.read_text() == ""
+
+
+def test_a_run_may_save_more_often_once_it_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log may have more steps than the new bound allows without a checkpoint."""
+    save_tiny_checkpoint(tmp_path / "bert", "bert")
+    small_data.sentiment(tmp_path / "data", (40, 8, 8))
+    files = {"model": str(tmp_path / "bert"), "data": str(tmp_path / "data")}
+    config = ClassifyConfig(**files, out=str(tmp_path / "run"), batch_size=8, epochs=3)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        interrupt_in_step(6, patch)
+        fit(*load_task(config, "classify"), config)
+    shutil.rmtree(tmp_path / "run" / "last")
+    again = replace(config, resume=True, save_every=1)
+    fit(*load_task(again, "classify"), again)
+    shutil.rmtree(tmp_path / "run" / "last")
+    with pytest.raises(UserError, match="last is missing, but the run had reached it"):
+        fit(*load_task(again, "classify"), again)
 
 
 @pytest.mark.parametrize("line", ['{"step": "x"}', '{"loss": 1}', '{"step": 1, "step": 2}', "[{}}"])

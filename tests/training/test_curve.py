@@ -76,6 +76,15 @@ def test_options_of_curves(arguments: tuple[str, ...], message: str):
     assert outcome.code == 2 and message in outcome.err
 
 
+def test_a_curve_without_a_split_to_score_is_refused_before_training(tmp_path: Path):
+    save_tiny_checkpoint(tmp_path / "model", "bert")
+    data.sentiment(tmp_path / "data", (24, 8, 8))
+    given = ("--model", tmp_path / "model", "--data", tmp_path / "data" / "train.jsonl")
+    outcome = run("curve", "classify", *given, "--validation", "none", "--out", tmp_path / "curve")
+    assert outcome.code == 2 and "leaves no split to score" in outcome.err
+    assert not (tmp_path / "curve").exists()
+
+
 def test_subsets_are_stratified_and_begin_with_every_label():
     labels = ["a"] * 60 + ["b"] * 30 + ["c"] * 9 + ["d"]
     examples = [TextExample(n, f"text {n}", None, label) for n, label in enumerate(labels)]

@@ -24,6 +24,7 @@ from finetune.preprocessing.batching import pack
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.tasks.capabilities import Distillable
+from finetune.training import distillation
 from finetune.training.distillation import (
     Distillation,
     DistillationRun,
@@ -383,6 +384,25 @@ def test_a_student_with_another_tokenizer_and_without_its_teacher(
     assert list(found.models) == ["teacher", "student", "student without teacher"]
     assert found.baseline is not None
     assert found.baseline.folder.name == "short-without-teacher"
+
+
+def test_outputs_of_a_killed_run_are_those_of_its_teacher_alone(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"layers": 1, "steps": 2, **QUIET}
+    one, other = teacher_of("classify", place), teacher_of("classify", place, "dropout")
+    distill(other, out=str(tmp_path / "whole"), **settings)
+
+    def killed(*arguments: Any) -> Any:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(distillation, "read_outputs", killed)
+        distill(one, out=str(tmp_path / "again"), **settings)
+    assert (tmp_path / "again" / "teacher").is_dir()
+    distill(other, out=str(tmp_path / "again"), **settings)
+    whole, again = (tmp_path / name / "best/model.safetensors" for name in ("whole", "again"))
+    assert whole.read_bytes() == again.read_bytes()
 
 
 def test_a_student_of_layers_with_its_baseline_is_resumed(

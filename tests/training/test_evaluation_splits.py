@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from finetune import Dataset, read_text, train
 from tests import small_data
 from tests.command import run
 from tests.small_data import write_jsonl
@@ -78,6 +79,16 @@ def test_labels_that_train_lacks_are_missed(task: str, split: str, encoder: Path
     done = run(*command(task, encoder, tmp_path))
     assert done.code == 0, done.err
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())[split]
+
+
+def test_the_order_of_splits_does_not_matter(encoder: Path, tmp_path: Path):
+    data = read_text(small_data.sentiment(tmp_path / "data", (16, 8, 8)))
+    names = ("test", "train", "validation")
+    turned = Dataset("x", {name: data.splits[name] for name in names})
+    found = train(
+        "classify", data=turned, model=str(encoder), steps=1, out=str(tmp_path / "x"), quiet=True
+    )
+    assert {"validation", "test"} < {*found.metrics} and "train" not in found.metrics
 
 
 def test_a_finished_run_is_scored_again_on_another_test_split(encoder: Path, tmp_path: Path):

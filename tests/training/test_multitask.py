@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -77,7 +78,8 @@ def whole(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_steps_follow_the_sizes() -> None:
+def test_steps_follow_the_sizes(place: Path) -> None:
+    assert load_multitask(place / "both.yaml", alpha=0.0).alpha == 0.0
     configs = [ClassifyConfig(epochs=1, batch_size=1), TagConfig(epochs=1, batch_size=1)]
     assert planned_steps(configs, [1000, 10], 0.3) == (
         [807, 203],
@@ -132,6 +134,26 @@ def test_interrupted_and_resumed_is_bit_equal(
     train(place, tmp_path / "run", resume=True)
     for name in FILES:
         assert (whole / name).read_bytes() == (tmp_path / "run" / name).read_bytes(), name
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_starts_again(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=r"--resume: there is no run in .*run to continue"):
+        train(place, tmp_path / "run", resume=True)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        interrupt_in_step(1, patch)
+        train(place, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "last")
+    log = tmp_path / "run" / "mood" / "log.jsonl"
+    log.write_text('{"step": 9, "loss": 1.0}\n')  # three epochs of this task
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="stopped at step 1"):
+        interrupt_in_step(1, patch)
+        train(place, tmp_path / "run", resume=True)
+    shutil.rmtree(tmp_path / "run" / "last")
+    log.write_text('{"step": 90, "loss": 1.0}\n')
+    with pytest.raises(UserError, match="last is missing, but the run had reached it"):
+        train(place, tmp_path / "run", resume="auto")
 
 
 @pytest.mark.slow

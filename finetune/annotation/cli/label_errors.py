@@ -56,7 +56,7 @@ def find_label_errors(options: Check, task: str, recipe_config: TrainConfig | No
         except Interrupted as interrupted:
             kept = f"the same command continues ({work})" if out else "nothing is kept"
             show(f"{interrupted}: {kept}{'' if out else ' without --out'}", error=True)
-            sys.exit(130)
+            sys.exit(128 + interrupted.signal)
     print_suspects(suspects, options.examples)
     if out is not None:
         show(f"all suspects, the most probable first: {out} (for a page: finetune review {out})")
