@@ -18,12 +18,10 @@ from finetune.preprocessing.encodings import Encodings
 from finetune.types import Batch, Encoding, UserError
 
 
-def epoch_order(
-    num_examples: int, seed: int, epoch: int, shares: Sequence[float] | None = None
-) -> Tensor:
+def epoch_order(num_examples: int, seed: int, epoch: int, shares: Tensor | None = None) -> Tensor:
     """Return a random permutation of the examples [E], the same on every process and machine.
 
-    ``shares`` gives the expected number of copies of each example; their sum is the number of
+    ``shares`` [E] gives the expected number of copies of each example; their sum is the number of
     examples. Each number is rounded up or down at random (systematic sampling; Madow 1949).
     """
     digest = hashlib.sha256(f"order/{seed}/{epoch}".encode()).digest()
@@ -32,26 +30,26 @@ def epoch_order(
     if shares is None:
         return order
     start = torch.rand((), generator=generator, dtype=torch.float64)
-    ends = torch.tensor(shares, dtype=torch.float64)[order].cumsum(0)
+    ends = shares[order].cumsum(0)
     ends[-1:] = num_examples  # which rounding may miss
     drawn = order[torch.searchsorted(ends, torch.arange(num_examples) + start)]
     return drawn[torch.randperm(num_examples, generator=generator)]
 
 
-def balanced_shares(classes: Sequence[Collection[str]], strength: float) -> tuple[float, ...]:
-    """Return the expected number of copies of each example in an epoch of balanced sampling.
+def balanced_shares(classes: Sequence[Collection[str]], strength: float) -> Tensor:
+    """Return the expected copies of each example in an epoch of balanced sampling: float64 [E].
 
     A class c of n_c examples gets a share in proportion to n_c^(1 - strength): 1 makes all equal,
     0.5 is square-root sampling (Kang et al., 2020). An example of several classes counts for its
     rarest class (repeat factors; Gupta, Dollár & Girshick, 2019). No class counts as a class.
 
     >>> balanced_shares([["a"], ["a"], ["a"], ["b"]], 1.0)
-    (0.6666666666666666, 0.6666666666666666, 0.6666666666666666, 2.0)
+    tensor([0.6667, 0.6667, 0.6667, 2.0000], dtype=torch.float64)
     """
     counts = Counter(name for names in classes for name in set(names) or {""})
     weights = [max(counts[name] ** -strength for name in set(names) or {""}) for names in classes]
     total = math.fsum(weights)
-    return tuple(len(classes) * weight / total for weight in weights)
+    return torch.tensor([len(classes) * weight / total for weight in weights], dtype=torch.float64)
 
 
 def process_shard(

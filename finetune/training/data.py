@@ -67,7 +67,7 @@ class TrainingData:
         self.max_tokens = config.tokens_on(accelerator.device.type)
         self.schedule = Schedule.from_config(config, len(self.splits["train"]))
         self.together = task.capability(GroupedSequences) is not None
-        self.shares: tuple[float, ...] | None = None
+        self.shares: Tensor | None = None
         if (sampling := task.capability(BalancedSampling)) is not None:
             classes = list(map(sampling.classes, train))
             self.shares = balanced_shares(classes, sampling.strength)

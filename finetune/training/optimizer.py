@@ -52,10 +52,10 @@ class Schedule:
             config.seed,
         )
 
-    def batch(self, step: int, shares: tuple[float, ...] | None = None) -> list[int]:
+    def batch(self, step: int, shares: torch.Tensor | None = None) -> list[int]:
         """Return the indices of the training examples of a step (from 0).
 
-        ``shares`` are as in ``epoch_order``.
+        ``shares`` [E] are as in ``epoch_order``, the same tensor for each step.
         """
         epoch, index = divmod(step, self.steps_per_epoch)
         order = _cached_order(self.num_examples, self.seed, epoch, shares)
@@ -86,7 +86,7 @@ def default_epochs(steps_per_epoch: int, default: ScheduleDefaults) -> int:
 
 
 def _cached_order(
-    num_examples: int, seed: int, epoch: int, shares: tuple[float, ...] | None
+    num_examples: int, seed: int, epoch: int, shares: torch.Tensor | None
 ) -> torch.Tensor:
     """Return the order of an epoch; only the last one of each schedule is kept."""
     kept = _last_orders(num_examples, seed, shares)
@@ -98,7 +98,7 @@ def _cached_order(
 
 @functools.lru_cache(maxsize=8)
 def _last_orders(
-    num_examples: int, seed: int, shares: tuple[float, ...] | None
+    num_examples: int, seed: int, shares: torch.Tensor | None
 ) -> dict[int, torch.Tensor]:
     """Return where to keep the order of an epoch."""
     return {}

@@ -54,7 +54,7 @@ def test_balanced_sampling_draws_classes_by_their_shares(strength: float) -> Non
     assert np.all(abs(found - expected) <= 3 * np.sqrt(expected * (1 - expected) / drawn.size))
     for order in drawn:  # each example as often as expected, rounded up or down
         copies = np.bincount(order, minlength=1000)
-        assert np.all(abs(copies - np.array(shares)) < 1)
+        assert np.all(abs(copies - shares.numpy()) < 1)
     assert epoch_order(1000, 3, 0, shares).tolist() == drawn[0].tolist() != drawn[1].tolist()
     assert strength or sorted(drawn[0]) == list(range(1000))
 
