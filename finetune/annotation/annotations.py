@@ -117,7 +117,8 @@ def read_annotations(
         options = ReadOptions(check_columns(columns, tokens.ROLES), token_records.HEADER_NAMES)
         records: Any = list(read_file(file, options).records)
         if file.format == "standoff":
-            records = [record._replace(key=record.document) for record in records]
+            # a document is one row, which its name identifies
+            records = [r._replace(key=r.document, document=None) for r in records]
         examples, notes = _examples(records)
         return Annotations("tokens", [AnnotatedRow(each, {}) for each in examples], notes)
     columns = columns or {}
@@ -152,7 +153,8 @@ def _hold_words(records: Sequence[Record]) -> bool:
 
 def _of_texts(table: Table, records: list[Record], columns: Mapping[str, str]) -> Annotations:
     chosen = texts.guess_columns(table, columns, None)
-    kept, notes = _without_skipped(records)
+    named = "answer" in chosen[:3]  # then its values are labels or texts
+    kept, notes = (records, []) if named else _without_skipped(records)
     examples = [texts.text_example(index, row, chosen, table) for index, row in enumerate(kept)]
     converted, note = convert_labels({"": examples}, table.typed)
     used = {chosen.text, chosen.pair, chosen.label}

@@ -12,7 +12,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,7 @@ def _merged(
     known = {} if example.key is None else {"id": example.key}
     merged: dict[str, Any] = {**known, **values}
     document = getattr(example, "document", None)
-    if isinstance(example, TokenExample) and document not in (None, example.key):
+    if isinstance(example, TokenExample) and document is not None:
         merged["document"] = document
     for name, value in row.others.items():
         while name in merged or name in last:
@@ -132,7 +132,7 @@ def _plain(row: AnnotatedRow, labels: Any, omitted: Omissions) -> dict[str, Any]
         values["tokens"] = list(example.words)
         if example.tags is not None:
             values["tags"] = list(example.tags)
-        elif example.spans is not None:
+        if example.spans is not None and _are_more_than_tags(example):
             values["spans"] = [span._asdict() for span in example.spans]
         return _merged(row, values)
     values["text"] = example.text
@@ -141,6 +141,14 @@ def _plain(row: AnnotatedRow, labels: Any, omitted: Omissions) -> dict[str, Any]
     if example.spans is not None:
         values["spans"] = [span._asdict() for span in row.character_spans]
     return _merged(row, values)
+
+
+def _are_more_than_tags(example: TokenExample) -> bool:
+    """Return whether the tags of words do not tell their spans."""
+    spans = sorted(example.spans or ())
+    return (
+        overlapping(spans) or tuple(spans_to_tags(spans, len(example.words), "BIO")) != example.tags
+    )
 
 
 def _texts(example: Any) -> dict[str, Any]:
@@ -215,10 +223,14 @@ def _tasks(rows: Sequence[AnnotatedRow]) -> Iterator[dict[str, Any]]:
 
     def identity(row: AnnotatedRow) -> tuple[Any, ...]:
         alone = id(row) if row.annotator is None else None
-        return alone, row.example.key, row.example.text
+        example = row.example
+        more = getattr(example, "pair", None), getattr(example, "words", None)
+        return alone, example.key, example.text, *more
 
-    for _, same in groupby(rows, identity):
-        group = list(same)
+    tasks: defaultdict[tuple[Any, ...], list[AnnotatedRow]] = defaultdict(list)
+    for row in rows:
+        tasks[identity(row)].append(row)
+    for group in tasks.values():
         example = group[0].example
         values = {"text": example.text}
         if getattr(example, "pair", None) is not None:
@@ -301,7 +313,7 @@ def _conll(rows: Sequence[AnnotatedRow], omitted: Omissions) -> Iterator[str]:
             ].append(row.name)
         if example.text is not None and example.text != " ".join(example.words):
             omitted["with a text", "words are written, its white space is not"].append(row.name)
-        if example.document not in (None, document, example.key):
+        if example.document not in (None, document):
             yield f"# newdoc id = {_one_line(example.document)}\n"
         document = example.document
         if example.key is not None:

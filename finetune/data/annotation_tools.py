@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, combinations
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.files import Record
@@ -26,9 +26,8 @@ ANNOTATORS = ("_annotator_id", "annotator", "_session_id")
 """Columns that name the annotator of a row."""
 DOCCANO_COMMENTS = "Comments"
 """Column of every export of doccano."""
-
-_TEXTS = ("_input_hash", "text", "tokens", "data")
-_GOLD = ("spans", "label", "labels", "entities", "accept", "tags")
+_TASK = "_input_hash"
+"""Column with the task of a row, whatever its text."""
 
 
 def tool_rows(row: dict[str, Any], where: str) -> Iterator[Record]:
@@ -126,58 +125,78 @@ def utf16_positions(text: str) -> list[int]:
 def annotator(record: Record) -> Any:
     """Return the annotator of a row, None if it names none."""
     for key in ANNOTATORS:
-        if name := record.values.get(key):
+        if (name := record.values.get(key)) not in (None, ""):
             return name
     return None
 
 
-def resolve_annotators(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+class AnnotatedColumns(NamedTuple):
+    """The columns that annotators read and write."""
+
+    texts: Sequence[str | None]
+    gold: Sequence[str | None]
+    ordered: bool = False
+    """Whether lists of names are in the order of words, as tags are."""
+
+
+def resolve_annotators(
+    records: Sequence[Record], columns: AnnotatedColumns
+) -> tuple[list[Record], list[str]]:
     """Keep one row of each text that several annotators have annotated, with notes.
 
     The row of the majority is kept. A text without a majority is left out.
     """
+    skipped = () if "answer" in columns.gold else SKIPPED_ANSWERS
     groups: defaultdict[str, dict[str, Record]] = defaultdict(dict)
     for record in records:
         name = annotator(record)
-        if name is not None and record.values.get("answer") not in SKIPPED_ANSWERS:
-            groups[_text(record)][json.dumps(name, default=str)] = record
+        if name is not None and record.values.get("answer") not in skipped:
+            groups[_text(record, columns)][json.dumps(name, default=str)] = record
     shared = {text: rows for text, rows in groups.items() if len(rows) > 1}
     if not shared:
         return list(records), []
     kept: dict[str, Record | None] = {}
     for text, rows in shared.items():
-        golds = {name: _gold(record) for name, record in rows.items()}
+        golds = {name: _gold(record, columns) for name, record in rows.items()}
         (first, count), *_ = Counter(golds.values()).most_common()
         majority = next(rows[name] for name, gold in golds.items() if gold == first)
         kept[text] = majority if 2 * count > len(rows) else None
-    differ = sum(len({_gold(row) for row in rows.values()}) > 1 for rows in shared.values())
+    all_golds = [
+        {name: _gold(row, columns) for name, row in own.items()} for own in shared.values()
+    ]
+    differ = sum(len({*golds.values()}) > 1 for golds in all_golds)
     without = sum(record is None for record in kept.values())
     result: list[Record] = []
     for record in records:
-        if (text := _text(record)) not in kept or kept[text] is record:
+        if (text := _text(record, columns)) not in kept or kept[text] is record:
             result.append(record)
     annotators = {name for rows in shared.values() for name in rows}
     note = (
         f"{quantity(len(shared), 'text')} with several annotators ({len(annotators)} in all), who "
-        f"differ on {differ:,}: {_agreement(shared)}; the annotation of the majority is kept, and "
-        f"{quantity(without, 'text')} without a majority left out"
+        f"differ on {differ:,}: {_agreement(all_golds)}; the annotation of the majority is kept, "
+        f"and {quantity(without, 'text')} without a majority left out"
     )
     return result, [note]
 
 
-def _text(record: Record) -> str:
-    values = record.values
-    key = next((key for key in _TEXTS if values.get(key) is not None), None)
-    return json.dumps(values.get(key) if key else record.where, default=str)
+def _text(record: Record, columns: AnnotatedColumns) -> str:
+    values = [record.values.get(name) for name in (_TASK, *filter(None, columns.texts))]
+    known = any(value is not None for value in values)
+    return json.dumps(values if known else record.where, default=str)
 
 
-def _gold(record: Record) -> str:
+def _gold(record: Record, columns: AnnotatedColumns) -> str:
     """Return the annotation of a row in a form that can be compared."""
-    key = next((key for key in _GOLD if record.values.get(key) is not None), None)
-    value = record.values.get(key) if key else None
-    if isinstance(value, list):
-        return json.dumps(sorted(map(_item, value)))
-    return json.dumps(value, default=str)
+    values = [record.values.get(name) for name in filter(None, columns.gold)]
+    lists = [value for value in values if isinstance(value, list)]
+    if lists:
+        items = (
+            _item([place, item] if columns.ordered and isinstance(item, str | int) else item)
+            for value in lists
+            for place, item in enumerate(value)
+        )
+        return json.dumps(sorted(items))
+    return json.dumps(values[0] if len(values) == 1 else values, default=str)
 
 
 def _item(item: Any) -> str:
@@ -187,18 +206,18 @@ def _item(item: Any) -> str:
     return json.dumps(item, default=str)
 
 
-def _agreement(shared: Mapping[str, Mapping[str, Record]]) -> str:
+def _agreement(all_golds: Sequence[Mapping[str, str]]) -> str:
     """Return the agreement of annotators: Cohen's kappa of labels, F1 of lists and spans.
 
     F1 of one annotator against another is the limit of kappa where most spans of a text are
     negative (Hripcsak & Rothschild, 2005).
     """
     pairs: defaultdict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
-    for rows in shared.values():
-        for one, other in combinations(sorted(rows), 2):
-            pairs[one, other].append((_gold(rows[one]), _gold(rows[other])))
-    golds = [gold for sides in pairs.values() for side in sides for gold in side]
-    if any(gold.startswith("[") for gold in golds):
+    for golds in all_golds:
+        for one, other in combinations(sorted(golds), 2):
+            pairs[one, other].append((golds[one], golds[other]))
+    every = [gold for sides in pairs.values() for side in sides for gold in side]
+    if any(gold.startswith("[") for gold in every):
         values = [_f1(sides) for sides in pairs.values()]
         return f"F1 of one against another {mean(values):.2f}, the mean over pairs of annotators"
     kappas = [cohens_kappa(*zip(*sides, strict=True)) for sides in pairs.values()]

@@ -105,6 +105,10 @@ def _document(stem: Path, encoding: str, relations: bool) -> TokenRecord:
     found: set[Span] = set()
     outside: set[Span] = set()
     discontinuous: list[str] = []
+    ids = [each.id for each in annotations]
+    for number, each in enumerate(annotations):
+        if each.id in ids[:number]:
+            raise DataError(f"{each.where}: {each.id} is twice in this file: give each an id.")
     items = {
         each.id: {"offsets": each.fragments, "label": each.label, "text": each.text}
         for each in annotations

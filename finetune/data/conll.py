@@ -138,6 +138,8 @@ def looks_like_conll(file: DataFile) -> bool:
     Either every line ends in a span tag, or many lines in sentences have the same few columns.
     """
     ahead = [line.text for line in file.peek(_NUM_LAYOUT_LINES)]
+    while ahead and not ahead[-1].strip():  # the end of the file
+        ahead.pop()
     rows = [_cells(text, "\t" in text) for text in ahead if text.strip() and text[0] != "#"]
     rows = [row for row in rows if not _begins_document(row)]
     widths = {len(row) for row in rows}

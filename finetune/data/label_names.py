@@ -51,8 +51,9 @@ def renamed(data: Dataset, *, fold: bool, map_file: str | None) -> Dataset:
     mapping: dict[str, str] = {}
     notes = []
     counts = Counter(
-        _type(name)
+        _type(name) if tagged else name
         for rows in data.splits.values()
+        for tagged in [isinstance(rows[0], TokenExample) and rows[0].spans is None]
         for names in each_gold(rows)
         for name in names or ()
     )

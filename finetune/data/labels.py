@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +35,10 @@ def raw_label(value: Any, names: Sequence[str] | None, where: str) -> RawLabel:
     """Return one value of a label column; ``names`` are the class names of its integers."""
     if isinstance(value, str):
         name = value.strip()
-        return None if name.lower() in MISSING else name
+        if name[:1] == "[" and (names_in_cell := _listed(name)) is not None:
+            value = names_in_cell
+        else:
+            return None if name.lower() in MISSING else name
     if isinstance(value, list | tuple):
         labels = tuple(_label_name(item, names, where) for item in value)
         repeated = next((name for name in labels if labels.count(name) > 1), None)
@@ -54,6 +58,16 @@ def raw_label(value: Any, names: Sequence[str] | None, where: str) -> RawLabel:
         return value
     legal = "a text, a number or a list of texts"
     raise DataError(f"{where}: a label must be {legal}, not {value!r}: --columns label=NAME?")
+
+
+def _listed(cell: str) -> list[str] | None:
+    """Return the texts of a JSON list, as tables hold several labels; None for another cell."""
+    try:
+        found = json.loads(cell)
+    except ValueError:
+        return None
+    is_list = isinstance(found, list) and all(isinstance(each, str) for each in found)
+    return found if is_list else None
 
 
 def _label_name(value: Any, names: Sequence[str] | None, where: str) -> str:

@@ -28,7 +28,7 @@ def squad_rows(value: Mapping[str, Any], where: str) -> Iterator[Record]:
 
     ``where`` is the place of the value. A question is found by its id: ``FILE:question ID``.
     """
-    articles = value["data"] if "data" in value else [value]
+    articles = [value] if value.get("data") is None else value["data"]
     file = where.rpartition(":")[0] or where
     for number, article in enumerate(articles, 1):
         title = _value(article, "title", f"{file}:article {number}", missing="")

@@ -13,7 +13,12 @@ from functools import partial
 from typing import Any
 
 from finetune.data import example_store
-from finetune.data.annotation_tools import annotator, resolve_annotators, tool_rows
+from finetune.data.annotation_tools import (
+    AnnotatedColumns,
+    annotator,
+    resolve_annotators,
+    tool_rows,
+)
 from finetune.data.collecting import Many
 from finetune.data.dataset import DataError
 from finetune.data.files import Block, DataFile, Line, ReadOptions, Record, Unparsed, Wanted
@@ -72,20 +77,26 @@ class Table:
     def rows(self, resolve: bool = True) -> tuple[list[Record], list[Record] | ManyRows]:
         """Return the first rows (all, up to ``MOST_IN_MEMORY``), and all rows.
 
-        Sets ``header`` from the first rows if it is empty. If several annotators have annotated a
-        text, ``resolve`` keeps one row of it.
+        Sets ``header`` from the first rows if it is empty. If rows name annotators, ``resolve``
+        keeps all rows in memory, for ``of_majority``.
         """
         first = list(itertools.islice(self.records, example_store.MOST_IN_MEMORY + 1))
         large = len(first) > example_store.MOST_IN_MEMORY
-        if resolve:
-            if large and any(annotator(row) is not None for row in first):
-                first, large = [*first, *self.records], False
-            if not large:
-                first, notes = resolve_annotators(first)
-                self.notes += notes
+        if resolve and large and any(annotator(row) is not None for row in first):
+            first, large = [*first, *self.records], False
         if not self.header:
             self.header = list(dict.fromkeys(key for row in first for key in row.values))
         return first, ManyRows(self, first, resolve) if large else first
+
+    def of_majority(
+        self, rows: list[Record] | ManyRows, columns: AnnotatedColumns
+    ) -> list[Record] | ManyRows:
+        """Keep one row of each text that several annotators have annotated; add notes."""
+        if isinstance(rows, ManyRows):
+            return rows
+        found, notes = resolve_annotators(rows, columns)
+        self.notes += notes
+        return found
 
 
 class ManyRows(Many[Record]):

@@ -177,6 +177,48 @@ def test_words_with_tags(tmp_path):
         check_format(annotations, "doccano")
 
 
+def test_pairs_of_one_text_are_tasks_of_their_own(tmp_path):
+    rows = [
+        {"text": "p", "text_pair": pair, "label": label, "_annotator_id": who}
+        for who in ("ann", "bob")
+        for pair, label in (("h", "e"), ("i", "n"))
+    ]
+    annotations = read_annotations(write(rows, tmp_path / "in.jsonl"))
+    assert len(json.loads(to_text(annotations, "label-studio")[0])) == 2
+    again, _ = converted(annotations, "label-studio", tmp_path)
+    found = sorted((r.annotator, r.example.pair, r.example.label) for r in again.rows)
+    assert found == [("ann", "h", "e"), ("ann", "i", "n"), ("bob", "h", "e"), ("bob", "i", "n")]
+
+
+def test_tags_with_spans_that_they_do_not_tell(tmp_path):
+    spans = [{"start": 0, "end": 3, "label": "ORG"}, {"start": 2, "end": 3, "label": "LOC"}]
+    tags = ["B-ORG", "I-ORG", "I-ORG"]
+    rows = [{"tokens": ["Uni", "of", "Bonn"], "ner_tags": tags, "spans": spans}]
+    again, _ = converted(read_annotations(write(rows, tmp_path / "in.jsonl")), "jsonl", tmp_path)
+    assert again.rows[0].example.spans == (Span(0, 3, "ORG"), Span(2, 3, "LOC"))
+
+
+def test_tables_keep_several_labels(tmp_path):
+    rows = [{"text": "a", "label": ["joy", "love"]}, {"text": "b", "label": []}]
+    write(rows, tmp_path / "train.jsonl")
+    done = run("convert", tmp_path / "train.jsonl", "--to", "csv", "--out", tmp_path / "m.csv")
+    assert done.code == 0, done.err
+    labels = [e.label for e in read_text(tmp_path / "m.csv").splits["train"]]
+    assert labels == [("joy", "love"), ()]
+
+
+def test_columns_named_answer_are_labels_if_asked(tmp_path):
+    rows = [{"text": text, "answer": answer} for text, answer in (("a", "accept"), ("b", "reject"))]
+    found = read_annotations(write(rows, tmp_path / "in.jsonl"), columns={"label": "answer"})
+    assert [row.example.label for row in found.rows] == ["accept", "reject"]
+
+
+def test_a_table_of_texts_that_ends_in_a_blank_line(tmp_path):
+    lines = [f"text {n}\t{'pos' if n % 2 else 'neg'}\n" for n in range(24)]
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "".join(lines) + "\n")
+    assert len(read_annotations(tmp_path / "rows.tsv").rows) == 24
+
+
 def test_annotators_are_kept(tmp_path):
     rows = [
         {"id": i, "text": f"text {i}", "label": label, "_annotator_id": who, "answer": answer}

@@ -1,6 +1,7 @@
 """Exports of annotation tools, and several annotators of one text."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -106,6 +107,32 @@ def test_several_annotators_of_labels(tmp_path):
     (note,) = [note for note in dataset.notes if "annotators" in note]
     assert note.startswith("4 texts with several annotators (3 in all), who differ on 2: Cohen's ")
     assert "1 text without a majority left out" in note
+
+
+def voted(text: dict, label: dict, who: object) -> dict:
+    return {**text, **label, "annotator": who}
+
+
+@pytest.mark.parametrize(
+    ("label", "columns"), [("label", {}), ("sentiment", {}), ("stars", {"label": "stars"})]
+)
+def test_annotators_are_compared_by_the_columns_that_are_read(tmp_path, label, columns):
+    """Whatever the names of columns, with an annotator of number 0, and for pairs."""
+    a, b = ({"sentence1": "p", "sentence2": pair} for pair in "ab")
+    rows = [voted(a, {label: "x" if who else "y"}, who) for who in range(3)]
+    rows += [voted(b, {label: "y"}, who) for who in range(2)]
+    reader = partial(read_text, columns=columns)
+    dataset = read(tmp_path, rows, reader, "a.jsonl")
+    assert [(e.pair, e.label) for e in dataset.splits["train"]] == [("a", "x"), ("b", "y")]
+    (note,) = [note for note in dataset.notes if "annotators" in note]
+    assert note.startswith("2 texts with several annotators (3 in all), who differ on 1: ")
+
+
+def test_annotators_of_tags(tmp_path):
+    tags = [["A", "B"], ["B", "A"], ["B", "A"]]
+    rows = [voted({"tokens": ["a", "b"]}, {"ner_tags": t}, n) for n, t in enumerate(tags)]
+    dataset = read(tmp_path, rows, read_tokens)
+    assert [e.tags for e in dataset.splits["train"]] == [("B", "A")]
 
 
 def test_several_annotators_of_spans(tmp_path):

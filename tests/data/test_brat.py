@@ -243,6 +243,7 @@ def test_characters_as_tools_count_them(write, text, annotation):
             ["a.ann:1: characters 3 to 5 ('PER') touch no word", "correct or remove this span"],
         ),
         (None, "T1\tPER 0 3\tAnn\n", ["a.ann: the file a.txt is missing"]),
+        ("Bo Ann", "T1\tA 0 2\tBo\nT1\tA 3 6\tAnn\n", ["a.ann:2: T1 is twice in this file"]),
     ],
 )
 def test_refused(write, tmp_path, text, annotation, parts):

@@ -35,6 +35,16 @@ def test_fold_takes_the_most_frequent_spelling() -> None:
     ]
 
 
+def test_labels_of_texts_have_no_prefixes(tmp_path: Path) -> None:
+    names = {"B-cell": "lymphocyte B", "T-cell": "lymphocyte T"}
+    (tmp_path / "map.json").write_text(json.dumps(names))
+    data = read_text(texts([*names]))
+    assert labels(renamed(data, fold=False, map_file=str(tmp_path / "map.json"))) == [
+        "lymphocyte B",
+        "lymphocyte T",
+    ]
+
+
 def test_words_and_spans() -> None:
     rows = [
         {"tokens": ["A", "b"], "tags": ["B-PER", "B-per"]},
