@@ -18,6 +18,7 @@ from finetune.cli.train import TaskCommand, announce, require_unset, train_once
 from finetune.types import UserError
 
 if TYPE_CHECKING:
+    from finetune.config.tasks import TrainConfig
     from finetune.evaluation.learning_curve import LearningCurve
     from finetune.training.repeated_runs import RunResults
 
@@ -82,7 +83,7 @@ class TaskCurve(Curve):
             partial(train_once, self.task, command_line, error=True),
             on_start=partial(announce, "size", error=True),
         )
-        curve = _curve(results, sizes, config.metric)
+        curve = _curve(results, sizes, config)
         columns, rows = curve.table()
         print_tables(self.format, ("", columns, rows))
         for line in curve.lines():
@@ -101,8 +102,9 @@ def parse_curve(task: str, rest: Sequence[str], parse: Callable[[Sequence[str]],
     return TaskCurve(task=task, training=parse([task, *others]), **vars(options))
 
 
-def _curve(results: RunResults, sizes: Sequence[int], metric: str | None) -> LearningCurve:
+def _curve(results: RunResults, sizes: Sequence[int], config: TrainConfig) -> LearningCurve:
     """Return the curve of the scores on test, else on validation."""
+    from finetune.evaluation.custom_metrics import custom_metrics
     from finetune.evaluation.learning_curve import learning_curve
     from finetune.evaluation.metrics import DEFAULT_METRICS
 
@@ -114,11 +116,13 @@ def _curve(results: RunResults, sizes: Sequence[int], metric: str | None) -> Lea
     if split is None:
         raise UserError("curve: no run has a score: no split but train has labels.")
     names = list(finished[0][1][split])
-    metric = metric or next((m for m in DEFAULT_METRICS.values() if m in names), names[0])
+    metric = config.metric or next((m for m in DEFAULT_METRICS.values() if m in names), names[0])
     scores: dict[int, list[float]] = {}
     for name, metrics in finished:
         if math.isfinite(value := metrics[split].get(metric, math.nan)):
             scores.setdefault(int(name.split("-")[1]), []).append(value)
     if not scores:
         raise UserError(f"curve: no run has a finite {metric} on {split}.")
-    return learning_curve(metric, split, scores, [*sizes, 2 * sizes[-1], 4 * sizes[-1]])
+    own = custom_metrics(config.custom_metrics, {}).get(metric)
+    lower = None if own is None else own.lower_is_better
+    return learning_curve(metric, split, scores, [*sizes, 2 * sizes[-1], 4 * sizes[-1]], lower)

@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
 from finetune.cli.output import print_tables, show
+from finetune.data.dataset import DataError
 from finetune.types import UserError
 
 if TYPE_CHECKING:
@@ -126,7 +127,12 @@ class Thresholds(FormatOption, Command):
         opened = RunFolder.open(Path(self.folder))
         for split in dict.fromkeys((self.split, "test")):
             if split in opened.splits:
-                run = align_runs([opened.predictions(split)], positive=positive).runs[0]
+                try:
+                    run = align_runs([opened.predictions(split)], positive=positive).runs[0]
+                except DataError:
+                    if split == self.split:
+                        raise
+                    continue  # test without labels
                 splits[split] = Scored.of(run, list(record.labels), positive)
         if self.split not in splits:
             raise UserError(

@@ -129,6 +129,7 @@ class TaskCommand(TaskOptions, TrainingCommand):
             ("--test-share", config.test_share is not None),
             ("--push-to-hub", config.push_to_hub is not None),
             ("--mirror", config.mirror is not None),
+            ("--test-sets", bool(config.test_sets)),
         ):
             if given:
                 raise UserError(f"{name} does not go with --folds: leave one of them out.")

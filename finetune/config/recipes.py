@@ -428,6 +428,11 @@ def _lines(path: Path, node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple
         line = key.start_mark.line + 1
         if kind == "mapping" and not isinstance(name, str):
             raise UserError(f"{path}:{line}: a key must be a name, not a list or a mapping.")
+        if kind == "mapping" and key.tag.rpartition(":")[2] not in ("str", "merge"):
+            raise UserError(
+                f"{path}:{line}: the key {name} is no text in YAML (as no, on and 1 are none): "
+                f'write it in quotes, "{name}".'
+            )
         if kind == "mapping" and name in seen:
             raise UserError(f"{path}:{line}: the key {name!r} occurs twice: keep one.")
         seen.add(name)

@@ -941,7 +941,12 @@ def column_map(columns: Sequence[str]) -> dict[str, str]:
             raise UserError(
                 f"--columns must be role=column, for instance text=sentence, not {item!r}."
             )
-    return dict(item.split("=", 1) for item in columns)
+    pairs = [item.split("=", 1) for item in columns]
+    found = {role: name for role, name in pairs}
+    if len(found) < len(pairs):
+        role = next(role for role in found if [each for each, _ in pairs].count(role) > 1)
+        raise UserError(f"--columns names {role} twice: write one column for each role.")
+    return found
 
 
 def named_test_sets(test_sets: Sequence[str]) -> dict[str, str]:
@@ -973,7 +978,8 @@ def setting_types(config: type[TrainConfig]) -> Mapping[str, Any]:
 
 @functools.cache
 def _setting_types(config: Any) -> Mapping[str, Any]:
-    return MappingProxyType(get_type_hints(config))
+    hints = get_type_hints(config).items()
+    return MappingProxyType({n: hint for n, hint in hints if get_origin(hint) is not ClassVar})
 
 
 def choices(config: type[TrainConfig], name: str) -> tuple[str, ...]:

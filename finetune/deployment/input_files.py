@@ -60,7 +60,7 @@ def _of_table(path: Path, file: Iterable[str], columns: Mapping[str, Any]) -> It
         header = [name.strip() for name in next(rows, [])]
         chosen = _chosen(header, columns, str(path)) if header else {}
         for cells in rows:
-            if not "".join(cells[:2]).strip(" ") and len(cells) < 2:
+            if not cells or (delimiter == "\t" and len(cells) == 1 and not cells[0].strip(" ")):
                 continue
             if len(cells) != len(header):
                 raise UserError(

@@ -51,7 +51,8 @@ def main(folder: str | Path, arguments: Sequence[str] | None = None) -> None:
             found = model.file(given.file)
         else:
             found = model.lines(sys.stdin)
-        with _opened(given.out) as output:
+        source = given.file if given.file and Path(given.file).is_file() else None
+        with _opened(given.out, source) as output:
             for line in found:
                 print(line, file=output)
     except UserError as error:
@@ -59,12 +60,19 @@ def main(folder: str | Path, arguments: Sequence[str] | None = None) -> None:
 
 
 @contextlib.contextmanager
-def _opened(path: str | None) -> Iterator[TextIO]:
-    """Open a file that appears when it is complete; None is standard output."""
+def _opened(path: str | None, source: str | None) -> Iterator[TextIO]:
+    """Open a file that appears when it is complete; None is standard output.
+
+    Raises UserError if it is the input ``source``, or cannot be a file.
+    """
     if path is None:
         yield sys.stdout
         return
     target = Path(path)
+    if target.is_dir() or not target.absolute().parent.is_dir():
+        raise UserError(f"--out {path}: name a file in a folder that exists.")
+    if source is not None and target.is_file() and target.samefile(source):
+        raise UserError(f"--out {path} would overwrite the input: name another file.")
     unfinished = target.with_name(f".{target.name}.new")
     try:
         with unfinished.open("w", encoding="utf-8") as output:

@@ -19,7 +19,7 @@ from finetune.data.tag_schemes import convert_tags, detect_scheme, tags_to_spans
 from finetune.data.token_records import ParsedSpans, TokenRecord, read_relations, read_spans
 from finetune.evaluation.answers import exact_match
 from finetune.evaluation.kinds import KINDS
-from finetune.evaluation.pairs import CharacterSpans, Pairs, pair, spans_in_characters
+from finetune.evaluation.pairs import NO_LABEL, CharacterSpans, Pairs, pair, spans_in_characters
 from finetune.evaluation.predictions import PredictionFile, ids_of
 from finetune.types import Example, Relation, SenseTarget, Span, TokenExample, quantity
 
@@ -102,6 +102,14 @@ def _align_labels(file: PredictionFile, gold: Gold, numbers: bool) -> AlignedPre
     predicted: list[Any] = [row["label"] for row in rows]
     gold_labels: list[Any] = [example.label for example in texts]
     kind = "label"
+    blank = sum(label == NO_LABEL for label in predicted)
+    known = [label for label in predicted if label != NO_LABEL]
+    of_numbers = bool(known) and all(map(_is_number, known))
+    if blank and of_numbers and (numbers or _is_regression(gold_labels, known)):
+        raise DataError(
+            f"{file.path}: {quantity(blank, 'text is', 'texts are')} blank, and so without a "
+            "number: remove them from the data to score numbers."
+        )
     if any(isinstance(label, list | tuple) for label in (*predicted, *gold_labels)):
         kind = "labels"
         gold_labels, predicted = ([*map(_names, side)] for side in (gold_labels, predicted))

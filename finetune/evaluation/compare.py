@@ -304,10 +304,15 @@ def _document_indices(examples: Sequence[Example | SenseTarget], gold: str) -> n
     return np.array([indices[key] for key in keys])
 
 
-def verdict(comparison: SystemComparison) -> str:
-    """Return one sentence on the difference: it is significant where both tests find it so."""
+def verdict(comparison: SystemComparison, adjusted: float | None = None) -> str:
+    """Return one sentence on the difference: it is significant where both tests find it so.
+
+    ``adjusted`` is the p-value of one of several comparisons (``holm``), which decides then.
+    """
     result = comparison.result
     both = result.p_bootstrap < ALPHA, result.p_randomization < ALPHA
+    if adjusted is not None and all(both) and adjusted >= ALPHA:
+        return f"The difference is not significant at {ALPHA} among these comparisons (Holm)."
     if all(both):
         first = (result.difference.value > 0) != comparison.lower_is_better
         return f"The difference is significant at {ALPHA}: {'A' if first else 'B'} is better."

@@ -90,22 +90,29 @@ class LearningCurve(NamedTuple):
 
 
 def learning_curve(
-    metric: str, split: str, scores: Mapping[int, Sequence[float]], sizes: Sequence[int]
+    metric: str,
+    split: str,
+    scores: Mapping[int, Sequence[float]],
+    sizes: Sequence[int],
+    lower_is_better: bool | None = None,
 ) -> LearningCurve:
     """Fit a power law to scores of several runs by size, and predict the score at ``sizes``.
 
     Intervals are percentiles of laws fitted to resampled runs of each size (bootstrap). They hold
-    if the scores follow a power law; ``checked`` tests this at the largest size.
+    if the scores follow a power law; ``checked`` tests this at the largest size. A custom metric
+    needs ``lower_is_better``; its values have no known limit.
     """
     if len(scores) < LEAST_SIZES:
         return LearningCurve(metric, split, scores, None, {}, None)
-    best, laws = _laws(metric, scores)
+    lower = metric.split(":")[0] in LOWER_IS_BETTER if lower_is_better is None else lower_is_better
+    limited = lower_is_better is None
+    best, laws = _laws(scores, lower, limited)
     predicted = {size: _predict(best, laws, size) for size in sizes}
     checked = None
     if len(scores) > LEAST_SIZES:
         largest = max(scores)
         shorter = {size: values for size, values in scores.items() if size != largest}
-        checked = _predict(*_laws(metric, shorter), largest)
+        checked = _predict(*_laws(shorter, lower, limited), largest)
     return LearningCurve(metric, split, scores, best, predicted, checked)
 
 
@@ -115,17 +122,20 @@ def _predict(best: PowerLaw, laws: np.ndarray, size: int) -> Estimate:
     return Estimate(best.at(size), float(low), float(high))
 
 
-def _laws(metric: str, scores: Mapping[int, Sequence[float]]) -> tuple[PowerLaw, np.ndarray]:
+def _laws(
+    scores: Mapping[int, Sequence[float]], lower_is_better: bool, limited: bool
+) -> tuple[PowerLaw, np.ndarray]:
     """Return the law of the scores, and the laws [R, 3] of resampled scores.
 
     A resample draws the runs of a size with replacement and adds the residuals of their mean: with
     one run of each size only the residuals vary.
     """
-    sign = -1.0 if metric.split(":")[0] in LOWER_IS_BETTER else 1.0
+    sign = -1.0 if lower_is_better else 1.0
     sizes = np.array(sorted(scores), dtype=float)
     means = sign * np.array([np.mean(scores[int(size)]) for size in sizes])
     # the limit of a score from 0 to 1 is at most 1, of an error at least 0
     highest = 0.0 if sign < 0 else 1.0 if np.abs(means).max() <= 1 else np.inf
+    highest = highest if limited else np.inf
     best = _fit(sizes, means[None], highest)
     residuals = means - (best[0, 0] - best[0, 1] * sizes ** -best[0, 2])
     random = np.random.default_rng(0)

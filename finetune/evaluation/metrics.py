@@ -307,6 +307,7 @@ def matthews(sums: np.ndarray) -> np.ndarray:
     n = gold.sum(axis=-1)
     covariance = correct.sum(axis=-1) * n - (gold * predicted).sum(axis=-1)
     spread = [n * n - (side * side).sum(axis=-1) for side in (gold, predicted)]
+    spread[1] -= (n - predicted.sum(axis=-1)) ** 2  # predictions of no class are a class, too
     return ratio(covariance, np.sqrt(spread[0] * spread[1]))
 
 

@@ -58,6 +58,10 @@ class Pairs:
         return len(self.gold)
 
 
+NO_LABEL = ""
+"""The prediction for a blank text: no gold label agrees with it, and it is no class."""
+
+
 def pair(
     kind: str,
     gold: Sequence[Any],
@@ -85,7 +89,7 @@ def pair(
     if kind in ("senses", "answers", "choice"):
         return Pairs(kind, gold, predicted)
     if kind == "label":
-        names = {*gold, *predicted}
+        names = {*gold, *predicted} - {NO_LABEL}
         if positive is None and len({*labels} or names) == 2:
             positive = positive_label({*labels} or names, Counter(gold))
     else:
@@ -152,7 +156,7 @@ def items_of(pairs: Pairs, strict: bool = False) -> tuple[Items, Items, Items]:
     gold, predicted = pairs.gold, pairs.predicted
     if pairs.kind == "label":
         correct = [(g,) if g == p else () for g, p in zip(gold, predicted, strict=True)]
-        return correct, list(zip(predicted)), list(zip(gold))
+        return correct, [() if p == NO_LABEL else (p,) for p in predicted], list(zip(gold))
     if pairs.kind == "plain tags":
         sentences = zip(gold, predicted, strict=True)
         return (

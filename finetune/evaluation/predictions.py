@@ -32,6 +32,7 @@ from finetune.data.labels import convert_labels
 from finetune.data.questions import QUESTIONS
 from finetune.data.token_records import TokenRecord, read_relations, read_spans
 from finetune.evaluation.kinds import KINDS
+from finetune.evaluation.pairs import NO_LABEL
 from finetune.registry import PREDICTION_KINDS
 from finetune.types import (
     Answer,
@@ -324,7 +325,7 @@ def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
             row["positive_label"] = row.pop("positive")
         if row.get("label", "") is None:  # a blank text, which no gold label agrees with
             row = {name: v for name, v in row.items() if name not in ("score", "scores")}
-            row["label"] = ""
+            row["label"] = NO_LABEL
         for key, hint in _TYPES.items():
             if key in row and not conforms(row[key], hint):
                 raise DataError(

@@ -30,7 +30,7 @@ from finetune.evaluation.metrics import (
     span_scores,
     tagging_scores,
 )
-from finetune.evaluation.pairs import named_positive, positive_label
+from finetune.evaluation.pairs import NO_LABEL, named_positive, positive_label
 from finetune.evaluation.predictions import PredictionFile, read_gold_file, read_predictions
 from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.types import (
@@ -285,8 +285,10 @@ def _positive(runs: Sequence[AlignedPredictions], given: str | None) -> tuple[st
     labels: set[str] = set()
     if runs[0].kind == "label":
         labels = {name for run in runs for side in (run.gold, run.predicted) for name in side}
+        labels.discard(NO_LABEL)
     saved = {row["positive_label"] for run in runs for row in run.rows if "positive_label" in row}
-    if given is not None and (runs[0].kind != "label" or len(labels | saved) > 2):
+    known_names = {*canonical_names([*labels, *saved])}
+    if given is not None and (runs[0].kind != "label" or len(known_names) > 2):
         raise UserError(f"--positive {given}: it applies to texts with one of two labels.")
     if len(labels) != 2:
         return given or next(iter(saved), None) if len(labels) == 1 else None, ""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from finetune.data.nli_labels import canonical_names
 from finetune.data.splitting import halved
 from finetune.evaluation.alignment import AlignedPredictions
 from finetune.evaluation.metrics import (
@@ -79,7 +80,11 @@ class Scored:
         values: list[Any] = [[row[name] for name in columns] for row in rows if row]
         scores = np.array(values, dtype=float).reshape(len(rows), len(columns))
         kind = "label" if positive is not None else "labels"
-        return cls(kind, tuple(names), columns, run.examples, run.gold, scores)
+        gold = run.gold
+        if positive is not None:  # the names of the model, where gold has those of NLI
+            own = dict(zip(canonical_names(names), names, strict=True))
+            gold = [own.get(name, name) for name in gold]
+        return cls(kind, tuple(names), columns, run.examples, gold, scores)
 
     @property
     def applies(self) -> np.ndarray:

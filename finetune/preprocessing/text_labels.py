@@ -88,7 +88,7 @@ def class_weights(
     if setting == "none":
         return None
     if setting == "auto" and problem == "multi":
-        return [(num_rows - counts[name]) / counts[name] for name in labels]
+        return [max(num_rows - counts[name], 0.5) / counts[name] for name in labels]
     if setting == "auto":
         each = sum(counts.values()) / sum(counts[name] > 0 for name in labels)
         return [each / counts[name] if counts[name] else 1.0 for name in labels]

@@ -31,7 +31,7 @@ from finetune.evaluation.errors import count_categories
 from finetune.evaluation.kinds import wording
 from finetune.evaluation.pairs import metric_title
 from finetune.evaluation.reproduction import summarize
-from finetune.evaluation.significance import ALPHA
+from finetune.evaluation.significance import ALPHA, holm
 from finetune.reporting import charts
 from finetune.reporting.charts import Chart, Points
 from finetune.reporting.error_examples import MOST_EXAMPLES, error_examples
@@ -186,14 +186,17 @@ def _intervals(systems: Sequence[System]) -> dict[str, Any] | None:
 
 def _comparison(systems: Sequence[System]) -> dict[str, Any]:
     """Run the paired tests of ``finetune compare`` on every two systems."""
-    rows, refused, notes = [], [], {}
+    rows, refused, notes, reports = [], [], {}, []
     for first, second in combinations(systems, 2):
         names = f"{first.name} and {second.name}"
         try:
-            report = _compare(first, second)
+            reports.append((first, second, _compare(first, second)))
         except (UserError, OSError) as error:
             refused.append(f"{names} cannot be compared: {error}")
-            continue
+    results = [report.result for *_, report in reports]
+    adjusted = holm([max(each.p_bootstrap, each.p_randomization) for each in results])
+    for (first, second, report), p in zip(reports, adjusted, strict=True):
+        names = f"{first.name} and {second.name}"
         value, low, high = report.result.difference
         rows.append(
             [
@@ -203,7 +206,7 @@ def _comparison(systems: Sequence[System]) -> dict[str, Any]:
                 f"{low:+.4f} to {high:+.4f}",
                 report.result.p_bootstrap,
                 report.result.p_randomization,
-                verdict(report),
+                verdict(report, p),
             ]
         )
         notes[names] = seed_note(report)

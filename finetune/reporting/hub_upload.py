@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from pathlib import Path
 from typing import NamedTuple
@@ -12,14 +11,11 @@ from huggingface_hub import metadata_save
 
 from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import card_data
-from finetune.reporting.model_card import for_hub, write_card
+from finetune.reporting.model_card import for_hub, published, write_card
 from finetune.reporting.runs import gather
 from finetune.runtime.hub import HubError, create_repository, upload_folder
 from finetune.tasks import TASK_FILE, model_folder
-from finetune.types import UserError, last_part
-
-PATHS = ("data", "out", "init_from", "model")
-"""Settings in the task file that may be local paths; only their last part is published."""
+from finetune.types import UserError
 
 
 class Pushed(NamedTuple):
@@ -78,14 +74,5 @@ def push(folder: Path, id: str, *, private: bool = False, license: str | None = 
 def without_paths(text: str) -> str:
     """Return the text of a task file whose settings hold no local paths."""
     content = json.loads(text)
-    for name in PATHS:
-        value = content["config"].get(name)
-        if isinstance(value, str) and not _is_public(value):
-            content["config"][name] = last_part(value)
+    content["config"] = published(content["config"])
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-
-
-def _is_public(value: str) -> bool:
-    """Return whether a setting is an id of the hub and not a local file or folder."""
-    is_id = re.fullmatch(r"[\w.\-]+(/[\w.\-]+)?(:[\w.\-]+)?(@[\w.\-]+)?", value)
-    return bool(is_id) and not value.startswith(".") and not Path(value).exists()

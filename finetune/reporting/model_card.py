@@ -6,6 +6,7 @@ A card may be published, so it names files and folders of this machine by their 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,7 @@ def card(system: System) -> str:
     return render(
         "model_card.md",
         run=run,
+        settings=published(run.config),
         saved=saved,
         native=native,
         metadata=metadata(run, native),
@@ -71,6 +73,35 @@ def card(system: System) -> str:
         tables=analysis.tables if analysis else {},
         calibration_error=error_of_bins(analysis.bins) if analysis and analysis.bins else None,
     )
+
+
+PATHS = ("data", "out", "init_from", "model", "tokenizer", "config", "label_map", "folder")
+"""Settings that may be local paths; only their last part is published."""
+LISTED_PATHS = ("test_sets", "custom_metrics")
+"""Settings that are lists of them."""
+
+
+def published(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without what only this machine knows: local paths, and the mirror's URL."""
+    found = dict(settings)
+    if found.get("mirror"):
+        found["mirror"] = None
+    for name, value in settings.items():
+        if name in PATHS and isinstance(value, str):
+            found[name] = _without_folders(value)
+        elif name in LISTED_PATHS and isinstance(value, list | tuple):
+            named = (each.rpartition("=") for each in value)
+            found[name] = [own + mark + _without_folders(path) for own, mark, path in named]
+        elif isinstance(value, Mapping):
+            found[name] = published(value)
+    return found
+
+
+def _without_folders(value: str) -> str:
+    """Return an id of the hub, or the last part of a local path."""
+    is_id = re.fullmatch(r"[\w.\-]+(/[\w.\-]+)?(:[\w.\-]+)?(@[\w.\-]+)?", value)
+    is_public = is_id and not value.startswith(".") and not Path(value).exists()
+    return value if is_public else last_part(value)
 
 
 def for_hub(text: str, id: str) -> str:

@@ -197,8 +197,9 @@ class ChoiceTask(Task):
         self, logits: torch.Tensor, teacher: torch.Tensor, batch: Batch, temperature: float
     ) -> torch.Tensor:
         """Return the summed divergence from the teacher's choices."""
-        own = self._by_question(logits, batch)
-        return class_divergence(own, self._by_question(teacher, batch), temperature).sum()
+        # a temperature below 1 would make the lowest numbers infinite
+        own, others = (self._by_question(x, batch).clamp(min=-1e4) for x in (logits, teacher))
+        return class_divergence(own, others, temperature).sum()
 
     @staticmethod
     def _by_question(logits: torch.Tensor, batch: Batch) -> torch.Tensor:

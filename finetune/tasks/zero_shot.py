@@ -120,6 +120,12 @@ def zero_shot(
             f"--template {template!r}: write {{}} once, where the label goes, as in '{TEMPLATE}'."
         )
     entailment = classes.index("entailment")
+    if len(classes) > 2 and "contradiction" not in classes:
+        raise UserError(
+            "--labels: the model has no class contradiction among its "
+            f"{len(classes)} ({abbreviated(classes)}): use a model of entailment, neutral and "
+            "contradiction, or of two classes."
+        )
     return ZeroShotTask(
         replace(
             record,

@@ -336,14 +336,12 @@ class TrainingRun:
     def _check_metric(self, name: str, split: str) -> None:
         """Reject a wrong metric before training starts.
 
-        One example shows which metrics exist. For words all may be needed: metrics of span types
-        and of nested spans depend on their labels, and a custom metric may fail on few examples.
+        One example shows which metrics exist. Else all do: metrics of span types, of nested spans
+        and of questions without an answer need them, and a custom metric may fail on few examples.
         """
         examples, encoded = self.data.split(split)
         metrics: dict[str, float] = {}
-        all_only = (len(examples),)
-        one_first = (1, len(examples)) if self.task.description.words else (1,)
-        for number in all_only if self.custom_metrics else one_first:
+        for number in (len(examples),) if self.custom_metrics else (1, len(examples)):
             if name not in metrics:
                 predicted = self._predict(self.head, examples[:number], encoded[:number], split)
                 metrics = self._score(examples[:number], predicted)
@@ -543,7 +541,8 @@ class TrainingRun:
         """Load the best model from its folder, calibrate it, and score it on each split."""
         best = place(self.task.head(self.folder.best), self.device, self.precision)
         metrics: dict[str, dict[str, float]] = {}
-        for split in self.dataset.scored_splits:
+        # validation first: it calibrates what the others are scored with
+        for split in sorted(self.dataset.scored_splits, key=lambda name: name != self.validation):
             examples, encoded = self.data.split(split)
             predicted: Sequence[Prediction] = self._predict(best, examples, encoded, split)
             if split == self.validation:

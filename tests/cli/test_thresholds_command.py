@@ -54,6 +54,25 @@ def test_thresholds_are_saved_with_the_model_and_used(place: Path, capsys) -> No
     assert saved(run) == {}
 
 
+def test_labels_with_other_names_in_nli_and_a_test_split_without_labels(
+    place: Path, tmp_path: Path, capsys
+) -> None:
+    names = {"neg": "Contradiction", "pos": "Entailment"}
+    splits = {
+        split: [{"text": e.text, "label": names[e.label]} for e in rows]
+        for split, rows in finetune.read_text(place / "sentiment-data").splits.items()
+    }
+    settings = {"model": str(place / "bert"), "out": str(tmp_path / "run"), "quiet": True}
+    finetune.train("classify", splits, steps=1, **settings)
+    main(["thresholds", str(tmp_path / "run"), "--recall", "1", "--dry-run"])
+    assert "1.0000" in capsys.readouterr().out
+    file = tmp_path / "run" / "predictions.test.jsonl"
+    rows = [json.loads(line) | {"gold": None} for line in file.read_text("utf-8").splitlines()]
+    small_data.write_jsonl(file, rows)
+    main(["thresholds", str(tmp_path / "run"), "--recall", "1", "--dry-run"])
+    assert "1.0000" in capsys.readouterr().out
+
+
 def test_the_threshold_of_two_labels(place: Path, capsys) -> None:
     run = place / "sentiment"
     main(["thresholds", str(run), "--recall", "1"])

@@ -96,6 +96,9 @@ def test_values_get_the_types_of_the_settings(tmp_path: Path):
             "r.yaml:3: .*value must be a finite number, not 'x'",
         ),
         ("task: nli\ntask: tag\n", "r.yaml:2: the key 'task' occurs twice"),
+        ("task: nli\nno: 3\n", 'r.yaml:2: the key no is no text in YAML .* in quotes, "no"'),
+        ("1: 3\n", "r.yaml:1: the key 1 is no text in YAML"),
+        ("task: nli\ngroup: data\n", "r.yaml:2: unknown setting 'group' for task nli"),
     ],
 )
 def test_wrong_recipes(tmp_path: Path, text: str, message: str):

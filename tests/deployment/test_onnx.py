@@ -575,12 +575,24 @@ def test_help_and_errors_of_the_predictor(tmp_path: Path, capsys) -> None:
     (tmp_path / "no-text.csv").write_text("a,b\n1,2\n")
     (tmp_path / "cut.json").write_text('[{"text": "a"}')
     (tmp_path / "quote.csv").write_text('text,x\n"good\nbad,1\nfine,2\n')
-    (tmp_path / "short.csv").write_text("text,x\n\ngood,1\n \nbad\n")
+    (tmp_path / "short.csv").write_text("text,x\n\ngood,1\nbad\n")
+    (tmp_path / "blank.csv").write_text('text\nfirst\n""\nthird\n')
+    predictor_command.main(graph, ["--file", str(tmp_path / "blank.csv")])
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    (given := tmp_path / "given.jsonl").write_text('{"text": "a"}\n')
+    for out, problem in (
+        (given, "would overwrite the input"),
+        (tmp_path, "name a file in a folder that exists"),
+        (tmp_path / "none" / "x.jsonl", "name a file in a folder that exists"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            predictor_command.main(graph, ["--file", str(given), "--out", str(out)])
+        assert problem in str(end.value.code)
     for name, problem in (
         ("no-text.csv", "no column is known to hold a text"),
         ("cut.json", "not valid JSON"),
         ("quote.csv", "quote.csv:4: not valid CSV (unexpected end of data)"),
-        ("short.csv", "short.csv:5: 1 fields where 2 are expected"),
+        ("short.csv", "short.csv:4: 1 fields where 2 are expected"),
         ("rows.xlsx", "the suffix names the format"),
         ("none.csv", "No such file"),
     ):

@@ -97,6 +97,14 @@ def test_numbers(tmp_path: Path):
     assert scores["pearson"] > 0.99 and scores["mse"] == pytest.approx(1.0)
 
 
+def test_blank_texts_are_wrong_and_no_class(tmp_path: Path):
+    scores = scored(tmp_path, labels("a", "b", None), texts("a", "b", "b"))
+    assert scores["accuracy"] == pytest.approx(2 / 3) and "f1" in scores
+    assert scores["macro_f1"] == pytest.approx((1 + 2 / 3) / 2)
+    with pytest.raises(DataError, match="1 text is blank, and so without a number"):
+        scored(tmp_path, labels(1.5, None), texts(1.5, 2.5))
+
+
 def test_several_labels(tmp_path: Path):
     gold = [{"text": "a", "labels": names} for names in (["x", "y"], [], ["y"])]
     answers = [{"label": names} for names in (["y", "x"], [], ["x"])]

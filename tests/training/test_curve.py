@@ -116,5 +116,7 @@ def test_the_power_law_is_found_and_its_interval_covers(metric: str):
 def test_a_flat_curve_and_a_perfect_one_stay_within_the_range():
     flat = learning_curve("accuracy", "test", {n: [0.7, 0.7] for n in (10, 20, 40)}, [80])
     assert flat.predicted[80] == pytest.approx((0.7, 0.7, 0.7))
+    costs = {100: [0.5], 200: [0.4], 400: [0.3], 800: [0.25]}
+    assert learning_curve("cost", "test", costs, [3200], True).predicted[3200].value < 0.25
     steep = learning_curve("accuracy", "test", {10: [0.5], 20: [0.8], 40: [0.999]}, [80])
     assert max(steep.predicted[80]) <= 1

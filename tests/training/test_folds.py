@@ -92,6 +92,8 @@ def test_the_test_of_folds_is_the_paired_t_test_with_a_larger_variance():
         (("--repeats", "3"), "need --folds"),
         (("--folds", "3", "--hold-out"), "one score has no interval"),
         (("--folds", "3", "--seeds", "2"), "--seeds does not go with --folds"),
+        (("--folds", "3", "--test-sets", "a=b.jsonl"), "--test-sets does not go with --folds"),
+        (("--columns", "text=a", "text=b"), "--columns names text twice"),
     ],
 )
 def test_options_of_folds(more: tuple[str, ...], message: str):
