@@ -308,10 +308,10 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
                 wanted = description(hints[field.name])
                 raise UserError(f"{flag(field.name)} must be {wanted}, not {value!r:.60}.")
             finite = not isinstance(value, float) or math.isfinite(value)
-            if not finite or (isinstance(value, int) and abs(value) > LARGEST):
+            if not finite or (isinstance(value, int | float) and abs(value) > LARGEST):
                 raise UserError(
-                    f"{flag(field.name)} must be a finite number, not {value!r:.60}, and whole "
-                    f"numbers at most {LARGEST}."
+                    f"{flag(field.name)} must be a finite number, not {value!r:.60}, and at most "
+                    f"{LARGEST}."
                 )
         for names, (legal, wanted) in {**RANGES, **self.ranges}.items():
             for name in names:

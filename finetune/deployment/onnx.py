@@ -37,6 +37,7 @@ from finetune.data.texts import PAIR_COLUMNS, TEXT_COLUMNS
 from finetune.deployment import predictor_command
 from finetune.deployment.onnx_int8 import quantize
 from finetune.deployment.onnx_model import GRAPH, SETTINGS, OnnxModel, folded
+from finetune.evaluation.metrics import DEFAULT_METRICS
 from finetune.inference.loop import full_precision
 from finetune.models.attention import packed_attention
 from finetune.models.heads.crf_tagger import CrfTagger
@@ -49,7 +50,7 @@ from finetune.runtime.files import replace_folder
 from finetune.tasks import model_folder, save_task, saved_task, task_definition
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import Export
-from finetune.tasks.definition import read_data
+from finetune.tasks.definition import read_data, with_new_names
 from finetune.types import Encoding, UserError, abbreviated, install_command, quantity
 
 OPSET = 17
@@ -309,7 +310,8 @@ def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
         )
     definition = task_definition(task.name)
     source_data = config.data if data is None else data
-    found = definition.prepare(config, read_data(definition, config, source_data))
+    read = with_new_names(config, read_data(definition, config, source_data))
+    found = definition.prepare(config, read)
     saved = source.parent / "config.json"  # of the run; absent if the folder is a model alone
     if data is None and saved.is_file():
         if read_object(saved).get("fingerprint", found.fingerprint) != found.fingerprint:
@@ -359,6 +361,8 @@ def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -
     quantize(fresh, validation)
     after = _score(task, fresh, validation)
     metric = task.record.metric
+    if metric not in before:  # a custom one
+        metric = DEFAULT_METRICS[task.record.kind]
     found = Quantized(metric, before[metric], after[metric], len(validation), size)
     if not found.loss <= max_loss:
         raise UserError(

@@ -181,6 +181,14 @@ def _settings_of_data(config: TrainConfig) -> dict[str, Any]:
     return {n: v for n, v in settings(config).items() if n not in others | limits}
 
 
+def with_new_names(config: TrainConfig, data: Dataset) -> Dataset:
+    """Return data with the names of labels that the settings ask for."""
+    if not isinstance(config, LabelConfig):
+        return data
+    fold = config.labels_case == "fold"
+    return renamed(data, fold=fold, map_file=config.label_map) if fold or config.label_map else data
+
+
 def _prepare(
     definition: TaskDefinition, config: TrainConfig, data: Any, saved: tuple[str, ...]
 ) -> Prepared:
@@ -190,10 +198,7 @@ def _prepare(
     """
     if not isinstance(data, Dataset):
         data = read_data(definition, config, data)
-    if isinstance(config, LabelConfig) and (config.labels_case == "fold" or config.label_map):
-        fold = config.labels_case == "fold"
-        data = renamed(data, fold=fold, map_file=config.label_map)
-    data = definition.prepare(config, data)
+    data = definition.prepare(config, with_new_names(config, data))
     if "train" not in data.splits:
         raise UserError(
             f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "

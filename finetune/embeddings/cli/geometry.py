@@ -21,6 +21,7 @@ from finetune.cli.output import check_output, print_tables, quiet_libraries, sho
 from finetune.config.options import DATA, OUTPUT
 from finetune.embeddings.cli.options import WordPoolingOption
 from finetune.runtime.files import replace_file, require_replaceable
+from finetune.runtime.records import require_suffix
 from finetune.types import UserError
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, S
 
     def _check_outputs(self) -> None:
         for output in self.out:
-            check_output(output, [Path(self.data)], (".html", ".json"))
-            if Path(output).suffix == ".html":
+            check_output(output, [Path(self.data)], _FORMATS)
+            if require_suffix(output, _FORMATS) == ".html":
                 require_replaceable(Path(output), "<!doctype html", "--out")
 
     def _write(self, geometry: Measured) -> None:
@@ -100,7 +101,7 @@ class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, S
 
         for output in self.out:
             with replace_file(Path(output), follow=True) as file:
-                if Path(output).suffix == ".html":
+                if require_suffix(output, _FORMATS) == ".html":
                     write_page(file, geometry, self.model, self.data)
                 else:
                     write_json(file, geometry)
@@ -145,3 +146,6 @@ class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, S
             self.note(f"attention, mixing ratio of layers 1 to {len(attention.mixing)}: {mixing}")
         elif attention.reason:
             show(f"no analysis of attention: {attention.reason}", error=True)
+
+
+_FORMATS = (".html", ".json")

@@ -15,6 +15,7 @@ from finetune.config.options import DATA, OUTPUT
 from finetune.config.tasks import column_map
 from finetune.embeddings.cli.options import LayersOption, WordPoolingOption
 from finetune.runtime.files import replace_file, require_replaceable
+from finetune.runtime.records import require_suffix
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOption
                     "turn into PNG and PDF."
                 )
             check_output(output, [Path(self.file)], _FORMATS)
-            if Path(output).suffix == ".html":
+            if require_suffix(output, _FORMATS) == ".html":
                 require_replaceable(Path(output), "<!doctype html", "--out")
 
     def _counted(self, found: Occurrences) -> list[str]:
@@ -130,7 +131,7 @@ class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOption
         }
         for output in self.out:
             with replace_file(Path(output), follow=True) as file:
-                writers[Path(output).suffix](file, word_map, self.model)
+                writers[require_suffix(output, _FORMATS)](file, word_map, self.model)
         show(f"wrote {' and '.join(self.out)}", error=True)
 
 
