@@ -67,10 +67,19 @@ class AlignedPredictions(NamedTuple):
             self.kind,
             self.gold,
             self.predicted,
+            self._labels_of_model(),
             schemes=self.schemes,
             characters=self.characters,
             positive=self.positive,
         )
+
+    def _labels_of_model(self) -> tuple[str, ...]:
+        """Return the labels of a model of several, over which averages are; () if unknown."""
+        if self.kind != "labels":
+            return ()
+        scores: list[Mapping[str, float]] = [row["scores"] for row in self.rows if "scores" in row]
+        names = {tuple(each) for each in scores if isinstance(each, dict)}
+        return names.pop() if len(names) == 1 else ()
 
 
 class Gold(NamedTuple):

@@ -111,6 +111,9 @@ def test_several_labels(tmp_path: Path):
     scores = scored(tmp_path, answers, gold)
     assert scores["subset_accuracy"] == pytest.approx(2 / 3)
     assert scores["micro_f1"] == pytest.approx(2 / 3)
+    own = [row | {"scores": {"x": 0.5, "y": 0.5, "z": 0.5}} for row in answers]
+    found = scored(tmp_path, own, gold)["macro_f1"]  # of all labels of the model, as in training
+    assert found == pytest.approx(scores["macro_f1"] * 2 / 3)
 
 
 def test_rows_without_gold_are_left_out(tmp_path: Path):
