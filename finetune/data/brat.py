@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from finetune.data.character_spans import split_offsets
 from finetune.data.dataset import DataError
@@ -105,14 +105,11 @@ def _document(stem: Path, encoding: str, relations: bool) -> TokenRecord:
     found: set[Span] = set()
     outside: set[Span] = set()
     discontinuous: list[str] = []
-    ids = [each.id for each in annotations]
-    for number, each in enumerate(annotations):
-        if each.id in ids[:number]:
+    items: dict[str, Any] = {}
+    for each in annotations:
+        if each.id in items:
             raise DataError(f"{each.where}: {each.id} is twice in this file: give each an id.")
-    items = {
-        each.id: {"offsets": each.fragments, "label": each.label, "text": each.text}
-        for each in annotations
-    }
+        items[each.id] = {"offsets": each.fragments, "label": each.label, "text": each.text}
     for each in annotations:
         where, item = each.where, items[each.id]
         spans, unreachable, gaps = read_spans([item], where, len(words), text, offsets)

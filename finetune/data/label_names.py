@@ -53,7 +53,7 @@ def renamed(data: Dataset, *, fold: bool, map_file: str | None) -> Dataset:
     counts = Counter(
         _type(name) if tagged else name
         for rows in data.splits.values()
-        for tagged in [isinstance(rows[0], TokenExample) and rows[0].spans is None]
+        for tagged in [any(isinstance(r, TokenExample) and r.spans is None for r in rows[:1])]
         for names in each_gold(rows)
         for name in names or ()
     )

@@ -218,7 +218,9 @@ def open_splits(
     """Open the ``wanted`` splits of a source (None: all); ``open_file`` opens one file."""
     if source.files:
         chosen = _select_splits(list(source.files), wanted, source.name)
-        allow_open_files(sum(len(source.files[split]) for split in chosen))
+        paths = [path for split in chosen for path in source.files[split]]
+        # JSON Lines are opened in turn
+        allow_open_files(sum(format_of(path) != "jsonl" for path in paths))
         opened: dict[str, Opened | Table] = {
             split: joined(
                 [open_file(open_data(path, encoding=encoding)) for path in source.files[split]]

@@ -23,7 +23,7 @@ from finetune.types import UserError
 
 LOCK = ".lock"
 """File in a folder that a process uses: the number of the process and its host."""
-OTHER_FILES = 512
+OTHER_FILES = 128
 """Number of files that a command may open besides its data: models, libraries, outputs."""
 _LOCKS = os.name == "posix"
 """Whether a lock tells that a process still writes a temporary file or folder."""
