@@ -308,10 +308,10 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
                 wanted = description(hints[field.name])
                 raise UserError(f"{flag(field.name)} must be {wanted}, not {value!r:.60}.")
             finite = not isinstance(value, float) or math.isfinite(value)
-            if not finite or (isinstance(value, int | float) and abs(value) > LARGEST):
+            if not finite or (isinstance(value, int) and abs(value) > LARGEST):
                 raise UserError(
-                    f"{flag(field.name)} must be a finite number, not {value!r:.60}, and at most "
-                    f"{LARGEST}."
+                    f"{flag(field.name)} must be a finite number, not {value!r:.60}, and whole "
+                    f"numbers at most {LARGEST}."
                 )
         for names, (legal, wanted) in {**RANGES, **self.ranges}.items():
             for name in names:
@@ -857,7 +857,6 @@ NUMBER = r"[0-9]{1,3}(\.[0-9]{1,6})?"
 RANGES: Ranges = {
     (
         "batch_size",
-        "epochs",
         "lr",
         "limit",
         "limit_eval",
@@ -880,6 +879,7 @@ RANGES: Ranges = {
         "lora_alpha",
         "boundary_distance",
     ): (lambda value: value > 0, "above 0"),
+    ("epochs",): (lambda value: 0 < value <= 1e9, "above 0 and at most 1e9"),
     ("warmup", "weight_decay", "clip", "overlap"): (lambda value: value >= 0, "0 or more"),
     ("layer_decay", "negatives"): (lambda value: 0 < value <= 1, "above 0 and at most 1"),
     ("adam_beta2", "classifier_dropout", "label_smoothing", "boundary_smoothing"): (

@@ -60,9 +60,9 @@ def test_names():
 
 
 WRONG = [
-    (ClassifyConfig, {"epochs": 0}, "--epochs must be above 0, not 0"),
+    (ClassifyConfig, {"epochs": 0}, "--epochs must be above 0 and at most 1e9, not 0"),
     (ClassifyConfig, {"epochs": math.inf}, "--epochs must be a finite number, not inf"),
-    (ClassifyConfig, {"epochs": 1e308}, "--epochs must be a finite number, not 1e.308, and at m"),
+    (ClassifyConfig, {"epochs": 1e308}, "--epochs must be above 0 and at most 1e9, not 1e.308"),
     (ClassifyConfig, {"lr": math.nan}, "--lr must be a finite number, not nan"),
     (ClassifyConfig, {"steps": 10**30}, "--steps must be a finite number, not 1000"),
     (ClassifyConfig, {"precision": "fp8"}, "--precision must be one of auto, .*, not 'fp8'"),
