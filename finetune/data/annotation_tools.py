@@ -131,7 +131,7 @@ def annotator(record: Record) -> Any:
 
 
 class AnnotatedColumns(NamedTuple):
-    """The columns that annotators read and write."""
+    """The columns of texts and of gold."""
 
     texts: Sequence[str | None]
     gold: Sequence[str | None]

@@ -110,40 +110,40 @@ def collected_rows(
     make: Make,
     keep: Callable[[Any], bool] = lambda row: True,
     facts: ComputeFacts = computed_facts,
-    mended: list[str] | None = None,
+    corrected: list[str] | None = None,
 ) -> tuple[Sequence[Any], int]:
     """Return the examples of the rows to keep, and the number of rows that are left out.
 
-    They are a list, or a store of many rows. ``make`` and ``keep`` also run in other processes; the
-    list ``mended`` gets what ``make`` appends to it there.
+    They are a list, or a store of many rows. ``make`` and ``keep`` also run in other processes.
+    ``corrected`` is a list to which ``make`` appends, in whatever process it runs.
     """
     if not isinstance(rows, Many):
         found = collected(itertools.starmap(make, enumerate(filter(keep, rows))), facts=facts)
         return found, len(rows) - len(found)
-    many, mended = rows, [] if mended is None else mended
+    many, corrected = rows, [] if corrected is None else corrected
 
     def read(chunk: Any) -> tuple[Packed | None, int, dict[str, None], list[str]]:
-        mended.clear()
+        corrected.clear()
         later: dict[str, None] = {}
         size, examples = 0, list[Any]()
         for row in many.parsed(chunk, later):
             size += 1
             if keep(row):
                 examples.append(make(len(examples), row))
-        return packed(examples, facts) if examples else None, size, later, [*mended]
+        return packed(examples, facts) if examples else None, size, later, [*corrected]
 
     writer, number, later = StoreWriter(), 0, dict[str, None]()
-    every_mended = list[str]()
+    all_corrected = list[str]()
     with stage("reading", unit="row") as show:
         for chunk, size, new, own in forked_map(read, many.chunks(), num_workers()):
             if chunk is not None:
                 writer.add(chunk)
             number += size
             later |= new
-            every_mended += own
+            all_corrected += own
             show(number, share=many.share)
     many.note(later)
-    mended[:] = every_mended
+    corrected[:] = all_corrected
     return writer.finish() if writer.size else [], number - writer.size
 
 

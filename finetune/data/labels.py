@@ -35,10 +35,10 @@ def raw_label(value: Any, names: Sequence[str] | None, where: str) -> RawLabel:
     """Return one value of a label column; ``names`` are the class names of its integers."""
     if isinstance(value, str):
         name = value.strip()
-        if name[:1] == "[" and (names_in_cell := _listed(name)) is not None:
-            value = names_in_cell
-        else:
+        listed = _listed(name)
+        if listed is None:
             return None if name.lower() in MISSING else name
+        value = listed
     if isinstance(value, list | tuple):
         labels = tuple(_label_name(item, names, where) for item in value)
         repeated = next((name for name in labels if labels.count(name) > 1), None)
@@ -61,7 +61,9 @@ def raw_label(value: Any, names: Sequence[str] | None, where: str) -> RawLabel:
 
 
 def _listed(cell: str) -> list[str] | None:
-    """Return the texts of a JSON list, as tables hold several labels; None for another cell."""
+    """Return the labels of a cell that is a JSON list of texts; None for any other cell."""
+    if cell[:1] != "[":
+        return None
     try:
         found = json.loads(cell)
     except ValueError:

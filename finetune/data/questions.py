@@ -86,7 +86,7 @@ def _choose(table: Table, given: Mapping[str, str], gold: bool) -> MakeExample:
     def make(index: int, record: Record) -> TextExample:
         texts, own = (text_cell(record, question), text_cell(record, context)), None
         if gold and answers is not None:
-            own = _answers(record, answers, texts[1], table.mended)
+            own = _answers(record, answers, texts[1], table.corrected)
         return TextExample(index, *texts, where=record.where, key=record.key, answers=own)
 
     return make
@@ -98,7 +98,7 @@ QUESTIONS = RowReader(
     choose=_choose,
     gold=attrgetter("answers"),
     gold_roles=("answers",),
-    mended=("answer", MOVED),
+    corrected=("answer", MOVED),
 )
 """The reader of questions.
 

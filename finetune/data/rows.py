@@ -34,7 +34,7 @@ class RowReader:
             the columns that the user names, by role, and whether to read gold.
         gold: Returns the gold of an example, None without gold.
         gold_roles: The roles of gold.
-        mended: What a value is called that is corrected (``Table.mended``), and what is done to it.
+        corrected: For notes on ``Table.corrected``: the noun of a value, and its correction.
     """
 
     roles: tuple[str, ...]
@@ -42,7 +42,7 @@ class RowReader:
     choose: Callable[[Table, Mapping[str, str], bool], MakeExample]
     gold: Callable[[TextExample], object] = attrgetter("label")
     gold_roles: tuple[str, ...] = ("label",)
-    mended: tuple[str, str] = ("value", "corrected")
+    corrected: tuple[str, str] = ("value", "corrected")
 
     def read(
         self, spec: Any, *, columns: Mapping[str, str] | None = None, encoding: str = UTF_8
@@ -63,12 +63,12 @@ class RowReader:
                 )
             table.records = iter(first[:1])  # the choice of columns may look at it
             make = self.choose(table, table.columns(columns, self.roles), True)
-            splits[split], _ = collected_rows(rows, make, mended=table.mended)
+            splits[split], _ = collected_rows(rows, make, corrected=table.corrected)
             notes += table.notes
-            if table.mended:
-                noun, done = self.mended
-                number = quantity(len(table.mended), noun)
-                notes.append(f"{table.name}: {number} {done}; first in {table.mended[0]}")
+            if table.corrected:
+                noun, done = self.corrected
+                number = quantity(len(table.corrected), noun)
+                notes.append(f"{table.name}: {number} {done}; first in {table.corrected[0]}")
             if missing := sum(self.gold(row) is None for row in splits[split]):
                 counted = f"{missing:,} of {quantity(len(splits[split]), 'row')}"
                 notes.append(f"{split}: {counted} without label")

@@ -42,7 +42,7 @@ class Table:
     """Columns to read by role if the table has them and the user names none."""
     label_column: str | None = None
     """The column of labels or tags, once a reader has chosen it."""
-    mended: list[str] = field(default_factory=list)
+    corrected: list[str] = field(default_factory=list)
     """The places of values that the reader has corrected, as it makes examples."""
 
     @property

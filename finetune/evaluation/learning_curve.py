@@ -134,8 +134,9 @@ def _laws(
     sizes = np.array(sorted(scores), dtype=float)
     means = sign * np.array([np.mean(scores[int(size)]) for size in sizes])
     # the limit of a score from 0 to 1 is at most 1, of an error at least 0
-    highest = 0.0 if sign < 0 else 1.0 if np.abs(means).max() <= 1 else np.inf
-    highest = highest if limited else np.inf
+    highest = np.inf
+    if limited:
+        highest = 0.0 if sign < 0 else 1.0 if np.abs(means).max() <= 1 else np.inf
     best = _fit(sizes, means[None], highest)
     residuals = means - (best[0, 0] - best[0, 1] * sizes ** -best[0, 2])
     random = np.random.default_rng(0)

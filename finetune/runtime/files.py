@@ -125,10 +125,10 @@ def replace_folder(
 
 @contextlib.contextmanager
 def replace_files(folder: Path, first: str, last: str) -> Iterator[Path]:
-    """Yield an empty folder whose content replaces that of a folder unless the block fails.
+    """Yield an empty folder. At the end of the block, its files replace the files of ``folder``.
 
-    The folder itself stays, since it may be a mount point. The entry ``first`` is replaced before
-    others appear, and the entry ``last`` appears when all others are there. Raises SaveError.
+    ``folder`` itself stays, since it may be a mount point. The file ``first`` is replaced first,
+    and the file or folder ``last`` appears last. Raises SaveError.
     """
     created = not folder.exists()
     with disk_errors(folder), contextlib.ExitStack() as undo:
@@ -294,7 +294,10 @@ def entries(folder: Path) -> list[str]:
 
 
 def allow_open_files(number: int) -> None:
-    """Let this process hold so many files open; raise UserError where the system does not."""
+    """Raise the limit of open files to hold ``number`` files of data.
+
+    Raises UserError if the limit of the system is lower.
+    """
     try:
         import resource
     except ImportError:  # Windows has no such limit

@@ -182,7 +182,7 @@ def _settings_of_data(config: TrainConfig) -> dict[str, Any]:
 
 
 def with_new_names(config: TrainConfig, data: Dataset) -> Dataset:
-    """Return data with the names of labels that the settings ask for."""
+    """Rename labels by --label-map and --labels-case."""
     if not isinstance(config, LabelConfig):
         return data
     fold = config.labels_case == "fold"

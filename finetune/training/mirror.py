@@ -95,10 +95,9 @@ class Mirror:
         return found
 
     def restore(self, folder: Path) -> None:
-        """Replace the files of a folder by those of the copy.
+        """Replace the files of a folder by the files of the copy.
 
-        After a kill the folder holds a run with an earlier checkpoint or none, so that the next
-        start does it again.
+        After a kill, the folder has no checkpoint, or an earlier one: the next start restores again.
         """
         with replace_files(folder, first="config.json", last="last") as fresh:
             for name, expected in self.files.items():

@@ -156,7 +156,7 @@ class _Part(TrainingRun):
     """The run of one of the tasks; all tasks share the optimizer and the checkpoint."""
 
     def _require_no_checkpoint(self) -> None:
-        """Nothing: the run of all tasks has the checkpoint."""
+        """Do nothing: all tasks share one checkpoint, which the joint run checks."""
 
     def _prepare(self, head: Any, resuming: bool, restore: contextlib.ExitStack) -> None:
         self._load_head(head, resuming, restore)
