@@ -97,7 +97,8 @@ class Mirror:
     def restore(self, folder: Path) -> None:
         """Replace the files of a folder by the files of the copy.
 
-        After a kill, the folder has no checkpoint, or an earlier one: the next start restores again.
+        After a kill, the folder has no checkpoint or an earlier one, and the next start restores
+        the files again.
         """
         with replace_files(folder, first="config.json", last="last") as fresh:
             for name, expected in self.files.items():
