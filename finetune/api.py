@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from finetune.runtime.progress import Reporter
     from finetune.tasks.base import Task
     from finetune.training.callbacks import Callback
+    from finetune.training.custom_loss import LossFunction
     from finetune.training.distillation import Distillation, Measured
     from finetune.training.environment import RunOutcome
     from finetune.training.merging import Soup
@@ -87,6 +88,7 @@ def train(
     *,
     callbacks: Sequence[Callback] = (),
     metrics: Mapping[str, Callable[..., Any]] | None = None,
+    loss: LossFunction | None = None,
     quiet: bool = False,
     **settings: Any,
 ) -> TrainedRun:
@@ -103,6 +105,8 @@ def train(
         callbacks: Called after steps, evaluations and saves (``finetune.Callback``).
         metrics: Custom metrics by name: functions of gold and predictions, or
             ``finetune.CustomMetric``. ``metric="name"`` selects the model by one.
+        loss: A custom loss: a function of the logits and the targets of a batch that returns the
+            sum of its losses and the number to divide it by.
         quiet: Show no progress.
         settings: Fields of the settings of the task, such as ``batch_size=16``; ``out`` names the
             folder, which is otherwise a new one in ``runs``.
@@ -134,6 +138,7 @@ def train(
         reporter=Reporter(quiet=quiet),
         callbacks=callbacks,
         metrics=metrics,
+        loss=loss,
     )
     if run is None:
         raise UserError("finetune.train runs in one process: use the command line for several.")
@@ -227,6 +232,7 @@ def train_once(
     report: Callable[[Path], object] = write_run_report,
     callbacks: Sequence[Callback] = (),
     metrics: Mapping[str, Callable[..., Any]] | None = None,
+    loss: LossFunction | None = None,
 ) -> TrainedRun | None:
     """Train in the folder ``config.out``, and write its README and report.
 
@@ -238,11 +244,12 @@ def train_once(
         folder: The run folder, opened; by default ``config.out``.
         recipe_run: The recipe of the settings.
         repeatable: Whether the settings alone, with the data that they name, train the run again.
-            By default they do unless ``data``, ``callbacks`` or ``metrics`` are given.
+            By default they do unless ``data``, ``callbacks``, ``metrics`` or ``loss`` are given.
         reporter: Shows the progress.
         report: Writes the report and the model card.
         callbacks: As in ``train``.
         metrics: As in ``train``.
+        loss: As in ``train``.
 
     Returns:
         The run; None on all processes but the main one.
@@ -255,7 +262,7 @@ def train_once(
     from finetune.training.trainer import fit
 
     if repeatable is None:
-        repeatable = data is None and not metrics and not callbacks
+        repeatable = data is None and not metrics and not callbacks and loss is None
     with contextlib.ExitStack() as opened:
         folder = folder or opened.enter_context(open_run(config))
         opened.enter_context(memory_kept())
@@ -268,7 +275,16 @@ def train_once(
             recipe_run.check_splits(dataset.scored_splits)
         for line in (*describe(task, dataset), *dataset.notes):
             reporter.say(line)
-        result = fit(task, dataset, config, folder, reporter, callbacks=callbacks, metrics=metrics)
+        result = fit(
+            task,
+            dataset,
+            config,
+            folder,
+            reporter,
+            callbacks=callbacks,
+            metrics=metrics,
+            loss=loss,
+        )
         if not is_main:
             return None
         return _finished(

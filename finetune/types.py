@@ -32,8 +32,8 @@ class TemporaryFailure(UserError):
     """Work that failed outside of the command, and that the same command may complete later."""
 
 
-class CustomMetricError(Exception):
-    """A metric that the user wrote raised an error, which is the cause of this one."""
+class CustomFunctionError(Exception):
+    """A metric or loss that the user wrote raised an error, which is the cause of this one."""
 
 
 class Span(NamedTuple):

@@ -243,7 +243,8 @@ def _of_sets(
     for both, golds in sides.items():
         first, second = (list(side) for side in zip(*golds, strict=True))
         counts = metric.counts(pair(kind, first, second))
-        found = estimate([Counts(counts, metric.value)], num_resamples=num_resamples, seed=seed)
+        own = [Counts(counts, metric.value)]
+        found = estimate(own, num_resamples=num_resamples, seed=seed, limits=(0.0, 1.0))
         sizes = [sum(map(len, side)) for side in (first, second)]
         pairs.append([*both, len(golds), *sizes, *found])
         totals = [

@@ -35,7 +35,7 @@ from finetune.runtime.records import (
     record_writer,
     require_suffix,
 )
-from finetune.types import CustomMetricError, TemporaryFailure, UserError, printable
+from finetune.types import CustomFunctionError, TemporaryFailure, UserError, printable
 
 EX_TEMPFAIL = 75
 """Exit code of a failure that may not happen again (`sysexits.h`; Windows does not define it)."""
@@ -235,7 +235,7 @@ def error_line(error: Exception) -> tuple[str, int]:
     if isinstance(error, UserError):
         code = EX_TEMPFAIL if isinstance(error, TemporaryFailure) else 2
         return f"error: {error}".replace("\n", "\\n"), code
-    if isinstance(error, CustomMetricError):
+    if isinstance(error, CustomFunctionError):
         return f"{''.join(traceback.format_exception(error.__cause__))}error: {error}.", 2
     if isinstance(error, OSError) and error.strerror:
         return f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror}.", 2

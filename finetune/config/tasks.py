@@ -187,6 +187,9 @@ class TrainingSettings:
     custom_metrics: Annotated[tuple[str, ...], Help("FILE.py:FUNCTION …")] = ()
     """Custom metrics, as FILE.py:FUNCTION: functions of gold and predictions, which --metric can
     name. The files are executed."""
+    custom_loss: Annotated[str | None, Help("FILE.py:FUNCTION")] = None
+    """Custom loss, as FILE.py:FUNCTION: a function of the logits and the targets of a batch that
+    returns the sum of its losses and the number to divide it by. The file is executed."""
     eval_every: int | None = None
     """Steps between evaluations on the validation split; unset is once an epoch."""
     patience: int | None = None
@@ -387,6 +390,12 @@ class LabelConfig(TrainConfig):
 
     def _check_combinations(self) -> None:
         super()._check_combinations()
+        for name in LOSS_SETTINGS if self.custom_loss else ():
+            if (value := getattr(self, name, None)) not in (None, "none", "ce", 0.0):
+                raise UserError(
+                    f"{flag(name)} {value} is part of the built-in loss, which --custom-loss "
+                    "replaces: leave one of them out."
+                )
         name, _ = named_strength(self.loss)
         for other, default in (("class_weights", "none"), ("sampling", "none")):
             value = getattr(self, other)
@@ -850,6 +859,9 @@ RENAMED = {
 REMOVED = frozenset({"cuda_graphs"})
 """Settings that runs of earlier versions may contain; they never changed results."""
 
+
+LOSS_SETTINGS = ("loss", "label_smoothing", "class_weights", "boundary_smoothing")
+"""Settings of the built-in losses."""
 
 NUMBER = r"[0-9]{1,3}(\.[0-9]{1,6})?"
 """A number in a setting such as `focal:2`."""

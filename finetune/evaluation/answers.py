@@ -92,8 +92,8 @@ def best_threshold(
     """
     totals, thresholds = _totals(gold, best, no_answer, exact=False)
     upper = np.append(thresholds[1:], max(1.0, thresholds[-1]))
-    possible = upper > thresholds  # no threshold is between equal probabilities
-    possible[-1] = True
+    possible = upper > thresholds  # no threshold is between equal probabilities, or above 1
+    possible[0] = True  # 0 answers no question, whatever the lowest probability
     chosen = int(np.where(possible, totals, -np.inf).argmax())
     return float((thresholds[chosen] + upper[chosen]) / 2)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.evaluation.metrics import METRICS
-from finetune.types import CustomMetricError, UserError
+from finetune.types import CustomFunctionError, UserError
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class CustomMetric:
         """Return the score.
 
         Raises:
-            CustomMetricError: The function raised an error.
+            CustomFunctionError: The function raised an error.
             UserError: It did not return a finite number.
         """
         name = getattr(self.function, "__qualname__", repr(self.function))
         try:
             value = self.function(list(gold), list(predicted))
         except Exception as error:
-            raise CustomMetricError(f"the metric {name} raised {type(error).__name__}") from error
+            raise CustomFunctionError(f"the metric {name} raised {type(error).__name__}") from error
         try:
             number = float(value)
         except (TypeError, ValueError):
@@ -60,22 +60,31 @@ def load_metric(setting: str) -> tuple[str, CustomMetric]:
 
     The file is executed.
     """
+    name, found = load_function(setting, "metric")
+    return name, as_metric(found)
+
+
+def load_function(setting: str, kind: str) -> tuple[str, Callable[..., Any]]:
+    """Return the name and the function that `FILE.py:NAME` names; ``kind`` is its use.
+
+    The file is executed.
+    """
     path, _, name = setting.rpartition(":")
     if not path.endswith(".py") or not name.isidentifier():
-        raise UserError(f"a custom metric must be FILE.py:FUNCTION, not {setting!r}.")
+        raise UserError(f"a custom {kind} must be FILE.py:FUNCTION, not {setting!r}.")
     if not Path(path).is_file():
-        raise UserError(f"{path}: no such file, for the metric {name}.")
-    spec = importlib.util.spec_from_file_location(f"custom_metrics_{Path(path).stem}", path)
+        raise UserError(f"{path}: no such file, for the {kind} {name}.")
+    spec = importlib.util.spec_from_file_location(f"custom_{kind}_{Path(path).stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise CustomMetricError(f"{path} raised {type(error).__name__}") from error
+        raise CustomFunctionError(f"{path} raised {type(error).__name__}") from error
     found = vars(module).get(name)
     if not callable(found):
         raise UserError(f"{path}: there is no function {name!r} in it.")
-    return name, as_metric(found)
+    return name, found
 
 
 def as_metric(found: Callable[..., Any]) -> CustomMetric:

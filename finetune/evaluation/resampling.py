@@ -46,6 +46,14 @@ class Counts:
         """Return the number of units."""
         return len(self.rows) if self.unit is None else int(self.unit.max()) + 1
 
+    @property
+    def is_rate(self) -> bool:
+        """Whether the score is the share of the units that are right."""
+        single = self.unit is None and self.subset is None and self.rows.ndim == 2
+        if self.value is not metrics.mean or not single:
+            return False
+        return bool((self.rows[:, 1] == 1).all() and np.isin(self.rows[:, 0], (0, 1)).all())
+
     def values(self, weights: np.ndarray) -> np.ndarray:
         """Return the scores where unit u occurs ``weights[r, u]`` times: [R, U] -> [R]."""
         if self.unit is not None:

@@ -26,6 +26,10 @@ from finetune.types import UserError
 
 ALPHA = 0.05
 """Significance level of the tests; intervals contain 1 - ALPHA of the resamples."""
+Z = 1.959963984540054
+"""The quantile 1 - ALPHA / 2 of the normal distribution."""
+FEWEST = 10
+"""Right and wrong units from which the interval of a rate is the bootstrap's alone."""
 UNLIMITED = (-math.inf, math.inf)
 """The range of an unbounded metric."""
 
@@ -93,8 +97,8 @@ def compare(
     observed = [observed_scores(runs) for runs in systems]
     resampled = _scores_of_resamples(systems, num_resamples, np.random.default_rng(seeds[0]))
     first_estimate, second_estimate = (
-        _estimate(_trained_again([scores], [values], seeds[1]), limits)
-        for scores, values in zip(observed, resampled, strict=True)
+        _estimate(_trained_again([scores], [values], seeds[1]), runs, limits)
+        for runs, scores, values in zip(systems, observed, resampled, strict=True)
     )
     pooled = _trained_again(observed, resampled, seeds[1])
     difference = pooled.scores[0] - pooled.scores[1]
@@ -131,7 +135,7 @@ def estimate(
         raise UserError(f"no interval from {len(runs)} runs on {sorted(sizes)} units")
     seeds = np.random.SeedSequence(seed).spawn(2)
     resampled = _scores_of_resamples([runs], num_resamples, np.random.default_rng(seeds[0]))
-    return _estimate(_trained_again([observed_scores(runs)], resampled, seeds[1]), limits)
+    return _estimate(_trained_again([observed_scores(runs)], resampled, seeds[1]), runs, limits)
 
 
 def fold_interval(
@@ -279,9 +283,24 @@ def _variance_across_runs(
     return (variance if variance > rounding else 0.0), degrees
 
 
-def _estimate(system: _TrainedAgain, limits: tuple[float, float]) -> Estimate:
-    """Return the score of the only system with its interval, cut at ``limits``."""
+def _estimate(
+    system: _TrainedAgain, runs: Sequence[Counts], limits: tuple[float, float]
+) -> Estimate:
+    """Return the score of the only system with its interval, cut at ``limits``.
+
+    The bootstrap cannot see errors that the units do not contain: without any, all resamples are
+    equal. A rate of fewer than ``FEWEST`` right or wrong units, and any score between 0 and 1
+    whose resamples are all equal, also covers the interval of Wilson (1927) for its number of
+    units.
+    """
     value, low, high = _interval(system.scores[0], system.means[0])
+    units = runs[0].num_units
+    rare = all(run.is_rate for run in runs) and min(value, 1 - value) * units < FEWEST
+    if limits == (0.0, 1.0) and (rare or low == high):
+        squared = Z**2 / units
+        middle = (value + squared / 2) / (1 + squared)
+        half = math.sqrt(squared * (value * (1 - value) + squared / 4)) / (1 + squared)
+        low, high = min(low, middle - half), max(high, middle + half)
     return Estimate(value, max(low, limits[0]), min(high, limits[1]))
 
 

@@ -36,13 +36,13 @@ class Candidates(NamedTuple):
 
     def best(self, number: int) -> Candidates:
         """Return the best ones in order."""
-        if len(self.scores) > number:
-            chosen = np.argpartition(-self.scores, number - 1)[:number]
-            kept = Candidates(self.first[chosen], self.last[chosen], self.scores[chosen])
-        else:
-            kept = self
-        order = np.lexsort((kept.last, kept.first, -kept.scores))
-        return Candidates(kept.first[order], kept.last[order], kept.scores[order])
+        chosen = np.arange(len(self.scores))
+        if len(chosen) > number:  # ties with the last one compete by their place, too
+            least = -np.partition(-self.scores, number - 1)[number - 1]
+            chosen = np.flatnonzero(self.scores >= least)
+        order = np.lexsort((self.last[chosen], self.first[chosen], -self.scores[chosen]))
+        best = chosen[order[:number]]
+        return Candidates(self.first[best], self.last[best], self.scores[best])
 
 
 @dataclass(frozen=True, kw_only=True)

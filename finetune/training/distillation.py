@@ -282,7 +282,7 @@ class _Step(Step):
             logits = self._forward(batch)
         teacher = batch.targets["teacher_logits"]
         soft = self.distillable.soft_loss(logits, teacher, batch, weights.temperature)
-        hard, _ = self.task.loss(logits, batch)
+        hard, _ = self.loss(logits, batch)
         hidden = torch.zeros_like(soft)
         if self.layers:
             hidden = hidden_loss(states, batch.targets["teacher_states"], self.projections)
@@ -299,7 +299,7 @@ class _Step(Step):
         if "teacher_transitions" in batch.targets:
             hard = (batch.targets["tag"] != IGNORED).sum()
         else:
-            _, hard = self.task.loss(logits, batch)
+            _, hard = self.loss(logits, batch)
         return torch.tensor([self._num_soft(batch), float(hard), len(batch.input_ids)])
 
     def _num_soft(self, batch: Batch) -> int:

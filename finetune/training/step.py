@@ -22,6 +22,7 @@ from finetune.runtime.signals import InterruptHandler
 from finetune.runtime.transfer import batch_to_device, batches_to_device, to_device
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import CoupledLoss, SeveralLosses
+from finetune.training.custom_loss import loss_of
 from finetune.training.optimizer import set_learning_rates
 from finetune.types import Batch, Sequences
 
@@ -53,6 +54,7 @@ class Step:
         self.interrupt = interrupt
         self.coupled = task.capability(CoupledLoss)
         self.several = task.capability(SeveralLosses)
+        self.loss = loss_of(task, config.custom_loss)
         self.scaler = loss_scaler(precision, self.device)
         self.copies = WeightCopies(head, precision, copies)
         # MPS has no float64
@@ -120,7 +122,7 @@ class Step:
 
     def _loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sum of the losses of a batch, and its number, as ``Task.loss`` does."""
-        return self.task.loss(self._forward(batch), batch)
+        return self.loss(self._forward(batch), batch)
 
     def _loss_counts(self, batch: Batch) -> torch.Tensor | None:
         """Return the counts of several losses; None of a single one."""

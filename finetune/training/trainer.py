@@ -50,6 +50,7 @@ from finetune.training.checkpoint import (
     load_shards,
     load_training_state,
 )
+from finetune.training.custom_loss import LossFunction, loss_of
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import Schedule, logged_learning_rates, make_optimizer
 from finetune.training.run_folder import RunLog, RunWriter, open_run, require_no_checkpoint
@@ -93,6 +94,7 @@ def fit(
     *,
     callbacks: Sequence[Callback] = (),
     metrics: Mapping[str, Callable[..., Any]] | None = None,
+    loss: LossFunction | None = None,
 ) -> FitResult:
     """Train a model, keep the one with the best validation score, and score the test split once.
 
@@ -105,6 +107,8 @@ def fit(
         head: The model to train; by default a new one on the configured encoder.
         callbacks: Called after steps, evaluations and saves.
         metrics: Custom metrics by name, besides ``config.custom_metrics``.
+        loss: A custom loss, in place of ``config.custom_loss``: a function of logits and targets
+            that returns the sum of the losses of a batch and their number.
 
     Returns:
         The task with its fitted values, the run folder and the metrics.
@@ -120,6 +124,8 @@ def fit(
         run = TrainingRun(task, data, config, folder, reporter, head, restore)
         run.callbacks = Callbacks(callbacks)
         run.custom_metrics |= custom_metrics((), metrics or {})
+        if loss is not None:
+            run.step.loss = loss_of(run.task, None, loss)
         return run.run()
 
 

@@ -81,6 +81,7 @@ def test_example(
         "best/finetune.json",
         "senses.safetensors",
         "fold-1.1/best/finetune.json",
+        "seed-1/best/finetune.json",
     )
     assert any((saved / name).exists() for name in written)
 

@@ -83,3 +83,24 @@ def test_official_evaluation(seed: int) -> None:
     line = best_threshold(gold, best, none)
     decided = ["" if score >= line else text for text, score in zip(best, none, strict=True)]
     assert answer_scores(gold, decided)["f1"] == pytest.approx(expected["best_f1"], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("gold", "none"),
+    [
+        ([["Oslo"], ["Rome"], []], [1.0, 0.2, 1.0]),
+        ([["Oslo"], ["Rome"], ["Bonn"]], [1.0, 1.0, 1.0]),
+        ([[], [], ["Rome"]], [0.0, 0.0, 0.0]),
+        ([[], ["Oslo"], []], [0.0, 0.0, 1.0]),
+    ],
+)
+def test_threshold_of_certain_probabilities(gold: list[list[str]], none: list[float]) -> None:
+    """The threshold reaches the best F1 that any threshold from 0 to 1 reaches."""
+    best = ["Oslo" if not answers else answers[0] for answers in gold]
+
+    def f1_at(threshold: float) -> float:
+        pairs = zip(best, none, strict=True)
+        return answer_scores(gold, ["" if p >= threshold else text for text, p in pairs])["f1"]
+
+    reached = f1_at(best_threshold(gold, best, none))
+    assert reached == max(map(f1_at, (0.0, *none, *(min(1.0, p + 1e-6) for p in none))))

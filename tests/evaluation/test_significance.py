@@ -274,6 +274,21 @@ def test_coverage_of_intervals(num_runs: int, spread: float):
     assert LEAST_COVERAGE[num_runs] <= coverage(1500, num_runs, spread) <= 0.98
 
 
+@pytest.mark.parametrize(("right", "units"), [(63, 63), (0, 63), (62, 63), (1, 1), (8, 12)])
+def test_rates_of_few_examples_have_wide_intervals(right: int, units: int):
+    """At 0 and 1 the bootstrap is empty; the interval of Wilson is not."""
+    rows = np.column_stack([np.arange(units) < right, np.ones(units)]).astype(float)
+    value, low, high = significance.estimate([Counts(rows, mean)], limits=(0.0, 1.0))
+    wilson = stats.binomtest(right, units).proportion_ci(method="wilson")
+    assert low <= wilson.low + 1e-9 and high >= wilson.high - 1e-9
+    assert value == right / units and low < high
+
+
+def test_perfect_f1_has_an_interval():
+    found = significance.estimate([Counts(np.full((40, 3), 2.0), f1)], limits=(0.0, 1.0))
+    assert found.high == 1.0 and 0.9 < found.low < 0.95
+
+
 def test_estimates_of_a_comparison_are_those_of_each_system():
     rng = np.random.default_rng(4)
     one, other = ([correct(rng, 60, chance) for _ in range(2)] for chance in (0.95, 0.7))

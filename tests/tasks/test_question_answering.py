@@ -31,7 +31,7 @@ from finetune.preprocessing.questions import (
 )
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task
-from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder, candidates
+from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder, Candidates, candidates
 from finetune.types import Answer, Encoding, FoundAnswer, Partial, TextExample, UserError
 from tests import small_data
 from tests.command import run
@@ -123,6 +123,18 @@ def test_answers_over_windows_equal_brute_force(seed: int) -> None:
     for each in predicted.best:
         assert each.text == text[each.start : each.end]
     assert (predicted.answer is None) == (not best or none >= best[0][1])
+
+
+def test_ties_do_not_depend_on_the_number_of_answers() -> None:
+    rng = np.random.default_rng(3)
+    found = Candidates(rng.permutation(200), np.arange(200), rng.integers(0, 4, 200) * 0.5)
+    everything = found.best(200)
+    for number in range(1, 200):
+        best = found.best(number)
+        assert [best.first.tolist(), best.last.tolist()] == [
+            everything.first[:number].tolist(),
+            everything.last[:number].tolist(),
+        ]
 
 
 # Characters

@@ -11,7 +11,7 @@ import pytest
 import finetune
 from finetune.cli.main import main
 from finetune.evaluation.compare import ComparisonOptions, compare_systems
-from finetune.types import CustomMetricError
+from finetune.types import CustomFunctionError
 from tests import small_data
 from tests.tiny import save_tiny_checkpoint
 
@@ -129,7 +129,7 @@ def test_own_metrics_of_a_file_train_compare_and_report(place: Path, tmp_path: P
 
 
 def test_errors_of_own_metrics(place: Path, tmp_path: Path, capsys) -> None:
-    with pytest.raises(CustomMetricError, match="broken raised TypeError") as error:
+    with pytest.raises(CustomFunctionError, match="broken raised TypeError") as error:
         train(place, tmp_path / "run", custom_metrics=(f"{place / 'own.py'}:broken",))
     assert isinstance(error.value.__cause__, TypeError)
     with pytest.raises(SystemExit):

@@ -241,5 +241,6 @@ def accuracy(correct: list[bool], resamples: int, seed: int) -> tuple[float, flo
     from finetune.evaluation.significance import estimate
 
     rows = np.column_stack([np.array(correct, dtype=float), np.ones(len(correct))])
-    found = estimate([Counts(rows, mean)], num_resamples=resamples, seed=seed)
+    counts = [Counts(rows, mean)]
+    found = estimate(counts, num_resamples=resamples, seed=seed, limits=(0.0, 1.0))
     return found.value, found.low, found.high
