@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import logging
 import math
 import shutil
 import time
@@ -544,14 +545,21 @@ def import_optuna() -> Any:
 
 @contextlib.contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Context without the messages of Optuna."""
+    """Context without the messages of Optuna.
+
+    A new storage of Optuna configures the logging of a program that has not done so, and turns off
+    all loggers that exist: a handler of the root logger prevents it.
+    """
     optuna = import_optuna()
     before = optuna.logging.get_verbosity()
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addHandler(handler)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         yield
     finally:
         optuna.logging.set_verbosity(before)
+        root.removeHandler(handler)
 
 
 def _distribution(dimension: Any) -> Any:
