@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
-import logging
 import math
 import shutil
 import time
@@ -545,21 +544,14 @@ def import_optuna() -> Any:
 
 @contextlib.contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Context without the messages of Optuna.
-
-    A new storage of Optuna configures the logging of a program that has not done so, and turns off
-    all loggers that exist: a handler of the root logger prevents it.
-    """
+    """Context without the messages of Optuna."""
     optuna = import_optuna()
     before = optuna.logging.get_verbosity()
-    root, handler = logging.getLogger(), logging.NullHandler()
-    root.addHandler(handler)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         yield
     finally:
         optuna.logging.set_verbosity(before)
-        root.removeHandler(handler)
 
 
 def _distribution(dimension: Any) -> Any:

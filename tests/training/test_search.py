@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import random
 import signal
 import subprocess
@@ -420,15 +419,3 @@ def test_an_interrupted_search_says_how_to_continue(place: Path, tmp_path: Path)
     _, messages = process.communicate()
     assert process.returncode == 130 and "Continue with: " in messages
     assert json.loads((tmp_path / "found" / "search.json").read_text("utf-8"))["trials"]
-
-
-def test_a_search_leaves_the_loggers_of_the_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import optuna
-
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program without logging
-    own = logging.getLogger("finetune.serving")
-    with quiet_optuna():
-        optuna.storages.RDBStorage(f"sqlite:///{tmp_path / 'trials.db'}")
-    assert not own.disabled and not logging.getLogger().handlers
