@@ -21,6 +21,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("pairs", "nli", data.pairs),
         ("tags", "tag", data.entities),
         ("nested", "ner", data.entities),
+        ("choices", "choice", data.choices),
     ):
         write(folder / f"{name}-data")
         made[name] = folder / name

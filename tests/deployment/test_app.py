@@ -26,12 +26,13 @@ from finetune.types import UserError
 from tests.command import run
 
 HOSTS = frozenset({"127.0.0.1", "localhost"})
-NAMES = ("texts", "pairs", "tags", "nested")
+NAMES = ("texts", "pairs", "tags", "nested", "choices")
 TEXTS = {
     "texts": [{"text": "a lovely bright room"}, {"text": ""}, {"text": "dull & cold " * 9}],
     "pairs": [{"text": f"Ana lives in {place}", "text_pair": "Ana is happy"} for place in "xyz"],
     "tags": [{"text": "Ana saw  Oslo."}, {"words": ["Bruno", "", "Lagos"]}, {"text": ""}],
     "nested": [{"text": "Ana saw New York ."}, {"words": ["Quito"]}],
+    "choices": [{"context": "it was dull", "question": "what?", "choices": ["warm", "dull"]}],
 }
 
 
@@ -60,6 +61,14 @@ def same(row: Any, expected: Any) -> bool:
     return (
         row == pytest.approx(expected, abs=5e-6) if isinstance(expected, float) else row == expected
     )
+
+
+def test_the_context_counts_with_each_choice(client: TestClient):
+    body = {"context": "x" * 90, "question": "what?", "choices": ["a", "b", "c", "d"]}
+    answer = client.post("/models/choices/predict", json=body)
+    assert answer.status_code == 200, answer.text
+    answer = client.post("/models/choices/predict", json=body | {"choices": list("abcde")})
+    assert answer.status_code == 413 and "485 characters: at most 400" in answer.json()["error"]
 
 
 def test_rows_are_those_of_predict(client: TestClient, runs: dict[str, Path], tmp_path: Path):
@@ -193,6 +202,7 @@ def test_models_health_and_metrics(client: TestClient):
         ("pairs", "nli"),
         ("tags", "tag"),
         ("nested", "ner"),
+        ("choices", "choice"),
     ]
     assert listed[0]["labels"] == ["neg", "pos"] and listed[2]["keys"] == ["text", "words"]
     assert client.get("/health").json() == {"status": "ok"}

@@ -275,7 +275,10 @@ def weights_digest(folder: Path) -> str:
 
 
 def item_size(item: Item) -> int:
-    """Return the number of characters of an example; each word of a list counts one more."""
+    """Return the number of characters that are read of an example.
+
+    Each word of a list counts one more. Of a multiple choice, the context is read with each choice.
+    """
     return _size(item.input)
 
 
@@ -283,7 +286,9 @@ def _size(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
-        return sum(map(_size, value.values()))
+        shared = sum(_size(own) for name, own in value.items() if name != "choices")
+        choices = value.get("choices", ())
+        return shared * max(1, len(choices)) + _size(choices)
     return sum(map(len, value)) + len(value)
 
 
