@@ -57,6 +57,15 @@ class TrainedRun:
     notes: tuple[str, ...] = ()
     """Notes on the data and the training."""
 
+    def __repr__(self) -> str:
+        scores = (
+            f", {split} {name} {value:.4f}"
+            for split, values in self.metrics.items()
+            for name, value in list(values.items())[:1]
+            if not split.endswith("_without_leaks")
+        )
+        return f"TrainedRun({str(self.folder)!r}{''.join(scores)})"
+
     @cached_property
     def predictor(self) -> Predictor:
         """The best model, loaded for prediction."""
@@ -89,6 +98,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     metrics: Mapping[str, Callable[..., Any]] | None = None,
     loss: LossFunction | None = None,
+    overwrite: bool = False,
     quiet: bool = False,
     **settings: Any,
 ) -> TrainedRun:
@@ -107,6 +117,7 @@ def train(
             ``finetune.CustomMetric``. ``metric="name"`` selects the model by one.
         loss: A custom loss: a function of the logits and the targets of a batch that returns the
             sum of its losses and the number to divide it by.
+        overwrite: Replace the run in ``out``, if there is one: its model is deleted first.
         quiet: Show no progress.
         settings: Fields of the settings of the task, such as ``batch_size=16``; ``out`` names the
             folder, which is otherwise a new one in ``runs``.
@@ -129,6 +140,8 @@ def train(
     from finetune.training.run_folder import with_run_folder
 
     name, config, given, data = _config(task, data, {"model": model, **settings})
+    if config.out is not None and not config.resume:
+        _require_new(Path(config.out), overwrite)
     config = with_run_folder(config, name)
     run = train_once(
         name,
@@ -143,6 +156,24 @@ def train(
     if run is None:
         raise UserError("finetune.train runs in one process: use the command line for several.")
     return run
+
+
+def _require_new(out: Path, overwrite: bool) -> None:
+    """Delete the model of a run in ``out`` if it may be overwritten; else raise UserError."""
+    from finetune.evaluation.runs import RunFolder
+    from finetune.training.run_folder import hold
+
+    models = [out / name for name in ("best", "last", "checkpoints") if (out / name).exists()]
+    if not models or not RunFolder.open(out).is_run:
+        return
+    if not overwrite:
+        raise UserError(
+            f"out={str(out)!r} holds a run already: add overwrite=True to replace it, or "
+            "resume=True to continue it. Without out, each call makes a new folder."
+        )
+    with hold(out):
+        for folder in models:
+            shutil.rmtree(folder)
 
 
 def _config(

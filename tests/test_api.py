@@ -54,6 +54,36 @@ def test_a_call_with_a_path_resumes(model: str, tmp_path: Path) -> None:
     assert again.metrics == first.metrics
 
 
+def test_a_call_again_replaces_the_run_if_it_may(model: str, tmp_path: Path) -> None:
+    folder = small_data.sentiment(tmp_path / "data")
+    settings = {"out": str(tmp_path / "run"), "steps": 2, "quiet": True}
+    first = finetune.train("classify", folder, model, **settings)
+    (first.folder / "notes.txt").write_text("mine")
+    with pytest.raises(finetune.UserError, match="add overwrite=True to replace it, or resume=Tr"):
+        finetune.train("classify", folder, model, seed=2, **settings)
+    again = finetune.train("classify", folder, model, seed=2, overwrite=True, **settings)
+    assert json.loads((again.folder / "config.json").read_text())["seed"] == 2
+    assert (again.folder / "notes.txt").read_text() == "mine"
+    log = (again.folder / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in log if "loss" in line] == [1, 2]
+    assert re.fullmatch(r"TrainedRun\('\S+/run', validation \S+ [\d.]+, test \S+ [\d.]+\)", repr(again))
+    (other := tmp_path / "other").mkdir()
+    (other / "best").mkdir()
+    with pytest.raises(finetune.UserError, match="holds other files"):
+        finetune.train("classify", folder, model, **settings | {"out": str(other)}, overwrite=True)
+    assert (other / "best").is_dir()
+
+
+def test_columns_are_predicted(model: str, tmp_path: Path) -> None:
+    pandas, numpy = pytest.importorskip("pandas"), pytest.importorskip("numpy")
+    folder = small_data.sentiment(tmp_path / "data")
+    run = finetune.train("classify", folder, model, out=str(tmp_path / "run"), steps=1, quiet=True)
+    texts = ["a bright room", "", "dull"]
+    expected = run.predictor.predict(texts)
+    assert run.predictor.predict(pandas.Series(texts, index=[7, 8, 9])) == expected
+    assert run.predictor.predict(numpy.array(texts)) == expected
+
+
 def test_refuses_unknown_tasks_and_settings() -> None:
     with pytest.raises(finetune.UserError, match="Perhaps you meant 'classify'"):
         finetune.train("clasify")

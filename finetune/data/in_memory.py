@@ -36,7 +36,9 @@ def memory_tables(data: Any) -> dict[str, Table]:
 
 
 def input_table(data: Any) -> Table | None:
-    """Return a table in memory to predict, as ``memory_tables`` takes it; None for a plain list.
+    """Return a table in memory to predict, as ``memory_tables`` takes it.
+
+    A plain list of inputs, or a column such as a ``pandas.Series``, is no table: None.
 
     Raises:
         DataError: The data are a dict of splits, or no table at all.
@@ -48,7 +50,7 @@ def input_table(data: Any) -> Table | None:
             "dict of columns such as {'text': ['Fine film', 'Dull film']}, or a list of inputs."
         )
     is_list = isinstance(data, Sequence) and not isinstance(data, str | bytes)
-    if is_list and not any(isinstance(row, Mapping) for row in data[:1]):
+    if _is_column(data) or (is_list and not any(isinstance(row, Mapping) for row in data[:1])):
         return None
     return _table(data, "data")
 
@@ -65,10 +67,13 @@ def _is_columns(data: Mapping[Any, Any]) -> bool:
     return any(map(_is_cells, values)) and all(isinstance(v, list) or _is_cells(v) for v in values)
 
 
+def _is_column(values: Any) -> bool:
+    series = is_from("pandas", "Series", values) or is_from("polars", "Series", values)
+    return series or is_from("numpy", "ndarray", values)
+
+
 def _is_cells(values: Any) -> bool:
-    if is_from("pandas", "Series", values) or is_from("polars", "Series", values):
-        return True
-    if is_from("numpy", "ndarray", values):
+    if _is_column(values):
         return True
     is_list = isinstance(values, Sequence) and not isinstance(values, str | bytes)
     return is_list and len(values) > 0 and not isinstance(values[0], Mapping)
