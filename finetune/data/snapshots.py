@@ -142,7 +142,7 @@ def _program() -> str:
 def _load(key: str) -> Prepared | None:
     """Return the content of an entry; None if it is missing or damaged."""
     entry = cache_folder(KIND) / key
-    with contextlib.suppress(OSError, ValueError, KeyError, pickle.UnpicklingError):
+    with contextlib.suppress(OSError, ValueError, pickle.UnpicklingError):
         use_entry(entry)
         saved = load_values((entry / DESCRIPTION).read_bytes())
         disk = Disk(unnamed_file(), (entry / COLUMNS).open("rb"))

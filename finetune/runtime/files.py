@@ -234,6 +234,12 @@ def is_held(path: Path) -> bool:
         os.close(descriptor)
 
 
+def temporary_target(path: Path) -> str | None:
+    """Return the name of the target of a temporary file or folder; None for other paths."""
+    match = _TEMPORARY.fullmatch(path.name)
+    return match and match[1]
+
+
 def _try_lock(descriptor: int) -> bool:
     """Lock an open file or folder; return False if another process holds it, or locks fail."""
     import fcntl

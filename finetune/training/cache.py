@@ -64,7 +64,7 @@ def encode(
     if len(examples) >= MIN_EXAMPLES and is_enabled():
         key = encoding_key(task, examples, of="training" if own else "all")
         entry = cache_folder(KIND) / key
-        with contextlib.suppress(OSError, ValueError, KeyError):  # missing or damaged: encode
+        with contextlib.suppress(OSError, ValueError):  # missing or damaged: encode
             return _load(entry)
         with making(KIND, entry.name) as waited, contextlib.suppress(OSError, SaveError):
             # no room, or read-only: encode without the cache
@@ -77,7 +77,7 @@ def encode(
                     (fresh / NOTES).write_text(text, encoding="utf-8")
                     write_about(fresh, title)
                 remove_unused(entry.parent)
-            with contextlib.suppress(ValueError, KeyError):
+            with contextlib.suppress(ValueError):
                 return _load(entry)
     if isinstance(examples, ExampleStore):
         # the system keeps the files until they are unmapped
@@ -153,8 +153,9 @@ def write_vocabulary(examples: Sequence[Example], folder: Path, title: str) -> N
     """
     entry = None
     if isinstance(examples, ExampleStore) and is_enabled():
-        entry = cache_folder(VOCABULARIES) / f"{examples.digest()}-1"  # number of the format
-        with contextlib.suppress(OSError, ValueError, KeyError):  # missing or damaged
+        key = hashlib.sha256(f"{examples.digest()}-1".encode()).hexdigest()  # 1: the format
+        entry = cache_folder(VOCABULARIES) / key
+        with contextlib.suppress(OSError, ValueError):  # missing or damaged
             use_entry(entry)
             with (entry / VOCABULARY_FILE).open("rb") as kept:
                 with replace_file(folder / VOCABULARY_FILE, binary=True) as file:

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from finetune.runtime.cache import cache_entries, cache_folder, clear_cache, write_about
+from finetune.runtime.cache import (
+    cache_entries,
+    cache_folder,
+    clear_cache,
+    remove_unused,
+    write_about,
+)
 from tests.command import run
 
 
@@ -19,7 +25,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def entry(name: str, days: float, title: str | None = None) -> Path:
-    folder = cache_folder("encodings") / name
+    key = 64 * name
+    incomplete = f".{key}-{16 * '0'}.new"
+    folder = cache_folder("encodings") / (key if title is not None else incomplete)
     folder.mkdir(parents=True)
     (folder / "ids.npy").write_bytes(bytes(2**20))
     if title is not None:
@@ -40,13 +48,42 @@ def test_entries_are_listed_and_cleared_by_age() -> None:
         "reviews, train: classify",
     )
     assert second.size > 2**20 and round(second.age / 86_400) == 10
-    assert [each.path.name for each in clear_cache(5 * 86_400)] == ["a"]
+    assert [each.path.name for each in clear_cache(5 * 86_400)] == [64 * "a"]
     assert [each.path for each in cache_entries()] == [recent]
     assert len(clear_cache()) == 1 and cache_entries() == []
 
 
+def test_nothing_is_removed_but_entries(tmp_path: Path) -> None:
+    folder, long_ago = cache_folder("encodings"), time.time() - 40 * 86_400
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    own = entry("a", 40, "reviews, train: classify")
+    others = [
+        tmp_path / "cache" / "encodings" / "mydata",
+        folder / "mydata",
+        folder / (64 * "b"),  # without the mark
+        folder / ".mydata-0123456789abcdef.old",
+    ]
+    for path in others:
+        path.mkdir(parents=True)
+        (path / "rows.csv").write_text("text,label")
+    others += [folder / (64 * "c"), folder / "notes.txt", folder / ".lock-of-mine"]
+    for path in others[4:]:
+        path.write_text("mine")
+    (folder / (64 * "d")).symlink_to(elsewhere)
+    write_about(elsewhere, "a link")
+    for path in others:
+        os.utime(path, (long_ago, long_ago))
+    os.utime(elsewhere, (long_ago, long_ago))
+    assert [each.path for each in cache_entries()] == [own]
+    remove_unused(folder)
+    assert not own.exists()
+    assert not clear_cache()
+    assert all(path.exists() for path in others) and any(elsewhere.iterdir())
+
+
 def test_a_disabled_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry("a", 10)
+    entry("a", 10, "reviews")
     monkeypatch.setenv("FINETUNE_CACHE", "off")
     listed = run("cache")
     assert "FINETUNE_CACHE=off" in listed.err and "0 entries" in listed.out and not listed.code

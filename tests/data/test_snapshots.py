@@ -133,7 +133,7 @@ def test_whatever_changes_the_data_is_read(
 
 
 @pytest.mark.parametrize("file", ["columns.bin", "description.bin", "about.json"])
-@pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing", "other JSON"])
 def test_damaged_is_made_again(
     file: str, damage: str, config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +144,8 @@ def test_damaged_is_made_again(
     changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
     if damage == "missing":
         (entry.path / file).unlink()
+    elif damage == "other JSON":
+        (entry.path / file).write_text("[]")
     else:
         (entry.path / file).write_bytes(content[:middle] if damage == "cut" else changed)
     assert content_of(config) == made

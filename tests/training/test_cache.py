@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig
+from finetune.runtime.cache import cache_folder
 from finetune.tasks import load_task
 from finetune.tasks.base import Task
 from finetune.training import cache as encoding_cache
@@ -30,7 +31,7 @@ CONFIGS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(encoding_cache, "MIN_EXAMPLES", 10)
-    return tmp_path / "cache" / "encodings"
+    return cache_folder("encodings")
 
 
 def config_of(task: str, place: Path, **settings: Any) -> TrainConfig:
@@ -108,13 +109,38 @@ def test_damaged_and_unused_entries(tmp_path: Path, cache: Path) -> None:
     assert listed(encoding_cache.encode(task, examples)) == made
     assert listed(encoding_cache.encode(task, examples)) == made
     long_ago = time.time() - 40 * 86_400
-    left = cache / ".lock-of-a-killed-process"
+    left = cache / f".lock-{'0' * 64}"  # of a killed process
     left.write_text("")
     for path in (entry, left):
         os.utime(path, (long_ago, long_ago))
     encoding_cache.encode(task, examples[5:])
     assert not entry.exists() and not left.exists(), "a month unused"
     assert len(list(cache.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        "[]",
+        "null",
+        "7",
+        "[" * 100_000,
+        '{"title": "reviews", "hashes": {}}',
+        '{"title": "reviews", "hashes": 7}',
+        '{"title": "reviews"}',
+        '{"title": "reviews", "hashes": {"../x": "y"}}',
+    ],
+)
+def test_a_damaged_description_of_an_entry(about: str, tmp_path: Path, cache: Path) -> None:
+    task, dataset = load_task(config_of("classify", tmp_path), "classify")
+    examples = dataset.splits["train"]
+    made = listed(encoding_cache.encode(task, examples))
+    (entry,) = cache.iterdir()
+    before = (entry / "about.json").read_bytes()
+    (entry / "about.json").write_text(about)
+    (entry / "ids.values.npy").write_bytes(b"no array")
+    assert listed(encoding_cache.encode(task, examples)) == made
+    assert (entry / "about.json").read_bytes() == before, "made again"
 
 
 @pytest.mark.parametrize("name", CONFIGS)
