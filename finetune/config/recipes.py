@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import re
+import shlex
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,8 +47,18 @@ FACTS = frozenset({"task", "fingerprint", "training_fingerprint", "precision_use
     "fsdp",
 }
 """Keys of that file which are no settings."""
-NOT_REPEATED = frozenset({"out", "resume", "mirror", "push_to_hub", "trust_remote_code"})
-"""Settings that another run with the settings of a run does not inherit."""
+OF_COMMAND = {
+    "trust_remote_code": "runs the Python code of a model",
+    "custom_metrics": "runs a Python file",
+    "out": "writes to a folder of this machine",
+    "resume": "continues what is in a folder of this machine",
+    "push_to_hub": "uploads the model",
+    "track": "sends scores to a service",
+}
+"""Settings that a file, which may be a stranger's, cannot set, and what they do. Another run with
+the settings of a run does not inherit them."""
+MAY_DIFFER = ("seed", *OF_COMMAND)
+"""Settings in which a run that follows a recipe may differ from it."""
 SMOKE_EVALUATION = 200
 """Examples of each split besides train that a quick check scores."""
 SUITES = "suites"
@@ -115,8 +126,8 @@ class RecipeRun:
 
     @classmethod
     def of(cls, recipe: Recipe, config: TrainConfig, recipe_config: TrainConfig) -> RecipeRun:
-        """Compare the configurations of a run and of its recipe; the seed may differ."""
-        return cls(recipe, tuple(changed(settings(config), recipe_config, "seed")))
+        """Compare the configurations of a run and of its recipe."""
+        return cls(recipe, tuple(changed(settings(config), recipe_config, *MAY_DIFFER)))
 
     def record(self) -> dict[str, str]:
         """Return the name and path of the recipe."""
@@ -174,7 +185,7 @@ def recipe_text(
     own = {
         name: value
         for name, value in settings(config).items()
-        if name in ("model", "data") or (value != defaults[name] and name not in ("out", "resume"))
+        if name in ("model", "data") or (value != defaults[name] and name not in OF_COMMAND)
     }
     content = {"task": task, "description": description, **own}
     content |= {"expected": [dataclasses.asdict(each) for each in expected]} if expected else {}
@@ -274,7 +285,9 @@ def _recipe_of_run(path: Path, content: dict[str, Any], where: Callable[..., str
             f"{path}: the run was trained on data in memory, which it does not keep: save the data "
             f"to a file, and train with `finetune {task} --data FILE`."
         )
-    values = {name: value for name, value in content.items() if name not in FACTS | NOT_REPEATED}
+    values = {
+        name: value for name, value in content.items() if name not in FACTS | OF_COMMAND.keys()
+    }
     typed = _typed_settings(where, task, {n: v for n, v in values.items() if n not in REMOVED})
     return Recipe(path, task, typed, f"The settings of the run {path.parent}.")
 
@@ -443,15 +456,26 @@ def _lines(path: Path, node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple
 def _typed_settings(
     where: Callable[..., str], task: str, values: Mapping[str, Any], *above: str
 ) -> dict[str, Any]:
-    """Return the settings with the types of the task's fields."""
-    hints, what = setting_types(CONFIGS[task]), f"setting {{!r}} for task {task}"
-    return {
-        name: value
-        for key, own in values.items()
-        for name, value in typed_values(
-            where(*above, key), what, hints, {RENAMED.get(key, key): own}
-        ).items()
-    }
+    """Return the settings with the types of the task's fields; UserError for ``OF_COMMAND``."""
+    kind = CONFIGS[task]
+    hints, what = setting_types(kind), f"setting {{!r}} for task {task}"
+    typed = dict[str, Any]()
+    for key, own in values.items():
+        place = where(*above, key)
+        typed |= (found := typed_values(place, what, hints, {RENAMED.get(key, key): own}))
+        for name, value in found.items():
+            if name in OF_COMMAND and value != getattr(kind, name):
+                raise UserError(
+                    f"{place}: a file cannot set {key}, which {OF_COMMAND[name]}: remove it, "
+                    f"and if you want it, write {written(name, value)} in the command."
+                )
+    return typed
+
+
+def written(name: str, value: Any) -> str:
+    """Return a setting as it is written in a command."""
+    words = value if isinstance(value, tuple) else () if value is True else (str(value),)
+    return " ".join((flag(name), *map(shlex.quote, words)))
 
 
 def typed_values(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from finetune.config.expected_scores import Expected
-from finetune.config.recipes import Recipe, changed, load_recipe
+from finetune.config.recipes import MAY_DIFFER, Recipe, changed, load_recipe
 from finetune.config.values import conforms
 from finetune.data.json_files import read_object
 from finetune.evaluation.metrics import score_limits
@@ -323,7 +323,7 @@ def _follows(run: FinishedRun, recipe: Recipe) -> bool:
 
 def recipe_verdicts(run: FinishedRun, recipe: Recipe, *free: str) -> list[ScoreVerdict]:
     """Return the verdict on each expected score; besides the seed, settings ``free`` may differ."""
-    differing = changed(run.config, recipe.config(), "seed", *free)
+    differing = changed(run.config, recipe.config(), *MAY_DIFFER, *free)
     expected, fingerprint = recipe.expected, run.config.get("fingerprint")
     if run.seeds:
         degenerate = {each["seed"] for each in run.seeds.get("degenerate", ())}
@@ -337,7 +337,7 @@ def _score_lines(run: FinishedRun, recipe: Recipe) -> Iterator[str]:
     """Yield the verdict on each expected score, or else the first score of each split."""
     yield from (verdict.line() for verdict in recipe_verdicts(run, recipe))
     if not recipe.expected:
-        differing = changed(run.config, recipe.config(), "seed")
+        differing = changed(run.config, recipe.config(), *MAY_DIFFER)
         note = f" ({', '.join(differing)} changed)" if differing else ""
         statistic = f"mean of {quantity(len(run.seeds['seeds']), 'seed')}" if run.seeds else "got"
         for split, scores in run.metrics.items():

@@ -47,6 +47,8 @@ MEMBER_KEYS: Mapping[str, Any] = {
 """The keys of a member with their types."""
 SUBMISSION_KEYS: Mapping[str, Any] = {"format": Literal["glue", "squad"]}
 FILE_KEYS: Mapping[str, Any] = {"member": str, "split": str, "data": str | None}
+_NAME = r"\w[\w.-]*"
+"""A name without folders."""
 AVERAGES = {
     "members": "mean over the data sets; a data set with several scores counts with their mean",
     "scores": "mean over the scores",
@@ -97,6 +99,13 @@ class SubmissionFile:
     split: str
     data: str | None = None
     """The data of the split; None are the data of the member's run."""
+
+    def __post_init__(self) -> None:
+        """Raise UserError for a name that would be written elsewhere."""
+        if not re.fullmatch(_NAME, self.name):
+            raise UserError(
+                f"{self.name!r} is no plain name of a file: use letters, digits, -, . and _."
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,7 +194,7 @@ def load_suite(path: str | Path, model: str | None = None) -> Suite:
 def _member(path: Path, where: Where, name: str, entry: Any, model: str) -> Member:
     """Return a member with its recipe."""
     at = where("members", name)
-    if not re.fullmatch(r"\w[\w.-]*", name):
+    if not re.fullmatch(_NAME, name):
         raise UserError(f"{at}: {name!r} names a folder: use letters, digits, -, . and _.")
     values: dict[str, Any] = {}
     for key, value in (entry if isinstance(entry, dict) else {}).items():
@@ -309,7 +318,10 @@ def _submission(
             raise UserError(
                 f"{at}: {name} needs a `member` (one of {abbreviated(members, 20)}) and a `split`."
             )
-        files.append(SubmissionFile(name, **given))
+        try:
+            files.append(SubmissionFile(name, **given))
+        except UserError as error:
+            raise UserError(f"{at}: {error}") from error
     return values["format"], tuple(files)
 
 

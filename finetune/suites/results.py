@@ -72,6 +72,8 @@ def open_suite(folder: Path) -> SavedSuite:
         }
         submission = content.get("submission") or {"format": None, "files": []}
         files = [SubmissionFile(**each) for each in submission["files"]]
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
     except (KeyError, TypeError) as error:
         raise UserError(
             f"{path} is damaged: restore it, or write it again with the command of the suite."

@@ -120,6 +120,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "  one: {task: classify, data: DATA/classify}\n  two: {task: tag, data: DATA/tag}\n"
     )
     (folder / "single.yaml").write_text("task: classify\nmodel: MODEL\ndata: DATA/classify\n")
+    (folder / "trusting.yaml").write_text(
+        "task: classify\nmodel: MODEL\ndata: DATA/classify\ntrust_remote_code: true\n"
+    )
     (folder / "qa.yaml").write_text(
         f"task: qa\nmodel: {folder / 'encoder'}\ndata: {folder / 'data' / 'qa'}\n"
     )
@@ -139,7 +142,7 @@ def foreign(
     known_type = request.param == "known type"
     for model in (folder / "encoder", *folder.rglob("best")):
         make_foreign(model, folder / "CODE-RAN", known_type=known_type)
-    for name in ("recipe.yaml", "single.yaml"):
+    for name in ("recipe.yaml", "single.yaml", "trusting.yaml"):
         path = folder / name
         text = path.read_text().replace("MODEL", str(folder / "encoder"))
         path.write_text(text.replace("DATA", str(folder / "data")))
@@ -250,7 +253,10 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
                 out / "s",
             ]
         ],
-        "run": [["run", folder / "single.yaml", "--out", out / "r", *SMALL]],
+        "run": [
+            ["run", folder / "single.yaml", "--out", out / "r", *SMALL],
+            ["run", folder / "trusting.yaml", "--dry-run", *SMALL],
+        ],
         "multitask": [["multitask", folder / "recipe.yaml", "--out", out / "mt"]],
         "bench": [["bench", "--model", encoder, "--size=small", "--rounds=1", "--phases=predict"]],
         "push": [["push", runs["classify"], "ana/x"]],

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from finetune.config.expected_scores import Expected
-from finetune.config.recipes import changed, find_recipes, load_recipe, packaged_recipes
+from finetune.config.recipes import (
+    changed,
+    find_recipes,
+    load_multitask,
+    load_recipe,
+    packaged_recipes,
+)
 from finetune.config.tasks import DEFAULT_MODEL, IN_MEMORY, NliConfig, from_settings, settings
 from finetune.types import UserError
 from tests.command import run
@@ -50,18 +56,47 @@ smoke: {steps: 2}
 
 
 def test_values_get_the_types_of_the_settings(tmp_path: Path):
-    text = "task: tag\nlimit: ~\nepochs: 3\nsparse_embeddings: on\ncontext: 64\nout: -x\n"
+    text = "task: tag\nlimit: ~\nepochs: 3\nsparse_embeddings: on\ncontext: 64\n"
     recipe = load_recipe(written(tmp_path, f"{text}label_pieces: all\ncolumns: text=a\n"))
     assert recipe.settings == {
         "limit": None,
         "epochs": 3.0,
         "sparse_embeddings": "on",
         "context": "64",
-        "out": "-x",
         "label_subwords": "all",
         "columns": ("text=a",),
     }
     assert recipe.config().limit is None
+
+
+STRANGERS = {
+    "trust_remote_code: yes": "--trust-remote-code",
+    "custom_metrics: [own.py:mine]": "--custom-metrics own.py:mine",
+    "own_metrics: own.py:mine": "--custom-metrics own.py:mine",
+    "out: ../../work": "--out ../../work",
+    "resume: auto": "--resume auto",
+    "push_to_hub: eve/x": "--push-to-hub eve/x",
+    "track: wandb": "--track wandb",
+}
+
+
+@pytest.mark.parametrize("line", STRANGERS)
+def test_what_a_file_cannot_set(line: str, tmp_path: Path) -> None:
+    key = line.partition(":")[0]
+    refused = rf"a file cannot set {key}, which .* write {STRANGERS[line]} in the command"
+    for text, number in (
+        (f"task: nli\n{line}\n", 2),
+        (f"task: nli\nsmoke:\n  steps: 3\n  {line}\n", 4),
+    ):
+        with pytest.raises(UserError, match=f"r.yaml:{number}: {refused}"):
+            load_recipe(written(tmp_path, text))
+    tasks = "tasks:\n  a: {task: nli}\n  b:\n    task: tag\n"
+    for text, number in (
+        (f"task: multitask\n{line}\n{tasks}", 2),
+        (f"task: multitask\n{tasks}    {line}\n", 6),
+    ):
+        with pytest.raises(UserError, match=f"r.yaml:{number}: {refused}"):
+            load_multitask(written(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -228,6 +263,8 @@ def test_settings_of_a_run_are_a_recipe(tmp_path: Path):
                 out="x",
                 push_to_hub="ana/x",
                 trust_remote_code=True,
+                track="wandb",
+                custom_metrics=("own.py:mine",),
             )
         ),
         "fingerprint": "f",

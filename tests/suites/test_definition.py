@@ -69,6 +69,27 @@ def test_wrong_suites(old: str, new: str, message: str, suite: Path):
         load_suite(wrong)
 
 
+@pytest.mark.parametrize("name", ["../../evil.json", "/tmp/evil.json", "a/b.json", "..", ".x"])
+def test_plain_names_of_files(name: str, suite: Path):
+    path = suite.with_name("files.yaml")
+    submission = (
+        f"submission:\n  format: squad\n  files:\n    {name}: {{member: mood, split: test}}\n"
+    )
+    path.write_text(suite.read_text("utf-8") + submission, "utf-8")
+    with pytest.raises(UserError, match=r"files\.yaml:22: '.*' is no plain name of a file: use"):
+        load_suite(path)
+
+
+def test_a_recipe_of_a_suite_runs_no_code(suite: Path):
+    for name in ("own.yaml", "members.yaml"):
+        path = suite.with_name(name)
+        text = suite.with_name("mood.yaml").read_text("utf-8") + "trust_remote_code: true\n"
+        members = suite.read_text("utf-8").replace("mood.yaml", "own.yaml")
+        path.write_text(text if name == "own.yaml" else members, "utf-8")
+    with pytest.raises(UserError, match=r"own\.yaml:\d+: a file cannot set trust_remote_code"):
+        load_suite(path)
+
+
 def test_a_suite_is_no_recipe(suite: Path):
     outcome = run("classify", "--recipe", suite)
     assert outcome.code == 2 and f"lists recipes, and is none: finetune run {suite}" in outcome.err
