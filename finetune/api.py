@@ -722,7 +722,6 @@ def distill(
             steps=schedule.num_steps,
             eval_every=schedule.eval_every,
             resume=config.resume and without_teacher.is_run,
-            mirror=None,
         )
         reporter.say(f"student without teacher: {config.out}")
         with open_run(config, accelerator) as folder, memory_kept():

@@ -28,10 +28,6 @@ class UserError(ValueError):
     """
 
 
-class TemporaryFailure(UserError):
-    """Work that failed outside of the command, and that the same command may complete later."""
-
-
 class CustomFunctionError(Exception):
     """A metric or loss that the user wrote raised an error, which is the cause of this one."""
 

@@ -35,10 +35,8 @@ from finetune.runtime.records import (
     record_writer,
     require_suffix,
 )
-from finetune.types import CustomFunctionError, TemporaryFailure, UserError, printable
+from finetune.types import CustomFunctionError, UserError, printable
 
-EX_TEMPFAIL = 75
-"""Exit code of a failure that may not happen again (`sysexits.h`; Windows does not define it)."""
 TableFormat = Literal["table", "csv", "latex", "markdown", "json"]
 
 
@@ -233,8 +231,7 @@ def error_line(error: Exception) -> tuple[str, int]:
     if os.environ.get("FINETUNE_TRACEBACK"):
         raise error
     if isinstance(error, UserError):
-        code = EX_TEMPFAIL if isinstance(error, TemporaryFailure) else 2
-        return f"error: {error}".replace("\n", "\\n"), code
+        return f"error: {error}".replace("\n", "\\n"), 2
     if isinstance(error, CustomFunctionError):
         return f"{''.join(traceback.format_exception(error.__cause__))}error: {error}.", 2
     if isinstance(error, OSError) and error.strerror:

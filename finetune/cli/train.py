@@ -108,8 +108,6 @@ class TaskCommand(TaskOptions, TrainingCommand):
             raise UserError(f"--seeds must be 1 or more, not {number}.")
         if self.config.resume:
             raise UserError("--seeds continues unfinished seeds by itself: leave --resume out.")
-        if self.config.mirror is not None:
-            raise UserError("--mirror copies a single run: leave it out with --seeds.")
         if self.config.push_to_hub is not None:
             raise UserError(
                 "--push-to-hub uploads a single run: leave it out with --seeds, and upload the "
@@ -128,7 +126,6 @@ class TaskCommand(TaskOptions, TrainingCommand):
             ("--resume", config.resume),
             ("--test-share", config.test_share is not None),
             ("--push-to-hub", config.push_to_hub is not None),
-            ("--mirror", config.mirror is not None),
             ("--test-sets", bool(config.test_sets)),
         ):
             if given:
@@ -251,7 +248,6 @@ def require_unset(name: str, command: TaskCommand) -> None:
         ("--resume", command.config.resume),
         ("--folds", command.folds is not None),
         ("--push-to-hub", command.config.push_to_hub is not None),
-        ("--mirror", command.config.mirror is not None),
     ):
         if given:
             raise UserError(f"{name}: {option} does not apply: leave it out.")

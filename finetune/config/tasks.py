@@ -236,10 +236,6 @@ class OutputSettings:
     """Steps between checkpoints of `last/`; unset saves at each evaluation."""
     keep: int = 1
     """Checkpoints to keep: `last/`, and N - 1 before it in `checkpoints/step-S`."""
-    mirror: Annotated[str | None, Help("URL")] = None
-    """Copy the run folder to this URL at each checkpoint and at the end, such as `s3://bucket/run`.
-    --resume continues the copy where --out holds no run, as on a new machine. Any file system of
-    fsspec."""
     track: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
     """Also send losses and scores to this tracker."""
     push_to_hub: Annotated[str | None, Help("OWNER/NAME")] = None
@@ -839,7 +835,6 @@ CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TAS
 """The configuration class of each task."""
 
 RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "keep"}) | {
-    "mirror",
     "trust_remote_code",
     "push_to_hub",
     "max_tokens",
@@ -856,7 +851,7 @@ RENAMED = {
     "own_metrics": "custom_metrics",
 }
 """New names of settings by old name; old names are accepted for one release."""
-REMOVED = frozenset({"cuda_graphs"})
+REMOVED = frozenset({"cuda_graphs", "mirror"})
 """Settings that runs of earlier versions may contain; they never changed results."""
 
 

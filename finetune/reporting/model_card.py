@@ -92,10 +92,8 @@ LISTED_PATHS = ("test_sets", "custom_metrics")
 
 
 def published(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without what only this machine knows: local paths, and the mirror's URL."""
+    """Return settings without what only this machine knows: local paths."""
     found = dict(settings)
-    if found.get("mirror"):
-        found["mirror"] = None
     for name, value in settings.items():
         if name in PATHS and isinstance(value, str):
             found[name] = _without_folders(value)

@@ -32,11 +32,6 @@ class Background:
 
         self._pending[subject] = self._thread.submit(work)
 
-    def runs(self, subject: Path) -> bool:
-        """Return whether a function of this file or folder waits or runs."""
-        pending = self._pending.get(subject)
-        return pending is not None and not pending.done()
-
     def wait(self, *subjects: Path) -> None:
         """Wait for the functions of some files or folders, and raise their errors."""
         for each in subjects:

@@ -124,30 +124,6 @@ def replace_folder(
 
 
 @contextlib.contextmanager
-def replace_files(folder: Path, first: str, last: str) -> Iterator[Path]:
-    """Yield an empty folder. At the end of the block, its files replace the files of ``folder``.
-
-    ``folder`` itself stays, since it may be a mount point. The file ``first`` is replaced first,
-    and the file or folder ``last`` appears last. Raises SaveError.
-    """
-    created = not folder.exists()
-    with disk_errors(folder), contextlib.ExitStack() as undo:
-        folder.mkdir(parents=True, exist_ok=True)
-        if created:
-            undo.callback(_remove, folder)
-        with temporary_folder(folder / "files") as fresh:
-            yield fresh
-            undo.pop_all()
-            _sync(fresh)
-            for name in entries(folder):
-                if name != first:
-                    _remove(folder / name)
-            for name in sorted(entries(fresh), key=lambda name: (name == last) - (name == first)):
-                (fresh / name).rename(folder / name)
-            _sync_folder(folder)
-
-
-@contextlib.contextmanager
 def _undone(folder: Path, fresh: Path, old: Path) -> Iterator[None]:
     """Context that undoes the replacement of a folder if it ends with an error."""
     try:
@@ -158,17 +134,6 @@ def _undone(folder: Path, fresh: Path, old: Path) -> Iterator[None]:
         if is_disk_error(error):
             raise _save_error(folder, error) from error
         raise
-
-
-@contextlib.contextmanager
-def temporary_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder next to ``path``, and remove it; ``recover`` removes leftovers."""
-    fresh, _ = _temporary_paths(path)
-    try:
-        fresh.mkdir()
-        yield fresh
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -85,7 +85,6 @@ OF_TEACHER = (
     "eval_every",
     "save_every",
     "keep",
-    "mirror",
     "patience",
     "average",
     "average_decay",

@@ -142,7 +142,6 @@ def _require_common_settings(configs: Mapping[str, TrainConfig]) -> None:
         f"--average {config.average}": config.average != "none",
         "--track": config.track != "none",
         "--keep": config.keep != 1,
-        "--mirror": config.mirror is not None,
         "--push-to-hub": config.push_to_hub is not None,
         "--sparse-embeddings on": config.sparse_embeddings == "on",
         "FSDP": uses_fsdp(),

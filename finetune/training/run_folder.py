@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -48,7 +47,6 @@ from finetune.runtime.files import (
 from finetune.runtime.hub import pin_repository
 from finetune.runtime.launch import make_accelerator, on_main_process
 from finetune.runtime.processes import num_processes, uses_fsdp
-from finetune.runtime.signals import Interrupted
 from finetune.tasks import save_task
 from finetune.tasks.base import Task
 from finetune.training.cache import write_vocabulary
@@ -61,12 +59,10 @@ from finetune.training.checkpoint import (
     save_shards,
     save_training_state,
 )
-from finetune.training.mirror import Mirror, snapshot
 from finetune.training.optimizer import logged_learning_rates
 from finetune.types import (
     Example,
     Prediction,
-    TemporaryFailure,
     UserError,
     abbreviated,
     quantity,
@@ -219,8 +215,6 @@ def hold(folder: Path) -> Iterator[None]:
 def _choose_run(config: TrainConfig, task: str, name: str | None) -> RunFolder:
     if config.out is not None:
         run = RunFolder.open(Path(config.out))
-        if config.mirror is not None:
-            run = _restored(run, Mirror(config.mirror), config)
         if not config.resume or (config.resume == "auto" and not run.is_run):
             require_free(run)
         elif not run.is_run:
@@ -228,8 +222,6 @@ def _choose_run(config: TrainConfig, task: str, name: str | None) -> RunFolder:
         else:
             require_same_run(run, config)
         return run
-    if config.mirror is not None:
-        raise UserError(f"--mirror {config.mirror} needs --out: name the run folder.")
     base = RUNS / (name or f"{run_name(config, task)}-seed{config.seed}")
     folders = [base, *(base.with_name(f"{base.name}-{n}") for n in range(2, 10_000))]
     runs = [run for run in map(RunFolder.open, folders) if run.is_run] if config.resume else []
@@ -238,21 +230,6 @@ def _choose_run(config: TrainConfig, task: str, name: str | None) -> RunFolder:
     if not runs:
         raise UserError(f"--resume: there is no run {base} to continue; name it with --out.")
     return runs[-1]
-
-
-def _restored(run: RunFolder, mirror: Mirror, config: TrainConfig) -> RunFolder:
-    """Return a run, from its mirror if that holds a later checkpoint than the folder of the run."""
-    if not mirror.files or (run.is_run and not mirror.is_newer(run)):
-        return run
-    if not config.resume:
-        raise UserError(
-            f"--mirror {mirror.url} holds a run already: add --resume to continue it, or name "
-            "another URL."
-        )
-    if not run.is_run:
-        require_free(run)
-    mirror.restore(run.path)
-    return RunFolder.open(run.path)
 
 
 def _plain_name(text: str) -> str:
@@ -274,25 +251,14 @@ def open_run(
 
     Raises:
         UserError: Another command uses the folder, or it cannot be written.
-        TemporaryFailure: The last copy to the mirror failed.
     """
     if config.out is None:
         raise UserError("--out must name the run folder.")
     accelerator = accelerator or make_accelerator(config)
     with hold(Path(config.out)):
-        mirror = None
-        if config.mirror is not None and accelerator.is_main_process:
-            mirror = Mirror(config.mirror)
-        writer = RunWriter(Path(config.out), accelerator, last, keep=config.keep, mirror=mirror)
-        try:
-            with contextlib.closing(writer):
-                yield writer
-        except Interrupted as stopped:
-            if not writer.problem:
-                raise
-            raise Interrupted(f"{stopped}. {writer.problem}", stopped.signal) from stopped
-        if writer.problem:
-            raise TemporaryFailure(writer.problem)
+        writer = RunWriter(Path(config.out), accelerator, last, keep=config.keep)
+        with contextlib.closing(writer):
+            yield writer
 
 
 def require_no_checkpoint(last: Path, num_steps: int, save_every: int) -> None:
@@ -325,16 +291,13 @@ class RunWriter:
         last: Path | None = None,
         *,
         keep: int = 1,
-        mirror: Mirror | None = None,
     ) -> None:
         """See ``open_run``; ``keep`` is the number of checkpoints to keep.
 
-        ``problem`` says why the newest copy to the ``mirror`` failed; empty if it did not.
         ``teacher`` has the settings of a run of ``finetune distill``, and ``merged`` the method and
         the runs of ``finetune merge``.
         """
-        self.keep, self._background, self._uploads = keep, Background(), Background()
-        self._mirror, self.problem, self._started = mirror, "", False
+        self.keep, self._background = keep, Background()
         self.path, self.accelerator = path, accelerator
         self.run = RunFolder.open(path)
         self.best, self.last = self.run.best, last or path / "last"
@@ -353,10 +316,6 @@ class RunWriter:
             notes = list[str]()
             for folder in (self.path, self.best, self.path / CHECKPOINTS):
                 recover(folder)
-            if self._mirror is not None and self._mirror.files and not self.run.is_run:
-                raise UserError(
-                    f"--mirror {self._mirror.url} holds a run already: name another URL."
-                )
             if not (config.resume and self.run.is_run):
                 require_free(self.run)
                 return False, notes
@@ -399,7 +358,6 @@ class RunWriter:
         content |= {} if self.merged is None else {"merged": dict(self.merged)}
         content |= {"fsdp": True} if uses_fsdp() else {}
         self._write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-        self._started = True
 
     def require_shared(self) -> None:
         """Raise UserError on all processes if one does not see the files of the run."""
@@ -474,11 +432,6 @@ class RunWriter:
                     keep_checkpoint(folder, self.path / CHECKPOINTS, self.keep)
                 finally:
                     replace()
-                if self._mirror is not None and not self._uploads.runs(self.path):
-                    with contextlib.ExitStack() as stack:
-                        files = stack.enter_context(snapshot(self.path))
-                        upload = partial(self._copy, files, stack.pop_all())
-                        self._uploads.run(self.path, upload)
                 return None
 
             self._background.run(folder, work)
@@ -486,30 +439,13 @@ class RunWriter:
         with replace_folder(folder, later) as fresh:
             yield fresh
 
-    def _copy(self, files: Path, held: contextlib.ExitStack) -> None:
-        """Copy a snapshot of the folder to its mirror; a failure does not end training."""
-        assert self._mirror is not None
-        with held:
-            try:
-                self._mirror.copy(files, RunFolder.open(self.path))
-                self.problem = ""
-            except UserError as error:
-                self.problem = str(error)
-
     def wait(self) -> None:
         """Wait until all models and checkpoints are on disk; raise the error if one is not."""
         on_main_process(lambda: self._background.wait(self.best, self.adapter, self.last))
 
     def close(self) -> None:
-        """Wait as ``wait`` does, in this process alone; copy the folder; end the thread."""
-        try:
-            self._background.close()
-        finally:
-            self._uploads.close()
-            if self._mirror is not None and self._started:
-                with contextlib.ExitStack() as stack:
-                    files = stack.enter_context(snapshot(self.path))
-                    self._copy(files, stack.pop_all())
+        """Wait as ``wait`` does, in this process alone; end the thread."""
+        self._background.close()
 
     def _save_sharded(
         self,

@@ -423,8 +423,6 @@ class TrainingRun:
         """Call the callbacks after a save. They, or ``at_once``, need it on disk."""
         if at_once or self.callbacks.callbacks:
             self.folder.wait()
-        if self.folder.problem:
-            self.reporter.say(self.folder.problem)
         is_best = folder == self.folder.best
         self.callbacks.on_save(SaveEvent(self.state.step, folder, is_best))
 

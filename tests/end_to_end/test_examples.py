@@ -16,8 +16,12 @@ from pathlib import Path
 
 import pytest
 
+import finetune
+from finetune.runtime.signals import Interrupted
 from tests.end_to_end.example_data import copy_examples
 from tests.tiny import save_tiny_checkpoint
+from tests.training.stopping import interrupt_in_step
+from tests.training.test_trajectory import same_files
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
@@ -71,6 +75,7 @@ def test_example(
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", [str(script), *ARGUMENTS.get(script.stem, ())])
     settings = {"MODEL": model, "STEPS": "6", "OUT": tmp_path / "run", "ROUNDS": "1"}
+    settings |= {"COPIES": tmp_path / "copies"}
     for name, value in settings.items():
         monkeypatch.setenv(name, str(value))
     runpy.run_path(str(script), run_name="__main__")
@@ -84,6 +89,39 @@ def test_example(
         "seed-1/best/finetune.json",
     )
     assert any((saved / name).exists() for name in written)
+
+
+def test_a_copied_run_continues_elsewhere(
+    model: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(folder)
+    copies_of = runpy.run_path(str(ROOT / "examples" / "copy_run.py"), run_name="copy_run")[
+        "Copies"
+    ]
+    url = (tmp_path / "copies").as_uri()
+
+    def train(out: Path) -> None:
+        copies = copies_of(out, url)
+        copies.fetch()
+        settings = {"steps": 6, "save_every": 2, "batch_size": 8, "max_length": 24, "seed": 3}
+        settings |= {"out": str(out), "resume": "auto", "precision": "fp32", "quiet": True}
+        data = "examples/data/sentiment"
+        finetune.train("classify", data, str(model), callbacks=[copies], **settings)
+
+    with monkeypatch.context() as interrupting, pytest.raises(Interrupted):
+        interrupt_in_step(3, interrupting)
+        train(tmp_path / "run")
+    kept = sorted(path.name for path in (tmp_path / "copies").iterdir())
+    (tmp_path / "copies" / "9" / "last").mkdir(parents=True)  # a copy that was interrupted
+    elsewhere = tmp_path / "elsewhere" / "run"
+    elsewhere.parent.mkdir()
+    train(elsewhere)
+    log = (elsewhere / "log.jsonl").read_text("utf-8")
+    assert '"step": 2,' in log and '"step": 6,' in log
+    assert {*kept} < {path.name for path in (tmp_path / "copies").iterdir()}, "nothing is deleted"
+    shutil.move(tmp_path / "copies", tmp_path / "moved")
+    train(tmp_path / "whole")
+    same_files(tmp_path / "whole", elsewhere)
 
 
 @pytest.mark.slow

@@ -209,13 +209,11 @@ def test_published_settings_have_no_paths(place: Path):
     last = {"data": "b.csv", "model": "bert", "init_from": "best", "out": "ana"}
     assert published(paths) == last
     named = {
-        "mirror": "sftp://ana:secret@example.org/x",
         "test_sets": ["de=/home/ana/de.csv", "fr=xnli:fr"],
         "custom_metrics": ["/home/ana/m.py:cost"],
         "label_map": "/home/ana/map.json",
     }
     assert published(named) == {
-        "mirror": None,
         "test_sets": ["de=de.csv", "fr=xnli:fr"],
         "custom_metrics": ["m.py_cost"],
         "label_map": "map.json",

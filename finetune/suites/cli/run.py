@@ -491,7 +491,6 @@ def _check(member: Member, command: TaskCommand) -> None:
         ("--folds", command.folds is not None or command.repeats != 1 or command.hold_out),
         ("--resume", config.resume),
         ("--push-to-hub", config.push_to_hub is not None),
-        ("--mirror", config.mirror is not None),
         ("--init-from", config.init_from != recipe.init_from),
         ("--columns", config.columns != recipe.columns),
     ):
