@@ -16,6 +16,7 @@ from finetune.cli.command import Command
 from finetune.cli.options import InputOptions, OutOption, SpeedOptions
 from finetune.cli.output import check_output, inputs_of, open_records, quiet_libraries, show
 from finetune.config.options import DATA, OUTPUT, Help
+from finetune.config.tasks import LARGEST
 from finetune.data.json_files import read_object
 from finetune.registry import PREDICTORS, Registry
 from finetune.runtime.processes import num_processes, process_index, uses_fsdp
@@ -239,8 +240,8 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
             )
         if self.format == "csv":
             raise UserError("--format csv: parts are parquet or jsonl.")
-        if self.part_rows is not None and self.part_rows < 1:
-            raise UserError(f"--part-rows {self.part_rows}: must be 1 or more.")
+        if self.part_rows is not None and not 1 <= self.part_rows <= LARGEST:
+            raise UserError(f"--part-rows must be 1 or more, at most {LARGEST}.")
         if folder.exists() and not folder.is_dir():
             raise UserError(f"--out {folder}/ is a file: name a folder.")
         if uses_fsdp():

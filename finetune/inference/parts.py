@@ -23,6 +23,7 @@ from finetune.data.files import Content, read_content
 from finetune.data.formats import format_of
 from finetune.data.json_files import read_object
 from finetune.inference.loop import CHUNK, chunks
+from finetune.runtime.cache import file_hash
 from finetune.runtime.files import LOCK, FolderInUse, lock_folder, write_text
 from finetune.runtime.progress import Reporter
 from finetune.runtime.records import Record, record_writer
@@ -44,7 +45,7 @@ PART_ROWS = 65_536
 """Default number of rows of a part."""
 MANIFEST = "_predictions.json"
 """The manifest. Arrow, Spark and Hadoop do not take files with an underscore for data."""
-FORMAT = 2
+FORMAT = 3
 """Version of the manifest."""
 _PART = re.compile(r"part-\d+-(\w+)(\.\w+)")
 _ROWS_BY_LINE = {"jsonl": 0, "csv": 1}
@@ -61,7 +62,7 @@ class Shard:
     @classmethod
     def parse(cls, text: str) -> Shard:
         """Read ``I/N``; raise UserError for anything else."""
-        found = re.fullmatch(r"(\d+)/(\d+)", text)
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
         if found is None or not int(found[1]) < int(found[2]):
             raise UserError(f"--shard {text}: write I/N: the job I, from 0 to N - 1, of N jobs.")
         return cls(int(found[1]), int(found[2]))
@@ -159,13 +160,13 @@ class Parts:
                 for row, record in chain([first], islice(records, self.part_rows - 1)):
                     write(record)
                     self._num_read = max(self._num_read, row + 1)
+            write_text(self._digest_file(first[0] // self.part_rows), file_hash(path))
             self.num_written += 1
         if self.num_rows is None:  # the whole input was read
             self.num_rows = self._num_read
             with lock_folder(self.folder, wait=True):
                 manifest = self.folder / MANIFEST
-                content = read_object(manifest) | {"num_rows": self.num_rows}
-                write_text(manifest, json.dumps(content, indent=2) + "\n")
+                _write_manifest(manifest, _read_manifest(manifest) | {"num_rows": self.num_rows})
 
     def _numbers_missing(self, num_rows: int) -> list[int]:
         """Return the numbers of the missing parts of the shard."""
@@ -181,20 +182,18 @@ class Parts:
         return self._missing[number]
 
     def _find_missing(self, number: int) -> bool:
-        path = self.path(number)
+        path, saved = self.path(number), self._digest_file(number)
         if not path.exists():
             return True
-        expected = self.part_rows
-        if self.num_rows is not None:
-            expected = min(expected, self.num_rows - number * self.part_rows)
-        try:
-            found = _count_rows(path)
-        except (OSError, ValueError):  # pyarrow's errors among them
-            found = -1
-        # without the number of rows, a short part may be the last one, or it was cut
-        if found != expected and (found < 0 or self.num_rows is not None):
-            self.damaged.append(path.name)
-        return found != expected
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if saved.read_text("utf-8") == file_hash(path):
+                return False
+        self.damaged.append(path.name)
+        return True
+
+    def _digest_file(self, number: int) -> Path:
+        """Return the file with the digest of a part, which tells that it is as it was written."""
+        return self.folder / f"_digest-{number:06d}-{self.digest}"
 
 
 def typical(predictions: Iterable[Any]) -> Any:
@@ -221,19 +220,6 @@ def typical(predictions: Iterable[Any]) -> Any:
         relations = (Relation(span, span, ""),)
         return replace(found, spans=(span,), relations=relations, scores=(0.5,))
     return found
-
-
-def _count_rows(path: Path) -> int:
-    """Return the number of rows of a part."""
-    if path.suffix == ".jsonl":
-        text = path.read_bytes()
-        if not text.endswith(b"\n"):
-            raise ValueError("its last line is cut")
-        return text.count(b"\n")
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
-        return int(file.metadata.num_rows)
 
 
 @contextlib.contextmanager
@@ -278,7 +264,7 @@ def open_parts(
             ) from error
         manifest = folder / MANIFEST
         with lock_folder(folder, wait=True):
-            saved = read_object(manifest) if manifest.exists() else {}
+            saved = _read_manifest(manifest) if manifest.exists() else {}
             described = {
                 "format": FORMAT,
                 "finetune": finetune.__version__,
@@ -294,9 +280,32 @@ def open_parts(
             _refuse_foreign_parts(folder, f"-{digest}{suffix}")
             content["num_rows"] = saved.get("num_rows")
             if content != saved:
-                write_text(manifest, json.dumps(content, indent=2) + "\n")
+                _write_manifest(manifest, content)
         num_rows, about = content["num_rows"], _about(content)
         yield Parts(folder, digest, suffix, part_rows, shard, num_rows, about)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """Return the content of a manifest; UserError if it is not as it was written."""
+    try:
+        content = read_object(path)
+    except UserError:
+        content = {}
+    if content.pop("digest", None) != _digest_of(content):
+        raise UserError(
+            f"{path}: damaged, or of another version of finetune: delete it. The same command "
+            "writes it again and keeps the parts that belong to it."
+        )
+    return content
+
+
+def _write_manifest(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps({**content, "digest": _digest_of(content)}, indent=2)
+    write_text(path, text + "\n")
+
+
+def _digest_of(content: Any) -> str:
+    return xxhash.xxh3_64_hexdigest(json.dumps(content, sort_keys=True).encode())
 
 
 def _described(
@@ -326,8 +335,10 @@ def _rows(path: Path, content: Content) -> int | None:
     """Return about how many rows a file has, None if its format does not tell."""
     format = format_of(path)
     if format == "parquet":
-        with contextlib.suppress(ValueError):  # reported by the reader
-            return _count_rows(path)
+        from pyarrow import parquet
+
+        with contextlib.suppress(ValueError), parquet.ParquetFile(path) as file:
+            return int(file.metadata.num_rows)  # the reader reports errors
     header = _ROWS_BY_LINE.get(format or "")
     return None if header is None else content.num_lines - header
 
@@ -350,8 +361,7 @@ def _digest_of_model(folder: Path) -> str:
 def _digest(content: Mapping[str, Any]) -> str:
     """Return the digest of a manifest, without the times and places of files."""
     inputs = [(each["name"], each["digest"]) for each in content["input"]]
-    text = json.dumps({**content, "input": inputs}, sort_keys=True)
-    return xxhash.xxh3_64_hexdigest(text.encode())[:8]
+    return _digest_of({**content, "input": inputs})[:8]
 
 
 def _require_same(folder: Path, saved: Mapping[str, Any], content: Mapping[str, Any]) -> None:

@@ -115,6 +115,67 @@ def test_missing_and_damaged_parts_are_made_again(suffix: str, place: Path, tmp_
     assert content(out) == before and third.stat().st_mtime_ns == kept
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize("damage", ["flipped", "blank lines", "swapped", "no digest"])
+def test_parts_are_as_they_were_written(
+    damage: str, suffix: str, place: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "parts"
+    assert predict(place, out, "--format", suffix).code == 0
+    before = content(out)
+    first, second, *_ = sorted(out.glob("part-*"))
+    whole = first.read_bytes()
+    if damage == "flipped":
+        middle = len(whole) // 2
+        first.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    elif damage == "blank lines":
+        first.write_bytes(b"\n" * 8 if suffix == "jsonl" else b"")
+    elif damage == "swapped":
+        first.write_bytes(second.read_bytes())
+        second.write_bytes(whole)
+    else:
+        min(out.glob("_digest-*")).unlink()
+    done = predict(place, out, "--format", suffix)
+    number = 2 if damage == "swapped" else 1
+    assert done.code == 0 and f"wrote {number} of 4 parts" in done.err, done.err
+    assert f"{first.name} is damaged: predicted again" in done.err
+    assert content(out) == before
+
+
+DAMAGED_MANIFESTS: list[dict[str, Any]] = [
+    {"num_rows": 10**9},
+    {"num_rows": 8},
+    {"num_rows": "8"},
+    {"num_rows": -1},
+    {"settings": None},
+    {"settings": []},
+    {"input": None},
+    {"input": [None]},
+    {"input": [{"name": "a.jsonl.gz"}]},
+    {"input": {}},
+    {"part_rows": "8"},
+    {"part_rows": None},
+    {"digest": []},
+    {"format": 2},
+]
+
+
+@pytest.mark.parametrize("change", [*DAMAGED_MANIFESTS, "[]", "{}", "{"], ids=str)
+def test_a_damaged_manifest(change: Any, place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "parts"
+    assert predict(place, out).code == 0
+    before = content(out)
+    manifest = out / "_predictions.json"
+    saved = json.loads(manifest.read_text("utf-8"))
+    manifest.write_text(change if isinstance(change, str) else json.dumps(saved | change))
+    refused = predict(place, out)
+    assert refused.code == 2 and f"{manifest}: damaged, or of another" in refused.err, refused.err
+    manifest.unlink()
+    done = predict(place, out)
+    assert done.code == 0 and "wrote 0 of 4 parts" in done.err, done.err
+    assert content(out) == before
+
+
 def test_interruptions_change_nothing(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,7 +401,12 @@ def test_cut_files_are_named(place: Path, tmp_path: Path, monkeypatch: pytest.Mo
         (("--file", "-"), "parts are for files"),
         (("--file", "FILE", "--format", "csv"), "parts are parquet or jsonl"),
         (("--file", "FILE", "--part-rows", "0"), "must be 1 or more"),
+        (
+            ("--file", "FILE", "--part-rows", "9" * 20),
+            "at most 9007199254740992",
+        ),
         (("--file", "FILE", "--shard", "2/2"), "write I/N"),
+        (("--file", "FILE", "--shard", "0/" + "9" * 5000), "write I/N"),
         (("--file", "FILE", "--shard", "1"), "write I/N"),
         (("--file", "none/*.jsonl"), "the pattern holds no data files"),
     ],
