@@ -800,7 +800,8 @@ def merge(
         raise UserError("merge runs in one process: start it without accelerate or torchrun.")
     if method not in ("uniform", "greedy"):
         raise UserError(f"the method must be uniform or greedy, not {method!r}.")
-    require_free(RunFolder.open(Path(out)))
+    merged = {"method": method, "runs": [str(Path(name)) for name in runs]}
+    require_free(RunFolder.open(Path(out)), merged)
     parents = open_parents(runs)
     config = parents[0].task.record.config
     if data is None and config.data == IN_MEMORY:
@@ -816,7 +817,7 @@ def merge(
             reporter.say(line)
         if note := seed_note(parents):
             reporter.say(note)
-        head = task.head(parents[0].run.best)
+        head, folder.merged = task.head(parents[0].run.best), merged
         parts = task, dataset, config, folder, reporter, head, opened
         merging = SoupRun(*parts, parents=parents, method=method)
         soup = merging.make()
@@ -837,7 +838,8 @@ def _finished(
     *,
     repeatable: bool = False,
 ) -> TrainedRun:
-    """Write the environment, report and README of a trained run."""
+    """Write the environment, report, checksums and README of a trained run."""
+    from finetune.evaluation.runs import write_run_checksums
     from finetune.runtime.precision import resolve_precision
     from finetune.training.environment import write_environment
 
@@ -853,6 +855,7 @@ def _finished(
         weights=result.weights,
     )
     report(result.folder)
+    write_run_checksums(result.folder)
     # last: now the run is finished
     write_run_readme(config, result, outcome, command, repeatable=repeatable)
     return TrainedRun(result.folder, result.metrics, outcome, tuple(result.notes))

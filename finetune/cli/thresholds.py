@@ -52,7 +52,7 @@ class Thresholds(FormatOption, Command):
         import numpy as np
 
         from finetune.evaluation.thresholds import FEWEST, choose, cross_fitted, table_of
-        from finetune.tasks import model_folder, replace_record, saved_task
+        from finetune.tasks import model_folder, saved_task
         from finetune.tasks.capabilities import Thresholds as LabelThresholds
 
         goal = self._goal()
@@ -75,7 +75,7 @@ class Thresholds(FormatOption, Command):
                 "labels."
             )
         if self.reset:
-            replace_record(replace(task, record=replace(record, thresholds={})), model)
+            self._save(replace(task, record=replace(record, thresholds={})), model)
             show(f"{model}: thresholds removed.")
             return
         splits, usual = self._splits(record), "f1" if record.positive else "micro_f1"
@@ -96,7 +96,7 @@ class Thresholds(FormatOption, Command):
             after = fitted if split == self.split else np.array(list(chosen.values()))
             scores[split] = own.value(of_split, before), own.value(of_split, after)
         if not self.dry_run:
-            replace_record(replace(task, record=replace(record, thresholds=chosen)), model)
+            self._save(replace(task, record=replace(record, thresholds=chosen)), model)
         if self.format == "json":
             content = {"goal": str(goal), "thresholds": chosen, "metric": metric}
             before_after = {s: {"before": b, "after": a} for s, (b, a) in scores.items()}
@@ -105,6 +105,15 @@ class Thresholds(FormatOption, Command):
         self._print(data, goal, chosen, scores, metric, record.threshold)
         if not self.dry_run:
             self.note(f"saved in {model}: `finetune predict` uses them; --reset removes them.")
+
+    def _save(self, task: Any, model: Path) -> None:
+        """Replace the record of the model, which its run has a checksum of."""
+        from finetune.evaluation.runs import CHECKSUMS, write_run_checksums
+        from finetune.tasks import replace_record
+
+        replace_record(task, model)
+        if (model.parent / CHECKSUMS).is_file():
+            write_run_checksums(model.parent)
 
     def _goal(self) -> Goal:
         """Return the goal to maximize; by default the usual metric."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -33,6 +34,8 @@ from finetune.evaluation.metrics import (
 from finetune.evaluation.pairs import NO_LABEL, named_positive, positive_label
 from finetune.evaluation.predictions import PredictionFile, read_gold_file, read_predictions
 from finetune.evaluation.subgroups import TrainingVocabulary
+from finetune.runtime.cache import file_hash
+from finetune.runtime.files import write_text
 from finetune.types import (
     Example,
     SenseTarget,
@@ -44,6 +47,10 @@ from finetune.types import (
 )
 
 _PREDICTIONS = "predictions.{}.jsonl"
+CHECKSUMS = "checksums.json"
+"""File of a finished run, and of a checkpoint, with the hashes of its files."""
+_MODEL = ("adapter", "best")
+"""The folders of a run with its model, which is not made again from the others."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,23 @@ class RunFolder:
         return whole and (self.path / "README.md").is_file()
 
     @property
+    def damaged(self) -> Path | None:
+        """A file of a finished run that has changed since, of the model first; else None.
+
+        Reads all files of the run. None also if no checksums were written.
+        """
+        return damaged_file(self.path) if (self.path / CHECKSUMS).is_file() else None
+
+    def require_intact(self) -> None:
+        """Raise UserError if the model of a finished run has changed since."""
+        if (found := self.damaged) and found.relative_to(self.path).parts[0] in _MODEL:
+            raise UserError(
+                f"{found}: damaged, changed or missing since the run was finished: restore it from "
+                f"a copy, or delete {self.path} and train again. If you changed it yourself, "
+                f"delete {self.path / CHECKSUMS}."
+            )
+
+    @property
     def columns(self) -> dict[str, str]:
         """The columns of the data by role, as the settings name them; empty for no run.
 
@@ -138,6 +162,38 @@ _FILES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """The files of a run that are JSON objects, with the types of their values."""
+
+
+def write_run_checksums(folder: Path) -> None:
+    """Write the hashes of the files of a finished run: model, settings, predictions, scores."""
+    found = [folder / name for name in _FILES if (folder / name).is_file()]
+    found += folder.glob(_PREDICTIONS.format("*"))
+    found += [
+        path
+        for name in _MODEL
+        for path in (folder / name).rglob("*")
+        if path.is_file() and path.suffix != ".md"
+    ]
+    write_checksums(folder, found)
+
+
+def write_checksums(folder: Path, files: Iterable[Path]) -> None:
+    """Write the hashes of files in a folder."""
+    hashes = {path.relative_to(folder).as_posix(): file_hash(path) for path in sorted(files)}
+    write_text(folder / CHECKSUMS, json.dumps(hashes, indent=2) + "\n")
+
+
+def damaged_file(folder: Path) -> Path | None:
+    """Return a file that is damaged or missing since checksums were written; None without one."""
+    path = folder / CHECKSUMS
+    try:
+        for name, expected in read_object(path).items():
+            path = folder / name
+            if file_hash(path) != expected:
+                return path
+    except (OSError, UserError):
+        return path
+    return None
 
 
 @dataclass(frozen=True)

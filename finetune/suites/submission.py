@@ -173,6 +173,7 @@ def predict_split(folder: Path, file: SubmissionFile) -> tuple[Sequence[Example]
     from finetune.tasks import task_definition
 
     run = RunFolder.open(folder)
+    run.require_intact()
     model = Predictor(folder)
     config = model.task.record.config
     source = file.data or run.config.get("data_used") or config.data

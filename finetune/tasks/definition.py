@@ -30,6 +30,7 @@ from finetune.data.json_files import read_object
 from finetune.data.label_names import renamed
 from finetune.data.snapshots import Inputs, Prepared, is_large, large_inputs
 from finetune.data.sources import Content, PartOf, content_of, is_test, resolve
+from finetune.evaluation.runs import RunFolder
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import is_hub_id, load_config, model_commit, new_config, resolve_model
 from finetune.models.warm_start import ReusableHead, WarmStart, find_warm_start
@@ -219,6 +220,7 @@ def load_tokenizer(
     """Return the model to begin with, if there is one, and the tokenizer of the encoder."""
     words = config.description.words
     if config.init_from is not None:
+        RunFolder.open(Path(config.init_from)).require_intact()
         warm_start = find_warm_start(config, definition.reusable_head, labels, problem)
         source, options = warm_start.source, warm_start.options
         return warm_start, SubwordTokenizer.saved(source, words=words, **options)

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import xxhash
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 
-from finetune.data.json_files import read_object
+from finetune.evaluation.runs import CHECKSUMS, damaged_file, write_checksums
 from finetune.models.sharding import shards
 from finetune.runtime.files import replace_folder
 from finetune.types import UserError
 
 OPTIMIZER = "optimizer.safetensors"
-CHECKSUMS = "checksums.json"
 RANDOM = "random.safetensors"
 STATE = "trainer_state.json"
 
@@ -73,7 +71,7 @@ def finish_checkpoint(
     """Write the state of the trainer and of the random numbers, then the checksums of all files."""
     save_file(dict(random_states), str(folder / RANDOM))
     save_state(folder, state)
-    write_checksums(folder)
+    write_checkpoint_checksums(folder)
 
 
 def save_state(folder: Path, state: TrainerState) -> None:
@@ -114,39 +112,19 @@ def link_file(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def write_checksums(folder: Path) -> None:
+def write_checkpoint_checksums(folder: Path) -> None:
     """Write the checksums of all files of a checkpoint."""
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    sums = {path.relative_to(folder).as_posix(): checksum(path) for path in paths}
-    sums.pop(CHECKSUMS, None)
-    (folder / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n", encoding="utf-8")
-
-
-def checksum(path: Path) -> str:
-    """Return the XXH3 hash of a file, which costs little next to writing it."""
-    content = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            content.update(block)
-    return content.hexdigest()
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    write_checksums(folder, [path for path in paths if path != folder / CHECKSUMS])
 
 
 def check_files(folder: Path) -> None:
     """Raise UserError unless a checkpoint has the files that were saved, unchanged."""
-    damaged = folder / CHECKSUMS
-    try:
-        for name, saved in read_object(damaged).items():
-            if checksum(folder / name) != saved:
-                damaged = folder / name
-                break
-        else:
-            return
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        damaged = Path(getattr(error, "filename", None) or damaged)
-    raise UserError(
-        f"{damaged}: damaged, changed or missing, so that training cannot continue: restore "
-        f"{folder} from a copy, or train again with another --out."
-    )
+    if damaged := damaged_file(folder):
+        raise UserError(
+            f"{damaged}: damaged, changed or missing, so that training cannot continue: restore "
+            f"{folder} from a copy, or train again with another --out."
+        )
 
 
 def load_training_state(folder: Path, optimizer: Optimizer) -> TrainerState:

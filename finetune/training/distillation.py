@@ -31,6 +31,7 @@ from torch.nn import functional
 
 from finetune.config.tasks import Resume, TrainConfig, column_map
 from finetune.data import Dataset
+from finetune.evaluation.runs import RunFolder
 from finetune.inference.inputs import read_inputs
 from finetune.inference.loop import CHUNK, predict
 from finetune.inference.predictor import Predictor
@@ -40,12 +41,12 @@ from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PretrainedHead
 from finetune.models.sharding import place
 from finetune.preprocessing.encodings import Encoded, Encodings
+from finetune.runtime.cache import file_hash
 from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, model_folder, saved_task, task_definition
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import Distillable, GroupedSequences
 from finetune.tasks.definition import load_tokenizer, starting_config
-from finetune.training.checkpoint import checksum
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import (
     Schedule,
@@ -140,6 +141,7 @@ class Teacher:
     def __init__(self, folder: str | Path) -> None:
         """Load the model of a run folder; UserError if its task cannot be distilled."""
         self.name, self.folder = str(folder), model_folder(folder)
+        RunFolder.open(Path(folder)).require_intact()
         self.task = saved_task(self.folder)
         distillable(self.task, folder)
         self.head: Any = self.task.head(self.folder)
@@ -147,7 +149,7 @@ class Teacher:
 
     def facts(self) -> dict[str, Any]:
         """Return its folder, and the checksum of its weights."""
-        return {"folder": self.name, "weights": checksum(self.folder / "model.safetensors")}
+        return {"folder": self.name, "weights": file_hash(self.folder / "model.safetensors")}
 
 
 def student_folder(teacher: str | Path, resume: Resume) -> str:
@@ -526,7 +528,7 @@ def fit_student(
         file = Path(distillation.unlabeled)
         if not file.is_file():
             raise UserError(f"--unlabeled {file}: no such file.")
-        facts["unlabeled"] = [checksum(file), *distillation.unlabeled_columns]
+        facts["unlabeled"] = [file_hash(file), *distillation.unlabeled_columns]
     folder.teacher = {**teacher.facts(), **facts}
     head = None
     if layers is not None:

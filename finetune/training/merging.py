@@ -122,6 +122,7 @@ def open_parents(names: Sequence[str | Path]) -> list[Parent]:
                 f"{run.path}: there is no trained run (config.json and best/): name the folders of "
                 f"finished runs.{hint}"
             )
+        run.require_intact()
         if (other := seen.setdefault(run.path.resolve(), run)) is not run:
             raise UserError(f"{run.path} is the same run as {other.path}: name each run once.")
     first, *others = (saved_task(run.best) for run in runs)
@@ -304,11 +305,7 @@ class SoupRun(TrainingRun):
 
     def save(self, soup: Soup) -> FitResult:
         """Write the run: settings with the names of its parents, model, predictions, scores."""
-        self.folder.merged = {
-            "method": self.method,
-            "runs": [parent.name for parent in self.parents],
-            "used": list(soup.used),
-        }
+        self.folder.merged = {**(self.folder.merged or {}), "used": list(soup.used)}
         self._write_start()
         RunLog(self.folder.path / "log.jsonl", self.accelerator, 0)
         self.folder.save_best(self.task, self.head)

@@ -40,7 +40,7 @@ from finetune.training.checkpoint import (
     random_state,
     save_state,
     save_training_state,
-    write_checksums,
+    write_checkpoint_checksums,
 )
 from finetune.training.optimizer import Schedule, adamw, parameter_groups
 from finetune.training.run_folder import RunLog, open_run, require_no_checkpoint
@@ -316,7 +316,7 @@ class _JointRun:
                     part.head.save_pretrained(folder)
                     part.state.loss_scale = part.step.scaler.state_dict()
                     save_state(folder, part.state)
-                    write_checksums(folder)
+                    write_checkpoint_checksums(folder)
                 save_training_state(fresh, self.optimizer, self.state, random_states)
 
         on_main_process(write)

@@ -98,6 +98,12 @@ class RunResults:
         if reasons := run.environment.get("degenerate"):
             self.degenerate[seed] = reasons
 
+    def require_model(self, folder: Path) -> None:
+        """Raise UserError if no run has a model."""
+        if not self.metrics:
+            reasons = dict.fromkeys(each for found in self.degenerate.values() for each in found)
+            raise UserError(f"{folder}: no {self.kind} has a model: {' '.join(reasons)}")
+
     def verdicts(self) -> Sequence[ScoreVerdict]:
         """Compare the scores with those that the recipe expects."""
         if self.recipe_run is None:
@@ -147,10 +153,16 @@ def train_seeds(
     All seeds share the data; each may draw its own examples from it. With ``start``, a folder of
     seeds, each begins with the model of the same seed there.
     """
+
+    def train(each: TrainConfig, data: Dataset, opened: RunWriter) -> object:
+        if start is not None and not RunFolder.open(Path(each.init_from or "")).best.is_dir():
+            raise Diverged(f"not run, because {each.init_from} has no model.")
+        return train_one(each, data, opened)
+
     raw = _read(name, config)
     configs = seed_configs(config, number, folder, start)
     results = RunResults("seed", {"data": raw.fingerprint}, recipe_run)
-    return train_runs(configs, folder, train_one, results, lambda _: raw, on_start)
+    return train_runs(configs, folder, train, results, lambda _: raw, on_start)
 
 
 def seed_configs(
@@ -222,6 +234,7 @@ def train_runs(
                     diverged = str(error)
             write = state != "finished" or index + 1 == len(states)
             on_main_process(partial(record, key, each, diverged, write=write))
+    on_main_process(lambda: results.require_model(folder))
     return results
 
 
@@ -386,4 +399,10 @@ def state_of(config: TrainConfig) -> str:
     pin_model(run, config)
     for problem in filter(None, run.problems.values()):
         Reporter().say(f"{problem} The seed is scored again.")
-    return "finished" if run.is_finished else "unfinished"
+    if not run.is_finished:
+        return "unfinished"
+    run.require_intact()
+    if (damaged := run.damaged) is None:
+        return "finished"
+    Reporter().say(f"{damaged}: changed since the run was finished. The seed is scored again.")
+    return "unfinished"

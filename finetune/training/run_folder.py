@@ -30,7 +30,7 @@ from finetune.config.values import conforms
 from finetune.data import Dataset
 from finetune.data.json_files import parse_json
 from finetune.evaluation.predictions import to_row
-from finetune.evaluation.runs import RunFolder
+from finetune.evaluation.runs import CHECKSUMS, RunFolder
 from finetune.models.adapters import adapters, export_adapter, plain_layers, save_adapter_state
 from finetune.models.loading import is_hub_id, resolve_model
 from finetune.models.sharding import is_sharded, whole_state
@@ -104,11 +104,17 @@ def require_writable(folder: Path) -> None:
         raise UserError(f"--out {folder}: {parent} cannot be written to: choose another folder.")
 
 
-def require_free(run: RunFolder) -> None:
-    """Raise UserError if a new run would overwrite a model or files of others in this folder."""
+def require_free(run: RunFolder, merged: Mapping[str, Any] | None = None) -> None:
+    """Raise UserError if a new run would overwrite a model or files of others in this folder.
+
+    A mean of runs, ``merged``, is made again if it was interrupted.
+    """
     require_writable(run.path)
+    before = run.config.get("merged") or {}
     if not run.is_run:
         require_own(run.path, is_free(run.path))
+    elif merged and not run.is_finished and merged.items() <= before.items():
+        return
     elif any((run.path / name).exists() for name in ("best", "last")):
         raise UserError(
             f"--out {run.path} holds a run already: add --resume to continue it, or choose another."
@@ -317,7 +323,7 @@ class RunWriter:
             for folder in (self.path, self.best, self.path / CHECKPOINTS):
                 recover(folder)
             if not (config.resume and self.run.is_run):
-                require_free(self.run)
+                require_free(self.run, self.merged)
                 return False, notes
             require_same_run(
                 self.run,
@@ -337,6 +343,7 @@ class RunWriter:
                     f"{num_processes}: the weights will differ by rounding from an uninterrupted "
                     "run (on a GPU, and on padded rows, by their dropout masks, too)"
                 )
+            self.run.require_intact()
             if self.last.is_dir():
                 check_files(self.last)
                 return True, notes
@@ -357,6 +364,7 @@ class RunWriter:
         content |= {} if self.teacher is None else {"teacher": dict(self.teacher)}
         content |= {} if self.merged is None else {"merged": dict(self.merged)}
         content |= {"fsdp": True} if uses_fsdp() else {}
+        on_main_process(lambda: (self.path / CHECKSUMS).unlink(missing_ok=True))
         self._write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
     def require_shared(self) -> None:

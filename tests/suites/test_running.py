@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from finetune import api
 from finetune.runtime.signals import Interrupted
 from finetune.suites import running
+from finetune.training.run_folder import Diverged
 from tests.command import Outcome, run
 
 FILES = ("suite.html", "suite.json", "suite.md", "suite.tex")
@@ -212,6 +214,39 @@ def test_a_failure_loses_no_other_member(
     assert outcome.code == 0 and outcome.err.count("finished: kept") == 2
     assert record(out)["average"]["mean"] is not None
     assert record(out)["members"]["pairs"]["failure"] is None
+
+
+def test_members_without_a_model_have_failed(suite: Path, tmp_path: Path):
+    out, path = tmp_path / "out", suite.with_name("pairs.yaml")
+    before = path.read_text("utf-8")
+    try:
+        path.write_text(before.replace("lr: 1e-3", "lr: 1e30\nclip: 0"), "utf-8")
+        outcome = run("run", suite, "--out", out, "--only", "follow,mood")
+    finally:
+        path.write_text(before, "utf-8")
+    assert outcome.code == 2
+    assert "error: 2 of 3 data sets failed (pairs, follow)" in outcome.err
+    assert f"pairs failed: {out / 'pairs'}: no seed has a model: the loss is not" in outcome.out
+    assert "follow failed: not run, because pairs failed" in outcome.out
+
+
+def test_a_seed_without_a_model_is_no_start(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    train = api.train_once
+
+    def diverging(task: str, config, *rest, **options):
+        if config.data.endswith("pairs") and config.seed == 2:
+            raise Diverged("the loss is not finite.")
+        return train(task, config, *rest, **options)
+
+    monkeypatch.setattr(api, "train_once", diverging)
+    out = tmp_path / "out"
+    outcome = run("run", suite, "--out", out, "--only", "follow", "--seeds", "2")
+    assert outcome.code == 0, outcome.err
+    found = record(out)["members"]["follow"]
+    reason = f"not run, because {out / 'pairs' / 'seed-2'} has no model."
+    assert found["degenerate"]["2"] == [reason] and found["scores"][0]["seeds"].keys() == {"1"}
 
 
 def test_an_interrupt_ends_the_suite(suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -17,6 +17,7 @@ from finetune.models.heads.crf import CrfScores
 from finetune.preprocessing.batching import pack
 from finetune.tasks import load_task, save_task, saved_task
 from finetune.training.merging import mean_state
+from finetune.training.run_folder import RunWriter
 from finetune.types import LabelSet, UserError
 from tests import small_data as data
 from tests.command import run
@@ -60,6 +61,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 def with_other_order(source: Path, target: Path) -> Path:
     """A copy of a run whose model has its labels in the opposite order."""
     shutil.copytree(source, target)
+    (target / "checksums.json").unlink(missing_ok=True)
     task = saved_task(source)
     labels = list(task.record.labels)[::-1]
     head = task.head(source / "best")
@@ -175,6 +177,34 @@ def test_transitions_are_reordered_on_both_axes(place: Path):
     assert torch.equal(state["crf.start"], head.crf.start[order])
 
 
+@pytest.mark.parametrize("at", ["write_start", "save_best", "write_predictions", "write_metrics"])
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interrupted_merge_is_repeated(
+    at: str, after: bool, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    method = getattr(RunWriter, at)
+
+    def stopped(*arguments: Any, **options: Any) -> None:
+        if after:
+            method(*arguments, **options)
+        raise KeyboardInterrupt
+
+    parents, out = [place / "one", place / "two"], tmp_path / "soup"
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(RunWriter, at, stopped)
+        finetune.merge(parents, out)
+    if (out / "best").exists():
+        with pytest.raises(UserError, match="holds a run already"):
+            finetune.merge(parents[::-1], out)
+    finetune.merge(parents, out)
+    finetune.merge(parents, whole := tmp_path / "whole")
+    for name in ("best/model.safetensors", "metrics.json", "config.json"):
+        own = (out / name).read_text("latin-1").replace(str(out), str(whole))
+        assert own == (whole / name).read_text("latin-1")
+    with pytest.raises(UserError, match="holds a run already"):
+        finetune.merge(parents, out)
+
+
 def test_the_mean_keeps_integers_and_types():
     first = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor([3]), "h": torch.tensor([1.0]).half()}
     others = [{**first, "w": torch.tensor([2.0, 4.0])}, {**first, "w": torch.tensor([6.0, 0.0])}]
@@ -194,6 +224,7 @@ def changed(place: Path, target: Path, file: str, **changes: Any) -> Path:
         )
         inner[name] = value
     path.write_text(json.dumps(content))
+    (target / "checksums.json").unlink()
     return target
 
 

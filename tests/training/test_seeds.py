@@ -210,6 +210,42 @@ def test_a_seed_that_diverges_is_flagged_and_the_others_count(
     assert found["verdicts"][0]["verdict"].endswith(f"({number} of 2 seeds degenerate)")
 
 
+def test_an_error_if_no_seed_has_a_model(place: Path, tmp_path: Path) -> None:
+    arguments = ("--seeds", "2", "--lr", "1e30", "--clip", "0", "--out", tmp_path / "out")
+    for _ in range(2):
+        outcome = run("run", place / "small.yaml", *arguments)
+        assert outcome.code == 2, outcome.out
+        assert f"{tmp_path / 'out'}: no seed has a model: the loss is not finite" in outcome.err
+    found = content(tmp_path / "out")
+    assert found["seeds"] == [] and len(found["degenerate"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("best/model.safetensors", "best/model.safetensors: damaged, changed or missing since"),
+        ("best/finetune.json", "best/finetune.json: damaged, changed or missing since"),
+        ("metrics.json", "metrics.json: changed since the run was finished. The seed is scored"),
+        ("predictions.test.jsonl", "predictions.test.jsonl: changed since the run was finished."),
+    ],
+)
+def test_a_finished_run_that_has_changed(file: str, said: str, place: Path, tmp_path: Path) -> None:
+    command = ("run", place / "small.yaml", "--seeds", "1", "--out", tmp_path / "out")
+    assert run(*command).code == 0
+    path = tmp_path / "out" / "seed-1" / file
+    before = path.read_bytes()
+    path.write_bytes(b"{}" if file == "metrics.json" else before[:-2] + b"0" + before[-1:])
+    outcome = run(*command)
+    assert said in outcome.err
+    if path.parent.name == "best":
+        assert outcome.code == 2
+        alone = ("run", place / "small.yaml", "--out", path.parents[1], "--resume", "auto")
+        assert run(*alone).code == 2 and said in run(*alone).err
+    else:
+        assert outcome.code == 0 and path.read_bytes() == before
+        assert "finished: kept" in run(*command).out
+
+
 def test_summary_by_hand():
     found = summarize(
         {

@@ -26,7 +26,7 @@ from finetune.runtime.files import SaveError
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
-from finetune.training.checkpoint import check_files, write_checksums
+from finetune.training.checkpoint import check_files, write_checkpoint_checksums
 from finetune.training.step import Step
 from finetune.training.trainer import fit
 from tests import small_data as data
@@ -444,7 +444,7 @@ def test_resume_reports_another_number_of_threads(place: Path, tmp_path: Path):
     resumed, note = replace(config, resume=True), "the run was started with 96 CPU threads"
     for before, noted in ((96, True), (threads, False), (None, False)):
         state.write_text(json.dumps({**saved, "num_threads": before}))
-        write_checksums(state.parent)
+        write_checkpoint_checksums(state.parent)
         stream = io.StringIO()
         fit(*load_task(resumed, "classify"), resumed, reporter=Reporter(stream=stream))
         assert (note in stream.getvalue()) == noted
