@@ -66,7 +66,9 @@ def test_a_call_again_replaces_the_run_if_it_may(model: str, tmp_path: Path) -> 
     assert (again.folder / "notes.txt").read_text() == "mine"
     log = (again.folder / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in log if "loss" in line] == [1, 2]
-    assert re.fullmatch(r"TrainedRun\('\S+/run', validation \S+ [\d.]+, test \S+ [\d.]+\)", repr(again))
+    assert re.fullmatch(
+        r"TrainedRun\('\S+/run', validation \S+ [\d.]+, test \S+ [\d.]+\)", repr(again)
+    )
     (other := tmp_path / "other").mkdir()
     (other / "best").mkdir()
     with pytest.raises(finetune.UserError, match="holds other files"):

@@ -50,6 +50,7 @@ FACTS = frozenset({"task", "fingerprint", "training_fingerprint", "precision_use
 OF_COMMAND = {
     "trust_remote_code": "runs the Python code of a model",
     "custom_metrics": "runs a Python file",
+    "custom_loss": "runs a Python file",
     "out": "writes to a folder of this machine",
     "resume": "continues what is in a folder of this machine",
     "push_to_hub": "uploads the model",
@@ -57,7 +58,7 @@ OF_COMMAND = {
 }
 """Settings that a file, which may be a stranger's, cannot set, and what they do. Another run with
 the settings of a run does not inherit them."""
-MAY_DIFFER = ("seed", *OF_COMMAND)
+MAY_DIFFER = ("seed", *(OF_COMMAND.keys() - {"custom_loss"}))
 """Settings in which a run that follows a recipe may differ from it."""
 SMOKE_EVALUATION = 200
 """Examples of each split besides train that a quick check scores."""
@@ -280,6 +281,12 @@ def _recipe_of_run(path: Path, content: dict[str, Any], where: Callable[..., str
             f"{path}: the run is the mean of other runs: repeat the `finetune merge` command in "
             f"{path.with_name('README.md')} with another --out."
         )
+    for name in ("custom_metrics", "custom_loss"):
+        if content.get(name):
+            raise UserError(
+                f"{path}: the run had {flag(name)}, which {OF_COMMAND[name]} and is no setting of a "
+                f"file: repeat the command in {path.with_name('README.md')} with another --out."
+            )
     if content.get("data") == IN_MEMORY:
         raise UserError(
             f"{path}: the run was trained on data in memory, which it does not keep: save the data "

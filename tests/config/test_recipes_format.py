@@ -72,6 +72,7 @@ def test_values_get_the_types_of_the_settings(tmp_path: Path):
 STRANGERS = {
     "trust_remote_code: yes": "--trust-remote-code",
     "custom_metrics: [own.py:mine]": "--custom-metrics own.py:mine",
+    "custom_loss: own.py:mine": "--custom-loss own.py:mine",
     "own_metrics: own.py:mine": "--custom-metrics own.py:mine",
     "out: ../../work": "--out ../../work",
     "resume: auto": "--resume auto",
@@ -264,7 +265,6 @@ def test_settings_of_a_run_are_a_recipe(tmp_path: Path):
                 push_to_hub="ana/x",
                 trust_remote_code=True,
                 track="wandb",
-                custom_metrics=("own.py:mine",),
             )
         ),
         "fingerprint": "f",
@@ -285,6 +285,11 @@ def test_settings_of_a_run_are_a_recipe(tmp_path: Path):
         assert recipe.name == "nli-a-run"
         assert recipe.config() == NliConfig(model="some/model", lr=1e-5, columns=("text=a",))
     for change, message in (
+        ({"custom_loss": "own.py:mine"}, "the run had --custom-loss, .* repeat the command in"),
+        (
+            {"custom_metrics": ["own.py:mine"]},
+            "the run had --custom-metrics, .* repeat the command",
+        ),
         ({"teacher": {"folder": "t"}}, "repeat the `finetune distill` command"),
         ({"data": IN_MEMORY}, "save the data to a file"),
         ({"task": "bert"}, "not the settings of a run"),
