@@ -284,8 +284,8 @@ def _recipe_of_run(path: Path, content: dict[str, Any], where: Callable[..., str
     for name in ("custom_metrics", "custom_loss"):
         if content.get(name):
             raise UserError(
-                f"{path}: the run had {flag(name)}, which {OF_COMMAND[name]} and is no setting of a "
-                f"file: repeat the command in {path.with_name('README.md')} with another --out."
+                f"{path}: the run had {flag(name)}, which {OF_COMMAND[name]} and is no setting of "
+                f"a file: repeat the command in {path.with_name('README.md')} with another --out."
             )
     if content.get("data") == IN_MEMORY:
         raise UserError(

@@ -140,7 +140,8 @@ class Predictor:
         The prediction of a blank text has the label None.
 
         Args:
-            inputs: A list or a column of a data frame: a text each; (text, text) for a model of pairs; a text or a list of words for a
+            inputs: A list or a column of a data frame: a text each; (text, text) for a model of
+                pairs; a text or a list of words for a
                 model of words. A text is split into words, and its prediction has their character
                 offsets. For a model of relations, the predictions of a model of spans. Or examples
                 with ids that differ. Or rows of columns, as for training: a data frame of pandas or
