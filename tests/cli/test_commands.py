@@ -64,6 +64,7 @@ def test_a_run_folder_has_everything(task: str, place: Path, outcomes: dict[str,
     assert {path.name for path in folder.iterdir()} == vocabulary | {
         "best",
         "last",
+        "checksums.json",
         "config.json",
         "environment.json",
         "log.jsonl",
