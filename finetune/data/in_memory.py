@@ -13,7 +13,7 @@ from typing import Any
 from finetune.data.annotation_tools import tool_rows
 from finetune.data.dataset import DataError
 from finetune.data.hub import dataset_tables
-from finetune.data.tables import Table
+from finetune.data.tables import Table, refuse_repeated
 
 
 def memory_tables(data: Any) -> dict[str, Table]:
@@ -87,12 +87,14 @@ def is_from(library: str, kind: str, rows: Any) -> bool:
 def _dicts(rows: Any, name: str) -> Sequence[Any]:
     """Return rows as dicts."""
     if is_from("pandas", "DataFrame", rows):
+        refuse_repeated(rows.columns, name)
         known = rows.astype(object).where(rows.notna(), None)
         found: list[Any] = known.to_dict("records")
         return found
     if is_from("polars", "DataFrame", rows):
         return list(rows.to_dicts())
     if is_from("pyarrow", "Table", rows):
+        refuse_repeated(rows.schema.names, name)
         return list(rows.to_pylist())
     if isinstance(rows, Mapping) and _is_columns(rows):
         columns = {str(column): list(values) for column, values in rows.items()}

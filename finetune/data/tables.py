@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -345,6 +346,15 @@ def check_header(header: Sequence[str], options: ReadOptions, where: str) -> Non
         )
 
 
+def refuse_repeated(columns: Sequence[Any], where: str) -> None:
+    """Raise DataError if a table has two columns of one name: its rows keep the last one only."""
+    name, number = Counter(map(str, columns)).most_common(1)[0] if len(columns) else ("", 0)
+    if number > 1:
+        raise DataError(
+            f"{where}: the column {name!r} is there {number} times: rename or remove all but one."
+        )
+
+
 def _is_header(cells: Sequence[str], options: ReadOptions) -> bool:
     if any(not name.lstrip("-").isdecimal() for name in options.columns.values()):
         return True
@@ -449,6 +459,8 @@ def read_parquet(file: DataFile, options: ReadOptions) -> Table:
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{file.name}: not a readable Parquet file ({error}).") from error
     schema = opened.schema_arrow
+    refuse_repeated(schema.names, file.name)
+    check_header(schema.names, options, file.name)
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = described.get("info", {}).get("features", {})
 

@@ -86,3 +86,23 @@ def test_splits_and_class_names() -> None:
 def test_refuses(data: Any, problem: str) -> None:
     with pytest.raises(DataError, match=problem):
         read_text(data)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "shards", "pyarrow", "pandas"])
+@pytest.mark.parametrize("read", [read_text, read_tokens])
+def test_a_column_twice_is_refused_wherever_it_is(kind: str, read: Any, tmp_path: Path) -> None:
+    """Rows of a name twice keep the last column only."""
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = [["Fine film", "Dull film"], ["good", "bad"], ["a", "b"]]
+    data: Any = pyarrow.table(columns, names=["text", "label", "label"])
+    if kind == "pandas":
+        data = pytest.importorskip("pandas").DataFrame(zip(*columns, strict=True))
+        data.columns = ["text", "label", "label"]
+    if kind in ("parquet", "shards"):
+        (folder := tmp_path / "data").mkdir()
+        pyarrow.parquet.write_table(data, folder / "train.parquet")
+        data = str(folder) if kind == "parquet" else f"train={folder}/train.parquet"
+    with pytest.raises(DataError, match="the column 'label' is there 2 times: rename or remove"):
+        read(data)
