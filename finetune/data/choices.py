@@ -107,6 +107,8 @@ def _choose(table: Table, given: Mapping[str, str], gold: bool) -> MakeExample:
         raise missing_column(table, "question", "a question or a context", "question")
     label = named("label", LABEL_COLUMNS) if gold else None
     table.label_column = label
+    texts = choices or "+".join(several) or None
+    table.choose(context=context, question=question, choices=texts, label=label)
     columns = _Columns(context, question, choices, several, label)
     return lambda index, record: _example(index, record, columns)
 

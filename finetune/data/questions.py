@@ -83,6 +83,8 @@ def _choose(table: Table, given: Mapping[str, str], gold: bool) -> MakeExample:
     if question == context:
         raise DataError(f"{table.name}: the column {question!r} is both question and context.")
 
+    table.choose(question=question, context=context, answers=answers)
+
     def make(index: int, record: Record) -> TextExample:
         texts, own = (text_cell(record, question), text_cell(record, context)), None
         if gold and answers is not None:

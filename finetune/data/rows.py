@@ -15,7 +15,7 @@ from finetune.data.collecting import collected_rows
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import UTF_8, DataFile, Record, Wanted
 from finetune.data.sources import open_input, open_splits, resolve
-from finetune.data.tables import MissingColumn, Table, check_columns, numbered_rows
+from finetune.data.tables import MissingColumn, Table, check_columns, column_notes, numbered_rows
 from finetune.data.texts import open_text_table
 from finetune.types import TextExample, quantity
 
@@ -72,6 +72,7 @@ class RowReader:
             if missing := sum(self.gold(row) is None for row in splits[split]):
                 counted = f"{missing:,} of {quantity(len(splits[split]), 'row')}"
                 notes.append(f"{split}: {counted} without label")
+        notes += column_notes(source.splits)
         return Dataset(source.name, splits, notes=notes, format=source.format, pinned=source.pinned)
 
     def stream(

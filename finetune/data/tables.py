@@ -27,6 +27,14 @@ from finetune.data.json_files import parse_json
 from finetune.data.squad_files import is_squad, squad_rows
 from finetune.types import abbreviated, did_you_mean, install_command, quantity
 
+_WITHOUT_CONTENT = {"", "index", "idx", "answer", "meta"}
+"""Columns in lower case that nobody expects to be read: numbers of rows, and keys of tools."""
+_OWN_NAMES = frozenset(
+    "text text_pair label tokens tags spans relations document question context answers "
+    "is_impossible choices".split()
+)
+"""Columns that have the name of their role."""
+
 
 @dataclass
 class Table:
@@ -43,6 +51,8 @@ class Table:
     """Columns to read by role if the table has them and the user names none."""
     label_column: str | None = None
     """The column of labels or tags, once a reader has chosen it."""
+    read: dict[str, str] = field(default_factory=dict)
+    """The columns that are read, by role, once a reader has chosen them."""
     corrected: list[str] = field(default_factory=list)
     """The places of values that the reader has corrected, as it makes examples."""
 
@@ -50,6 +60,10 @@ class Table:
     def label_order(self) -> tuple[str, ...]:
         """The class names of the labels in the order of their numbers; empty if they have none."""
         return tuple(self.names.get(self.label_column or "", ()))
+
+    def choose(self, **columns: str | None) -> None:
+        """Keep which column is read in each role."""
+        self.read = {role: name for role, name in columns.items() if name is not None}
 
     def columns(self, given: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
         """Return the columns that the user names, and the usual ones of these roles it has."""
@@ -137,6 +151,36 @@ class ManyRows(Many[Record]):
                 f"columns that no row has before row {self.number:,} are not read: "
                 f"{abbreviated(list(later))}"
             )
+
+
+def column_notes(tables: Mapping[str, Table]) -> list[str]:
+    """Return which columns of the tables by split are read, and which are not.
+
+    Splits with the same columns share a note. There is none for columns that say it by their names.
+    """
+    found: dict[str, list[str]] = {}
+    for split, table in tables.items():
+        if table.read:
+            found.setdefault(_columns_read(table), []).append(split)
+    if len(found) == 1:
+        return [note for note in found if note]
+    return [f"{', '.join(splits)}: {note}" for note, splits in found.items() if note]
+
+
+def _columns_read(table: Table) -> str:
+    """Return a line such as ``text: Message; label: Category (not used: Team)``, or nothing."""
+    chosen = {name.lower() for names in table.read.values() for name in names.split("+")}
+    unread = [
+        name
+        for name in table.header
+        if name.lower() not in {*chosen, *_WITHOUT_CONTENT}
+        and not name.lower().endswith("id")
+        and name[:1] != "_"
+    ]
+    if not unread and chosen <= _OWN_NAMES:
+        return ""
+    line = "; ".join(f"{role}: {name}" for role, name in table.read.items())
+    return f"{line} (not used: {abbreviated(unread)})" if unread else line
 
 
 def numbered_rows(

@@ -20,6 +20,7 @@ from finetune.data.sources import open_input, open_splits, resolve
 from finetune.data.tables import (
     Table,
     check_columns,
+    column_notes,
     find_column,
     is_missing,
     missing_column,
@@ -27,7 +28,7 @@ from finetune.data.tables import (
     text_cell,
 )
 from finetune.data.token_records import Sentences
-from finetune.types import TextExample, abbreviated, quantity
+from finetune.types import TextExample, quantity
 
 ROLES = ("text", "pair", "label", "negative")
 WORD_ROLES = ("index", "index_pair")
@@ -49,7 +50,23 @@ PAIR_COLUMNS = (
 """Usual columns of pairs: ours, NLI, GLUE and STS, QQP, QNLI, SICK, MRPC, and of search."""
 NEGATIVE_COLUMN = "negative"
 """Usual column of a hard negative, a text that does not belong to the pair."""
-TEXT_COLUMNS = ("text", "sentence", "review", "content")
+TEXT_COLUMNS = (
+    "text",
+    "sentence",
+    "review",
+    "content",
+    "message",
+    "body",
+    "comment",
+    "description",
+    "tweet",
+    "post",
+    "utterance",
+    "abstract",
+    "headline",
+    "title",
+)
+"""Usual columns of texts; the first one that a table has is read."""
 LABEL_COLUMNS = (
     "label",
     "labels",
@@ -148,7 +165,12 @@ def read_text(
         notes += table.notes[known:]
         if skipped:
             notes.append(f"{split}: {quantity(skipped, 'row')} rejected or ignored")
-        notes += [note for note in _column_notes(table, chosen, columns) if note not in notes]
+        if chosen.other_labels and "label" not in columns:
+            other = chosen.other_labels[0]
+            note = f"labels are from column {chosen.label!r}; for {other!r} write "
+            note += f"--columns label={other}"
+            notes += [] if note in notes else [note]
+    notes += column_notes(source.splits)
     typed = all(table.typed for table in source.splits.values())
     examples: dict[str, Sequence[TextExample]] = {}
     for group in [{split: rows} for split, rows in raw.items()] if mixed_labels else [raw]:
@@ -229,6 +251,8 @@ def _chosen_columns(
     """Return the columns of texts and, if needed, the columns of targets."""
     of_texts = {role: name for role, name in columns.items() if role in ROLES}
     chosen = guess_columns(table, of_texts, pair)
+    named = {"text": chosen.text, "pair": chosen.pair, "label": chosen.label}
+    table.choose(**named, negative=chosen.negative)
     if not targets:
         return chosen
     chosen = chosen._replace(targets=target_columns(table, columns))
@@ -237,6 +261,9 @@ def _chosen_columns(
             f"{table.name}: no column names the word of each text: write index and index_pair "
             "(words between blanks, from 0), or start, end, start_pair, end_pair (characters)."
         )
+    size = len(chosen.targets)
+    roles = CHARACTER_ROLES if size == len(CHARACTER_ROLES) else WORD_ROLES
+    table.choose(**table.read, **dict(zip(roles, chosen.targets, strict=True)))
     return chosen
 
 
@@ -373,17 +400,3 @@ def _with_blank_cells(record: Record, columns: TextColumns) -> Record:
     read = [name for name in (columns.text, columns.pair) if name is not None and name in values]
     blank = {name: "" for name in read if is_missing(values[name])}
     return record._replace(values={**values, **blank}) if blank else record
-
-
-def _column_notes(table: Table, chosen: TextColumns, columns: Mapping[str, str]) -> Iterator[str]:
-    """Report other columns that could be the label, and unread columns if text was guessed."""
-    if chosen.other_labels:
-        other = chosen.other_labels[0]
-        advice = f"for {other!r} write --columns label={other}"
-        yield f"labels are from column {chosen.label!r}; {advice}"
-    read = {chosen.text, chosen.pair, chosen.label, chosen.negative, *chosen.targets}
-    known = (*LABEL_COLUMNS, "index", "idx", "")
-    unread = [name for name in table.header if name not in read and name.lower() not in known]
-    unread = [name for name in unread if not name.lower().endswith("id") and name[:1] != "_"]
-    if unread and "text" not in columns:
-        yield f"texts are from column {chosen.text!r}; columns not read: {abbreviated(unread)}"

@@ -146,6 +146,10 @@ def record_reader(
     """
     chosen = guess_columns(table, columns, first)
     table.label_column = chosen.tags
+    read = chosen if relations else chosen._replace(relations=None)
+    if chosen.words and "text" in table.header:  # the characters of Prodigy's tokens
+        read = read._replace(text="text")
+    table.choose(**read._asdict())
     if need_gold and chosen.tags is None and chosen.spans is None:
         raise missing_column(table, "tags", "tags or spans", "tags")
     return partial(token_record, columns=chosen, names=table.names, relations=relations)

@@ -18,7 +18,7 @@ from finetune.data.files import UTF_8, DataFile, ReadOptions, Wanted
 from finetune.data.findings import Locations, locations_of
 from finetune.data.formats import open_data, read_file
 from finetune.data.sources import open_input, open_splits, resolve
-from finetune.data.tables import Table, check_columns
+from finetune.data.tables import Table, check_columns, column_notes
 from finetune.data.tag_conversion import is_nested, to_bio, with_tags
 from finetune.data.tag_schemes import (
     Transitions,
@@ -89,6 +89,7 @@ def read_tokens(
     notes += _span_notes([*records.values()])
     examples, scheme_notes = to_bio(records)
     tables = [opened for opened in source.splits.values() if isinstance(opened, Table)]
+    notes += column_notes({s: t for s, t in source.splits.items() if isinstance(t, Table)})
     order = next((order for table in tables if (order := table.label_order)), ())
     return Dataset(
         source.name,

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.data import DataError, read_text, read_text_file, read_token_file
+from finetune.data import DataError, read_text, read_text_file, read_token_file, texts
 
 
 @pytest.fixture
@@ -172,18 +173,38 @@ def test_sick_has_two_labels(read):
     assert train(dataset)[0] == ("a b", "c d", "NEUTRAL")
     assert dataset.notes == [
         "labels are from column 'entailment_judgment'; for 'relatedness_score' write "
-        "--columns label=relatedness_score"
+        "--columns label=relatedness_score",
+        "text: sentence_A; pair: sentence_B; label: entailment_judgment "
+        "(not used: relatedness_score)",
     ]
     scores = read("SICK.txt", content, columns={"label": "relatedness_score"})
     assert [e.label for e in scores.splits["train"]] == [4.5, 3.0]
-    assert "numbers" in scores.notes[0]
+    assert "numbers" in scores.notes[-1]
 
 
 def test_unread_columns_are_reported(read):
     content = "id,content,body,label\n1,x,y,p\n"
-    note = "texts are from column 'content'; columns not read: body"
-    assert read("a.csv", content).notes == [note]
-    assert read("a.csv", content, columns={"text": "body"}).notes == []
+    assert read("a.csv", content).notes == ["text: content; label: label (not used: body)"]
+    named = read("a.csv", content, columns={"text": "body"})
+    assert named.notes == ["text: body; label: label (not used: content)"]
+    assert read("b.csv", "id,text,label\n1,x,p\n").notes == []
+
+
+def test_columns_that_are_read_of_splits_that_differ(tmp_path):
+    (tmp_path / "train.csv").write_text("Message,Category,Priority,Team\na b,x,1,t\nc d,y,2,t\n")
+    (tmp_path / "test.csv").write_text("Message,Category\na b,x\n")
+    data = read_text(str(tmp_path), columns={"text": "Message"})
+    assert data.notes == [
+        "train: text: Message; label: Category (not used: Priority, Team)",
+        "test: text: Message; label: Category",
+    ]
+
+
+def test_the_page_names_all_usual_columns():
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
+    names = (*texts.TEXT_COLUMNS, *texts.LABEL_COLUMNS, *itertools.chain(*texts.PAIR_COLUMNS))
+    assert not [name for name in names if f"`{name}`" not in page]
+    assert {"message", "body", "comment", "description"} < {*texts.TEXT_COLUMNS}
 
 
 def test_naming_columns(read):

@@ -87,7 +87,7 @@ def test_words_of_tables(place: Path) -> None:
         ({"text": ["a", "b"], "Id": [1]}, "text has 2, Id has 1"),
         ([*TICKETS, "a text"], "'a text' is not a dict"),
         (["a text", TICKETS[0]], "neither a text nor a pair of texts"),
-        ([{"Body": "x"}], "--columns text=NAME"),
+        ([{"Note": "x"}], "--columns text=NAME"),
         (iter([{"Ticket": "x"}]), "list_iterator is not a table"),
     ],
 )
