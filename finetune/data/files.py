@@ -31,6 +31,12 @@ COMPRESSIONS = (".gz", ".zst")
 """Suffixes of compressed files, after the suffix of the format."""
 BLOCK_LINES = 1024
 """Number of lines that are decoded at a time."""
+MAX_LINE = 2**24
+"""Most bytes of a line, which is a row. The row of a longer one would take gigabytes of memory."""
+MAX_JSON = 2**30
+"""Most bytes of a line of a JSON file, which is a whole data set."""
+PIECE = 2**18
+"""Number of bytes of a file that are read at a time."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -258,19 +264,22 @@ class Block(NamedTuple):
     share: float = 0.0
 
 
-def read_lines(name: str, source: Path | IO[Any], encoding: str = UTF_8) -> Iterator[Line]:
+def read_lines(
+    name: str, source: Path | IO[Any], encoding: str = UTF_8, most: int = MAX_LINE
+) -> Iterator[Line]:
     """Return the decoded lines of a path, or of a text or binary file object.
 
-    A file on disk is decoded in blocks, which other processes can do too.
+    A file on disk is decoded in blocks, which other processes can do too. Raises DataError for a
+    line of more than ``most`` bytes.
     """
     if isinstance(source, Path) and encoding == UTF_8 and source.is_file():
         parse = partial(decoded_block, name)
-        blocks = read_blocks(name, source)
+        blocks = read_blocks(name, source, most)
         return Unparsed(blocks, parse, BLOCK_LINES, _count_lines, attrgetter("share"))
-    return _streamed_lines(name, source, encoding)
+    return _streamed_lines(name, source, encoding, most)
 
 
-def read_blocks(name: str, path: Path) -> Iterator[Block]:
+def read_blocks(name: str, path: Path, most: int = MAX_LINE) -> Iterator[Block]:
     """Yield the lines of a file, ``BLOCK_LINES`` at a time."""
     number, offset = 1, 0
     lines: list[bytes] = []
@@ -289,12 +298,18 @@ def read_blocks(name: str, path: Path) -> Iterator[Block]:
     with path.open("rb") as stream, _reporting_damage(lambda: f"{name}:{number + len(lines)}"):
         try:
             begun: list[bytes] = []  # parts of the line whose end is not read yet
+            length = 0
             for raw in _pieces(stream):
                 first, *others = raw.split(b"\n")
                 begun.append(first)
+                length += len(first)
+                if length > most:
+                    yield from taken(1)
+                    raise _long_line(name, number, most)
                 if others:
                     lines += [b"".join(begun), *others[:-1]]
                     begun = others[-1:]
+                    length = len(begun[0])
                 yield from taken(BLOCK_LINES)
             if any(begun):
                 lines.append(b"".join(begun))
@@ -305,9 +320,19 @@ def read_blocks(name: str, path: Path) -> Iterator[Block]:
 
 
 def _pieces(stream: io.BufferedReader) -> Iterable[bytes]:
-    """Yield the bytes of a file: the lines of a compressed file, else blocks, which are faster."""
+    """Yield the bytes of a file: the lines of a compressed file, else blocks, which are faster.
+
+    A long line is yielded in several pieces.
+    """
     unzipped = _unzipped(stream)
-    return iter(partial(stream.read1, 2**18), b"") if unzipped is stream else unzipped
+    return iter(partial(stream.read1 if unzipped is stream else unzipped.readline, PIECE), b"")
+
+
+def _long_line(name: str, number: int, most: int) -> DataError:
+    return DataError(
+        f"{name}:{number}: the line has over {most // 2**20:,} MiB: cut the text of this row into "
+        "several rows, or name the file .json if the line is a whole data set."
+    )
 
 
 Breaks = Callable[[Sequence[bytes], int], bool]
@@ -369,17 +394,17 @@ def decoded_block(name: str, block: Block) -> list[Line]:
     return list(map(Line, itertools.count(block.number), lines))
 
 
-def _streamed_lines(name: str, source: Path | IO[Any], encoding: str) -> Iterator[Line]:
+def _streamed_lines(name: str, source: Path | IO[Any], encoding: str, most: int) -> Iterator[Line]:
     if isinstance(source, Path):
         with source.open("rb") as stream:
-            yield from _decoded(name, _pieces(stream), encoding)
+            yield from _decoded(name, _pieces(stream), encoding, most)
     elif isinstance(source, io.TextIOBase):
         if encoding != UTF_8:
             raise DataError(f"{name}: --encoding {encoding}: its text is decoded already.")
         for number, text in enumerate(source, 1):
             yield Line(number, text.rstrip("\r\n"))
     else:
-        yield from _decoded(name, _unzipped(source), encoding)
+        yield from _decoded(name, _unzipped(source), encoding, most)
 
 
 def read_characters(path: Path, encoding: str = UTF_8) -> str:
@@ -441,18 +466,20 @@ def _reporting_damage(where: Callable[[], str]) -> Iterator[None]:
         ) from error
 
 
-def _decoded(name: str, stream: Iterable[bytes], encoding: str) -> Iterator[Line]:
+def _decoded(name: str, stream: Iterable[bytes], encoding: str, most: int) -> Iterator[Line]:
     number = 0
     with _reporting_damage(lambda: f"{name}:{number + 1}"):
-        for number, text in enumerate(_text_lines(name, stream, encoding), 1):
+        for number, text in enumerate(_text_lines(name, stream, encoding, most), 1):
             text = text.rstrip("\r\n")
             yield Line(number, text.removeprefix("\ufeff") if number == 1 else text)
 
 
-def _text_lines(name: str, stream: Iterable[bytes], encoding: str) -> Iterator[str]:
+def _text_lines(
+    name: str, stream: Iterable[bytes], encoding: str, most: int = MAX_LINE
+) -> Iterator[str]:
     """Yield lines with their line ends; in UTF-16, line feeds are inside of ``stream``'s lines."""
     decoder = codecs.getincrementaldecoder(encoding)()
-    number, offset = 1, 0
+    number, offset, length = 1, 0, 0
     begun: list[str] = []  # parts of the line whose end is not read yet
     for raw in itertools.chain(stream, [b""]):
         try:
@@ -469,10 +496,13 @@ def _text_lines(name: str, stream: Iterable[bytes], encoding: str) -> Iterator[s
         offset += len(raw)
         first, *lines = text.split("\n")
         begun.append(first)
+        length += len(first)
+        if length > most:
+            raise _long_line(name, number, most)
         number += len(lines)
         for rest in lines:
             yield "".join([*begun, "\n"])
-            begun = [rest]
+            begun, length = [rest], len(rest)
     if any(begun):
         yield "".join(begun)
 

@@ -17,7 +17,15 @@ from finetune.data import tables
 from finetune.data.brat import document_names, read_brat
 from finetune.data.conll import read_conll
 from finetune.data.dataset import DataError
-from finetune.data.files import UTF_8, DataFile, ReadOptions, read_lines, uncompressed_name
+from finetune.data.files import (
+    MAX_JSON,
+    MAX_LINE,
+    UTF_8,
+    DataFile,
+    ReadOptions,
+    read_lines,
+    uncompressed_name,
+)
 from finetune.data.tables import Table
 from finetune.data.token_records import Sentences
 from finetune.registry import FORMATS as FORMATS_OF_WINGS
@@ -105,7 +113,8 @@ def open_data(
 
 def _detected(name: str, source: Path | IO[Any], format: str, encoding: str) -> DataFile:
     """Open lines; the first one decides on the format ``lines`` (of a stream) or ``unknown``."""
-    lines = read_lines(name, source, encoding)
+    most = MAX_JSON if format == "json" else MAX_LINE
+    lines = read_lines(name, source, encoding, most)
     file = DataFile(name, format, lines, live=not isinstance(source, Path))
     if format in ("lines", "unknown"):
         first = file.first_line().lstrip()

@@ -22,7 +22,16 @@ from finetune.data.annotation_tools import (
 )
 from finetune.data.collecting import Many
 from finetune.data.dataset import DataError
-from finetune.data.files import Block, DataFile, Line, ReadOptions, Record, Unparsed, Wanted
+from finetune.data.files import (
+    MAX_LINE,
+    Block,
+    DataFile,
+    Line,
+    ReadOptions,
+    Record,
+    Unparsed,
+    Wanted,
+)
 from finetune.data.json_files import parse_json
 from finetune.data.squad_files import is_squad, squad_rows
 from finetune.types import abbreviated, did_you_mean, install_command, quantity
@@ -434,9 +443,7 @@ def _count_tab_separated(unit: Any) -> int | None:
 
 
 def _quoted_rows(file: DataFile, delimiter: str) -> Iterator[_Row]:
-    csv.field_size_limit(
-        2**31 - 1
-    )  # the most on every platform; the default refuses fields over 131,072 characters
+    csv.field_size_limit(MAX_LINE)  # the default refuses fields over 131,072 characters
     reader = csv.reader((line.text + "\n" for line in file), delimiter=delimiter, strict=True)
     begin = 1
     try:

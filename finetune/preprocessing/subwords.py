@@ -7,6 +7,9 @@ from dataclasses import astuple, dataclass
 from itertools import chain, repeat
 from typing import Any
 
+FAR = 64
+"""Number of characters for each subword beyond which a text is cut before it is tokenized."""
+
 
 @dataclass(frozen=True, slots=True)
 class Template:
@@ -66,6 +69,23 @@ class Subwords:
         encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encoded]
 
+    def first_subwords(
+        self, texts: Sequence[str], number: int, *, last: bool = False
+    ) -> list[list[int]]:
+        """Return the first subwords of each text, at least ``number`` if it has so many.
+
+        A text far beyond is cut before, since its subwords take hundreds of bytes each: twice
+        ``number`` are found, so that the cut changes none of the first ones. ``last`` keeps the end
+        of the text in place of its beginning.
+        """
+        found = self.text_subwords([_part(text, FAR * number, last) for text in texts])
+        for index, text in enumerate(texts):
+            size = FAR * number
+            while size < len(text) and len(found[index]) < 2 * number:  # of white space or so
+                size *= 4
+                found[index] = self.text_subwords([_part(text, size, last)])[0]
+        return found
+
     def marked_subwords(
         self, texts: Sequence[str], targets: Sequence[tuple[int, int]]
     ) -> list[tuple[list[int], int, int]]:
@@ -115,3 +135,7 @@ class Subwords:
             return ids, None
         segments = map(repeat, template.segments, map(len, parts))
         return ids, list(chain.from_iterable(segments))
+
+
+def _part(text: str, size: int, last: bool) -> str:
+    return text[-size:] if last else text[:size]

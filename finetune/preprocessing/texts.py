@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from finetune.preprocessing.subwords import Subwords
+from finetune.preprocessing.subwords import FAR, Subwords
 from finetune.types import Encoding, TextExample, UserError
 
 
@@ -16,9 +17,11 @@ def encode_texts(
     overlap: int,
 ) -> tuple[list[list[Encoding]], int]:
     """Return the sequences of each text or pair, and how many texts were cut."""
-    firsts = tokenizer.text_subwords([example.text for example in examples])
-    pairs = [example.pair for example in examples if example.pair is not None]
-    seconds = iter(tokenizer.text_subwords(pairs))
+    subwords = partial(tokenizer.first_subwords, number=max_length)
+    if long_text == "window":
+        subwords = tokenizer.text_subwords
+    firsts = subwords([example.text for example in examples])
+    seconds = iter(subwords([example.pair for example in examples if example.pair is not None]))
     result, num_cut = [], 0
     for example, first in zip(examples, firsts, strict=True):
         second = None if example.pair is None else next(seconds)
@@ -29,8 +32,9 @@ def encode_texts(
             parts = [(first, second)]
         elif long_text == "error":
             raise UserError(
-                f"{example.where}: the text has {size} tokens, --max-length {max_length} leaves "
-                f"room for {room}: raise it, or write --long-text truncate or --long-text window."
+                f"{example.where}: the text has {_counted(example, size, max_length)}, "
+                f"--max-length {max_length} leaves room for {room}: raise it, or write "
+                "--long-text truncate or --long-text window."
             )
         elif long_text == "truncate":
             parts = [truncated(first, second, room)]
@@ -51,8 +55,8 @@ def encode_apart(
     They are the two "words" of the sequence. Texts longer than ``max_length`` are cut, and their
     pairs counted.
     """
-    firsts = tokenizer.text_subwords([example.text for example in examples])
-    seconds = tokenizer.text_subwords([example.pair or "" for example in examples])
+    firsts = tokenizer.first_subwords([example.text for example in examples], max_length)
+    seconds = tokenizer.first_subwords([example.pair or "" for example in examples], max_length)
     room = max_length - tokenizer.single.num_special
     result, num_cut = [], 0
     for example, *pair in zip(examples, firsts, seconds, strict=True):
@@ -79,8 +83,15 @@ def encode_marked(
     has its own special tokens: before, target, after, before, target, after. Long texts are cut
     around their targets, and their pairs are counted.
     """
-    texts = [text for example in examples for text in (example.text, example.pair or "")]
-    targets = [target for example in examples for target in example.targets or ()]
+    far = FAR * max_length
+    texts, targets = [], []
+    for example in examples:
+        for text, (begin, end) in zip(
+            (example.text, example.pair or ""), example.targets or (), strict=True
+        ):
+            left = max(0, begin - far)
+            texts.append(text[left : end + far])
+            targets.append((begin - left, end - left))
     flat = tokenizer.marked_subwords(texts, targets)
     room = max_length - (tokenizer.single if apart else tokenizer.pair).num_special
     result, num_cut = [], 0
@@ -117,9 +128,15 @@ def check_size(example: TextExample, size: int, max_length: int, room: int, long
     """Raise UserError for a text of more than ``room`` tokens if long texts are errors."""
     if size > room and long_text == "error":
         raise UserError(
-            f"{example.where}: a text has {size} tokens, --max-length {max_length} leaves room "
-            f"for {room}: raise it, or write --long-text truncate."
+            f"{example.where}: a text has {_counted(example, size, max_length)}, --max-length "
+            f"{max_length} leaves room for {room}: raise it, or write --long-text truncate."
         )
+
+
+def _counted(example: TextExample, size: int, max_length: int) -> str:
+    """Return a number of tokens, which are not all of a text that is cut before."""
+    longest = max(map(len, (example.text, example.pair or "", *example.choices)))
+    return f"{size} tokens or more" if longest > FAR * max_length else f"{size} tokens"
 
 
 def truncated(

@@ -109,13 +109,15 @@ class ChoiceTask(Task):
         for example in examples:
             sequences, longest = [], 0
             for part, texts in enumerate(texts_of_choices(example)):
-                first, second = (None if text is None else subwords[text] for text in texts)
+                context, second = texts
+                first, rest = subwords[context, False], []
+                if second is not None:
+                    rest = subwords[second, True]
                 room = self._room(texts)
-                rest = [] if second is None else second
-                size = len(first or ()) + len(rest)
+                size = len(first) + len(rest)
                 check_size(example, size, limit, room, long_text)
                 longest = max(longest, size - room)
-                cut, rest = with_cut_context(first or [], rest, room, long_text)
+                cut, rest = with_cut_context(first, rest, room, long_text)
                 ids, segments = self.tokenizer.build(cut, None if second is None else rest)
                 right = None if example.label is None else {"right": [part == example.label]}
                 sequences.append(Encoding(example.id, ids, segments, part=part, target=right))
@@ -128,16 +130,25 @@ class ChoiceTask(Task):
         template = self.tokenizer.single if texts[1] is None else self.tokenizer.pair
         return self.record.max_length - template.num_special
 
-    def _subwords(self, examples: Sequence[TextExample]) -> dict[str, list[int]]:
-        """Return the subwords of each text; most questions have a text that all choices share."""
-        texts = dict.fromkeys(
-            text
+    def _subwords(self, examples: Sequence[TextExample]) -> dict[tuple[str, bool], list[int]]:
+        """Return the subwords of each text; most questions have a text that all choices share.
+
+        The first text of a sequence is cut where the settings say, the second at its beginning.
+        """
+        flat = dict.fromkeys(
+            (text, bool(second))
             for example in examples
             for both in texts_of_choices(example)
-            for text in both
+            for second, text in enumerate(both)
             if text is not None
         )
-        return dict(zip(texts, self.tokenizer.text_subwords(list(texts)), strict=True))
+        found = {}
+        for second in (False, True):
+            texts = [text for text, is_second in flat if is_second == second]
+            last = second or self.record.config.long_text == "truncate-start"
+            ids = self.tokenizer.first_subwords(texts, self.record.max_length, last=last)
+            found |= dict(zip(((text, second) for text in texts), ids, strict=True))
+        return found
 
     def _encoding_notes(self, examples: Sequence[TextExample], encoded: Encoded) -> list[str]:
         """Add a note on questions that are too long together with a choice."""
@@ -148,7 +159,7 @@ class ChoiceTask(Task):
         subwords = self._subwords(long)
         number = sum(
             any(
-                len(subwords[both[1] or both[0]]) > self._room(both)
+                len(subwords[both[1] or both[0], both[1] is not None]) > self._room(both)
                 for both in texts_of_choices(example)
             )
             for example in long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import tracemalloc
 from pathlib import Path
 
 import pyarrow
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from finetune.config.tasks import CONFIGS
 from finetune.data import DataError, data_kind, read_text, read_text_file, read_tokens
-from finetune.data.files import read_lines
+from finetune.data.files import MAX_LINE, read_lines
 from finetune.tasks import load_task, task_definition
 from finetune.types import UserError
 from tests.command import run
@@ -204,3 +205,42 @@ def test_predict_and_embed_read_the_encoding(tmp_path: Path):
     for unit in ("word", "text"):
         refused = run(*embed, tmp_path / "utf-16.txt", "--unit", unit)
         assert refused.code == 2 and "add --encoding utf-16" in refused.err
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
+def test_a_line_of_too_many_bytes_is_refused_before_it_is_read(
+    suffix: str, encoding: str, tmp_path: Path
+):
+    long = "x" * (MAX_LINE + 1)
+    content = f"good\n{long}\nafter\n".encode(encoding)
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(gzip.compress(content, 1) if suffix else content)
+    rows = read_text_file(path, encoding=encoding)
+    assert next(rows).text == "good"
+    with pytest.raises(DataError, match=f"a.txt{suffix}:2: the line has over 16 MiB"):
+        list(rows)
+    content = f"good\n{long[: MAX_LINE // 2]}\n{long[: MAX_LINE // 2]}\n".encode()
+    path.write_bytes(gzip.compress(content, 1) if suffix else content)
+    assert len(list(read_text_file(path))) == 3
+    (path := tmp_path / f"a.json{suffix}").write_bytes(
+        gzip.compress(json.dumps([{"text": long, "label": "x"}]).encode(), 1)
+        if suffix
+        else json.dumps([{"text": long, "label": "x"}]).encode()
+    )
+    assert read_text(str(path)).splits["train"][0].text == long
+
+
+def test_a_bomb_needs_little_memory(tmp_path: Path):
+    """A line of a gigabyte in a file of a megabyte."""
+    path = tmp_path / "a.jsonl.gz"
+    with gzip.open(path, "wb", compresslevel=1) as stream:
+        for _ in range(2**8):
+            stream.write(b" " * 2**20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"a.jsonl.gz:1: the line has over 16 MiB"):
+            read_text(str(path))
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()

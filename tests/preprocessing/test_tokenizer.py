@@ -13,8 +13,9 @@ from transformers import AutoTokenizer, CanineTokenizer, PreTrainedTokenizerFast
 
 from finetune.data.word_splitting import UNSPACED
 from finetune.models.loading import resolve_model
-from finetune.preprocessing.texts import truncated
+from finetune.preprocessing.texts import encode_apart, encode_marked, encode_texts, truncated
 from finetune.preprocessing.tokenizer import LONGEST, SubwordTokenizer
+from finetune.types import TextExample, UserError
 from tests import tiny
 
 BYTES = ("roberta", "modernbert", "deberta", "roberta-prelayernorm", "data2vec-text", "eurobert")
@@ -363,3 +364,50 @@ def test_subwords_whose_spelling_does_not_tell_the_word() -> None:
     added.add_tokens(["##added"])
     ((ids, starts),) = SubwordTokenizer(added).subwords_with_words(["the ##added"])
     assert starts == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert"])
+@pytest.mark.parametrize("last", [False, True])
+def test_the_first_subwords_of_a_huge_text_are_those_of_the_whole(name: str, last: bool) -> None:
+    """A text is cut far beyond the subwords that are wanted, but its white space has none."""
+    tokenizer = SubwordTokenizer(plain(name), words=False)
+    rng = random.Random(0)
+    prose = "".join(rng.choice("ab  c unbelievably, 東京 -") for _ in range(30_000))
+    blank = "one" + " " * 20_000 + prose + "\n" * 20_000 + "two"
+    texts = ["", "a man", prose, blank, "x" * 5_000, prose[:700]]
+    whole = tokenizer.text_subwords(texts)
+    found = tokenizer.first_subwords(texts, 16, last=last)
+    for own, every in zip(found, whole, strict=True):
+        assert own == every or len(own) >= 32
+        assert (own[-16:] if last else own[:16]) == (every[-16:] if last else every[:16])
+    assert len(found[2]) < len(whole[2]) / 10
+
+
+def test_sequences_of_huge_texts_need_little_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The subwords of a text of 10 million characters would take gigabytes."""
+    tokenizer = SubwordTokenizer(plain("bert"), words=False)
+    huge = "a man is playing a guitar " * 4_000
+    examples = [TextExample(0, huge, huge, targets=((50_008, 50_015), (8, 15)))]
+    whole = tokenizer.marked_subwords([huge, huge], examples[0].targets)
+    expected = [encode_texts(examples, tokenizer, 32, "truncate", 0)]
+    read: list[int] = []
+    for method in ("text_subwords", "marked_subwords"):
+        known = getattr(SubwordTokenizer, method)
+
+        def reading(self: SubwordTokenizer, texts: list[str], *more: object, known=known):
+            read.append(max(map(len, texts)))
+            return known(self, texts, *more)
+
+        monkeypatch.setattr(SubwordTokenizer, method, reading)
+    for encode in (
+        lambda: encode_texts(examples, tokenizer, 32, "truncate", 0),
+        lambda: encode_apart(examples, tokenizer, 32, "truncate"),
+        lambda: encode_marked(examples, tokenizer, 32, "truncate", apart=True),
+    ):
+        found, num_cut = encode()
+        assert num_cut == 1 and max(read) < 10_000
+        ids = found[0][0].input_ids
+        assert whole[0][0][:10] == ids[1:11] or len(ids) == 64
+    assert [encode_texts(examples, tokenizer, 32, "truncate", 0)] == expected
+    with pytest.raises(UserError, match=r"has [0-9]+ tokens or more, --max-length 32 leaves"):
+        encode_texts(examples, tokenizer, 32, "error", 0)

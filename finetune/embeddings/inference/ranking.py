@@ -113,7 +113,7 @@ class Ranker:
     def _encodings(self, texts: Sequence[str]) -> list[Encoding]:
         tokenizer = self.task.tokenizer
         room = self.task.record.max_length - tokenizer.single.num_special
-        subwords = tokenizer.text_subwords(texts)
+        subwords = tokenizer.first_subwords(texts, self.task.record.max_length)
         built = (tokenizer.build(text[:room]) for text in subwords)
         return [Encoding(index, *each) for index, each in enumerate(built)]
 

@@ -142,7 +142,8 @@ class SentenceTask(Task):
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         texts = [[t for t in (e.text, e.pair, e.negative) if t is not None] for e in examples]
-        subwords = iter(self.tokenizer.text_subwords([text for own in texts for text in own]))
+        flat = [text for own in texts for text in own]
+        subwords = iter(self.tokenizer.first_subwords(flat, self.record.max_length))
         before, after = self._around(0)
         room = self.record.max_length - len(before) - len(after)
         if room < 1:
