@@ -102,13 +102,20 @@ def _check_row(row: Row, where: str) -> None:
         _require(
             where,
             [
-                ("gold", gold, conforms(gold, str | list[str] | float | None)),
+                ("gold", gold, conforms(gold, _gold_type(row.get("label")))),
                 ("scores", scores, "words" in row or not isinstance(scores, list)),
             ],
         )
         return
     _require(where, [("gold", gold, gold is None or isinstance(gold, dict))])
     _require(where, _annotation_checks(row, gold or {}))
+
+
+def _gold_type(label: Any) -> Any:
+    """Return the type of the gold of a text: as its predicted label."""
+    if isinstance(label, str):
+        return str | None
+    return list[str] | None if isinstance(label, list) else str | list[str] | float | None
 
 
 def _annotation_checks(row: Row, gold: Row) -> Iterator[tuple[str, Any, bool]]:

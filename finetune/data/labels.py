@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from finetune.data.dataset import DataError
 from finetune.data.example_store import column, columns, relabeled
+from finetune.data.json_files import parse_json
 from finetune.types import TextExample, abbreviated
 
 MISSING = ("", "-", "nan")
@@ -65,8 +65,8 @@ def _listed(cell: str) -> list[str] | None:
     if cell[:1] != "[":
         return None
     try:
-        found = json.loads(cell)
-    except ValueError:
+        found = parse_json(cell, "")
+    except DataError:
         return None
     is_list = isinstance(found, list) and all(isinstance(each, str) for each in found)
     return found if is_list else None

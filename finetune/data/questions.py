@@ -7,7 +7,7 @@ place, so that they can be scored but not learned.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
@@ -15,8 +15,16 @@ from typing import Any
 
 from finetune.data.dataset import DataError
 from finetune.data.files import Record
+from finetune.data.json_files import parse_json
 from finetune.data.rows import MakeExample, RowReader
-from finetune.data.tables import Table, find_column, is_missing, missing_column, text_cell
+from finetune.data.tables import (
+    Table,
+    find_column,
+    is_missing,
+    missing_column,
+    text_cell,
+    whole_number,
+)
 from finetune.types import Answer, TextExample, quantity
 
 USUAL_COLUMNS = {
@@ -139,10 +147,8 @@ def _parsed(value: Any) -> Any:
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
         return None
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
+        with contextlib.suppress(DataError):  # a text that begins with a bracket
+            return parse_json(value, "")
     return value
 
 
@@ -154,6 +160,8 @@ def _pairs(record: Record, column: str, value: Any) -> Iterator[tuple[str, int |
         texts, starts = [value], [None if missing else start]
     elif isinstance(value, Mapping):
         texts, starts = (_listed(value.get(name)) for name in ("text", START_COLUMN))
+    elif not isinstance(value, list | tuple):
+        texts, starts = [value], []
     elif all(isinstance(item, Mapping) for item in value):
         texts, starts = ([item.get(name) for item in value] for name in ("text", START_COLUMN))
     else:
@@ -184,9 +192,9 @@ def _listed(value: Any) -> list[Any]:
 def _character(record: Record, start: Any) -> int | None:
     if start is None:
         return None
-    if isinstance(start, bool) or not re.fullmatch(r"-?\d+(\.0+)?", str(start).strip()):
+    if (found := whole_number(start)) is None:
         raise DataError(
             f"{record.where}: {START_COLUMN} must be the number of a character of the context, "
             f"from 0, not {start!r:.40}."
         )
-    return int(float(start))
+    return found

@@ -15,7 +15,14 @@ from finetune.data.collecting import collected_rows
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import UTF_8, DataFile, Record, Wanted
 from finetune.data.sources import open_input, open_splits, resolve
-from finetune.data.tables import MissingColumn, Table, check_columns, column_notes, numbered_rows
+from finetune.data.tables import (
+    MissingColumn,
+    Table,
+    check_columns,
+    column_notes,
+    empty_split,
+    numbered_rows,
+)
 from finetune.data.texts import open_text_table
 from finetune.types import TextExample, quantity
 
@@ -58,9 +65,7 @@ class RowReader:
         for split, table in source.splits.items():
             first, rows = table.rows(resolve=False)
             if not first:
-                raise DataError(
-                    f"{table.name}: the {split} split is empty: add rows or leave it out."
-                )
+                raise empty_split(table, split)
             table.records = iter(first[:1])  # the choice of columns may look at it
             make = self.choose(table, table.columns(columns, self.roles), True)
             splits[split], _ = collected_rows(rows, make, corrected=table.corrected)

@@ -6,7 +6,6 @@ import csv
 import itertools
 import json
 import re
-import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -254,9 +253,16 @@ def missing_column(
     )
 
 
+def empty_split(table: Table, split: str) -> DataError:
+    """Return the error for a split without rows."""
+    more = "".join(f" ({note})" for note in table.notes)  # such as further sheets of a workbook
+    return DataError(f"{table.name}: the {split} split is empty{more}: add rows or leave it out.")
+
+
 def _columns_found(table: Table) -> str:
     if table.headless is None:
-        return f"columns found: {abbreviated(table.header) or 'none'}"
+        found = f"columns found: {abbreviated(table.header) or 'none'}"
+        return "; ".join([found, *table.notes])  # such as further sheets of a workbook
     cells = (cell if len(cell) <= 30 else cell[:29] + "…" for cell in table.headless)
     row = ", ".join(f"{index}: {cell!r}" for index, cell in enumerate(cells))
     return f"the file has no header with known names; its first row: {row}"
@@ -265,6 +271,13 @@ def _columns_found(table: Table) -> str:
 def is_missing(value: Any) -> bool:
     """Return whether a cell is empty: None, or NaN as in data frames."""
     return value is None or value != value
+
+
+def whole_number(value: Any) -> int | None:
+    """Return a cell that holds a whole number, of at most 15 digits; None for any other cell."""
+    text = str(value).strip()
+    is_number = not isinstance(value, bool) and re.fullmatch(r"-?\d{1,15}(\.0+)?", text)
+    return int(float(text)) if is_number else None
 
 
 def text_cell(record: Record, column: str) -> str:
@@ -475,29 +488,46 @@ def read_excel(file: DataFile, options: ReadOptions) -> Table:
     """Read the first sheet of a workbook; its first row is the header."""
     try:
         import openpyxl
-        from openpyxl.utils.exceptions import InvalidFileException
     except ImportError as error:
         raise DataError(
             f"{file.name}: workbooks need openpyxl: {install_command('openpyxl')}, or save as CSV."
         ) from error
     try:
         book = openpyxl.load_workbook(file.name, read_only=True, data_only=True)
-    except (InvalidFileException, zipfile.BadZipFile, KeyError, OSError) as error:
+    except Exception as error:  # the library raises errors of many types
         raise DataError(f"{file.name}: not a readable workbook ({error}).") from error
-    sheet = book.worksheets[0]
-    rows = sheet.iter_rows(values_only=True)
-    header = ["" if cell is None else str(cell).strip() for cell in next(rows, ())]
-    check_header(header, options, f"{file.name}:row 1")
+    if not book.worksheets:
+        raise DataError(f"{file.name}: the workbook has no sheet with cells: add one.")
+    sheet, *others = book.worksheets
     where = f"{file.name}:row"
+    first = next(_sheet_rows(sheet, where, max_row=1), ())
+    header = ["" if cell is None else str(cell).strip() for cell in first]
+    while header and not header[-1]:
+        header.pop()
+    check_header(header, options, f"{where} 1")
+    # cells right of the header are not asked for: a far one would fill each row up to it
+    rows = _sheet_rows(sheet, where, min_row=2, max_col=max(1, len(header)))
     records = (
-        Record(dict(zip(header, row, strict=False)), f"{where} {number}")
+        Record(dict(zip(header, row, strict=True)), f"{where} {number}")
         for number, row in enumerate(rows, 2)
         if any(cell not in (None, "") for cell in row)
     )
     table = Table(file.name, header, records)
-    if len(book.worksheets) > 1:
-        table.notes = [f"only the first sheet, {sheet.title!r}, is read"]
+    if others:
+        unread = abbreviated(repr(other.title) for other in others)
+        table.notes = [f"only the first sheet, {sheet.title!r}, is read, not {unread}"]
     return table
+
+
+def _sheet_rows(sheet: Any, where: str, **bounds: int) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of the rows of a sheet."""
+    number = bounds.get("min_row", 1)
+    try:
+        for row in sheet.iter_rows(values_only=True, **bounds):
+            yield row
+            number += 1
+    except Exception as error:  # the library raises errors of many types
+        raise DataError(f"{where} {number}: not a readable workbook ({error}).") from error
 
 
 def read_parquet(file: DataFile, options: ReadOptions) -> Table:

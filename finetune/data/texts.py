@@ -21,11 +21,13 @@ from finetune.data.tables import (
     Table,
     check_columns,
     column_notes,
+    empty_split,
     find_column,
     is_missing,
     missing_column,
     numbered_rows,
     text_cell,
+    whole_number,
 )
 from finetune.data.token_records import Sentences
 from finetune.types import TextExample, quantity
@@ -150,7 +152,7 @@ def read_text(
     for split, table in source.splits.items():
         first, every = table.rows()
         if not first:
-            raise DataError(f"{table.name}: the {split} split is empty: add rows or leave it out.")
+            raise empty_split(table, split)
         chosen = _chosen_columns(table, columns, pair, targets)
         table.label_column = chosen.label
         every = table.of_majority(
@@ -366,13 +368,13 @@ def target_columns(table: Table, columns: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _whole_number(record: Record, column: str) -> int:
-    value: Any = record.values.get(column)
-    text = str(value).strip()
-    if isinstance(value, bool) or not re.fullmatch(r"\d+(\.0+)?", text):
+    value = record.values.get(column)
+    found = whole_number(value)
+    if found is None or found < 0:
         raise DataError(
             f"{record.where}: {column} must be a whole number from 0, not {value!r:.40}."
         )
-    return int(float(text))
+    return found
 
 
 def _characters(text: str, where: str, start: int, end: int) -> Characters:

@@ -13,7 +13,6 @@ the text or words to show, so that nothing has to read the data again:
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -200,6 +199,14 @@ def _gold_text(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
     gold = row["gold"]
     if gold is not None:
         _check(where, "gold", gold)
+    if gold is not None and "choice" in row:
+        last = len(row.get("choices", ())) - 1
+        if type(gold) is not int or gold < 0 or 0 <= last < gold:
+            legal = f"from 0 to {last}" if last >= 0 else "from 0"
+            raise DataError(
+                f"{where}: next to `choice`, `gold` must be the number of the right choice, "
+                f"{legal}, not {gold!r:.60}; or name a file with --gold FILE."
+            )
     label = tuple(gold) if isinstance(gold, list) else gold
     text, pair = row.get("text", ""), row.get("text_pair")
     where, choices = row.get("where", where), tuple(row.get("choices", ()))
@@ -305,8 +312,8 @@ def _answers_by_id(file: DataFile) -> list[Row]:
         return []
     lines = file.peek(sys.maxsize)
     try:
-        found = json.loads("\n".join(line.text for line in lines))
-    except ValueError:
+        found = parse_json("\n".join(line.text for line in lines), file.name)
+    except DataError:
         return []  # JSON Lines, or an error that is reported for its line
     if not isinstance(found, dict) or {*found} & {"id", "answer", "label"}:
         return []

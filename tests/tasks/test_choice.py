@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from finetune.config.tasks import ChoiceConfig
 from finetune.data.choices import CHOICES
 from finetune.data.splitting import hold_out
 from finetune.evaluation.baselines import baselines_of
+from finetune.evaluation.predictions import read_predictions
 from finetune.preprocessing.batching import grouped, micro_batches, pack
 from finetune.tasks import load_task
 from finetune.tasks.choice import texts_of_choices
@@ -209,6 +211,21 @@ def test_wrong_prediction_files(row: dict, message: str, tmp_path: Path) -> None
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(content) + "\n")
     outcome = run("score", tmp_path / "p.jsonl", tmp_path / "g.jsonl")
     assert outcome.code == 2 and f"p.jsonl:1: {message}" in outcome.err
+
+
+@pytest.mark.parametrize("gold", [2, -1, "b", 1.5, True, ["a"], {"a": 1}])
+def test_damaged_gold_in_a_prediction_file(gold: Any, trained: Path, tmp_path: Path) -> None:
+    row = {"id": 0, "choice": 1, "choices": ["me", "you"], "score": 0.9, "text": "Who?"}
+    lines = [json.dumps({**row, "id": index, "gold": own}) for index, own in enumerate((1, gold))]
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    with pytest.raises(UserError, match=r"p.jsonl:2: .*gold"):
+        read_predictions(tmp_path / "p.jsonl").gold("choice")
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / "predictions.test.jsonl").write_text("\n".join(lines))
+    outcome = run("report", tmp_path / "run")
+    assert "predictions on test cannot be analyzed" in outcome.err and "gold must be" in (
+        outcome.err.replace("`", "")
+    )
 
 
 def test_what_a_model_does_not_do_is_said(trained: Path, place: Path) -> None:
