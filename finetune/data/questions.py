@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -154,6 +154,7 @@ def _parsed(value: Any) -> Any:
 
 def _pairs(record: Record, column: str, value: Any) -> Iterator[tuple[str, int | None]]:
     """Yield the text and the first character of each answer of a cell."""
+    texts: Sequence[Any]
     if isinstance(value, str | int | float):
         start = record.values.get(START_COLUMN)
         missing = is_missing(start) or start == ""

@@ -167,11 +167,11 @@ def read_text(
         notes += table.notes[known:]
         if skipped:
             notes.append(f"{split}: {quantity(skipped, 'row')} rejected or ignored")
-        if chosen.other_labels and "label" not in columns:
+        if chosen.other_labels:
             other = chosen.other_labels[0]
-            note = f"labels are from column {chosen.label!r}; for {other!r} write "
-            note += f"--columns label={other}"
-            notes += [] if note in notes else [note]
+            advice = f"for {other!r} write --columns label={other}"
+            found = f"labels are from column {chosen.label!r}; {advice}"
+            notes += [] if found in notes else [found]
     notes += column_notes(source.splits)
     typed = all(table.typed for table in source.splits.values())
     examples: dict[str, Sequence[TextExample]] = {}

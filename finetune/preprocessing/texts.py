@@ -17,9 +17,9 @@ def encode_texts(
     overlap: int,
 ) -> tuple[list[list[Encoding]], int]:
     """Return the sequences of each text or pair, and how many texts were cut."""
-    subwords = partial(tokenizer.first_subwords, number=max_length)
-    if long_text == "window":
-        subwords = tokenizer.text_subwords
+    subwords = tokenizer.text_subwords
+    if long_text != "window":
+        subwords = partial(tokenizer.first_subwords, number=max_length)
     firsts = subwords([example.text for example in examples])
     seconds = iter(subwords([example.pair for example in examples if example.pair is not None]))
     result, num_cut = [], 0

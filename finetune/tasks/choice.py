@@ -142,7 +142,7 @@ class ChoiceTask(Task):
             for second, text in enumerate(both)
             if text is not None
         )
-        found = {}
+        found: dict[tuple[str, bool], list[int]] = {}
         for second in (False, True):
             texts = [text for text, is_second in flat if is_second == second]
             last = second or self.record.config.long_text == "truncate-start"

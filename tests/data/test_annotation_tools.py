@@ -158,7 +158,7 @@ def test_workbooks(tmp_path):
         ("c", None),
     ]
     assert dataset.splits["train"][1].where.endswith("train.xlsx:row 4")
-    assert "only the first sheet, 'Sheet', is read" in dataset.notes
+    assert "only the first sheet, 'Sheet', is read, not 'notes'" in dataset.notes
     (tmp_path / "train.xlsx").write_bytes(b"no workbook")
     with pytest.raises(DataError, match=r"train.xlsx: not a readable workbook"):
         read_text(str(tmp_path))
