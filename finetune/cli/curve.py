@@ -15,6 +15,7 @@ from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import TaskCommand, announce, require_unset, train_once
+from finetune.config.values import require_count
 from finetune.types import UserError
 
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ class TaskCurve(Curve):
         """Train the runs that are not finished, print the curve, and write its page."""
         command, config = self.training, self.training.config
         require_unset("curve", command)
-        if self.runs < 1:
-            raise UserError(f"--runs must be 1 or more, not {self.runs}.")
+        require_count("--runs", self.runs)
         quiet_libraries()
         from finetune.reporting.learning_curve import write_curve
         from finetune.training.environment import command_line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
@@ -116,7 +117,7 @@ class Distill(FormatOption, Command):
                 "resume",
             )
         }
-        with resumable(reporter, lambda: resume_command(out)):
+        with resumable(reporter, lambda: resume_command(out), Path(out)):
             result = api.distill(
                 self.teacher,
                 self.model,

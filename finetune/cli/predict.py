@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -140,6 +142,8 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
         stream = self.file == "-" or (file.exists() and not (file.is_file() or file.is_dir()))
         if num_processes() > 1 and self.file and stream:
             raise UserError(f"--file {file}: processes cannot share a stream: name a plain file.")
+        from finetune.data.sources import input_files
+        from finetune.inference.parts import about_rows
         from finetune.runtime.progress import Reporter
 
         model = self._load()
@@ -151,8 +155,10 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
             for line in csv_lines(records) if as_table else map(json_line, records):
                 show(line)
         else:
-            with open_records(output) as write, Reporter() as reporter:
-                reporter.start("predicting", None, unit="row")
+            predictions.reporter = reporter = Reporter()
+            with _naming_parts(output), open_records(output) as write, reporter:
+                total = about_rows(input_files(self.file)) if self.file and not stream else None
+                reporter.start("predicting", total or len(self.text) or None, unit="row")
                 for record in _reporting(records, reporter):
                     write(record)
         if process_index() == 0:
@@ -199,6 +205,7 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
                 for name in parts.damaged:
                     show(f"{folder / name} is damaged: predicted again", error=True)
                 reporter.start("predicting", left, unit="row")
+                predictions.reporter = reporter
                 parts.write(_reporting(found, reporter))
                 self._show_notes(model, predictions)
             show(
@@ -345,6 +352,23 @@ def _reporting(records: Iterable[T], reporter: Reporter) -> Iterator[T]:
     for number, record in enumerate(records, 1):
         yield record
         reporter.update(number)
+
+
+@contextlib.contextmanager
+def _naming_parts(output: str) -> Iterator[None]:
+    """Context that says after Ctrl-C that a file begins again, and parts would continue."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if Path(output).exists() and not Path(output).is_file():  # a pipe, written directly
+            raise
+        folder = Path(output).with_suffix("")
+        show(
+            f"interrupted: nothing was written to {output}. The same command starts again; with "
+            f"--out {folder}/ it would write parts, which it continues.",
+            error=True,
+        )
+        sys.exit(130)
 
 
 def _noting_keys(examples: Iterator[Example], keys: dict[int, str | int]) -> Iterator[Example]:

@@ -23,6 +23,7 @@ from finetune.cli.push import show_push
 from finetune.config.options import COMMON, Help
 from finetune.config.recipes import RecipeRun, load_multitask, load_recipe
 from finetune.config.tasks import CONFIGS, Resume, TrainConfig, flag, settings
+from finetune.config.values import require_count
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
@@ -104,8 +105,7 @@ class TaskCommand(TaskOptions, TrainingCommand):
             train_seeds(self.task, self.config, self.seeds, recipe_run)
 
     def _check_seeds(self, number: int) -> None:
-        if number < 1:
-            raise UserError(f"--seeds must be 1 or more, not {number}.")
+        require_count("--seeds", number)
         if self.config.resume:
             raise UserError("--seeds continues unfinished seeds by itself: leave --resume out.")
         if self.config.push_to_hub is not None:
@@ -116,9 +116,10 @@ class TaskCommand(TaskOptions, TrainingCommand):
 
     def _check_folds(self) -> None:
         config = self.config
-        for name, value, least in (("--folds", self.folds, 2), ("--repeats", self.repeats, 1)):
-            if value is not None and value < least:
-                raise UserError(f"{name} must be {least} or more, not {value}.")
+        folds = self.folds or 0
+        require_count("--folds", folds, 2)
+        require_count("--repeats", self.repeats)
+        require_count("--folds times --repeats", folds * self.repeats)
         if self.hold_out and self.repeats < 2:
             raise UserError("--hold-out needs --repeats 2 or more: one score has no interval.")
         for name, given in (
@@ -211,7 +212,7 @@ class Multitask(Command):
         out = Path(self.out or RUNS / f"{recipe.path.stem}-seed{seed}")
         reporter = Reporter(quiet=not is_main_process())
         command = command_line()
-        with resumable(reporter, lambda: f"{command} --resume"):
+        with resumable(reporter, lambda: f"{command} --resume", *(out / n for n in recipe.tasks)):
             runs = api.train_multitask(
                 recipe, out, command=command, reporter=reporter, report=report_run
             )
@@ -428,7 +429,7 @@ def train_once(
 
     reporter = Reporter(quiet=not is_main_process())
     summary: list[str] = []
-    with resumable(reporter, resume_command):
+    with resumable(reporter, resume_command, Path(config.out or "")):
         run = api.train_once(
             task,
             config,
@@ -449,17 +450,25 @@ def train_once(
 
 
 @contextlib.contextmanager
-def resumable(reporter: Reporter, command: Callable[[], str]) -> Iterator[None]:
+def resumable(reporter: Reporter, command: Callable[[], str], *folders: Path) -> Iterator[None]:
     """Context that after a signal prints the command that continues, and exits.
 
     The code is 128 + the number of the signal, as of a shell: 130 after Ctrl-C, 143 after SIGTERM.
+    If none of the ``folders`` has a run yet, there is nothing to continue.
     """
+    from finetune.evaluation.runs import RunFolder
     from finetune.runtime.signals import Interrupted
+    from finetune.training.environment import command_line
 
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as interrupted:
-        reporter.say(f"{interrupted or 'interrupted'}. Continue with: {command()}")
+        if folders and not any(RunFolder.open(each).is_run for each in folders):
+            where = folders[0] if len(folders) == 1 else folders[0].parent
+            start = f"Start again with: {command_line()}"
+            reporter.say(f"interrupted: nothing was written to {where}. {start}")
+        else:
+            reporter.say(f"{str(interrupted) or 'interrupted'}. Continue with: {command()}")
         caught = interrupted.signal if isinstance(interrupted, Interrupted) else signal.SIGINT
         sys.exit(128 + caught)
 

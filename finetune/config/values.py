@@ -29,6 +29,20 @@ _NAMES = {
 }
 
 
+MOST_RUNS = 10_000
+"""Largest number of runs of one command."""
+MOST_RESAMPLES = 10_000_000
+"""Largest number of resamples of a test."""
+
+
+def require_count(option: str, value: int, least: int = 1, most: int = MOST_RUNS) -> None:
+    """Raise UserError unless the number of an option is from ``least`` to ``most``."""
+    if value < least:
+        raise UserError(f"{option} must be {least} or more, not {value}.")
+    if value > most:
+        raise UserError(f"{option} must be at most {most:,}, not {value:,}.")
+
+
 def conforms(value: object, hint: Any) -> bool:
     """Return whether a value has the type of a hint, also inside of lists and objects.
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.data import DataError
 from finetune.data.json_files import read_object
 from finetune.evaluation.custom_metrics import load_metric
@@ -77,8 +78,7 @@ class ComparisonOptions:
     encoding: str = "utf-8"
 
     def __post_init__(self) -> None:
-        if self.resamples < 1:
-            raise UserError(f"--resamples must be 1 or more, not {self.resamples}.")
+        require_count("--resamples", self.resamples, most=MOST_RESAMPLES)
 
 
 def compare_systems(

@@ -106,6 +106,15 @@ class RunFolder:
         whole = not {"metrics.json", "environment.json"} & self.problems.keys()
         return whole and (self.path / "README.md").is_file()
 
+    def require_config(self) -> None:
+        """Raise UserError if the folder has the log of a run, and no settings that are whole."""
+        if not self.is_run and (self.path / "log.jsonl").is_file():
+            raise UserError(
+                self.problems.get("config.json")
+                or f"{self.path / 'config.json'}: damaged or missing: restore it from a copy, or "
+                "train again with another --out."
+            )
+
     @property
     def damaged(self) -> Path | None:
         """A file of a finished run that has changed since, of the model first; else None.

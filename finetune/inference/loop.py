@@ -313,7 +313,7 @@ class PredictionStream(Iterator[Prediction]):
     Sentences are read in the context of their document if the model was trained with ``--context``.
     ``num_cut`` counts the texts or words that were cut, ``num_without_document`` the examples
     without a document for a model that reads context, and ``num_blank`` the blank texts, whose
-    predictions have no label.
+    predictions have no label. A ``reporter`` that is set shows the progress in batches.
     """
 
     def __init__(
@@ -332,6 +332,7 @@ class PredictionStream(Iterator[Prediction]):
         examples, each list apart from the others.
         """
         self.num_cut = self.num_without_document = self.num_blank = 0
+        self.reporter: Reporter | None = None
         if (context := task.record.inputs.context) is not None:
             examples = context.add(self._count_documents(examples))
         self._predictions = self._predict(task, head, iter(examples), accelerator, chunk, chunked)
@@ -365,13 +366,15 @@ class PredictionStream(Iterator[Prediction]):
         read = ((part, *without_blank(task, part)) for part in shards)
         ready = ((part, filled, blank, task.encode(filled)) for part, filled, blank in read)
         for part, filled, blank, encoded in ahead(ready, most=1):
-            by_id = {p.id: p for p in predict(task, head, filled, encoded=encoded, device=device)}
-            by_id |= blank
+            found = predict(
+                task, head, filled, encoded=encoded, device=device, reporter=self.reporter
+            )
+            by_id = {prediction.id: prediction for prediction in found} | blank
             predicted = [by_id[example.id] for example in part]
-            found = gather([(predicted, encoded.num_cut, len(blank))])
-            self.num_cut += sum(num_cut for _, num_cut, _ in found)
-            self.num_blank += sum(num_blank for *_, num_blank in found)
-            for turn in zip_longest(*(predictions for predictions, *_ in found)):
+            parts_of_all = gather([(predicted, encoded.num_cut, len(blank))])
+            self.num_cut += sum(num_cut for _, num_cut, _ in parts_of_all)
+            self.num_blank += sum(num_blank for *_, num_blank in parts_of_all)
+            for turn in zip_longest(*(predictions for predictions, *_ in parts_of_all)):
                 yield from (prediction for prediction in turn if prediction is not None)
 
 

@@ -48,7 +48,7 @@ MANIFEST = "_predictions.json"
 FORMAT = 3
 """Version of the manifest."""
 _PART = re.compile(r"part-\d+-(\w+)(\.\w+)")
-_ROWS_BY_LINE = {"jsonl": 0, "csv": 1}
+_ROWS_BY_LINE = {"jsonl": 0, "txt": 0, "csv": 1, "tsv": 1}
 """Formats that have about one row in each line, with the lines of their header."""
 
 
@@ -341,6 +341,13 @@ def _rows(path: Path, content: Content) -> int | None:
             return int(file.metadata.num_rows)  # the reader reports errors
     header = _ROWS_BY_LINE.get(format or "")
     return None if header is None else content.num_lines - header
+
+
+def about_rows(files: Sequence[Path]) -> int | None:
+    """Return about how many rows files have; None if a format does not tell. Reads all of them."""
+    rows = [_rows(path, read_content(path)) if path.is_file() else None for path in files]
+    known = [each for each in rows if each is not None]
+    return sum(known) if len(known) == len(rows) else None
 
 
 def _about(content: Mapping[str, Any]) -> int | None:

@@ -93,6 +93,8 @@ class Reporter:
 
     line_every: float | None = None
     """Seconds between plain progress lines; None is ``LINE_EVERY``."""
+    bar_stays = 10.0
+    """Seconds of a stage after which its bar stays on the terminal at its end."""
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.quiet = quiet
@@ -115,8 +117,9 @@ class Reporter:
     def start(self, title: str, total: int | None, done: int = 0, unit: str = "step") -> None:
         """Begin a stage of ``total`` units (None: unknown); ``done`` units are done already."""
         stage = _Stage(title, total, unit, done)
+        if not self._stages:
+            self._last_line = time.monotonic()
         self._stages.append(stage)
-        self._last_line = time.monotonic()
         if self.quiet or not self._is_live:
             return
         if self._progress is None:
@@ -171,6 +174,8 @@ class Reporter:
             if self._stages:
                 self._progress.remove_task(stage.bar)
             else:
+                short = time.monotonic() - stage.begin < self.bar_stays
+                self._progress.live.transient = short
                 self._progress.stop()
                 self._progress = None
 

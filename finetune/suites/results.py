@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,13 @@ class SuiteResults:
     """Why seeds are degenerate, by member and seed."""
     failures: Mapping[str, str]
     """Why members have failed, by name."""
+    chosen: Collection[str]
+    """The members to run."""
+
+    @property
+    def shown(self) -> list[MemberScore]:
+        """The scores in the table: those of members to run, and all that there are."""
+        return [each for each in self.scores if each.seeds or each.member.name in self.chosen]
 
     @property
     def average(self) -> Average | None:
@@ -232,7 +239,7 @@ class SuiteResults:
     @property
     def sources(self) -> list[str]:
         """The sources of the published scores, in the order of the table."""
-        cited = (score.verdict.expected.cited for score in self.scores if score.verdict)
+        cited = (score.verdict.expected.cited for score in self.shown if score.verdict)
         return list(dict.fromkeys(cited))
 
     def notes(self) -> list[str]:
@@ -265,9 +272,15 @@ def _has(names: Sequence[str]) -> str:
 
 
 def read_results(
-    suite: Suite, folder: Path, failures: Mapping[str, str] | None = None
+    suite: Suite,
+    folder: Path,
+    failures: Mapping[str, str] | None = None,
+    chosen: Collection[str] | None = None,
 ) -> SuiteResults:
-    """Read the scores of all finished runs in the folder of a suite."""
+    """Read the scores of all finished runs in the folder of a suite.
+
+    ``chosen`` are the members to run, by default all.
+    """
     scores: list[MemberScore] = []
     degenerate = {}
     for name, member in suite.members.items():
@@ -296,7 +309,8 @@ def read_results(
             }
             verdict = verdicts.get(score)
             scores.append(MemberScore(seeds=values, member=member, score=score, verdict=verdict))
-    return SuiteResults(suite, folder, scores, degenerate, dict(failures or {}))
+    chosen = suite.members if chosen is None else chosen
+    return SuiteResults(suite, folder, scores, degenerate, dict(failures or {}), chosen)
 
 
 def number(value: float | None, metric: str | None = None) -> str:

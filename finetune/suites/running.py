@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -213,6 +214,7 @@ class SuiteReporter(Reporter):
     """Shows one run of a suite: its progress and the time left for all runs, without its notes."""
 
     line_every = 60.0
+    bar_stays = math.inf
 
     def __init__(self, title: str, timer: Clock, *, quiet: bool) -> None:
         super().__init__(quiet)

@@ -30,6 +30,7 @@ from finetune.config.tasks import (
 from finetune.data import Dataset
 from finetune.evaluation.runs import RunFolder
 from finetune.models.adapters import weight_numbers
+from finetune.models.loading import library_errors
 from finetune.models.sharding import place
 from finetune.tasks import load_task, saved_task
 from finetune.tasks.base import FITTED, Task
@@ -338,7 +339,8 @@ def mean_state(states: Iterator[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Return the shape of each weight of a saved model, without reading the weights."""
     found: dict[str, tuple[int, ...]] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(str(path), framework="pt") as file:
-            found |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+    with library_errors(str(folder), folder):
+        for path in sorted(folder.glob("*.safetensors")):
+            with safe_open(str(path), framework="pt") as file:
+                found |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
     return found

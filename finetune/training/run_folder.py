@@ -111,6 +111,7 @@ def require_free(run: RunFolder, merged: Mapping[str, Any] | None = None) -> Non
     """
     require_writable(run.path)
     before = run.config.get("merged") or {}
+    run.require_config()
     if not run.is_run:
         require_own(run.path, is_free(run.path))
     elif merged and not run.is_finished and merged.items() <= before.items():
@@ -224,6 +225,7 @@ def _choose_run(config: TrainConfig, task: str, name: str | None) -> RunFolder:
         if not config.resume or (config.resume == "auto" and not run.is_run):
             require_free(run)
         elif not run.is_run:
+            run.require_config()
             raise UserError(f"--resume: there is no run in {run.path} to continue.")
         else:
             require_same_run(run, config)

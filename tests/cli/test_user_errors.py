@@ -444,6 +444,61 @@ def test_interrupt_keeps_a_checkpoint_and_says_how_to_go_on(
     assert again.code == 0 and "continuing from step 8 of 8" in again.err
 
 
+@pytest.mark.parametrize("at", ["load_task", "encode"])
+def test_interrupt_before_anything_is_written(
+    at: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        if at == "load_task":
+            patch.setattr("finetune.tasks.load_task", interrupted)
+        else:
+            patch.setattr("finetune.training.cache.encode", interrupted)
+        outcome = train("classify", place / "bert", place / "sentiment", "--out", out)
+    last = outcome.err.splitlines()[-1]
+    assert outcome.code == 130 and f"interrupted: nothing was written to {out}. Start" in last
+    typed = last.split("Start again with: finetune ")[1].split()
+    assert "--resume" not in typed
+    assert run(*typed, "--steps", "2").code == 0
+    recipe = tmp_path / "both.yaml"
+    recipe.write_text(
+        f"task: multitask\nmodel: {place / 'bert'}\ntasks:\n"
+        f"  a: {{task: classify, data: {place / 'sentiment'}}}\n"
+        f"  b: {{task: classify, data: {place / 'sentiment'}}}\n"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr("finetune.tasks.load_task", interrupted)
+        outcome = run("multitask", recipe, "--out", tmp_path / "both")
+    assert f"interrupted: nothing was written to {tmp_path / 'both'}. Start" in outcome.err
+
+
+@pytest.mark.parametrize("damage", ["{}", "[]", "{", None, '{"task": "classify"}'])
+@pytest.mark.parametrize("resume", ["--resume", "--resume=auto"])
+def test_a_damaged_config_is_named(damage: str | None, resume: str, place: Path, tmp_path: Path):
+    out = Path(shutil.copytree(place / "classify", tmp_path / "run"))
+    config = out / "config.json"
+    config.unlink() if damage is None else config.write_text(damage)
+    options = ("--steps", "2", "--out", out, resume)
+    outcome = train("classify", place / "bert", place / "sentiment", *options)
+    one_line(outcome, f"{config}: ", "not valid JSON" if damage == "{" else "damaged")
+
+
+def test_interrupted_predictions(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("finetune.inference.loop.predict", interrupted)
+    file = place / "sentiment" / "test.jsonl"
+    out = tmp_path / "found.csv"
+    outcome = run("predict", place / "classify", "--file", file, "--out", out)
+    assert outcome.code == 130 and not out.exists()
+    assert f"interrupted: nothing was written to {out}. The same command starts" in outcome.err
+    assert f"with --out {tmp_path / 'found'}/ it would write parts" in outcome.err
+
+
 def test_predict(place: Path, tmp_path: Path):
     (tmp_path / "empty").mkdir()
     one_line(run("predict", tmp_path / "empty", "--text", "a"), "no finetune.json")

@@ -17,6 +17,7 @@ import pytest
 from pyarrow import parquet
 
 from finetune.inference import parts as parts_module
+from finetune.runtime import progress
 from finetune.runtime.files import lock_folder
 from finetune.types import (
     AnswerPrediction,
@@ -174,6 +175,14 @@ def test_a_damaged_manifest(change: Any, place: Path, tmp_path: Path) -> None:
     done = predict(place, out)
     assert done.code == 0 and "wrote 0 of 4 parts" in done.err, done.err
     assert content(out) == before
+
+
+def test_progress_has_a_total(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    done = run("predict", place / "run", "--file", place / "new", "--out", tmp_path / "x.csv")
+    assert f"predicting: row {ROWS}/{ROWS} " in done.err and "predicting: batch 1/" in done.err
+    done = predict(place, tmp_path / "parts")
+    assert f"predicting: row {ROWS}/{ROWS} " in done.err and "predicting: batch 1/" in done.err
 
 
 def test_interruptions_change_nothing(

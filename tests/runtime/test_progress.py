@@ -78,5 +78,17 @@ def test_bars_on_a_terminal_may_be_nested():
     assert "a message [not markup]" in text and "loss [0.5]" in text
 
 
+@pytest.mark.parametrize("seconds", [0.0, 11.0])
+def test_short_bars_vanish_when_they_end(seconds: float):
+    reporter = Reporter(stream=(stream := io.StringIO()))
+    reporter.console = Console(file=stream, force_terminal=True, width=120, highlight=False)
+    with reporter:
+        reporter.start("reading", 10)
+        reporter._stages[0].begin -= seconds
+        reporter.update(10)
+    erased = stream.getvalue().endswith("\x1b[2K")  # the line of the bar
+    assert erased == (not seconds)
+
+
 def test_clock():
     assert [clock(seconds) for seconds in (0, 123, 5025)] == ["0:00", "2:03", "1:23:45"]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import shutil
 import statistics
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from finetune import api
 from finetune.runtime.signals import Interrupted
@@ -156,6 +160,9 @@ def test_options_apply_to_all_members(suite: Path, tmp_path: Path):
     (score,) = record(out)["members"]["mood"]["scores"]
     assert "steps, max_length, limit" in score["verdict"] or "changed" in score["verdict"]
     assert record(out)["average"]["missing"] == []
+    for name in FILES:
+        if name != "suite.json":
+            assert "test span_f1" not in (out / name).read_text("utf-8")
     assert record(out)["members"]["names"]["scores"][0]["mean"] is None
 
 
@@ -163,6 +170,7 @@ def test_options_apply_to_all_members(suite: Path, tmp_path: Path):
     ("arguments", "message"),
     [
         (("--seeds", "0"), "--seeds must be 1 or more, not 0"),
+        (("--seeds", "99999999999"), "--seeds must be at most 10,000"),
         (("--folds", "3"), "--folds does not apply to a suite"),
         (("--resume",), "--resume does not apply to a suite"),
         (("--init-from", "x"), "--init-from does not apply to a suite"),
@@ -279,6 +287,44 @@ def test_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert again.remaining() == pytest.approx(180), "the seconds of earlier runs are kept"
     again.skip("b")
     assert again.text() == "0:30 left for 1 run"
+
+
+def test_a_table_of_some_members(suite: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    outcome = run("run", suite, "--only", "mood", "--smoke", "--out", out, "--format", "latex")
+    assert outcome.code == 0, outcome.err
+    rows = [line for line in outcome.out.splitlines() if line.endswith(r"\\")]
+    assert [row.split(" &")[0].strip() for row in rows] == ["data set", "mood"]
+    assert "No average: follow, pairs have no scores yet." in outcome.out + outcome.err
+    outcome = run("run", suite, "--only", "names", "--smoke", "--out", out)
+    assert "mood" in outcome.out and "names" in outcome.out
+
+
+def test_a_second_process_says_so_at_its_start(suite: Path, tmp_path: Path):
+    program = f"""
+from pathlib import Path
+from finetune.runtime.files import lock_folder
+with lock_folder(Path({str(tmp_path / "out")!r})):
+    print("held", flush=True)
+    input()
+"""
+    pipes: dict = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", program], **pipes) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        outcome = run("run", suite, "--out", tmp_path / "out")
+        assert outcome.code == 2 and f"in use by process {holder.pid}" in outcome.err
+        assert "seed 1" not in outcome.err
+        holder.communicate("\n")
+
+
+def test_no_bar_of_a_run_stays(tmp_path: Path):
+    reporter = running.SuiteReporter("mood", running.Clock(tmp_path, {}), quiet=False)
+    reporter.console = Console(file=(stream := io.StringIO()), force_terminal=True, width=120)
+    with reporter:
+        reporter.start("training", 3)
+        reporter._stages[0].begin -= 3600.0
+        reporter.update(3)
+    assert reporter._progress is None and stream.getvalue().endswith("\x1b[2K")
 
 
 def test_a_foreign_folder_is_left_alone(suite: Path, tmp_path: Path):

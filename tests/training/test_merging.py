@@ -205,6 +205,16 @@ def test_an_interrupted_merge_is_repeated(
         finetune.merge(parents, out)
 
 
+def test_truncated_weights_are_named(place: Path, tmp_path: Path):
+    other = tmp_path / "other"
+    shutil.copytree(place / "two", other)
+    (other / "checksums.json").unlink()
+    file = other / "best" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    outcome = run("merge", place / "one", other, "--out", tmp_path / "soup")
+    assert outcome.code == 2 and "cannot be loaded: " in outcome.err and str(file) in outcome.err
+
+
 def test_the_mean_keeps_integers_and_types():
     first = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor([3]), "h": torch.tensor([1.0]).half()}
     others = [{**first, "w": torch.tensor([2.0, 4.0])}, {**first, "w": torch.tensor([6.0, 0.0])}]

@@ -167,6 +167,10 @@ def test_a_split_that_the_data_lack_is_refused_before_training(place: Path, tmp_
     ("arguments", "message"),
     [
         (("--seeds", "0"), "--seeds must be 1 or more, not 0"),
+        (("--seeds", "99999999999"), "--seeds must be at most 10,000, not 99,999,999,999"),
+        (("--folds", "99999999999"), "--folds must be at most 10,000, not 99,999,999,999"),
+        (("--folds", "2", "--repeats", "99999999999"), "--repeats must be at most 10,000"),
+        (("--folds", "200", "--repeats", "51"), "--folds times --repeats must be at most 10,000"),
         (("--seeds", "x"), "Error parsing --seeds"),
         (("--seeds", "2", "--resume"), "leave --resume out"),
     ],

@@ -30,6 +30,7 @@ from finetune.cli.output import (
     show,
 )
 from finetune.config.tasks import column_map
+from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.runtime.records import RECORD_SUFFIXES
 from finetune.types import TextExample, UserError, quantity
 
@@ -98,8 +99,7 @@ class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command
         self.require_input("perplexity")
         if self.text and self.pairs and len(self.text) != 2:
             raise UserError(f"--pairs compares two texts, not {len(self.text)}.")
-        if self.resamples < 1:
-            raise UserError(f"--resamples must be 1 or more, not {self.resamples}.")
+        require_count("--resamples", self.resamples, most=MOST_RESAMPLES)
         if self.subwords and self.out is None:
             raise UserError("--subwords adds to the lines of --out: name that file.")
         if self.out is not None:

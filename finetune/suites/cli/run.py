@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +26,7 @@ from finetune.cli.output import (
 from finetune.cli.train import TaskCommand, report_run, resumable
 from finetune.config.options import Help
 from finetune.config.recipes import RecipeRun
+from finetune.config.values import require_count
 from finetune.suites.definition import Member, Suite, load_suite
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
 
@@ -97,6 +98,7 @@ class LoadedSuite(SuiteRun):
         from finetune.runtime.progress import Reporter
         from finetune.suites.running import Clock, Events, check_members, run_members
         from finetune.training.environment import command_line
+        from finetune.training.run_folder import hold
 
         begin = time.monotonic()
         folder = self.folder
@@ -107,7 +109,7 @@ class LoadedSuite(SuiteRun):
         is_main = is_main_process()
         if is_main:
             self._show_additions()
-        with resumable(Reporter(quiet=not is_main), command_line):
+        with hold(folder), resumable(Reporter(quiet=not is_main), command_line):
             checked = on_all_processes(lambda: check_members(plan))
             costs = {
                 (name, seed): cost
@@ -115,7 +117,8 @@ class LoadedSuite(SuiteRun):
                 for seed, cost in member.unfinished.items()
             }
             timer = Clock(folder, costs)
-            lines = _Lines(self.loaded, folder, timer, sum(map(_num_runs, plan)), is_main)
+            total = sum(map(_num_runs, plan))
+            lines = _Lines(self.loaded, folder, timer, total, is_main, self.commands)
             if is_main:
                 lines.write()
             events = Events(
@@ -238,7 +241,7 @@ class LoadedSuite(SuiteRun):
         from finetune.runtime.progress import clock
         from finetune.suites.results import read_results
 
-        results = read_results(self.loaded, folder, failures)
+        results = read_results(self.loaded, folder, failures, self.commands)
         write_results(results)
         columns, rows = score_table(results)
         if self.format == "json":
@@ -274,6 +277,7 @@ class _Lines:
     timer: Clock
     total: int
     is_main: bool
+    chosen: Collection[str]
     number: int = 0
     failures: dict[str, str] = field(default_factory=dict)
 
@@ -281,7 +285,7 @@ class _Lines:
         """Write the table of the scores until now."""
         from finetune.suites.results import read_results
 
-        write_results(read_results(self.suite, self.folder, self.failures))
+        write_results(read_results(self.suite, self.folder, self.failures, self.chosen))
 
     def start(self, planned: PlannedMember, seed: int, state: str) -> None:
         """Say which run begins, or that it is kept."""
@@ -384,10 +388,10 @@ def score_table(results: SuiteResults) -> tuple[list[str], list[list[Any]]]:
             _published(score, results.sources),
             score.verdict.verdict if score.verdict and score.seeds else "",
         ]
-        for score in results.scores
+        for score in results.shown
     ]
     average = results.average
-    if average is not None:
+    if average is not None and average.seeds:
         mean = _cell(average.mean, average.deviation)
         published = number(average.published)
         rows.append(["average", "", "", mean, len(average.seeds), published, ""])
@@ -450,8 +454,7 @@ def parse_suite(path: str, rest: Sequence[str], parse: Callable[[Sequence[str]],
     options, others = tyro.cli(
         SuiteOptions, args=rest, prog="finetune run", return_unknown_args=True, add_help=False
     )
-    if options.seeds < 1:
-        raise UserError(f"--seeds must be 1 or more, not {options.seeds}.")
+    require_count("--seeds", options.seeds)
     suite = load_suite(path, options.model)
     data = _data(suite, options.data)
     members = suite.order(_names(options.only))
