@@ -44,6 +44,16 @@ _OF_PREDICTIONS = (
 )
 
 
+_OF_QUESTIONS = {
+    "answers": "qa",
+    "no_answer_score": "qa",
+    "choices": "choice",
+    "choice": "choice",
+    "endings": "choice",
+}
+"""The task of rows with a column, in lower case, whose gold is no label."""
+
+
 @dataclass(frozen=True)
 class AnnotatedRow:
     """A text, or words, as one annotator or model labeled it.
@@ -130,6 +140,14 @@ def read_annotations(
     found = table.all(resolve=False)
     if not found:
         raise DataError(f"{file.name}: there is no row in it.")
+    names = {name.lower() for name in table.header}
+    is_labeled = "text" in names | known.keys() and names & {"label", "accept", "spans"}
+    task = "" if is_labeled else next((_OF_QUESTIONS[n] for n in names & {*_OF_QUESTIONS}), "")
+    if task or ("answer" in names and _is_prediction(found[0].values) and not is_labeled):
+        raise DataError(
+            f"{file.name}: these are questions of {task or 'qa'}, a task that is not supported "
+            "here: give labels of texts, tags of words, or spans."
+        )
     if words or known.keys() & {"words", "tags", "spans"} or _hold_words(found):
         return _of_tokens(table, found, known)
     return _of_texts(table, found, known)

@@ -12,12 +12,14 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from finetune.annotation.annotations import AnnotatedRow, Annotations, counted
 from finetune.data.annotation_tools import ANNOTATORS, DOCCANO_COMMENTS, utf16_positions
+from finetune.data.character_spans import words_to_chars
 from finetune.data.spans import overlapping
 from finetune.data.tag_schemes import spans_to_tags
 from finetune.data.tokens import split_at_gold
@@ -77,7 +79,7 @@ def to_text(
     if to == "conll":
         text = "".join(_conll(rows, omitted))
     elif to == "label-studio":
-        tasks = list(_tasks([row.as_text() for row in rows]))
+        tasks = list(_tasks([_as_text(row, omitted) for row in rows]))
         text = json.dumps(tasks, ensure_ascii=False, default=str, indent=1) + "\n"
     else:
         write: Callable[..., dict[str, Any]] = {
@@ -139,7 +141,8 @@ def _plain(row: AnnotatedRow, labels: Any, omitted: Omissions) -> dict[str, Any]
     if example.offsets is not None and list(example.offsets) != split_words(example.text)[1]:
         values["tokens"] = _tokens(example)
     if example.spans is not None:
-        values["spans"] = [span._asdict() for span in row.character_spans]
+        spans = _as_text(row, omitted).character_spans
+        values["spans"] = [span._asdict() for span in spans]
     return _merged(row, values)
 
 
@@ -165,9 +168,24 @@ def _tokens(example: TokenExample) -> list[dict[str, Any]]:
     ]
 
 
+def _as_text(row: AnnotatedRow, omitted: Omissions) -> AnnotatedRow:
+    """Return a row with a text, without spans of empty words, which have no characters."""
+    row = row.as_text()
+    example = row.example
+    if not isinstance(example, TokenExample) or not example.spans:
+        return row
+    places = words_to_chars(example.offsets or (), example.spans)
+    pairs = zip(example.spans, places, strict=True)
+    kept = tuple(span for span, place in pairs if place.start < place.end)
+    if len(kept) == len(example.spans):
+        return row
+    omitted["with spans of empty words", "these spans are not written"].append(row.name)
+    return replace(row, example=replace(example, spans=kept))
+
+
 def _prodigy(row: AnnotatedRow, labels: list[str] | None, omitted: Omissions) -> dict[str, Any]:
     """Return a task with choices, or with tokens and spans; labels of a model have no answer."""
-    row = row.as_text()
+    row = _as_text(row, omitted)
     example = row.example
     answer = {} if row.predicted else {"answer": "accept"}
     if not isinstance(example, TokenExample):
@@ -205,7 +223,7 @@ def _prodigy(row: AnnotatedRow, labels: list[str] | None, omitted: Omissions) ->
 
 def _doccano(row: AnnotatedRow, labels: Any, omitted: Omissions) -> dict[str, Any]:
     """Return a row with labels, or spans in UTF-16 code units; other columns become metadata."""
-    row = row.as_text()
+    row = _as_text(row, omitted)
     example = row.example
     if not isinstance(example, TokenExample):
         return _merged(row, _texts(example), {DOCCANO_COMMENTS: []})
@@ -352,7 +370,7 @@ def write_brat(annotations: Annotations, folder: Path) -> list[str]:
     names: set[str] = set()
     width = len(str(len(annotations.rows)))
     for number, row in enumerate(annotations.rows, 1):
-        row = row.as_text()
+        row = _as_text(row, omitted)
         name, given = f"{number:0{width}}", row.example.key
         if given is not None and re.fullmatch(r"\w[\w.-]*", str(given)):
             name = str(given)

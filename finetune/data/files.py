@@ -518,18 +518,49 @@ def _bad_byte(
     line, position = number + before.count("\n"), len(before) - before.rfind("\n")
     return DataError(
         f"{name}:{line}: byte 0x{raw[index]:02x} at position {position} of the line (byte "
-        f"{offset + index} of the file) {_advice(name, raw, encoding)}"
+        f"{offset + index} of the file) {_advice(name, raw, encoding, offset)}"
     )
 
 
-def _advice(name: str, raw: bytes, encoding: str) -> str:
+def _advice(name: str, raw: bytes, encoding: str, offset: int) -> str:
     """Return the end of the message about a byte that ``encoding`` does not have."""
     if encoding != UTF_8:
         return f"is not {encoding}: name the encoding that the file was saved in."
     # cp1252 is latin1 with the euro sign and quotes in place of control characters
     likely = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "cp1252"
+    if likely == "cp1252" and b"\0" in raw:
+        likely = _utf_16(offset + raw.index(b"\0"))
+    return f"is not UTF-8: {_add_encoding(name, likely)}"
+
+
+def _utf_16(zero: int) -> str:
+    """Return the encoding of UTF-16 without a byte order mark, by the place of its first 0."""
+    return "utf-16-le" if zero % 2 else "utf-16-be"
+
+
+def _add_encoding(name: str, likely: str) -> str:
     path = Path(uncompressed_name(Path(name)))
     return (
-        f"is not UTF-8: add --encoding {likely} (or the encoding that the file was saved in), or "
+        f"add --encoding {likely} (or the encoding that the file was saved in), or "
         f"convert it: iconv -f {likely} -t utf-8 {path} > {path.stem}-utf8{path.suffix}"
     )
+
+
+def check_characters(name: str, line: Line, is_last: bool) -> None:
+    """Raise DataError if the first line shows UTF-16 without a mark, or other line ends.
+
+    A carriage return inside of the only line of a file is a line end, as on old systems.
+    """
+    text = line.text
+    zeros = [index for index, byte in enumerate(text.encode()) if byte == 0]
+    if len(zeros) > 1 and len({index % 2 for index in zeros}) == 1:
+        raise DataError(
+            f"{name}: bytes of 0 among its letters, so this is UTF-16 without a byte order mark: "
+            f"{_add_encoding(name, _utf_16(zeros[0]))}"
+        )
+    if is_last and "\r" in text:
+        path = Path(uncompressed_name(Path(name)))
+        raise DataError(
+            f"{name}: the lines end in carriage returns alone, so the file is one line: convert "
+            f"it: tr '\\r' '\\n' < {path} > {path.stem}-lines{path.suffix}"
+        )

@@ -30,6 +30,7 @@ from finetune.data.files import (
     Record,
     Unparsed,
     Wanted,
+    check_characters,
 )
 from finetune.data.json_files import parse_json
 from finetune.data.squad_files import is_squad, squad_rows
@@ -307,7 +308,12 @@ def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
         for number, text in lines:
             if text.strip():
                 where = file.where(number)
-                yield from _rows(parse_json(text, where, _JSON_ADVICE), where)
+                try:
+                    value = parse_json(text, where, _JSON_ADVICE)
+                except DataError:
+                    check_characters(file.name, Line(number, text), is_last=True)
+                    raise
+                yield from _rows(value, where)
 
     return Table(file.name, [], file.unparsed().converted(parse, _count_json_rows))
 
@@ -395,7 +401,7 @@ def read_delimited(file: DataFile, options: ReadOptions) -> Table:
         rows.put_back([first])
         header, headless = [str(index) for index in range(len(cells))], cells
     check_header(header, options, file.where(first[0]))
-    records = rows.converted(partial(_records, file, header), rows.count)
+    records = rows.converted(partial(_records, file, header, headless is not None), rows.count)
     return Table(file.name, header, records, typed=False, headless=headless)
 
 
@@ -471,8 +477,15 @@ def _quoted_rows(file: DataFile, delimiter: str) -> Iterator[_Row]:
         ) from error
 
 
-def _records(file: DataFile, header: Sequence[str], rows: Iterable[_Row]) -> Iterator[Record]:
+def _records(
+    file: DataFile, header: Sequence[str], headless: bool, rows: Iterable[_Row]
+) -> Iterator[Record]:
     for number, row in rows:
+        if row == header and len(header) > 1 and not headless:
+            raise DataError(
+                f"{file.where(number)}: the header again, as of files that were joined: remove "
+                "this line."
+            )
         if len(row) != len(header):
             advice = "separate fields by exactly one tab; TSV has no quoting, CSV has"
             if file.format == "csv":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -399,3 +400,39 @@ def test_any_words_in_columns(tmp_path):
     )
     again, notes = converted(bare, "conll", tmp_path)
     assert [row.example.words for row in again.rows] == [("a", "x"), ("é😀", "x"), ("1", "x")]
+
+
+@pytest.mark.parametrize("to", [*TOOLS, "brat"])
+def test_spans_of_empty_words_are_left_out(to: str, tmp_path):
+    """They have no characters, and the readers refuse a span from 6 to 6."""
+    words = ["Anna", "", "saw", "Oslo"]
+    rows = [
+        {"id": "a", "tokens": words, "tags": ["B-PER", "B-ODD", "O", "B-LOC"]},
+        {"id": "b", "tokens": words, "tags": ["B-PER", "I-PER", "O", "B-LOC"]},
+    ]
+    annotations = read_annotations(write(rows, tmp_path / "a.jsonl"))
+    again, notes = converted(annotations, to, tmp_path)
+    if to == "jsonl":  # words stay words
+        assert content(again) == content(annotations) and not notes
+        text = [replace(row.as_text()) for row in annotations.rows]
+        again, notes = converted(annotations._replace(rows=text), to, tmp_path)
+    assert notes == ["1 row with spans of empty words: these spans are not written (a)"]
+    spans = [[(span.start, span.label) for span in row.character_spans] for row in again.rows]
+    assert spans == [[(0, "PER"), (10, "LOC")], [(0, "PER"), (10, "LOC")]]
+
+
+@pytest.mark.parametrize("task", ["qa", "choice"])
+@pytest.mark.parametrize("command", ["convert", "agreement"])
+def test_questions_are_not_supported(task: str, command: str, tmp_path):
+    gold = {"qa": [{"text": "Oslo", "start": 3}], "choice": 1}[task]
+    value = {"qa": {"answer": "Oslo"}, "choice": {"choice": 1, "choices": ["a", "b"]}}[task]
+    row = {"id": 0, "text": "Where?", "text_pair": "In Oslo", "where": "x:1", "score": 0.9}
+    predicted = write([{**row, **value, "gold": gold}], tmp_path / "p.jsonl")
+    for path in (predicted, f"examples/data/{task}/train.jsonl"):
+        shutil.copy(path, other := tmp_path / "other.jsonl")
+        words = (other,) if command == "agreement" else ("--to", "csv", "--out", tmp_path / "o.csv")
+        outcome = run(command, path, *words)
+        assert outcome.code == 2, outcome.out
+        assert f"questions of {task}, a task that is not supported here" in outcome.err
+    labeled = [{"text": "a", "label": "x", "choice": 1, "answers": "b"}]
+    assert read_annotations(write(labeled, tmp_path / "l.jsonl")).rows[0].example.label == "x"

@@ -244,3 +244,45 @@ def test_a_bomb_needs_little_memory(tmp_path: Path):
         assert tracemalloc.get_traced_memory()[1] < 2**26
     finally:
         tracemalloc.stop()
+
+
+ROWS = "text,label\na b,x\nc d,y\n"
+LINES = "a\tO\nb\tB-X\n\nc\tO\n"
+OBJECTS = '{"text": "a b", "label": "x"}\n{"text": "c d", "label": "y"}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", ROWS),
+        ("a.tsv", ROWS.replace(",", "\t")),
+        ("a.txt", ROWS.replace(",", "\t")),
+        ("a.conll", LINES),
+        ("a.txt", LINES),
+        ("a.jsonl", OBJECTS),
+        ("a", OBJECTS),
+    ],
+)
+def test_old_line_ends_and_utf_16_without_a_mark_have_a_sentence(
+    name: str, content: str, tmp_path: Path
+):
+    path = tmp_path / name
+    read = read_tokens if content == LINES else read_text
+    path.write_bytes(content.encode().replace(b"\n", b"\r"))
+    with pytest.raises(DataError, match="carriage returns alone, so the file is one line: convert"):
+        read(str(path))
+    for encoding in ("utf-16-le", "utf-16-be"):
+        for text in (content, content.replace("a", "漢字")):
+            path.write_bytes(text.encode(encoding))
+            with pytest.raises(DataError, match=f"add --encoding {encoding} "):
+                read(str(path))
+            assert read(str(path), encoding=encoding).splits["train"]
+
+
+def test_the_header_of_a_file_that_was_joined_is_refused(tmp_path: Path):
+    for name, rows in (("a.csv", ROWS), ("a.tsv", ROWS.replace(",", "\t"))):
+        (path := tmp_path / name).write_text(rows + rows)
+        with pytest.raises(DataError, match=f"{name}:4: the header again, as of files"):
+            read_text(str(path))
+    (path := tmp_path / "b.csv").write_text("text\ntext\n")
+    assert [row.text for row in read_text_file(path)] == ["text"], "one column may hold the word"
