@@ -190,16 +190,17 @@ def _of_tokens(table: Table, records: list[Record], columns: Mapping[str, str]) 
     columns = {role: name for role, name in columns.items() if role in tokens.ROLES}
     chosen = guess_columns(table, columns, records)
     kept, notes = _without_skipped(records)
-    found = [_with_text(token_record(row, chosen, table.names), row) for row in kept]
+    text = columns.get("text", "text")
+    found = [_with_text(token_record(row, chosen, table.names), row, text) for row in kept]
     examples, more = _examples(found)
     related = [row.key or row.where for row in kept if row.values.get(chosen.relations or "")]
     more += counted(related, "with relations between spans", "the relations are not written")
     return Annotations("tokens", _rows(examples, kept, {*chosen}), [*table.notes, *notes, *more])
 
 
-def _with_text(record: TokenRecord, row: Record) -> TokenRecord:
+def _with_text(record: TokenRecord, row: Record, column: str) -> TokenRecord:
     """Return the words of a prediction with the text that they are from."""
-    offsets, text = row.values.get("offsets"), row.values.get("text")
+    offsets, text = row.values.get("offsets"), row.values.get(column)
     if record.text is not None or not isinstance(offsets, list):
         return record
     if not isinstance(text, str):

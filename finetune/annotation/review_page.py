@@ -20,7 +20,7 @@ from finetune.data.spans import overlapping
 from finetune.data.word_splitting import UNSPACED
 from finetune.reporting.html import inlined
 from finetune.reporting.rendering import render
-from finetune.types import Span, UserError
+from finetune.types import Span, UserError, abbreviated
 
 Row = Mapping[str, Any]
 
@@ -68,6 +68,8 @@ def page(rows: Sequence[Row], title: str, labels: Iterable[str] = ()) -> tuple[s
     return html, len(items)
 
 
+TEXTS = {"text": "text", "pair": "text_pair"}
+"""The columns of texts by role."""
 _Number = float | None
 _TYPES: Mapping[str, Any] = {
     "text": str | None,
@@ -206,6 +208,11 @@ def _item(row: Row, where: str) -> dict[str, Any]:
             "facts": [facts],
             "source": _location(row) | {"text": text},
         }
+    if label is not None and "text" not in row and all(isinstance(name, str) for name in names):
+        raise UserError(
+            f"{where}: no column is known to hold the text (columns found: "
+            f"{abbreviated(list(row))}): name it: --columns text=NAME."
+        )
     raise UserError(
         f"{where}: nothing to review: the page shows labels of texts, tags and spans: suspects of "
         "`finetune check --label-errors --out`, the output of `finetune suggest` or `predict "

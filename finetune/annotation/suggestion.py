@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from finetune.types import (
     SpanPrediction,
     TextExample,
     TextPrediction,
+    TokenExample,
     TokenPrediction,
     UserError,
 )
@@ -69,6 +70,25 @@ def uncertainty(prediction: Prediction) -> float | None:
         entropy = float(-(p * np.log2(p) + (1 - p) * np.log2(1 - p)).sum())
         return entropy / max(len(prediction.words), 1)
     return None
+
+
+def in_roles(example: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of an example, with its texts under the names that all commands know.
+
+    Words are in the prediction.
+    """
+    if isinstance(example, TokenExample):
+        texts = {"text": example.text}
+        values = {name: value for name, value in values.items() if value != [*example.words]}
+    else:
+        texts = {"text": example.text, "text_pair": example.pair}
+    found = dict(values)
+    for role, text in texts.items():
+        if text is not None and found.get(role) != text:
+            found = {name: value for name, value in found.items() if value != text}
+            found = {f"input_{n}" if n == role else n: v for n, v in found.items()}
+            found[role] = text
+    return found
 
 
 class Suggester:

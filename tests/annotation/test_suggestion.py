@@ -136,3 +136,47 @@ def test_errors(folders: dict[str, Path], tmp_path):
     assert len(suggester.suggest(examples, 2, "diversity")) == 2
     outcome = run("suggest", tmp_path / "run", "--file", "x", "--number", "0")
     assert "--number must be 1 or more, not 0" in outcome.err
+
+
+def test_columns_of_other_names_reach_the_page(tmp_path):
+    """`suggest` writes roles; predictions keep the names of the file, which `review` takes."""
+    model = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
+    rows = [
+        {"Nr": n, "Ticket": f"a {w} room {n}", "text": "long", "Team": w}
+        for n, w in enumerate(["bright", "dull"] * 6)
+    ]
+    data = small_data.write_jsonl(tmp_path / "tickets.jsonl", rows)
+    sentence = "Anna saw Oslo, and then Bob."
+    spans = [{"start": 0, "end": 4, "label": "PER"}]
+    words = [{"Sentence": f"{sentence} {n}", "spans": spans} for n in range(12)]
+    texts = small_data.write_jsonl(tmp_path / "sentences.jsonl", words)
+    page = tmp_path / "page.html"
+    for task, file, name, more in (
+        ("classify", data, "Ticket", "label=Team"),
+        ("ner", texts, "Sentence", "spans=spans"),
+    ):
+        out = tmp_path / task
+        columns = ["--columns", f"text={name}", more]
+        outcome = run(task, "--model", model, "--data", file, *columns, "--steps=1", "--out", out)
+        assert outcome.code == 0, outcome.err
+        chosen, known = tmp_path / f"{task}.jsonl", json.loads(file.read_text().splitlines()[0])
+        outcome = run("suggest", out, "--file", file, "--number=3", "--out", chosen)
+        assert outcome.code == 0, outcome.err
+        for row in map(json.loads, chosen.read_text().splitlines()):
+            assert name not in row and row["text"].startswith(known[name][:2])
+            assert task == "ner" or (row["input_text"] == "long" and row["Nr"] in range(12))
+        outcome = run("review", chosen, "--out", page)
+        assert outcome.code == 0, outcome.err
+
+        kept = tmp_path / f"kept-{task}.jsonl"
+        run("predict", out, "--file", file, "--keep-columns", "--out", kept)
+        lines = [{**json.loads(line)} for line in kept.read_text().splitlines()]
+        for line in lines:
+            line.pop("text", None)
+        small_data.write_jsonl(kept, lines)
+        outcome = run("review", kept, "--out", page)
+        assert outcome.code == 2 and ("--columns text=NAME" in outcome.err or task == "ner")
+        outcome = run("review", kept, "--out", page, "--columns", f"text={name}")
+        assert outcome.code == 0, outcome.err
+        outcome = run("review", kept, "--out", page, "--columns", "text=Tiket")
+        assert outcome.code == 2 and "kept-" in outcome.err and "no column 'Tiket'" in outcome.err

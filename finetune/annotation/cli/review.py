@@ -10,9 +10,9 @@ from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
 from finetune.cli.output import check_output, show
-from finetune.config.options import OUTPUT
+from finetune.config.options import OUTPUT, Help
 from finetune.runtime.files import replace_file, require_replaceable
-from finetune.types import UserError, quantity
+from finetune.types import UserError, abbreviated, did_you_mean, quantity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +28,19 @@ class Review(Command):
     """Suspects of `check --label-errors --out`, output of `suggest`, or predictions of a run."""
     out: Annotated[str, OUTPUT]
     """HTML file to write: one file that needs no network."""
+    columns: Annotated[tuple[str, ...], Help("ROLE=COLUMN …", "data")] = ()
+    """Columns of text and pair in predictions with --keep-columns, if they have other names than
+    `text` and `text_pair`: `text=Message`."""
     labels: tuple[str, ...] = ()
     """Labels to offer besides the labels of the file."""
 
     def run(self) -> None:
         """Write the page."""
-        from finetune.annotation.review_page import page
+        from finetune.annotation.review_page import TEXTS, page
+        from finetune.config.tasks import column_map
         from finetune.data.files import read_lines
         from finetune.data.json_files import parse_json
+        from finetune.data.tables import check_columns
 
         path, output = Path(self.file), Path(self.out)
         if not path.is_file():
@@ -48,6 +53,15 @@ class Review(Command):
         ]
         if not rows or not all(isinstance(row, dict) for row in rows):
             raise UserError(f"{path}: no lines of suspects or suggestions.")
+        columns = check_columns(column_map(self.columns), tuple(TEXTS))
+        for number, row in enumerate(rows, 1):
+            for role, name in columns.items():
+                if name not in row:
+                    found, hint = abbreviated(list(row)), did_you_mean(name, list(row))
+                    raise UserError(
+                        f"{path}:{number}: no column {name!r}; columns found: {found}.{hint}"
+                    )
+                row[TEXTS[role]] = row[name]
         html, number = page(rows, path.name, self.labels)
         with replace_file(output, follow=True) as file:
             file.write(html)

@@ -45,7 +45,7 @@ class Suggest(OutOption, SpeedOptions, SeedOption, DataOptions, Command):
         if self.number < 1:
             raise UserError(f"--number must be 1 or more, not {self.number}.")
         quiet_libraries()
-        from finetune.annotation.suggestion import Suggester
+        from finetune.annotation.suggestion import Suggester, in_roles
 
         suggester = Suggester(self.folder, batching=self.batching, max_tokens=self.max_tokens)
         rows: dict[int, Mapping[str, Any]] = {}
@@ -58,7 +58,7 @@ class Suggest(OutOption, SpeedOptions, SeedOption, DataOptions, Command):
                 record["id"] = example.id if example.key is None else example.key
                 if each.uncertainty is not None:
                     record["uncertainty"] = round(each.uncertainty, 6)
-                write(with_columns(record, rows.get(example.id, {})))
+                write(with_columns(record, in_roles(example, rows.get(example.id, {}))))
         for number, what in (
             (suggester.num_repeated, "with the text of another left out"),
             (suggester.num_empty, "without text left out"),
