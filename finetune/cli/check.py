@@ -114,25 +114,32 @@ class Check(OutOption, DataOptions, Command):
         quiet_libraries()
         from finetune.data import check_data, data_kind, read_text, read_tokens, render
         from finetune.data.nli_labels import with_standard_names
+        from finetune.data.reading import read_examples
+        from finetune.runtime.progress import Reporter, shown_by
 
         skipped: Collection[str] = ()
         data: Any
-        if self.task is not None:
-            from finetune.tasks import task_definition
+        with Reporter() as reporter, shown_by(reporter):
+            if self.task is not None:
+                about = CONFIGS[self.task].description
+                settings = config or CONFIGS[self.task]()
+                settings = replace(settings, columns=self.columns, encoding=self.encoding)
+                data, words = None, about.words
+                if about.rows is not None:
+                    data = read_examples(settings, self.data)
+                from finetune.tasks import task_definition  # after errors, as it imports torch
 
-            definition, about = task_definition(self.task), CONFIGS[self.task].description
-            settings = config or CONFIGS[self.task]()
-            settings = replace(settings, columns=self.columns, encoding=self.encoding)
-            data, words = definition.read(settings, self.data), about.words
-            data = with_standard_names(data) if about.pairs else data
-            skipped = definition.skipped_checks
-        else:
-            words = data_kind(self.data, self.encoding) == "tokens"
-            data = (read_tokens if words else read_text)(self.data, **self.reading)
-        if self.model is None:
-            findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
-        else:
-            findings = self._check_with_tokenizer(data, words)
+                definition = task_definition(self.task)
+                data = definition.read(settings, self.data) if data is None else data
+                data = with_standard_names(data) if about.pairs else data
+                skipped = definition.skipped_checks
+            else:
+                words = data_kind(self.data, self.encoding) == "tokens"
+                data = (read_tokens if words else read_text)(self.data, **self.reading)
+            if self.model is None:
+                findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
+            else:
+                findings = self._check_with_tokenizer(data, words)
         findings = [finding for finding in findings if finding.check not in skipped]
         if self.format == "json":
             show(json.dumps([asdict(each) for each in findings], indent=2, ensure_ascii=False))

@@ -24,6 +24,7 @@ from finetune.config.options import COMMON, Help
 from finetune.config.recipes import RecipeRun, load_multitask, load_recipe
 from finetune.config.tasks import CONFIGS, Resume, TrainConfig, flag, settings
 from finetune.config.values import require_count
+from finetune.runtime.processes import num_processes
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
@@ -94,7 +95,10 @@ class TaskCommand(TaskOptions, TrainingCommand):
         if self.seeds is not None:
             self._check_seeds(self.seeds)
         quiet_libraries()
+        if num_processes() == 1 and not self.config.resume:
+            from finetune.data.reading import look_at_data
 
+            look_at_data(self.config)
         if self.dry_run:
             dry_run(self.task, self.config)
         elif self.folds is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 CALIBRATION = ("ece", "ece_uncalibrated")
 """The metrics of calibrated probabilities."""
@@ -39,6 +39,9 @@ class TaskDescription:
     """What models are trained for, in a model card."""
     words: bool = False
     """Whether examples are words (``TokenExample``) and not whole texts (``TextExample``)."""
+    rows: Literal["texts", "words", "questions", "choices"] | None = None
+    """What the rows of its data are (``finetune.data.reading``); None if only the task can read
+    them."""
     pairs: bool | None = None
     """Whether all data of the task are pairs of texts; None if the data tell."""
     given_spans: bool = False

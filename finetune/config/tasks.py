@@ -260,6 +260,11 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         return False
 
     @property
+    def reads_words_of_pairs(self) -> bool:
+        """True if the data name a word in each text of a pair."""
+        return False
+
+    @property
     def schedule(self) -> ScheduleDefaults:
         """The defaults of --epochs, --steps and --eval-every."""
         return ScheduleDefaults()
@@ -458,6 +463,11 @@ class TextConfig(LabelConfig):
         return "--few-shot" if not self.few_shot and self.pair_encoder == "cross" else None
 
     @property
+    def reads_words_of_pairs(self) -> bool:
+        """True if the data name a word in each text of a pair."""
+        return self.marked_words
+
+    @property
     def custom_head(self) -> bool:
         """True if the head is not one of transformers."""
         return self.pair_encoder != "cross" or self.marked_words or self.few_shot
@@ -501,6 +511,7 @@ class ClassifyConfig(TextConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="classify",
         title="text classification",
+        rows="texts",
         label_errors=True,
         joint=True,
         metrics=tuple(dict.fromkeys(name for names in PROBLEMS.values() for name in names)),
@@ -526,6 +537,7 @@ class NliConfig(TextConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="nli",
         title="classification of text pairs",
+        rows="texts",
         pairs=True,
         label_errors=True,
         joint=True,
@@ -549,6 +561,7 @@ class ChoiceConfig(TrainConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="choice",
         title="multiple choice",
+        rows="choices",
         example_file="QUESTIONS.jsonl",
         windows=False,
         metrics=("accuracy", *CALIBRATION),
@@ -600,6 +613,7 @@ class TagConfig(WordConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="tag",
         title="word tagging",
+        rows="words",
         words=True,
         label_errors=True,
         joint=True,
@@ -668,6 +682,7 @@ class NerConfig(WordConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="ner",
         title="named entity recognition over spans",
+        rows="words",
         words=True,
         label_errors=True,
         joint=True,
@@ -761,6 +776,7 @@ class RelationsConfig(WordConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="relations",
         title="relations between spans",
+        rows="words",
         words=True,
         given_spans=True,
         example_file="SPANS.jsonl",
@@ -804,6 +820,7 @@ class QAConfig(TrainConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="qa",
         title="extractive question answering",
+        rows="questions",
         pairs=True,
         auto_class="AutoModelForQuestionAnswering",
         predicts="the part of a context that answers a question, or that there is none",

@@ -38,6 +38,7 @@ from finetune.data.tag_schemes import (
     num_illegal,
     scheme_of,
 )
+from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
 from finetune.types import Example, Span, TextExample, TokenExample, quantity
 
@@ -86,8 +87,13 @@ def check_data(
     checks.append(partial(_leaks, facts))
     if not any(isinstance(rows, ExampleStore) for rows in dataset.splits.values()):
         return [finding for check in checks for finding in check()]
-    found = forked_map(lambda number: list(checks[number]()), range(len(checks)), num_workers())
-    return [*itertools.chain.from_iterable(found)]
+    findings: list[Finding] = []
+    with stage("checking", len(checks), unit="check") as show:
+        every = forked_map(lambda number: list(checks[number]()), range(len(checks)), num_workers())
+        for number, found in enumerate(every, 1):
+            findings += found
+            show(number)
+    return findings
 
 
 def _are_words(rows: Sequence[Example]) -> bool:

@@ -22,6 +22,7 @@ from torch.nn import functional
 from finetune.config.tasks import ChoiceConfig, column_map
 from finetune.data import Dataset
 from finetune.data.choices import CHOICES
+from finetune.data.reading import read_examples
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.metrics import choice_scores
 from finetune.evaluation.temperature import scale
@@ -294,11 +295,6 @@ def texts_of_choices(example: TextExample) -> Iterator[tuple[str, str | None]]:
             yield (example.text, whole) if has_context else (question, choice)
 
 
-def read_choices(config: ChoiceConfig, source: Any) -> Dataset:
-    """Read questions with their choices."""
-    return CHOICES.read(source, columns=column_map(config.columns), encoding=config.encoding)
-
-
 def derive_choices(config: ChoiceConfig, data: Dataset) -> dict[str, Any]:
     """Return the one label of the model: the score of a choice."""
     return {"labels": LabelSet([SCORE])}
@@ -307,7 +303,7 @@ def derive_choices(config: ChoiceConfig, data: Dataset) -> dict[str, Any]:
 CHOICE = TaskDefinition(
     task=ChoiceTask,
     record=ChoiceRecord,
-    read=read_choices,
+    read=read_examples,
     prepare=lambda config, data: labeled(data),
     derive=derive_choices,
     gold=GOLD,

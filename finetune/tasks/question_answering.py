@@ -21,6 +21,7 @@ from finetune.config.tasks import QAConfig, column_map
 from finetune.data import Dataset
 from finetune.data.example_store import chosen, column
 from finetune.data.questions import QUESTIONS, misplaced
+from finetune.data.reading import read_examples
 from finetune.data.tables import Table
 from finetune.evaluation.answers import best_threshold
 from finetune.evaluation.metrics import answer_scores
@@ -244,11 +245,6 @@ def _without_gold(sequences: Encodings) -> Mapping[str, Ragged]:
     return dict.fromkeys(POSITIONS, Ragged.of_counts(values, np.ones(len(sequences), np.int64)))
 
 
-def read_qa(config: QAConfig, source: Any) -> Dataset:
-    """Read questions."""
-    return QUESTIONS.read(source, columns=column_map(config.columns), encoding=config.encoding)
-
-
 def prepare_questions(config: QAConfig, data: Dataset) -> Dataset:
     """Drop questions without gold, and training questions whose answers have no place.
 
@@ -318,7 +314,7 @@ def question_notes(record: AnswerRecord, data: Dataset) -> list[str]:
 QA = TaskDefinition(
     task=QuestionAnsweringTask,
     record=AnswerRecord,
-    read=read_qa,
+    read=read_examples,
     prepare=prepare_questions,
     derive=derive_questions,
     notes=question_notes,

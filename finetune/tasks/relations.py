@@ -22,6 +22,7 @@ import torch
 from finetune.config.tasks import RelationsConfig, max_context_subwords
 from finetune.data import Dataset
 from finetune.data.example_store import chosen, places
+from finetune.data.reading import read_examples
 from finetune.evaluation.metrics import relation_scores
 from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.preprocessing.context import fill
@@ -33,7 +34,7 @@ from finetune.tasks.capabilities import Export
 from finetune.tasks.class_losses import class_frequencies, class_losses, loss_targets
 from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.viterbi import log_softmax
-from finetune.tasks.word_task import WordRecord, WordTask, read_words, with_gold
+from finetune.tasks.word_task import WordRecord, WordTask, with_gold
 from finetune.types import (
     IGNORED,
     Batch,
@@ -344,7 +345,7 @@ def relation_notes(record: RelationRecord, data: Dataset) -> list[str]:
 RELATIONS = TaskDefinition(
     task=RelationTask,
     record=RelationRecord,
-    read=read_words,
+    read=read_examples,
     prepare=prepare_relations,
     derive=derive_relations,
     notes=relation_notes,

@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from finetune.config.tasks import NerConfig
 from finetune.data import Dataset, split_at_gold
+from finetune.data.reading import read_examples
 from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.metrics import span_scores
 from finetune.evaluation.pairs import spans_in_characters
@@ -41,7 +42,7 @@ from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.soft_losses import class_divergence, label_divergence
 from finetune.tasks.span_decoding import choose_thresholds
 from finetune.tasks.span_targets import SpanTargets
-from finetune.tasks.word_task import WordRecord, WordTask, read_words, with_gold
+from finetune.tasks.word_task import WordRecord, WordTask, with_gold
 from finetune.types import IGNORED, Batch, Encoding, LabelSet, Partial, SpanPrediction, TokenExample
 
 
@@ -337,7 +338,7 @@ def prepare_spans(config: NerConfig, data: Dataset) -> Dataset:
 NER = TaskDefinition(
     task=SpanNerTask,
     record=SpanRecord,
-    read=read_words,
+    read=read_examples,
     prepare=prepare_spans,
     derive=derive_spans,
     notes=span_notes,

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
 from finetune.data import Dataset
+from finetune.data.reading import read_examples
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.metrics import text_scores
 from finetune.models.heads.pair_classifier import PairClassifier
@@ -53,7 +54,6 @@ from finetune.tasks.text_data import (
     label_names,
     prepare_pairs,
     prepare_texts,
-    read_texts,
     text_notes,
 )
 from finetune.types import Batch, Encoding, Partial, TextExample, TextPrediction, UserError
@@ -339,7 +339,7 @@ def complete_texts(task: Task, data: Dataset) -> Dataset:
 CLASSIFY = TaskDefinition(
     task=text_task,
     record=TextRecord,
-    read=read_texts,
+    read=read_examples,
     prepare=prepare_texts,
     derive=derive_texts,
     notes=text_notes,

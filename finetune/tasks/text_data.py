@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
-from finetune.data import Dataset, read_text
+from finetune.config.tasks import ClassifyConfig, TextConfig
+from finetune.data import Dataset
 from finetune.data.dataset import numbered_order, renumbered
 from finetune.data.example_store import column, columns
 from finetune.data.nli_labels import NLI_LABELS, with_standard_names
@@ -29,17 +29,6 @@ def problem_of(config: TextConfig, data: Dataset) -> Problem:
     if tuple in kinds:
         return "multi"
     return "regression" if kinds == {float} else "single"
-
-
-def read_texts(config: TextConfig, source: Any) -> Dataset:
-    """Read texts or pairs of texts."""
-    return read_text(
-        source,
-        columns=column_map(config.columns),
-        pair=True if config.marked_words else config.description.pairs,
-        encoding=config.encoding,
-        targets=config.marked_words,
-    )
 
 
 def prepare_texts(config: TextConfig, data: Dataset) -> Dataset:

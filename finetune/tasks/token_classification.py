@@ -25,6 +25,7 @@ from finetune.data import Dataset
 from finetune.data.collecting import lack
 from finetune.data.dataset import numbered_order
 from finetune.data.example_store import columns
+from finetune.data.reading import read_examples
 from finetune.data.tag_schemes import convert_tags, tag_names, tags_to_spans
 from finetune.data.tokens import tags_and_scheme, training_tags
 from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
@@ -42,7 +43,7 @@ from finetune.tasks.crf import chain_divergence, chain_loss, chain_targets
 from finetune.tasks.decoding import TagDecoder
 from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.soft_losses import class_divergence
-from finetune.tasks.word_task import WordRecord, WordTask, read_words, with_gold
+from finetune.tasks.word_task import WordRecord, WordTask, with_gold
 from finetune.types import (
     IGNORED,
     Batch,
@@ -328,7 +329,7 @@ def tag_notes(record: TagRecord, data: Dataset) -> list[str]:
 TAG = TaskDefinition(
     task=TokenClassificationTask,
     record=TagRecord,
-    read=read_words,
+    read=read_examples,
     prepare=prepare_tags,
     derive=derive_tags,
     notes=tag_notes,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from finetune.config.tasks import WordConfig, column_map, max_context_subwords
-from finetune.data import Dataset, read_tokens
+from finetune.data import Dataset
 from finetune.data.collecting import lack
 from finetune.data.example_store import chosen, column
 from finetune.preprocessing.context import DocumentContext, fill, in_documents
@@ -33,16 +33,6 @@ class WordRecord(TaskRecord):
             DocumentContext(reach) if reach else None,
             relations=config.description.given_spans,
         )
-
-
-def read_words(config: WordConfig, source: Any) -> Dataset:
-    """Read words with tags or spans, and the relations between spans if they are given."""
-    return read_tokens(
-        source,
-        columns=column_map(config.columns),
-        encoding=config.encoding,
-        relations=config.description.given_spans,
-    )
 
 
 def with_gold(config: WordConfig, data: Dataset, gold: str, no_gold: str) -> Dataset:

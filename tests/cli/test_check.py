@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from finetune.data import example_store
+from finetune.runtime import progress
 from tests.command import Outcome, run
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
@@ -186,3 +188,17 @@ def test_models_that_learned_nothing_name_no_suspects(task: str, place: Path, tm
     assert outcome.code == 2
     assert "the models learned nothing, cross-fitted" in outcome.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_large_data_show_their_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 5)
+    monkeypatch.setattr(example_store, "CHUNK", 4)
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
+    path = write_jsonl(tmp_path / "a.jsonl", texts()[0])
+    outcome = run("check", path)
+    assert outcome.code == 0
+    assert "reading: row 160 " in outcome.err and "checking: check 10/10 " in outcome.err
+    assert "checking" not in outcome.out
+    listed = run("check", path, "--format", "json")
+    assert json.loads(listed.out) and "reading: row" in listed.err

@@ -515,6 +515,37 @@ def test_importing_loads_nothing_heavy():
     assert done.stdout.split() == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["classify"], "the header has the column 'label' 2 times"),
+        (["tag"], "CSV rows cannot hold words with tags"),
+        (["qa"], "no column is known to hold the context"),
+        (["choice", "--seeds", "2"], "no column is known to hold a list of choices"),
+        (["nli", "--dry-run"], "the header has the column 'label' 2 times"),
+        (["check", "--task", "qa"], "no column is known to hold the context"),
+        (["check"], "the header has the column 'label' 2 times"),
+    ],
+)
+def test_data_errors_come_before_torch_is_imported(
+    arguments: list[str], message: str, tmp_path: Path
+):
+    (path := tmp_path / "bad.csv").write_text("text,label,label\na b,x,y\n")
+    if "qa" in arguments or "choice" in arguments:
+        path.write_text("text\na b\n")
+    code = (
+        "import sys; from finetune.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "finally: print('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, *arguments, "--data", path]
+    if arguments[0] != "check":
+        command += ["--model", "none", "--out", tmp_path / "run"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert f"{path}" in done.stderr and message in done.stderr, done.stderr
+    assert done.stdout.strip() == "False"
+
+
 def test_other_libraries_stay_quiet(place: Path, tmp_path: Path):
     """In a process of its own, where nothing is configured: only our lines, no bars."""
     command = [
