@@ -8,6 +8,7 @@ import hashlib
 import http.client
 import io
 import json
+import logging
 import os
 import re
 import shlex
@@ -313,6 +314,8 @@ def test_names_of_models(tmp_path: Path):
 
 
 def test_wrong_options(tmp_path: Path):
+    logger = logging.getLogger("finetune.serving")
+    before = (logger.level, list(logger.handlers), logger.propagate)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for options, problem in (
@@ -323,3 +326,4 @@ def test_wrong_options(tmp_path: Path):
         ):
             done = run("serve", tmp_path / "none", *options)
             assert done.code == 2 and problem in done.err, done.err
+    assert (logger.level, logger.handlers, logger.propagate) == before, "the logs of the program"

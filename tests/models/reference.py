@@ -29,7 +29,8 @@ Sequences are batched in one of three ways:
 """
 OTHERS = """
 The column *tasks* lists the tasks for which transformers has a class: `classify` (also `nli`) and
-`tag` (also `tag --crf`). `ner` and `embed` work with every encoder.
+`tag` (also `tag --crf`), `qa`, and `choice`. `ner`, `relations`, `sentence` and `embed` work with every
+encoder.
 
 A model type that is in neither table runs if it has a masked language model, or comes with its own
 code (`--trust-remote-code`). It is probed when it is loaded: two short sequences of different
@@ -67,6 +68,8 @@ def reference() -> str:
     tasks = {
         "classify": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
         "tag": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+        "qa": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
+        "choice": modeling_auto.MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES,
     }
     rows = []
     for kind, family in sorted(FAMILIES.items()):

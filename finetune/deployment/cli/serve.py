@@ -8,6 +8,7 @@ import ipaddress
 import logging
 import re
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -74,8 +75,8 @@ class Serve(Limits, Command):
         if with_torch:
             quiet_libraries()
         threads = require_forks(self.workers, with_torch) if self.workers != 1 else None
-        _log_to_standard_error(self.log_level.upper())
         with contextlib.ExitStack() as stack:
+            stack.enter_context(_log_on_standard_error(self.log_level.upper()))
             listener = stack.enter_context(_listen(self.host, self.port))
             models = [
                 load_served(name, folder, self, workers=self.workers)
@@ -116,15 +117,24 @@ class Serve(Limits, Command):
         show("stopped", error=True)
 
 
-def _log_to_standard_error(level: str) -> None:
+@contextlib.contextmanager
+def _log_on_standard_error(level: str) -> Iterator[None]:
+    """Context in which the server logs; the loggers are as before at its end."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    for name in ("finetune.serving", "uvicorn.error"):
-        logger = logging.getLogger(name)
+    loggers = [logging.getLogger(name) for name in ("finetune.serving", "uvicorn.error")]
+    before = [(logger.level, logger.handlers, logger.propagate) for logger in loggers]
+    for logger in loggers:
         # uvicorn tells at info that it starts and stops, which this command prints itself
-        logger.setLevel("WARNING" if (name, level) == ("uvicorn.error", "INFO") else level)
-        logger.handlers = [handler]
-        logger.propagate = False
+        quiet = logger.name == "uvicorn.error" and level == "INFO"
+        logger.setLevel("WARNING" if quiet else level)
+        logger.handlers, logger.propagate = [handler], False
+    try:
+        yield
+    finally:
+        for logger, values in zip(loggers, before, strict=True):
+            logger.setLevel(values[0])
+            logger.handlers, logger.propagate = values[1:]
 
 
 def named_runs(runs: tuple[str, ...]) -> dict[str, str]:
