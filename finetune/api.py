@@ -502,7 +502,7 @@ def _scored(
     try:
         with open_run(config, accelerator) as folder:
             pin_model(folder.run, config)
-            if folder.run.is_finished:
+            if folder.run.is_finished and folder.run.require_intact() is None:
                 return TrainedRun(folder.path, folder.run.metrics, saved_outcome(folder.run))
             config = dataclasses.replace(config, resume=True)
             run = train_once(

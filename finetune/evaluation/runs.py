@@ -115,22 +115,20 @@ class RunFolder:
                 "train again with another --out."
             )
 
-    @property
-    def damaged(self) -> Path | None:
-        """A file of a finished run that has changed since, of the model first; else None.
+    def require_intact(self) -> Path | None:
+        """Raise UserError if the model of a finished run has changed since.
 
-        Reads all files of the run. None also if no checksums were written.
+        Reads all files of the run, if it has checksums. Returns another file that has changed; None
+        if there is none.
         """
-        return damaged_file(self.path) if (self.path / CHECKSUMS).is_file() else None
-
-    def require_intact(self) -> None:
-        """Raise UserError if the model of a finished run has changed since."""
-        if (found := self.damaged) and found.relative_to(self.path).parts[0] in _MODEL:
+        found = damaged_file(self.path) if (self.path / CHECKSUMS).is_file() else None
+        if found and found.relative_to(self.path).parts[0] in _MODEL:
             raise UserError(
                 f"{found}: damaged, changed or missing since the run was finished: restore it from "
                 f"a copy, or delete {self.path} and train again. If you changed it yourself, "
                 f"delete {self.path / CHECKSUMS}."
             )
+        return found
 
     @property
     def columns(self) -> dict[str, str]:

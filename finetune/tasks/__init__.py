@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import finetune
+from finetune.config.expected_scores import metrics_of
 from finetune.config.tasks import CONFIGS, TrainConfig, current_settings, from_settings, settings
 from finetune.data.json_files import check_types, read_object
 from finetune.models.loading import is_hub_id, local_model, resolve_model
@@ -111,7 +112,7 @@ def saved_task(folder: str | Path) -> Task:
     try:
         config = from_settings(CONFIGS[name], known)
         record = definition.record(
-            config=replace(config, trust_remote_code=False),  # a folder cannot ask for trust
+            config=_without_code(name, config),
             labels=LabelSet(content["labels"]),
             max_length=content["max_length"],
             **extra,
@@ -167,6 +168,15 @@ def save_task(task: Task, folder: Path) -> None:
     """Write the tokenizer and the task's record into the folder of a model."""
     task.tokenizer.save_pretrained(folder)
     (folder / TASK_FILE).write_text(_record_text(task), encoding="utf-8")
+
+
+def _without_code(task: str, config: TrainConfig) -> TrainConfig:
+    """Return settings without what runs code: a folder, which may be a stranger's, cannot ask."""
+    known = (config.metric or "").partition(":")[0] in metrics_of(task)
+    metric = config.metric if known or not config.custom_metrics else None
+    return replace(
+        config, trust_remote_code=False, custom_metrics=(), custom_loss=None, metric=metric
+    )
 
 
 def replace_record(task: Task, folder: Path) -> None:

@@ -401,8 +401,7 @@ def state_of(config: TrainConfig) -> str:
         Reporter().say(f"{problem} The seed is scored again.")
     if not run.is_finished:
         return "unfinished"
-    run.require_intact()
-    if (damaged := run.damaged) is None:
+    if (damaged := run.require_intact()) is None:
         return "finished"
     Reporter().say(f"{damaged}: changed since the run was finished. The seed is scored again.")
     return "unfinished"

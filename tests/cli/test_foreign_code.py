@@ -73,6 +73,8 @@ def make_foreign(folder: Path, marker: Path, *, known_type: bool) -> None:
     if saved.is_file():
         content = json.loads(saved.read_text())
         content["config"]["trust_remote_code"] = True
+        content["config"]["custom_metrics"] = [f"{folder / 'foreign.py'}:mine"]
+        content["config"]["custom_loss"] = f"{folder / 'foreign.py'}:mine"
         saved.write_text(json.dumps(content))
 
 
@@ -142,6 +144,7 @@ def foreign(
     known_type = request.param == "known type"
     for model in (folder / "encoder", *folder.rglob("best")):
         make_foreign(model, folder / "CODE-RAN", known_type=known_type)
+        (model.parent / "checksums.json").unlink(missing_ok=True)
     for name in ("recipe.yaml", "single.yaml", "trusting.yaml"):
         path = folder / name
         text = path.read_text().replace("MODEL", str(folder / "encoder"))
