@@ -76,6 +76,9 @@ class ComparisonOptions:
     train: str | None = None
     positive: str | None = None
     encoding: str = "utf-8"
+    run_files: bool = True
+    """Whether a metric may be a function of a file; False for names that stand in folders, which
+    may be a stranger's."""
 
     def __post_init__(self) -> None:
         require_count("--resamples", self.resamples, most=MOST_RESAMPLES)
@@ -136,7 +139,7 @@ def _count(systems: Sequence[NamedPredictions], options: ComparisonOptions) -> _
     )
     examples = aligned.runs[0].examples
     metric = options.metric
-    if metric is not None and ".py:" in metric:
+    if metric is not None and ".py:" in metric and options.run_files:
         metric, own = load_metric(metric)
         counts, lower = custom_counts(own, aligned.runs), own.lower_is_better
     else:

@@ -235,7 +235,9 @@ def _compare(first: System, second: System) -> SystemComparison:
     if (one.metric, one.split) != (other.metric, other.split):
         raise UserError(f"{one.metric} on {one.split} and {other.metric} on {other.split} differ.")
     files = (",".join(map(str, each.folders)) for each in (one, other))
-    return compare_systems(*files, options=ComparisonOptions(metric=one.metric, split=one.split))
+    return compare_systems(
+        *files, options=ComparisonOptions(metric=one.metric, split=one.split, run_files=False)
+    )
 
 
 def _errors(evaluated: NamedEvaluations, most: int) -> dict[str, Any]:

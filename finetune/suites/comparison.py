@@ -84,7 +84,7 @@ def compare_suites(
                 ",".join(str(suite.run(name, seed)) for seed in suite.runs(name))
                 for suite in (first, second)
             ]
-            own = replace(options, metric=score.metric, split=score.split)
+            own = replace(options, metric=score.metric, split=score.split, run_files=False)
             try:
                 found.append((name, score, compare_systems(*runs, options=own)))
             except UserError as error:

@@ -26,6 +26,7 @@ COMMANDS = {
         "--out",
         "out/errors.jsonl",
     ),
+    "merge": ("merge", "model", "other", "--out", "out/merged"),
     "predict": ("predict", "model", "--file", "new.jsonl", "--out", "out/p/", "--part-rows", "7"),
 }
 POINTS = 24
@@ -44,8 +45,9 @@ def server(tmp_path_factory: pytest.TempPathFactory):
     rows = (directory / "sentiment" / "train.jsonl").read_bytes()
     (directory / "new.jsonl").write_bytes(rows)
     with serving(directory, directory / "out") as started:
-        trained = started.run([*TRAIN, "--out", "model"])
-        assert trained.code == 0, trained.error
+        for name, seed in (("model", "1"), ("other", "2")):
+            trained = started.run([*TRAIN, "--seed", seed, "--out", name])
+            assert trained.code == 0, trained.error
         yield started
 
 

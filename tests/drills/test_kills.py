@@ -196,6 +196,27 @@ def test_killed_commands_of_several_models_end_with_the_same_weights(
         assert not left, (number, left)
 
 
+def test_killed_merges_end_with_the_same_bytes(server: Server) -> None:
+    shutil.rmtree(server.folder, ignore_errors=True)
+    for seed in ("1", "2"):
+        shutil.rmtree(server.directory / f"parent-{seed}", ignore_errors=True)
+        model = ("classify", "--data", "sentiment", "--model", "bert", "--max-length", "48")
+        out = ("--steps", "2", "--seed", seed, "--out", f"parent-{seed}")
+        trained = server.run([*model, *out])
+        assert trained.code == 0, trained.error
+    merge = ["merge", "parent-1", "parent-2", "--out", "run"]
+    whole = server.run(merge, kills=True)
+    assert whole.code == 0, whole.error
+    expected = content(server.folder)
+    for number in range(1, whole.count, max(1, whole.count // KILLS)):
+        shutil.rmtree(server.folder)
+        ended = server.run(merge, number=number, kills=True)
+        assert ended.code == -9, (number, ended)
+        ended = server.run(merge)
+        assert ended.code == 0, (number, ended.error)
+        assert_same(content(server.folder), expected, f"killed at operation {number}")
+
+
 PREDICT = ("predict", "model", "--file", "new", "--out", "run/", "--part-rows", "7")
 KILLS_OF_PREDICT = 40
 
@@ -216,7 +237,7 @@ def test_killed_predictions_end_with_the_same_parts(server: Server) -> None:
     whole = [server.run(job, kills=True) for job in jobs]
     assert [each.code for each in whole] == [0, 0], whole
     expected = content(server.folder)
-    assert len(expected) == 9  # 52 rows, and the manifest
+    assert len(expected) == 17  # 52 rows: 8 parts, each with its digest, and the manifest
     random_numbers, killed = random.Random("kills of predict"), 0
     while killed < KILLS_OF_PREDICT:
         shutil.rmtree(server.folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,21 @@ def test_what_does_not_apply(both: tuple[Path, Path], tmp_path: Path):
     (tmp_path / "suite.json").write_text('{"suite": "x", "title": "X", "members": {}}')
     outcome = run("compare", first, tmp_path)
     assert outcome.code == 2 and "share no data set with finished runs" in outcome.err
+
+
+def test_a_metric_of_a_folder_is_no_file_to_run(both: tuple[Path, Path], tmp_path: Path):
+    first, second = both
+    other = tmp_path / "other"
+    shutil.copytree(first, other)
+    (other / "evil.py").write_text(f"open({str(tmp_path / 'RAN')!r}, 'w')\ndef f(*x): return 0\n")
+    saved = json.loads((other / "suite.json").read_text("utf-8"))
+    for member in saved["members"].values():
+        for score in member["scores"]:
+            score["metric"] = f"{other / 'evil.py'}:f"
+    (other / "suite.json").write_text(json.dumps(saved), "utf-8")
+    outcome = run("compare", other, second, "--resamples", "10")
+    assert outcome.code == 2 and "evil.py:f" in outcome.err
+    assert not (tmp_path / "RAN").exists()
 
 
 def test_holm_by_hand():
