@@ -29,8 +29,8 @@ Sequences are batched in one of three ways:
 """
 OTHERS = """
 The column *tasks* lists the tasks for which transformers has a class: `classify` (also `nli`) and
-`tag` (also `tag --crf`), `qa`, and `choice`. `ner`, `relations`, `sentence` and `embed` work with every
-encoder.
+`tag` (also `tag --crf`), `qa`, and `choice`. `ner`, `relations`, `sentence` and `embed` work with
+every encoder.
 
 A model type that is in neither table runs if it has a masked language model, or comes with its own
 code (`--trust-remote-code`). It is probed when it is loaded: two short sequences of different
