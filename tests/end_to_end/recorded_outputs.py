@@ -1,0 +1,366 @@
+"""Record what users see of small runs of every kind, and compare it with an earlier recording.
+
+The companion of ``recorded_runs``: what commands print in each of their formats, the pages and
+files that they write, what the server answers, and what readers say about whole and damaged files.
+
+    python -m tests.end_to_end.recorded_outputs record /tmp/before.json
+    python -m tests.end_to_end.recorded_outputs check /tmp/before.json
+
+The name of an entry says what is asked, not how: where a command changes its spelling, its
+arguments change here, and the recording stays comparable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["COLUMNS"] = "100"
+
+from hypothesis import HealthCheck, given, seed, settings
+
+from tests import small_data as data
+from tests.command import run
+from tests.end_to_end.recorded_runs import SENSES
+from tests.fuzz.mutations import SEEDS, damaged
+from tests.tiny import save_tiny_checkpoint
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "data"
+TABLES = ("table", "csv", "latex", "markdown", "json")
+ANALYSIS = {name: ["analyze", "--format", name] for name in TABLES}
+"""How the analysis of predictions is asked for, by format."""
+CONVERTED = "jsonl json csv tsv xlsx parquet conll prodigy doccano label-studio brat".split()
+DAMAGED_FILES = 12
+"""Damaged forms of each valid file."""
+VARYING = {
+    r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+\d\d:?\d\d|Z)?": "TIME",
+    r"\b\d+:\d\d(:\d\d)? (in all|left)": r"TIME \2",
+    r"[\d.,]+ (examples|tokens|steps|texts|rows|sentences|lines)/s": r"N \1/s",
+    r"(?m)^training: .*\n": "",
+    r"(?<=finetune-)\w+(?=\.log)": "X",
+}
+"""What differs between equal runs: patterns, and what is recorded for them."""
+KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
+    "label": ("classify", data.sentiment, ("--calibrate", "temperature")),
+    "labels": ("classify", data.topics, ()),
+    "number": ("classify", data.numbers, ()),
+    "pair": ("nli", data.pairs, ()),
+    "tags": ("tag", data.entities, ()),
+    "plain tags": ("tag", data.speech, ()),
+    "spans": ("ner", data.entities, ()),
+    "relations": ("relations", data.relations, ()),
+    "answers": ("qa", data.questions, ()),
+    "choice": ("choice", data.choices, ()),
+    "subwords": ("pretrain", data.running_text, ()),
+}
+"""The kinds of predictions: a task, its data, and further options."""
+
+
+class Recorder:
+    """Entries by name, without what differs between two equal runs."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.entries: dict[str, Any] = {}
+
+    def text(self, text: str) -> str:
+        """Return a text without folders, times and speeds."""
+        text = text.replace(str(self.place), "PLACE").replace(str(ROOT), "ROOT")
+        text = re.sub(
+            r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+\d\d:?\d\d|Z)?", "TIME", text
+        )
+        text = re.sub(r"\b\d+:\d\d(:\d\d)? (in all|left)", r"TIME \2", text)
+        text = re.sub(
+            r"[\d.,]+ (examples|tokens|steps|texts|rows|sentences|lines)/s", r"N \1/s", text
+        )
+        text = re.sub(r"(?m)^training: .*\n", "", text)
+        return re.sub(r"(?<=finetune-)\w+(?=\.log)", "X", text)
+
+    def command(self, name: str, *arguments: str | Path) -> None:
+        """Record the exit code and the output of a command."""
+        outcome = run(*arguments)
+        self.entries[name] = [outcome.code, self.text(outcome.out), self.text(outcome.err)]
+
+    def file(self, name: str, path: Path) -> None:
+        """Record a file, or all files of a folder, as text where they are."""
+        for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if each.is_file():
+                own = f"{name}/{each.relative_to(path).as_posix()}" if path.is_dir() else name
+                self.entries[own] = self.content(each)
+
+    def content(self, path: Path) -> str:
+        """Return the text of a file; of a workbook or Parquet file its rows."""
+        if path.suffix == ".xlsx":
+            import openpyxl
+
+            sheet = openpyxl.load_workbook(path).active
+            return repr([[cell.value for cell in row] for row in sheet.iter_rows()])
+        if path.suffix == ".parquet":
+            import pyarrow.parquet
+
+            return repr(pyarrow.parquet.read_table(path).to_pylist())
+        return _stable(self.text(path.read_text("utf-8")))
+
+
+def _stable(page: str) -> str:
+    """Return a page without the timings of its charts and tables."""
+    page = re.sub(r"(?s)<section[^>]*id=\"(training|environment)\".*?</section>", "", page)
+    page = re.sub(r"(?s)## (Environment|Training)\n.*?(?=\n## |\Z)", "", page)
+    return re.sub(r"\bsha256 [0-9a-f]{8,64}", "sha256 X", page)
+
+
+def make_runs(place: Path) -> dict[str, Path]:
+    """Train a small run of every kind."""
+    model = save_tiny_checkpoint(place / "tiny", "bert", layers=2)
+    made = {}
+    for kind, (task, make, more) in KINDS.items():
+        rows = make(place / f"data-{kind.replace(' ', '-')}")
+        out = place / "runs" / kind.replace(" ", "-")
+        settings = ["--lr", "1e-3", "--batch-size", "8", "--max-length", "48", "--steps", "6"]
+        for name, seeds in ((out, "1"), (out.with_name(f"{out.name}-2"), "2")):
+            words = [task, "--model", model, "--data", rows, "--out", name, "--seed", seeds]
+            outcome = run(*words, *settings, "--precision", "fp32", *more)
+            if outcome.code:
+                raise SystemExit(f"{kind}: {outcome.err}")
+        made[kind] = out
+    senses = ["wsd", "--model", model, "--data", SENSES, "--out", place / "runs" / "senses"]
+    if (outcome := run(*senses)).code:
+        raise SystemExit(outcome.err)
+    return made | {"senses": place / "runs" / "senses"}
+
+
+def of_run(recorder: Recorder, kind: str, folder: Path) -> None:
+    """Record what all commands say about a run."""
+    place, record = recorder.place, recorder.command
+    other = folder.with_name(f"{folder.name}-2")
+    predictions = folder / "predictions.test.jsonl"
+    if not predictions.exists():
+        predictions = folder / "predictions.validation.jsonl"
+    split = predictions.name.split(".")[1]
+    source = Path(json.loads((folder / "config.json").read_text())["data"])
+    inputs = next(path for path in sorted(source.iterdir()) if path.stem in (split, "validation"))
+    for name in TABLES:
+        record(f"{kind}/score/{name}", "score", predictions, inputs, "--format", name)
+        record(f"{kind}/score of a run/{name}", "score", folder, "--format", name)
+        words = ANALYSIS[name]
+        record(f"{kind}/analyze/{name}", words[0], folder, *words[1:], "--split", split)
+        if other.exists():
+            sides = (folder, other, "--resamples", "50", "--split", split, "--format", name)
+            record(f"{kind}/compare/{name}", "compare", *sides)
+    if kind == "senses":
+        return
+    page = place / "page.html"
+    record(f"{kind}/report", "report", folder, "--out", page)
+    recorder.file(f"{kind}/report/page", page)
+    record(f"{kind}/report of two", "report", folder, other, "--out", page)
+    recorder.file(f"{kind}/report of two/page", page)
+    for name in ("README.md", "best/README.md", "report.html"):
+        if (folder / name).exists():
+            recorder.file(f"{kind}/run/{name}", folder / name)
+    for suffix in ("jsonl", "csv", "parquet", "xlsx"):
+        out = place / f"predicted.{suffix}"
+        record(f"{kind}/predict/{suffix}", "predict", folder, "--file", inputs, "--out", out)
+        if out.exists():
+            recorder.file(f"{kind}/predict/{suffix}/file", out)
+            out.unlink()
+    record(f"{kind}/predict/print", "predict", folder, "--file", inputs)
+    record(f"{kind}/predict/columns", "predict", folder, "--file", inputs, "--keep-columns")
+    record(f"{kind}/thresholds", "thresholds", folder, "--dry-run", "--split", "validation")
+    record(f"{kind}/suggest", "suggest", folder, "--file", inputs, "--number", "4")
+    suggested = place / "suggested.jsonl"
+    record(f"{kind}/suggest/file", "suggest", folder, "--file", inputs, "--out", suggested)
+    for name, file in (("suggested", suggested), ("predictions", predictions)):
+        record(f"{kind}/review of {name}", "review", file, "--out", page)
+        recorder.file(f"{kind}/review of {name}/page", page)
+
+
+def of_data(recorder: Recorder) -> None:
+    """Record what is said about the data of the examples, whole."""
+    place, record = recorder.place, recorder.command
+    for folder in sorted(EXAMPLES.iterdir()):
+        if not folder.is_dir():
+            continue
+        for name in ("table", "json"):
+            record(f"data/{folder.name}/check/{name}", "check", folder, "--format", name)
+        file = sorted(path for path in folder.rglob("*") if path.is_file())[0]
+        for name in CONVERTED:
+            out = place / "converted" / f"{folder.name}-{name}"
+            out.parent.mkdir(exist_ok=True)
+            if name != "brat":
+                out = out.with_suffix({"label-studio": ".json", "conll": ".conll"}.get(name, ""))
+                out = out if out.suffix else out.with_suffix(f".{name}")
+                out = out.with_suffix(".jsonl") if name in ("prodigy", "doccano") else out
+            record(
+                f"data/{folder.name}/convert/{name}", "convert", file, "--to", name, "--out", out
+            )
+            if out.exists():
+                recorder.file(f"data/{folder.name}/convert/{name}/file", out)
+    annotators = EXAMPLES / "annotators" / "sentiment.jsonl"
+    for name in TABLES:
+        words = ("agreement", annotators, "--resamples", "50", "--format", name)
+        record(f"data/annotators/agreement/{name}", *words)
+
+
+def damaged_forms(content: bytes) -> list[bytes]:
+    """Return damaged forms of a content, always the same."""
+    found: list[bytes] = []
+
+    @seed(7)
+    @settings(
+        max_examples=DAMAGED_FILES,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(damaged(content))
+    def collect(changed: bytes) -> None:
+        found.append(changed)
+
+    collect()
+    return found
+
+
+def files() -> Iterator[tuple[str, bytes]]:
+    """Yield names and contents of whole and damaged files."""
+    for name, content in SEEDS.items():
+        for changed in (content, *damaged_forms(content)):
+            yield name, changed
+
+
+def of_readers(recorder: Recorder) -> None:
+    """Record examples, notes and errors of the readers, for whole and damaged files."""
+    from finetune import UserError, read_text, read_tokens
+
+    folder = recorder.place / "damaged"
+    folder.mkdir()
+    for number, (name, content) in enumerate(files()):
+        file = folder / f"{number}-{name}"
+        file.write_bytes(content)
+        for reader in (read_text, read_tokens):
+            try:
+                found = reader(str(file))
+                said: Any = {
+                    "notes": list(found.notes),
+                    **{split: [_fields(e) for e in rows] for split, rows in found.splits.items()},
+                }
+            except UserError as error:
+                said = str(error)
+            except Exception as error:
+                said = f"{type(error).__name__}: {error}"
+            text = json.dumps(said, default=str, ensure_ascii=True)
+            recorder.entries[f"read/{number}-{name}/{reader.__name__}"] = recorder.text(text)
+        recorder.command(f"read/{number}-{name}/check", "check", file)
+        words = ANALYSIS["table"]
+        recorder.command(f"read/{number}-{name}/analyze", words[0], file, *words[1:])
+
+
+def _fields(example: Any) -> dict[str, Any]:
+    """Return the fields of an example that have a value."""
+    return {
+        field.name: getattr(example, field.name)
+        for field in dataclasses.fields(example)
+        if getattr(example, field.name) not in (None, (), "")
+    }
+
+
+def of_server(recorder: Recorder, runs: dict[str, Path]) -> None:
+    """Record what the server answers."""
+    from fastapi.testclient import TestClient
+
+    from finetune.deployment.serving.app import make_app
+    from finetune.deployment.serving.limits import Limits
+    from finetune.deployment.serving.models import Engine, ServedModel
+    from finetune.inference.predictor import Predictor
+
+    bodies: list[Any] = [
+        {"text": "a lovely bright room"},
+        {"text": "A man eats.", "text_pair": "Somebody eats.", "id": "x"},
+        {"examples": ["Ana saw Oslo", {"words": ["Ana", "saw"]}]},
+        {"context": "Ana saw Oslo.", "question": "Who?", "choices": ["Ana", "Ben"]},
+        {"text": 3},
+        {"txet": "a"},
+        {"examples": []},
+        {"examples": ["x"] * 300},
+        {"text": "x" * 30_000},
+        [],
+        "a",
+        None,
+    ]
+    for kind in ("label", "labels", "number", "pair", "tags", "spans", "answers", "choice"):
+        engine = Engine.of(Predictor(runs[kind]))
+        with ServedModel(kind, engine, Limits()) as model:
+            app = make_app([model], hosts=frozenset({"testserver"}))
+            with TestClient(app, headers={"X-Request-ID": "id"}) as client:
+                for number, body in enumerate(bodies):
+                    answer = client.post("/predict", json=body)
+                    said = [answer.status_code, recorder.text(answer.text)]
+                    recorder.entries[f"serve/{kind}/{number}"] = said
+                answer = client.post(
+                    "/predict", content=b"{", headers={"content-type": "text/plain"}
+                )
+                recorder.entries[f"serve/{kind}/no JSON"] = [answer.status_code, answer.text]
+                models = json.loads(client.get("/models").text)["models"]
+                kept = [{k: v for k, v in each.items() if k != "sha256"} for each in models]
+                recorder.entries[f"serve/{kind}/models"] = recorder.text(json.dumps(kept))
+
+
+def record() -> dict[str, Any]:
+    """Make the runs in a folder that has always the same name, and return all entries."""
+    place, before = Path(tempfile.gettempdir()).resolve() / "recorded-outputs", Path.cwd()
+    place.mkdir()
+    recorder = Recorder(place)
+    os.chdir(place)
+    try:
+        runs = make_runs(place)
+        for kind, folder in runs.items():
+            of_run(recorder, kind, folder)
+        of_data(recorder)
+        of_readers(recorder)
+        of_server(recorder, runs)
+    finally:
+        os.chdir(before)
+        shutil.rmtree(place)
+    return json.loads(json.dumps(recorder.entries))
+
+
+def change(before: Any, now: Any) -> str:
+    """Return where two entries begin to differ."""
+    texts = [json.dumps(each, ensure_ascii=False) for each in (before, now)]
+    pairs = enumerate(zip(*texts, strict=False))
+    place = next((i for i, (a, b) in pairs if a != b), min(map(len, texts)))
+    return " -> ".join(text[max(0, place - 60) : place + 100] for text in texts)
+
+
+def main() -> None:
+    """Record the outputs, or check them against a recording."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("action", choices=("record", "check"))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--show", type=int, default=40, help="differences to print")
+    asked = parser.parse_args()
+    now = record()
+    if asked.action == "record":
+        asked.file.write_text(json.dumps(now, indent=1), encoding="utf-8")
+        print(f"{len(now)} entries")
+        return
+    before = json.loads(asked.file.read_text(encoding="utf-8"))
+    changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+    for key in changed[: asked.show]:
+        print(f"{key}: {change(before.get(key), now.get(key))}")
+    print(f"{len(changed)} of {len(now)} entries differ")
+    sys.exit(bool(changed))
+
+
+if __name__ == "__main__":
+    main()
