@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -18,6 +19,9 @@ from finetune.config.options import DATA
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.registry import OPTIONS, TASKS, Registry
 from finetune.types import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from finetune.data import Finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,21 +116,23 @@ class Check(OutOption, DataOptions, Command):
     def check(self, config: TrainConfig | None) -> None:
         """Print the findings about the data, and with --label-errors the suspects."""
         quiet_libraries()
-        from finetune.data import check_data, data_kind, read_text, read_tokens, render
+        from finetune.data import check_data, data_kind, read_text, read_tokens
+        from finetune.data.findings import bad_rows
         from finetune.data.nli_labels import with_standard_names
         from finetune.data.reading import read_examples
         from finetune.runtime.progress import Reporter, shown_by
 
         skipped: Collection[str] = ()
         data: Any
-        with Reporter() as reporter, shown_by(reporter):
+        errors: list[str] = []  # of rows that cannot be read
+        with Reporter() as reporter, shown_by(reporter), self._with_bad_rows(errors):
             if self.task is not None:
                 about = CONFIGS[self.task].description
                 settings = config or CONFIGS[self.task]()
                 settings = replace(settings, columns=self.columns, encoding=self.encoding)
                 data, words = None, about.words
                 if about.rows is not None:
-                    data = read_examples(settings, self.data)
+                    data = read_examples(settings, self.data, errors)
                 from finetune.tasks import task_definition  # after errors, as it imports torch
 
                 definition = task_definition(self.task)
@@ -135,16 +141,16 @@ class Check(OutOption, DataOptions, Command):
                 skipped = definition.skipped_checks
             else:
                 words = data_kind(self.data, self.encoding) == "tokens"
-                data = (read_tokens if words else read_text)(self.data, **self.reading)
+                data = (read_tokens if words else read_text)(
+                    self.data, **self.reading, errors=errors
+                )
             if self.model is None:
                 findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
             else:
                 findings = self._check_with_tokenizer(data, words)
         findings = [finding for finding in findings if finding.check not in skipped]
-        if self.format == "json":
-            show(json.dumps([asdict(each) for each in findings], indent=2, ensure_ascii=False))
-        else:
-            show(render(findings), indent=9)
+        findings += bad_rows(errors)
+        self._show(findings)
         stopping = ("error", "warning") if self.strict else ("error",)
         if any(finding.level in stopping for finding in findings):
             sys.exit(1)
@@ -153,6 +159,27 @@ class Check(OutOption, DataOptions, Command):
             spans_only = words and any(e.tags is None and e.spans for e in train)
             task = self.task or ("ner" if spans_only else "tag" if words else "classify")
             Registry[Any](OPTIONS)["check --label-errors"](self, task, config)
+
+    def _show(self, findings: Sequence[Finding]) -> None:
+        from finetune.data import render
+
+        if self.format == "json":
+            show(json.dumps([asdict(each) for each in findings], indent=2, ensure_ascii=False))
+        else:
+            show(render(findings), indent=9)
+
+    @contextlib.contextmanager
+    def _with_bad_rows(self, errors: Sequence[str]) -> Iterator[None]:
+        """Print the bad rows, too, if the data cannot be read, perhaps because of them."""
+        try:
+            yield
+        except UserError as error:
+            if not errors:
+                raise
+            from finetune.data.findings import Finding, bad_rows
+
+            self._show([Finding("error", "reading", str(error)), *bad_rows(errors)])
+            sys.exit(1)
 
     def _check_with_tokenizer(self, data: Any, words: bool) -> list[Any]:
         """Check the data, and count all subwords and subwords unknown to the model."""

@@ -9,13 +9,20 @@ relation, read on request. Other lines (events E, attributes A and M, normalizat
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.data.character_spans import split_offsets
 from finetune.data.dataset import DataError
-from finetune.data.files import IGNORED_NAMES, DataFile, ReadOptions, read_characters, read_lines
+from finetune.data.files import (
+    IGNORED_NAMES,
+    DataFile,
+    ReadOptions,
+    keep_error,
+    read_characters,
+    read_lines,
+)
 from finetune.data.token_records import (
     Sentences,
     TokenRecord,
@@ -69,8 +76,15 @@ def read_brat(file: DataFile, options: ReadOptions) -> Sentences:
     path = Path(file.name)
     names = document_names(path) if path.is_dir() else []
     stems = [path / name for name in names] if path.is_dir() else [path.with_suffix("")]
-    documents = (_document(stem, file.encoding, options.relations) for stem in stems)
-    return Sentences(file.name, documents)
+
+    def documents() -> Iterator[TokenRecord]:
+        for stem in stems:
+            try:
+                yield _document(stem, file.encoding, options.relations)
+            except DataError as error:
+                keep_error(error, options.errors)
+
+    return Sentences(file.name, documents())
 
 
 def _document(stem: Path, encoding: str, relations: bool) -> TokenRecord:

@@ -12,6 +12,7 @@ from statistics import mean
 from typing import Any
 
 from finetune.data.dataset import (
+    WARNING,
     WITHOUT_LEAKS,
     Dataset,
     each_gold,
@@ -104,7 +105,8 @@ def _overview(dataset: Dataset, facts: Mapping[str, Facts]) -> Iterator[Finding]
     sizes = ", ".join(f"{split} {len(rows):,}" for split, rows in dataset.splits.items())
     yield Finding("info", "splits", f"{dataset.name} ({dataset.format}), examples: {sizes}")
     for note in dataset.notes:
-        yield Finding("info", "reading", note)
+        level: Level = "warning" if note.startswith(WARNING) else "info"
+        yield Finding(level, "reading", note.removeprefix(WARNING))
     if "train" not in dataset.splits:
         yield Finding("warning", "splits", "no train split: good for evaluation only")
     elif not any(split.startswith("validation") for split in dataset.splits):

@@ -8,13 +8,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from finetune.data import example_store
+from finetune.data.dataset import DataError
 from finetune.data.example_facts import computed_facts
 from finetune.data.example_store import ComputeFacts, ExampleStore, Packed, StoreWriter, packed
-from finetune.data.files import Unparsed, in_units
+from finetune.data.files import Unparsed, in_units, keep_error
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
 
@@ -111,40 +113,70 @@ def collected_rows(
     keep: Callable[[Any], bool] = lambda row: True,
     facts: ComputeFacts = computed_facts,
     corrected: list[str] | None = None,
+    errors: list[str] | None = None,
 ) -> tuple[Sequence[Any], int]:
     """Return the examples of the rows to keep, and the number of rows that are left out.
 
     They are a list, or a store of many rows. ``make`` and ``keep`` also run in other processes.
-    ``corrected`` is a list to which ``make`` appends, in whatever process it runs.
+    ``corrected`` is a list to which ``make`` appends, in whatever process it runs. ``errors`` gets
+    the errors of bad rows, which are left out; without it, the first one is raised.
     """
+    made = _Made(make, keep, errors)
     if not isinstance(rows, Many):
-        found = collected(itertools.starmap(make, enumerate(filter(keep, rows))), facts=facts)
-        return found, len(rows) - len(found)
-    many, corrected = rows, [] if corrected is None else corrected
+        return collected(made.examples(rows), facts=facts), made.skipped
+    many = rows
+    lists = [[] if each is None else each for each in (corrected, errors)]
+    known = list(map(len, lists))
 
-    def read(chunk: Any) -> tuple[Packed | None, int, dict[str, None], list[str]]:
-        corrected.clear()
-        later: dict[str, None] = {}
-        size, examples = 0, list[Any]()
-        for row in many.parsed(chunk, later):
-            size += 1
-            if keep(row):
-                examples.append(make(len(examples), row))
-        return packed(examples, facts) if examples else None, size, later, [*corrected]
+    def read(chunk: Any) -> tuple[Packed | None, int, int, dict[str, None], list[list[str]]]:
+        made.skipped, later = 0, dict[str, None]()
+        examples = list(made.examples(many.parsed(chunk, later)))
+        own = [each[size:] for each, size in zip(lists, known, strict=True)]
+        for each, size in zip(lists, known, strict=True):
+            del each[size:]
+        size = len(examples) + made.skipped
+        return packed(examples, facts) if examples else None, size, made.skipped, later, own
 
-    writer, number, later = StoreWriter(), 0, dict[str, None]()
-    all_corrected = list[str]()
+    writer, number, left, later = StoreWriter(), 0, 0, dict[str, None]()
+    every: list[list[str]] = [[] for _ in lists]
     with stage("reading", unit="row") as show:
-        for chunk, size, new, own in forked_map(read, many.chunks(), num_workers()):
+        for chunk, size, without, new, own in forked_map(read, many.chunks(), num_workers()):
             if chunk is not None:
                 writer.add(chunk)
             number += size
+            left += without
             later |= new
-            all_corrected += own
+            for found, more in zip(every, own, strict=True):
+                found += more
             show(number, share=many.share)
     many.note(later)
-    corrected[:] = all_corrected
-    return writer.finish() if writer.size else [], number - writer.size
+    for each, found in zip(lists, every, strict=True):
+        each += found
+    return writer.finish() if writer.size else [], left
+
+
+@dataclass
+class _Made:
+    """Makes the examples of the rows to keep; counts the others, and keeps errors of bad rows."""
+
+    make: Make
+    keep: Callable[[Any], bool]
+    errors: list[str] | None
+    skipped: int = 0
+
+    def examples(self, rows: Iterable[Any]) -> Iterator[Any]:
+        index = 0
+        for row in rows:
+            if not self.keep(row):
+                self.skipped += 1
+                continue
+            try:
+                example = self.make(index, row)
+            except DataError as error:
+                keep_error(error, self.errors)
+            else:
+                yield example
+                index += 1
 
 
 def transformed(

@@ -24,6 +24,7 @@ from finetune.data.files import (
     ReadOptions,
     Unparsed,
     decoded_block,
+    keep_error,
 )
 from finetune.data.tag_schemes import SPAN_TAG
 from finetune.data.token_records import Sentences, TokenRecord
@@ -86,14 +87,13 @@ def read_conll(file: DataFile, options: ReadOptions) -> Sentences:
     by their usual names; tags also as several numbers, ``1,2``, for nested annotation.
     """
     layout = find_layout(file, options.columns, options.usual_columns)
-    words_only = options.words_only
     blocks = file.paragraphs(_sentence_ends)
     if blocks is None:
-        return Sentences(file.name, _sentences(file, file, layout, words_only, _Document()))
+        return Sentences(file.name, _sentences(file, file, layout, options, _Document()))
 
     def parse(unit: _Unit) -> Iterator[TokenRecord]:
         lines = decoded_block(file.name, unit.block)
-        yield from _sentences(file, lines, layout, words_only, unit.document)
+        yield from _sentences(file, lines, layout, options, unit.document)
         unit.is_read = True
 
     units = _units(blocks, parse)
@@ -253,7 +253,11 @@ def _is_comment(text: str, cells: Sequence[str], layout: Layout, first: bool) ->
 
 
 def _sentences(
-    file: DataFile, lines: Iterable[Line], layout: Layout, words_only: bool, document: _Document
+    file: DataFile,
+    lines: Iterable[Line],
+    layout: Layout,
+    options: ReadOptions,
+    document: _Document,
 ) -> Iterator[TokenRecord]:
     """Yield the sentences in lines of a file; ``document`` is the current one."""
     rows: list[list[str]] = []
@@ -279,8 +283,12 @@ def _sentences(
                 key = named[1]
         elif not blank:
             begin = begin if rows else line.number
-            if row := _row(file, line, cells, layout, words_only):
-                rows.append(row)
+            try:
+                row = _row(file, line, cells, layout, options.words_only)
+            except DataError as error:
+                keep_error(error, options.errors)
+            else:
+                rows += [row] if row else []
 
 
 def _row(

@@ -16,6 +16,8 @@ from unicodedata import normalize
 from finetune.data.example_store import CHUNK, GOLD_FIELDS, ExampleStore, columns
 from finetune.types import Example, TextExample, TokenExample, UserError
 
+WARNING = "warning: "
+"""The beginning of a note on what probably costs quality."""
 WITHOUT_LEAKS = "_without_leaks"
 """Suffix of a split for the scores of its examples whose texts are not in train."""
 ANSWERABLE, UNANSWERABLE = "answer", "no answer"

@@ -63,6 +63,13 @@ class Record(NamedTuple):
         return value if is_id else None
 
 
+def keep_error(error: DataError, errors: list[str] | None) -> None:
+    """Keep the message of a bad row, for a check of all rows; raise it if none are kept."""
+    if errors is None:
+        raise error
+    errors.append(str(error))
+
+
 Wanted = Callable[[int], bool]
 """Tells by its number from 0 whether a row is to be read."""
 
@@ -192,6 +199,7 @@ class ReadOptions(NamedTuple):
     words_only: bool = False  # no gold is needed (prediction)
     relations: bool = False  # read relations between spans
     usual_columns: Mapping[str, str] = {}  # to read if the file has them and the user names none
+    errors: list[str] | None = None  # gets the errors of single rows; None raises the first
 
 
 class DataFile:

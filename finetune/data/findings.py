@@ -14,6 +14,8 @@ from finetune.types import quantity
 Level = Literal["error", "warning", "info"]
 MAX_LOCATIONS = 5
 """Most locations that a finding names."""
+MAX_BAD_ROWS = 100
+"""Most rows that cannot be read whose errors are listed."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,17 @@ def located(
     more = (f"… and {rest:,} more",) if rest > 0 else ()
     first = (*locations.first, *more)
     return [Finding(level, check, message, first)] if locations else []
+
+
+def bad_rows(errors: Iterable[str]) -> list[Finding]:
+    """Return a finding with the errors of rows that cannot be read, or nothing without any."""
+    found = [*dict.fromkeys(errors)]
+    if not found:
+        return []
+    rest = len(found) - MAX_BAD_ROWS
+    more = (f"… and {rest:,} more",) if rest > 0 else ()
+    counted = quantity(len(found), "row cannot be read", "rows cannot be read")
+    return [Finding("error", "rows", counted, (*found[:MAX_BAD_ROWS], *more))]
 
 
 def render(findings: Iterable[Finding]) -> str:

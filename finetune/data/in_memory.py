@@ -88,6 +88,9 @@ def _dicts(rows: Any, name: str) -> Sequence[Any]:
     """Return rows as dicts."""
     if is_from("pandas", "DataFrame", rows):
         refuse_repeated(rows.columns, name)
+        rows = rows.astype(
+            {column: "Int64" for column in rows.columns if _has_gaps_in_integers(rows[column])}
+        )
         known = rows.astype(object).where(rows.notna(), None)
         found: list[Any] = known.to_dict("records")
         return found
@@ -97,7 +100,7 @@ def _dicts(rows: Any, name: str) -> Sequence[Any]:
         refuse_repeated(rows.schema.names, name)
         return list(rows.to_pylist())
     if isinstance(rows, Mapping) and _is_columns(rows):
-        columns = {str(column): list(values) for column, values in rows.items()}
+        columns = {str(column): _cells(values) for column, values in rows.items()}
         lengths = {column: len(values) for column, values in columns.items()}
         if len({*lengths.values()}) > 1:
             counted = ", ".join(f"{column} has {length:,}" for column, length in lengths.items())
@@ -110,6 +113,19 @@ def _dicts(rows: Any, name: str) -> Sequence[Any]:
         "pandas or polars, a table of pyarrow, a list of dicts such as {'text': 'Fine film', "
         "'label': 'positive'}, or a dict of columns; or a dict of these by split."
     )
+
+
+def _has_gaps_in_integers(column: Any) -> bool:
+    """Return whether a column of pandas has whole numbers, as floats because some are missing."""
+    if column.dtype.kind != "f" or not column.isna().any():
+        return False
+    return bool((column.dropna() % 1 == 0).all())
+
+
+def _cells(values: Any) -> list[Any]:
+    if is_from("pandas", "Series", values) and _has_gaps_in_integers(values):
+        values = values.astype("Int64").astype(object).where(values.notna(), None)
+    return list(values)
 
 
 def _records(rows: Sequence[Any], name: str) -> Iterator[Any]:

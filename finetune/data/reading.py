@@ -17,10 +17,17 @@ LOOKED_AT = 2**23
 """Most bytes of data that are read once more before torch is imported."""
 
 
-def read_examples(config: TrainConfig, source: Any) -> Dataset:
-    """Read the examples of a task: texts, pairs of texts, words, questions or choices."""
+def read_examples(config: TrainConfig, source: Any, errors: list[str] | None = None) -> Dataset:
+    """Read the examples of a task: texts, pairs of texts, words, questions or choices.
+
+    ``errors`` as in ``read_text``.
+    """
     about = config.description
-    options: Any = {"columns": column_map(config.columns), "encoding": config.encoding}
+    options: Any = {
+        "columns": column_map(config.columns),
+        "encoding": config.encoding,
+        "errors": errors,
+    }
     if about.rows == "questions":
         return QUESTIONS.read(source, **options)
     if about.rows == "choices":

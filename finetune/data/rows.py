@@ -52,15 +52,22 @@ class RowReader:
     corrected: tuple[str, str] = ("value", "corrected")
 
     def read(
-        self, spec: Any, *, columns: Mapping[str, str] | None = None, encoding: str = UTF_8
+        self,
+        spec: Any,
+        *,
+        columns: Mapping[str, str] | None = None,
+        encoding: str = UTF_8,
+        errors: list[str] | None = None,
     ) -> Dataset:
-        """Read all splits of a ``--data`` value, or of data in memory (``read_text``).
+        """Read all splits of a ``--data`` value, or of data in memory, as ``read_text`` does.
 
         Raises:
             DataError: If the data cannot be read; the message names file and line.
         """
         columns = check_columns(columns, self.roles)
-        source = open_splits(resolve(spec), None, lambda file: self._open(file, columns), encoding)
+        source = open_splits(
+            resolve(spec), None, lambda file: self._open(file, columns, errors=errors), encoding
+        )
         notes, splits = list(source.notes), dict[str, Sequence[Any]]()
         for split, table in source.splits.items():
             first, rows = table.rows(resolve=False)
@@ -68,7 +75,9 @@ class RowReader:
                 raise empty_split(table, split)
             table.records = iter(first[:1])  # the choice of columns may look at it
             make = self.choose(table, table.columns(columns, self.roles), True)
-            splits[split], _ = collected_rows(rows, make, corrected=table.corrected)
+            splits[split], _ = collected_rows(rows, make, corrected=table.corrected, errors=errors)
+            if not splits[split]:
+                raise empty_split(table, split)
             notes += table.notes
             if table.corrected:
                 noun, done = self.corrected
@@ -126,5 +135,6 @@ class RowReader:
         file: DataFile,
         columns: Mapping[str, str],
         usual_columns: Mapping[str, str] | None = None,
+        errors: list[str] | None = None,
     ) -> Table:
-        return open_text_table(file, columns, False, usual_columns, self.header_names)
+        return open_text_table(file, columns, False, usual_columns, self.header_names, errors)

@@ -31,6 +31,7 @@ from finetune.data.files import (
     Unparsed,
     Wanted,
     check_characters,
+    keep_error,
 )
 from finetune.data.json_files import parse_json
 from finetune.data.squad_files import is_squad, squad_rows
@@ -282,15 +283,17 @@ def whole_number(value: Any) -> int | None:
 
 
 def text_cell(record: Record, column: str) -> str:
-    """Return the text of a column; raise DataError if the row has none there."""
+    """Return the text of a column, blank for an empty cell; raise DataError if the row has none."""
     value = record.values.get(column)
     if isinstance(value, str):
         return value
     if isinstance(value, int | float) and value == value:
         return str(value)
-    problem = f"holds {type(value).__name__}, not a text"
-    if is_missing(value):
-        problem = "is empty" if column in record.values else "is missing in this row"
+    if is_missing(value) and column in record.values:
+        return ""  # as in CSV files
+    problem = "is missing in this row"
+    if not is_missing(value):
+        problem = f"holds {type(value).__name__}, not a text"
     raise DataError(
         f"{record.where}: column {column!r} {problem} (columns here: {', '.join(record.values)}): "
         "write a text, or remove the row."
@@ -310,10 +313,10 @@ def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
                 where = file.where(number)
                 try:
                     value = parse_json(text, where, _JSON_ADVICE)
-                except DataError:
+                    yield from _rows(value, where)
+                except DataError as error:
                     check_characters(file.name, Line(number, text), is_last=True)
-                    raise
-                yield from _rows(value, where)
+                    keep_error(error, options.errors)
 
     return Table(file.name, [], file.unparsed().converted(parse, _count_json_rows))
 
@@ -401,7 +404,9 @@ def read_delimited(file: DataFile, options: ReadOptions) -> Table:
         rows.put_back([first])
         header, headless = [str(index) for index in range(len(cells))], cells
     check_header(header, options, file.where(first[0]))
-    records = rows.converted(partial(_records, file, header, headless is not None), rows.count)
+    records = rows.converted(
+        partial(_records, file, header, headless is not None, options.errors), rows.count
+    )
     return Table(file.name, header, records, typed=False, headless=headless)
 
 
@@ -478,23 +483,28 @@ def _quoted_rows(file: DataFile, delimiter: str) -> Iterator[_Row]:
 
 
 def _records(
-    file: DataFile, header: Sequence[str], headless: bool, rows: Iterable[_Row]
+    file: DataFile,
+    header: Sequence[str],
+    headless: bool,
+    errors: list[str] | None,
+    rows: Iterable[_Row],
 ) -> Iterator[Record]:
     for number, row in rows:
+        problem = ""
         if row == header and len(header) > 1 and not headless:
-            raise DataError(
-                f"{file.where(number)}: the header again, as of files that were joined: remove "
-                "this line."
-            )
-        if len(row) != len(header):
+            problem = "the header again, as of files that were joined: remove this line"
+        elif len(row) != len(header):
             advice = "separate fields by exactly one tab; TSV has no quoting, CSV has"
             if file.format == "csv":
                 advice = 'put fields that hold the separator in double quotes ("…")'
-            raise DataError(
-                f"{file.where(number)}: {quantity(len(row), 'field')} where {len(header)} are "
-                f"expected ({abbreviated(header)}): {advice}."
+            problem = (
+                f"{quantity(len(row), 'field')} where {len(header)} are expected "
+                f"({abbreviated(header)}): {advice}"
             )
-        yield Record(dict(zip(header, row, strict=True)), file.where(number))
+        if problem:
+            keep_error(DataError(f"{file.where(number)}: {problem}."), errors)
+        else:
+            yield Record(dict(zip(header, row, strict=True)), file.where(number))
 
 
 def read_excel(file: DataFile, options: ReadOptions) -> Table:

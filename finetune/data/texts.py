@@ -23,7 +23,6 @@ from finetune.data.tables import (
     column_notes,
     empty_split,
     find_column,
-    is_missing,
     missing_column,
     numbered_rows,
     text_cell,
@@ -118,6 +117,7 @@ def read_text(
     encoding: str = UTF_8,
     mixed_labels: bool = False,
     targets: bool = False,
+    errors: list[str] | None = None,
 ) -> Dataset:
     """Read texts, or pairs of texts, with their labels into TextExamples.
 
@@ -134,6 +134,8 @@ def read_text(
         encoding: Text encoding of the files.
         mixed_labels: Whether splits may have labels of different kinds, such as names and numbers.
         targets: Whether to read the compared words of each pair (``TextExample.targets``).
+        errors: Gets the errors of rows that cannot be read, which are left out, as for
+            ``finetune check``. Without it, the first one is raised.
 
     Raises:
         DataError: If the data cannot be read; the message names file and line.
@@ -145,7 +147,10 @@ def read_text(
     """
     columns = check_columns(columns, (*ROLES, *TARGET_ROLES) if targets else ROLES)
     source = open_splits(
-        resolve(spec), splits, lambda file: open_text_table(file, columns), encoding
+        resolve(spec),
+        splits,
+        lambda file: open_text_table(file, columns, errors=errors),
+        encoding,
     )
     notes = list(source.notes)
     raw: dict[str, Sequence[TextExample]] = {}
@@ -162,8 +167,10 @@ def read_text(
         notes += table.notes
         keep = partial(_is_kept, answers="answer" not in chosen[:3])
         raw[split], skipped = collected_rows(
-            every, partial(text_example, columns=chosen, table=table), keep
+            every, partial(text_example, columns=chosen, table=table), keep, errors=errors
         )
+        if not raw[split]:
+            raise empty_split(table, split)
         notes += table.notes[known:]
         if skipped:
             notes.append(f"{split}: {quantity(skipped, 'row')} rejected or ignored")
@@ -241,7 +248,7 @@ def read_text_file(
     chosen = _chosen_columns(table, columns, pair, targets)
     chosen = chosen if labels else chosen._replace(label=None)
     for index, record in numbered_rows(table.records, rows, wanted):
-        example = text_example(index, _with_blank_cells(record, chosen), chosen, table)
+        example = text_example(index, record, chosen, table)
         if isinstance(example.label, int):
             example = dataclasses.replace(example, label=str(example.label))
         yield example
@@ -306,6 +313,7 @@ def open_text_table(
     streaming: bool = False,
     usual_columns: Mapping[str, str] | None = None,
     header_names: frozenset[str] = HEADER_NAMES,
+    errors: list[str] | None = None,
 ) -> Table:
     """Open a file as a table; streamed text has columns only if its first line names some.
 
@@ -319,7 +327,7 @@ def open_text_table(
         tsv = len(tabs) > 1 and (not streaming or columns or tabs & header_names)
         csv = file.format == "unknown" and len(commas) > 1 and commas & header_names
         file.format = "tsv" if tsv else "csv" if csv else "txt"
-    table = read_file(file, ReadOptions(columns, header_names))
+    table = read_file(file, ReadOptions(columns, header_names, errors=errors))
     if isinstance(table, Sentences):
         raise WordsNotTexts(
             f"{file.name} has the format {file.format}, words and spans instead of texts with a "
@@ -394,11 +402,3 @@ def _characters_of_word(text: str, where: str, index: int) -> Characters:
             "white space (the first is 0)."
         )
     return words[index].span()
-
-
-def _with_blank_cells(record: Record, columns: TextColumns) -> Record:
-    """Return a row with a blank text in place of an empty cell, as workbooks and Parquet have."""
-    values = record.values
-    read = [name for name in (columns.text, columns.pair) if name is not None and name in values]
-    blank = {name: "" for name in read if is_missing(values[name])}
-    return record._replace(values={**values, **blank}) if blank else record

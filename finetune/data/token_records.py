@@ -12,7 +12,14 @@ from finetune.data.annotation_tools import SKIPPED_ANSWERS, AnnotatedColumns
 from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.dataset import DataError
 from finetune.data.files import Record, Wanted
-from finetune.data.tables import ManyRows, Table, find_column, missing_column, numbered_rows
+from finetune.data.tables import (
+    ManyRows,
+    Table,
+    find_column,
+    is_missing,
+    missing_column,
+    numbered_rows,
+)
 from finetune.data.word_splitting import split_words
 from finetune.types import Relation, Span, TokenExample, abbreviated, quantity
 
@@ -272,6 +279,8 @@ def _token_offsets(token: Mapping[str, Any], text: str, where: str) -> tuple[int
 
 def _from_text(row: Record, column: str) -> TokenRecord:
     text = row.values.get(column)
+    if is_missing(text) and column in row.values:
+        text = ""
     if not isinstance(text, str):
         raise DataError(f"{row.where}: column {column!r} must be a text, not {text!r:.60}.")
     words, offsets = split_words(text)

@@ -12,7 +12,7 @@ from typing import IO, Any, Literal
 from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.collecting import collected_rows, each_chunk, read_rows
 from finetune.data.conll import looks_like_conll
-from finetune.data.dataset import DataError, Dataset
+from finetune.data.dataset import WARNING, DataError, Dataset
 from finetune.data.example_store import ExampleStore, chosen, column, columns
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Wanted
 from finetune.data.findings import Locations, locations_of
@@ -50,6 +50,7 @@ def read_tokens(
     splits: Sequence[str] | None = None,
     encoding: str = UTF_8,
     relations: bool = False,
+    errors: list[str] | None = None,
 ) -> Dataset:
     """Read words with tags or spans into TokenExamples.
 
@@ -66,6 +67,7 @@ def read_tokens(
         encoding: Text encoding of the files.
         relations: Also read the relations between the spans. Words of a text are then split where
             its spans begin or end.
+        errors: As in ``read_text``.
 
     Raises:
         DataError: If the data cannot be read; the message names file and line.
@@ -77,12 +79,15 @@ def read_tokens(
     """
     columns = check_columns(columns, ROLES)
     source = open_splits(
-        resolve(spec), splits, lambda file: _open(file, columns, relations=relations), encoding
+        resolve(spec),
+        splits,
+        lambda file: _open(file, columns, relations=relations, errors=errors),
+        encoding,
     )
     notes = list(source.notes)
     records: dict[str, Sequence[TokenRecord]] = {}
     for split, opened in source.splits.items():
-        found = _records(opened, columns, need_gold=split == "train", relations=relations)
+        found = _records(opened, columns, split == "train", relations, errors)
         notes += opened.notes
         records[split], more = _usable_records(split, opened.name, found)
         notes += more
@@ -171,7 +176,7 @@ def data_kind(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]:
         file = open_data(next(iter(source.files.values()))[0], encoding=encoding)
         if file.format in ("csv", "tsv", "txt", "unknown"):
             return "tokens" if file.format != "csv" and looks_like_conll(file) else "text"
-        opened = read_file(file)
+        opened = read_file(file, ReadOptions(errors=[]))
     else:
         opened = next(iter(open_splits(source, None, read_file, encoding).splits.values()))
     if isinstance(opened, Sentences):
@@ -192,6 +197,7 @@ def _open(
     words_only: bool = False,
     relations: bool = False,
     usual_columns: Mapping[str, str] | None = None,
+    errors: list[str] | None = None,
 ) -> Table | Sentences:
     """Open a file; text, TSV and unknown files are CoNLL columns unless they hold raw text.
 
@@ -209,7 +215,7 @@ def _open(
         file.format = file.format if raw or table else "conll"
     usual = usual_columns or {}
     names = HEADER_NAMES | {name.lower() for name in usual.values()}
-    opened = read_file(file, ReadOptions(columns, names, words_only, relations, usual))
+    opened = read_file(file, ReadOptions(columns, names, words_only, relations, usual, errors))
     if isinstance(opened, Table):
         opened.usual_columns = usual
     return opened
@@ -218,18 +224,19 @@ def _open(
 def _records(
     opened: Table | Sentences,
     columns: Mapping[str, str],
-    *,
     need_gold: bool = False,
     relations: bool = False,
+    errors: list[str] | None = None,
 ) -> Sequence[TokenRecord]:
     if isinstance(opened, Sentences):
-        return collected_rows(read_rows(opened.records), lambda _, row: row, facts=_flags)[0]
+        sentences = read_rows(opened.records)
+        return collected_rows(sentences, lambda _, row: row, facts=_flags, errors=errors)[0]
     first, rows = opened.rows()
     if not first:
         return []
     read = record_reader(opened, columns, first, need_gold, relations)
     rows = rows_of_majority(opened, columns, first, rows, relations)
-    return collected_rows(rows, lambda _, row: read(row), facts=_flags)[0]
+    return collected_rows(rows, lambda _, row: read(row), facts=_flags, errors=errors)[0]
 
 
 def split_at_gold(example: TokenExample) -> TokenExample:
@@ -336,8 +343,8 @@ def _span_notes(splits: Sequence[Sequence[TokenRecord]]) -> list[str]:
             number, first = number + len(unreachable), first or (where if unreachable else "")
     if number:
         notes.append(
-            f"{quantity(number, 'span')} in characters with an end inside a word: words of train "
-            "are split there, and in other splits no prediction reaches such a span "
+            f"{WARNING}{quantity(number, 'span')} in characters with an end inside a word: words "
+            "of train are split there, and in other splits no prediction reaches such a span "
             f"(span_f1_characters counts it as missed); first in {first}"
         )
     every = chain.from_iterable(column(rows, "discontinuous") for rows in splits)

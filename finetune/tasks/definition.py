@@ -25,6 +25,7 @@ from finetune.data import (
     with_held_out_splits,
     with_test_sets,
 )
+from finetune.data.dataset import WARNING
 from finetune.data.example_store import column
 from finetune.data.json_files import read_object
 from finetune.data.label_names import renamed
@@ -295,7 +296,11 @@ def _checked(data: Dataset, skipped: Collection[str]) -> Dataset:
         if finding.level == "error":
             where = finding.locations[0] if finding.locations else data.name
             raise UserError(f"{where}: {finding.message}.")
-    warnings = [f"warning: {finding}" for finding in findings if finding.level == "warning"]
+    warnings = [
+        f"{WARNING}{finding}"
+        for finding in findings
+        if finding.level == "warning" and finding.check != "reading"  # a note already
+    ]
     return replace(data, notes=[*data.notes, *warnings])
 
 

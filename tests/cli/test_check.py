@@ -202,3 +202,53 @@ def test_large_data_show_their_progress(tmp_path: Path, monkeypatch: pytest.Monk
     assert "checking" not in outcome.out
     listed = run("check", path, "--format", "json")
     assert json.loads(listed.out) and "reading: row" in listed.err
+
+
+SPAN = {"start": 0, "end": 3, "label": "PER"}
+BAD = {
+    "spans.jsonl": (
+        "".join(
+            json.dumps({"text": "Ann ran", "spans": [{**SPAN, "end": 99} if n % 2 else SPAN]})
+            + "\n"
+            for n in range(400)
+        ),
+        200,
+        "spans.jsonl:2: span 0 to 99 (PER)",
+    ),
+    "rows.jsonl": (
+        '{"text": "a b", "label": "x"}\n{"text": \n[]\n{"text": []}\n' * 2,
+        6,
+        "3: a row",
+    ),
+    "a.csv": ("text,label\na,x\nb\nc,y\ntext,label\nd,x,y\n", 3, "a.csv:5: the header again"),
+    "a.conll": ("a\tO\nb\n\nc\tO\nd\t\te\n", 2, "a.conll:5: 3 columns where 2"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("task", [False, True])
+def test_every_bad_row_is_listed(name: str, task: bool, tmp_path: Path):
+    content, number, place = BAD[name]
+    (path := tmp_path / name).write_text(content, "utf-8")
+    words = "spans" in name or "conll" in name
+    outcome = run("check", path, *(["--task", "ner" if words else "classify"] if task else []))
+    assert outcome.code == 1 and not outcome.err, outcome.err
+    assert f"error    rows        {number} rows cannot be read\n" in outcome.out
+    assert place in outcome.out
+    assert (number < 100) or "at … and 100 more" in outcome.out
+    listed = json.loads(run("check", path, "--json").out)
+    assert listed[-1]["check"] == "rows" and len(listed[-1]["locations"]) == min(number, 101)
+
+
+def test_bad_rows_are_listed_where_no_row_is_left(tmp_path: Path):
+    (path := tmp_path / "a.jsonl").write_text('{"text": \n{"text": []}\n', "utf-8")
+    outcome = run("check", path)
+    assert outcome.code == 1 and "2 errors" in outcome.out, outcome.out
+    assert "a.jsonl:1: not valid JSON" in outcome.out and "split is empty" in outcome.out
+
+
+def test_spans_that_end_inside_a_word_are_a_warning(tmp_path: Path):
+    rows = [{"text": "Anna ran", "spans": [SPAN]}] * 3
+    outcome = run("check", write_jsonl(tmp_path / "a.jsonl", rows), "--strict")
+    assert outcome.code == 1
+    assert "warning  reading     3 spans in characters with an end inside a word" in outcome.out

@@ -191,7 +191,7 @@ def test_spans_inside_words_are_unreachable(write):
     example = train(dataset)[0]
     assert example.spans == (Span(0, 1, "LOC"),)
     assert example.unreachable == (Span(12, 15, "PER"),)
-    assert "1 span in characters with an end inside a word" in dataset.notes[0]
+    assert "warning: 1 span in characters with an end inside a word" in dataset.notes[0]
 
 
 @pytest.mark.parametrize(

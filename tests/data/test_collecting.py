@@ -98,10 +98,15 @@ def test_processes_do_not_matter(
 def test_an_error_in_another_process_names_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_lines(tmp_path / "train.jsonl", [*ROWS[:20], {"text": None}, ["no row"]])
+    path = write_lines(tmp_path / "train.jsonl", [*ROWS[:20], {"text": []}, ["no row"], *ROWS])
     small_memory(monkeypatch, 2)
-    with pytest.raises(DataError, match=r"train.jsonl:21: column 'text' is empty"):
+    with pytest.raises(DataError, match=r"train.jsonl:21: column 'text' holds list"):
         read_text(str(path))
+    errors: list[str] = []
+    found = read_text(str(path), errors=errors)
+    good = read_text(str(write_lines(tmp_path / "good.jsonl", [*ROWS[:20], *ROWS])))
+    assert found.fingerprint == good.fingerprint
+    assert [error.partition(": ")[0][-2:] for error in errors] == ["21", "22"]
 
 
 def test_columns_and_annotators_of_later_rows(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finetune.data import DataError, read_text, read_tokens
+from finetune.data import DataError, check_data, read_text, read_tokens
 
 TEXTS = [
     {"id": "a", "text": "Fine film", "label": "pos"},
@@ -79,7 +79,7 @@ def test_splits_and_class_names() -> None:
         ({"test": "text"}, r"data\['test'\]: str is not a table"),
         ([{"text": "x"}, 1], "data, row 2: 1 is not a dict"),
         ([], "the train split is empty"),
-        ([{"text": 3.5}, {"text": None}], "data, row 2: column 'text' is empty"),
+        ([{"text": 3.5}, {"text": b"a"}], "data, row 2: column 'text' holds bytes, not a text"),
         (iter(TEXTS), "list_iterator is not a table"),
     ],
 )
@@ -106,3 +106,49 @@ def test_a_column_twice_is_refused_wherever_it_is(kind: str, read: Any, tmp_path
         data = str(folder) if kind == "parquet" else f"train={folder}/train.parquet"
     with pytest.raises(DataError, match="the column 'label' is there 2 times: rename or remove"):
         read(data)
+
+
+def test_a_missing_value_does_not_make_numbers_of_classes() -> None:
+    """pandas has whole numbers as floats where one is missing."""
+    rows = [{"text": f"a {n}", "label": n % 3} for n in range(9)] + [{"text": "b", "label": None}]
+    frame = as_pandas(rows)
+    assert frame["label"].dtype == float
+    expected = [str(n % 3) for n in range(9)] + [None]
+    for data in (rows, frame, {"text": frame["text"], "label": frame["label"]}):
+        assert [each.label for each in read_text(data).splits["train"]] == expected
+    assert frame["label"].dtype == float, "the caller's frame is as before"
+    frame.loc[0, "label"] = 0.5
+    assert [each.label for each in read_text(frame).splits["train"]][:2] == [0.5, 1.0]
+
+
+def as_csv(rows: list[dict]) -> Any:
+    lines = [f"{row['text'] or ''},{row['label']}\n" for row in rows]
+    return "".join(["text,label\n", *lines])
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "xlsx", "parquet", "pandas", "list"])
+def test_an_empty_text_is_a_warning_in_every_format(kind: str, tmp_path: Path) -> None:
+    rows = [{"text": f"a {n}", "label": "xy"[n % 2]} for n in range(6)]
+    rows.append({"text": None, "label": "x"})
+    path = tmp_path / f"train.{kind}"
+    data: Any = str(path)
+    if kind in ("csv", "tsv"):
+        path.write_text(as_csv(rows).replace(",", "," if kind == "csv" else "\t"))
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == "list":
+        data = rows
+    elif kind == "xlsx":
+        (book := pytest.importorskip("openpyxl").Workbook()).active.append(["text", "label"])
+        for row in rows:
+            book.active.append([*row.values()])
+        book.save(path)
+    else:
+        data = frame = as_pandas(rows)
+        if kind == "parquet":
+            frame.to_parquet(path)
+            data = str(path)
+    found = read_text(data)
+    assert [each.text for each in found.splits["train"]][-2:] == ["a 5", ""]
+    messages = [each.message for each in check_data(found) if each.level != "info"]
+    assert messages == ["train: 1 example with an empty text"]

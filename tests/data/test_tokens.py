@@ -364,7 +364,7 @@ def test_spans_inside_a_word_are_kept_and_counted(read):
     example = train(dataset)[0]
     assert example.spans == (Span(0, 1, "LOC"),) and example.unreachable == (Span(12, 15, "PER"),)
     assert example.tags == ("B-LOC", "O", "O", "O")
-    assert dataset.notes[0].startswith("1 span in characters with an end inside a word")
+    assert dataset.notes[0].startswith("warning: 1 span in characters with an end inside a word")
     cut = split_at_gold(example)
     assert cut.words == ("Paris", "-", "based", "Ann", "s") and cut.unreachable == ()
     assert cut.tags == ("B-LOC", "O", "O", "B-PER", "O")

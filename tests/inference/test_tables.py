@@ -166,4 +166,4 @@ def test_blank_texts_have_no_label(place: Path, tmp_path: Path) -> None:
     done = run("predict", place / "run", "--file", empty)
     assert [json.loads(line)["label"] for line in done.out.splitlines()] == [None, label]
     small_data.write_jsonl(tmp_path / "train.jsonl", [{"text": None, "label": "bright"}])
-    assert "column 'text' is empty" in run("check", tmp_path / "train.jsonl").err
+    assert "1 example with an empty text" in run("check", tmp_path / "train.jsonl").out

@@ -318,7 +318,7 @@ def test_forms_of_data(tmp_path: Path) -> None:
         ({"answers": {"text": b"Anna"}}, "must hold texts"),
         ({"answers": True}, "must hold texts"),
         ({"is_impossible": True}, "is_impossible is true, and there is the answer 'Anna'"),
-        ({"question": None}, "column 'question' is empty"),
+        ({"question": []}, "column 'question' holds list"),
     ],
 )
 def test_rows_that_cannot_be_read(row: dict[str, Any], message: str) -> None:
