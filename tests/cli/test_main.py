@@ -256,7 +256,12 @@ def test_the_reference_is_current():
     assert all(line.count(" | ") == 2 for line in tables), "a | in a cell would end it"
 
 
-def test_names_of_the_scripts_of_transformers(calls: list[tuple]):
+def test_names_of_the_scripts_of_transformers(
+    calls: list[tuple], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.conll", "b.conll"):
+        (tmp_path / name).write_text("Ann\tB-PER\nran\tO\n")
     arguments = ("--model_name_or_path", "m", "--learning_rate=1e-3", "--output-dir", "o")
     files = ("--train_file", "a.conll", "--test-file=b.conll")
     outcome = run("tag", *arguments, "--num-train-epochs", "2", *files)
