@@ -3,7 +3,8 @@
 What a format cannot hold is refused, or counted with the ids of its rows. Formats, as their tools
 import them: Prodigy (https://prodi.gy/docs/api-interfaces), doccano
 (https://doccano.github.io/doccano/tutorial/), Label Studio
-(https://labelstud.io/guide/predictions), brat (https://brat.nlplab.org/standoff.html).
+(https://labelstud.io/guide/predictions), brat (https://brat.nlplab.org/standoff.html), spaCy
+(https://spacy.io/usage/training#training-data).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LEFT_OUT = "left out"
 """Consequence for rows that a format cannot hold at all."""
 OTHER_COLUMNS = ("with columns besides words and labels", "the other columns are not written")
 """Problem and consequence of rows that lose columns."""
-_TOOLS = ("prodigy", "doccano", "label-studio", "brat")
+_TOOLS = ("prodigy", "doccano", "label-studio", "brat", "spacy")
 _OTHERS = {"text": "jsonl, prodigy, doccano or label-studio", "tags": "jsonl or conll"}
 
 
@@ -43,7 +44,7 @@ def check_format(annotations: Annotations, to: str) -> None:
     problem = legal = ""
     if annotations.kind == "text":
         legal = "jsonl or label-studio"
-        if to in ("conll", "brat"):
+        if to in ("conll", "brat", "spacy"):
             problem, legal = "texts with labels, and this format annotates words", _OTHERS["text"]
         elif to in ("prodigy", "doccano") and any(type(each.label) is float for each in examples):
             problem = "numbers as labels, and this tool has names"
@@ -76,7 +77,10 @@ def to_text(
     """
     omitted = defaultdict(list) if omitted is None else omitted
     rows = annotations.rows
-    if to == "conll":
+    if to == "spacy":
+        lines = (json.dumps(each, ensure_ascii=False) for each in _spacy(rows, omitted))
+        text = "[\n" + ",\n".join(lines) + "\n]\n"
+    elif to == "conll":
         text = "".join(_conll(rows, omitted))
     elif to == "label-studio":
         tasks = list(_tasks([_as_text(row, omitted) for row in rows]))
@@ -303,6 +307,22 @@ def _result(row: AnnotatedRow) -> list[dict[str, Any]] | None:
         return [region(0, "number", {"number": example.label})]
     names = list(example.label) if isinstance(example.label, tuple) else [example.label]
     return [region(0, "choices", {"choices": names})]
+
+
+def _spacy(rows: Sequence[AnnotatedRow], omitted: Omissions) -> Iterator[list[Any]]:
+    """Yield the pairs of a text and its entities that ``spacy.training.Example`` takes."""
+    for row in rows:
+        row = _as_text(row, omitted)
+        if row.example.spans is None:
+            omitted["without tags or spans", LEFT_OUT].append(row.name)
+            continue
+        if row.others or row.example.key is not None:
+            omitted["with an id or other columns", "they are not written"].append(row.name)
+        spans = row.character_spans
+        kept = _one_layer(spans)
+        if len(kept) < len(spans):
+            omitted["with spans that overlap", "the outermost are written"].append(row.name)
+        yield [row.example.text, {"entities": [list(span) for span in kept]}]
 
 
 _UNWRITABLE = re.compile(r"[\t\n\r]|\A(\ufeff|-DOCSTART|#)|\A\Z")

@@ -123,9 +123,9 @@ class DataSettings:
     """Split that selects the best model: the validation split of the data, else examples held out
     of train (`auto`); or `none`: train on every row and keep the last model."""
     validation_share: float | None = None
-    """Fraction of train to hold out if the data have no validation split; unset is 0.1, of at
-    most 10,000 examples. Equal texts, and with 20 documents or more whole documents, stay
-    together; labels are stratified."""
+    """Fraction of train to hold out if the data have no validation split; unset is 0.1, or
+    about 10,000 examples if that is less. Equal texts, and with 20 documents or more whole
+    documents, stay together; labels are stratified."""
     test_share: float | None = None
     """Fraction of train to hold out as a test split, in the same way, if the data have none; unset
     is 0."""

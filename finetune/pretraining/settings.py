@@ -66,8 +66,8 @@ class PretrainConfig(TrainConfig):
     adam_beta2: float = 0.98
     adam_epsilon: float = 1e-6
     validation_share: float | None = None
-    """Fraction of the documents to hold out if the data have no validation split; unset is 0.05, of
-    at most 10,000 documents."""
+    """Fraction of the documents to hold out if the data have no validation split; unset is 0.05, or
+    about 10,000 documents if that is less."""
 
     @property
     def new_encoder(self) -> str | None:

@@ -19,7 +19,7 @@ from finetune.types import Span, TextExample, UserError
 from tests.command import run
 
 TOOLS = ("jsonl", "prodigy", "doccano", "label-studio")
-SUFFIX = {"label-studio": ".json", "conll": ".conll"}
+SUFFIX = {"label-studio": ".json", "conll": ".conll", "spacy": ".json"}
 
 
 def write(rows, path):
@@ -58,6 +58,7 @@ def content(annotations: Annotations, others: bool = True) -> list:
 
 
 TEXT = "  Ann 😀 Lee\r\nof São Paulo’s “Bank” ran "
+KEYS = ("start", "end", "label")
 SPANS = [[2, 11, "PER"], [2, 5, "PER"], [8, 15, "LAST"], [16, 25, "LOC"], [16, 25, "GPE"]]
 
 
@@ -402,7 +403,35 @@ def test_any_words_in_columns(tmp_path):
     assert [row.example.words for row in again.rows] == [("a", "x"), ("é😀", "x"), ("1", "x")]
 
 
-@pytest.mark.parametrize("to", [*TOOLS, "brat"])
+def test_pairs_of_spacy(tmp_path):
+    rows = [
+        {"id": "a", "text": TEXT, "spans": [dict(zip(KEYS, span, strict=True)) for span in SPANS]},
+        {"text": "Ann’s cat", "spans": [{"start": 0, "end": 2, "label": "ODD"}]},
+        {"text": "nobody", "spans": []},
+        {"text": "unknown"},
+    ]
+    annotations = read_annotations(write(rows, tmp_path / "a.jsonl"))
+    again, notes = converted(annotations, "spacy", tmp_path)
+    pairs = json.loads((tmp_path / "out.json").read_text("utf-8"))
+    assert pairs[0] == [TEXT, {"entities": [[2, 11, "PER"], [16, 25, "GPE"]]}]
+    assert pairs[1:] == [["Ann’s cat", {"entities": [[0, 2, "ODD"]]}], ["nobody", {"entities": []}]]
+    assert [row.example.text for row in again.rows] == [row["text"] for row in rows[:3]]
+    assert [*map(list, again.rows[0].character_spans)] == pairs[0][1]["entities"]
+    assert notes == [
+        "1 row with an id or other columns: they are not written (a)",
+        "1 row with spans that overlap: the outermost are written (a)",
+        "1 row without tags or spans: left out (4)",
+    ]
+    read = read_tokens(str(tmp_path / "out.json")).splits["train"]
+    assert [example.text for example in read] == [pair[0] for pair in pairs]
+    labeled = read_annotations(write([{"text": "a", "label": "x"}], tmp_path / "l.jsonl"))
+    with pytest.raises(UserError, match="--to spacy: the data have texts with labels"):
+        check_format(labeled, "spacy")
+    outcome = run("convert", tmp_path / "a.jsonl", "--to", "spacy", "--out", tmp_path / "o.json")
+    assert outcome.code == 0 and json.loads((tmp_path / "o.json").read_text("utf-8")) == pairs
+
+
+@pytest.mark.parametrize("to", [*TOOLS, "brat", "spacy"])
 def test_spans_of_empty_words_are_left_out(to: str, tmp_path):
     """They have no characters, and the readers refuse a span from 6 to 6."""
     words = ["Anna", "", "saw", "Oslo"]
@@ -416,7 +445,7 @@ def test_spans_of_empty_words_are_left_out(to: str, tmp_path):
         assert content(again) == content(annotations) and not notes
         text = [replace(row.as_text()) for row in annotations.rows]
         again, notes = converted(annotations._replace(rows=text), to, tmp_path)
-    assert notes == ["1 row with spans of empty words: these spans are not written (a)"]
+    assert notes[0] == "1 row with spans of empty words: these spans are not written (a)"
     spans = [[(span.start, span.label) for span in row.character_spans] for row in again.rows]
     assert spans == [[(0, "PER"), (10, "LOC")], [(0, "PER"), (10, "LOC")]]
 

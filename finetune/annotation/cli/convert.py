@@ -23,6 +23,7 @@ SUFFIXES = {
     "prodigy": (".jsonl",),
     "doccano": (".jsonl",),
     "label-studio": (".json",),
+    "spacy": (".json",),
 }
 """The suffixes of the files of a format, if its name is not the only suffix."""
 
@@ -51,6 +52,7 @@ class Convert(DataOptions, Command):
             "doccano",
             "label-studio",
             "brat",
+            "spacy",
         ],
         OUTPUT,
     ]
