@@ -103,6 +103,16 @@ def runs(folder: Path) -> dict[str, list[list[str | Path]]]:
         "wsd": [*senses, "--inventory", SENSES / "wordnet", "--glosses", "0.5"],
         "recipe": ["run", recipe, "--seeds", "2"],
     }
+    for objective, make in {
+        "mirror": data.running_text,
+        "simcse": data.sentiment,
+        "prompt": data.sentiment,
+        "cmlm": data.running_text,
+        "ranking": data.pairs,
+        "softmax": data.pairs,
+    }.items():
+        arguments = train("sentence", model, make, "--objective", objective, "--steps", "4")
+        single[f"sentence_{objective}"] = arguments
     return {name: [[*arguments, *into]] for name, arguments in single.items()} | {
         "distill": [one, student],
         "export": [one, ["export", "OUT/one", "--out", "OUT/graph", "--int8", "--max-loss", "50"]],
