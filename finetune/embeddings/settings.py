@@ -38,15 +38,14 @@ class SentenceConfig(TrainConfig):
     )
     data: str = "stsb"
     objective: Annotated[
-        Literal["mirror", "simcse", "prompt", "cmlm", "ranking", "softmax", "cosine", "cosent"],
+        Literal["mirror", "simcse", "prompt", "cmlm", "ranking", "softmax", "cosine"],
         COMMON,
     ] = "cosine"
     """Training objective. From texts alone: `mirror` (Mirror-BERT: a copy with a masked span),
     `simcse` (a copy with other dropout) or `prompt` (PromptBERT: two templates). From running text:
     `cmlm` (masked subwords of a sentence, given the vector of the sentence before it). From pairs
     that belong together, perhaps with hard negatives: `ranking`. From labeled pairs: `softmax`
-    (Sentence-BERT's siamese classifier). From pairs with a number: `cosine` (regression) or
-    `cosent` (order)."""
+    (Sentence-BERT's siamese classifier). From pairs with a number: `cosine` (regression)."""
     pooling: Annotated[Literal["auto", "mean", "cls", "max"], COMMON] = "auto"
     """Vector of a text: the mean or the maximum over its tokens, or its first token. `auto` is the
     pooling of the starting model if its folder names one, else the mean. With `--objective prompt`
@@ -54,8 +53,8 @@ class SentenceConfig(TrainConfig):
     normalize: bool = False
     """Scale vectors to length 1."""
     temperature: Annotated[float | None, COMMON] = None
-    """Divides the cosines in the loss of mirror, simcse, prompt, ranking and cosent; unset is 0.04
-    for mirror and 0.05 (a scale of 20) for others."""
+    """Divides the cosines in the loss of mirror, simcse, prompt and ranking; unset is 0.04 for
+    mirror and 0.05 (a scale of 20) for others."""
     mask_span: int = 2
     """Most subwords that a mask token replaces in the copies of `--objective mirror`."""
     templates: tuple[str, ...] = ()

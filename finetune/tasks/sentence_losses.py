@@ -78,19 +78,6 @@ def cosine_loss(u: Tensor, v: Tensor, label: Tensor) -> Loss:
     return errors.sum(), _count(len(label), u)
 
 
-def cosent_loss(u: Tensor, v: Tensor, label: Tensor, temperature: float) -> Loss:
-    """Rank the cosines of pairs in the order of their labels (CoSENT; Su, 2022).
-
-    log(1 + sum of exp((cos_i - cos_j) / τ) over all i and j with label_i < label_j): a single loss
-    for the whole batch.
-    """
-    scores = cosines(u, v) / temperature
-    differences = scores[:, None] - scores
-    counted = label[:, None] < label
-    terms = differences.masked_fill(~counted, -torch.inf).flatten()
-    return torch.cat([terms.new_zeros(1), terms]).logsumexp(0), _count(1, u)
-
-
 def softmax_loss(u: Tensor, v: Tensor, classifier: Tensor, label: Tensor) -> Loss:
     """Return the cross entropy of ``pair_logits`` (Reimers & Gurevych, 2019)."""
     losses = F.cross_entropy(pair_logits(u, v, classifier), label, reduction="sum")

@@ -1,4 +1,4 @@
-"""Geometry: expected cosines, rogue dimensions, self-similarity, and dimensions that are known."""
+"""Geometry: expected cosines, rogue dimensions, self-similarity."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
 
-from finetune.embeddings.evaluation.geometry import GeometryMeasure, intrinsic_dimension
+from finetune.embeddings.evaluation.geometry import GeometryMeasure
 
 RANDOM = np.random.default_rng(3)
 TEXTS = [["the", "bank", "of", "the", "river"], ["the", "bank"], [], ["a", "river"]]
@@ -64,19 +64,3 @@ def test_equal_to_all_pairs(measure: GeometryMeasure, place: int) -> None:
 def test_words(measure: GeometryMeasure) -> None:
     assert list(measure.self_similarity()) == ["bank", "river", "the"]
     assert measure.uses() == {"the": 3, "bank": 2, "river": 2, "a": 1}
-
-
-@pytest.mark.parametrize("dimension", [1, 2, 5])
-def test_dimension_of_points_on_a_plane_in_space(dimension: int) -> None:
-    flat = RANDOM.uniform(size=(1000, dimension))
-    points = flat @ RANDOM.normal(size=(dimension, 40)) + 7
-    found = intrinsic_dimension(points)
-    assert found is not None and abs(found - dimension) < 0.15 * dimension
-    twice = intrinsic_dimension(np.concatenate([points, points]))
-    np.testing.assert_allclose(twice, found)
-
-
-def test_dimension_of_few_or_equal_points() -> None:
-    assert intrinsic_dimension(RANDOM.normal(size=(19, 4))) is None
-    assert intrinsic_dimension(np.ones((50, 4))) is None
-    assert intrinsic_dimension(np.arange(50.0)[:, None]) is None  # all distances are equal

@@ -54,7 +54,7 @@ def test_attention_by_layer(open_page: Any, place: Path) -> None:
     page.locator(".kind").select_option("weights")
     assert first_row() == pytest.approx(expected("weights", 1), abs=0.6)
     assert page.locator(".attention output").inner_text() == "1"
-    assert page.locator(".chart").count() == 4  # too few points for the dimension
+    assert page.locator(".chart").count() == 4
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -75,22 +73,6 @@ def test_equal_vectors_are_one_point():
 def test_two_points_are_refused():
     with pytest.raises(UserError, match="3 points or more, not 2"):
         project_layers(clusters()[:, :2])
-
-
-def test_umap_is_optional(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "umap", None)
-    with pytest.raises(UserError, match=r"umap-learn>="):
-        project_layers(clusters(), method="umap")
-
-    class UMAP:
-        def __init__(self, **options: Any) -> None:
-            assert options["random_state"] == 7 and options["init"].shape == (36, 2)
-
-        def fit_transform(self, vectors: np.ndarray) -> np.ndarray:
-            return vectors[:, :2]
-
-    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=UMAP))
-    assert project_layers(clusters(), method="umap", seed=7).shape == (3, 36, 2)
 
 
 def test_neighbors():

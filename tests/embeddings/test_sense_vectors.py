@@ -94,7 +94,7 @@ def test_layers_are_chosen_on_validation(model: str, splits: dict[str, list[Toke
 def test_command(model: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shared = ["--data", str(EXAMPLES), "--inventory", WORDNET, "--model", model]
-    outcome = run("wsd", *shared, "--glosses", "0.5", "--vote", "0.3", "--out", str(out))
+    outcome = run("wsd", *shared, "--glosses", "0.5", "--out", str(out))
     assert outcome.code == 0, outcome.err
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["test"]["first_sense_f1"] == pytest.approx(9 / 17)
@@ -146,8 +146,6 @@ def test_command(model: str, tmp_path: Path) -> None:
     first, second = (json.loads(line) for line in saved.open())
     assert first["id"] == "0.0" and first["senses"][0].startswith("bass%") and not outcome.out
     assert second["senses"] == [] and second["backed_off"] and "gold" not in second
-    former = run("wsd", "--senses", out, "--file", new)
-    assert former.out == saved.read_text() and f"finetune predict {out} --file" in former.err
     for wrong, message in (
         (["--file", new, "--threshold", "0.5"], "--threshold: it does not apply to a run of wsd"),
         (["--text", "a *bank*", "--out", saved], "--text prints the senses of a sentence"),

@@ -1,4 +1,4 @@
-"""Similarity: cosines, correlations by subset and by frequency, the expected cosine."""
+"""Similarity: cosines, correlations by subset, the expected cosine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from finetune.embeddings.evaluation.similarity import (
     ExpectedCosine,
     correlations,
     cosine,
-    scores_by_frequency,
     scores_by_subset,
 )
 
@@ -84,13 +83,3 @@ def test_the_interval_of_a_mean_equals_direct_resampling() -> None:
         )
     expected = np.nanquantile(means, [0.025, 0.975])
     np.testing.assert_allclose(found["spearman_mean"][1:], expected, atol=0.05)
-
-
-def test_frequency_bands() -> None:
-    frequencies = np.arange(60)[::-1]
-    predicted = GOLD / 10 - 0.2 * (frequencies >= 40)  # frequent words: cosines are too low
-    low, middle, high = scores_by_frequency(GOLD.tolist(), predicted.tolist(), frequencies)
-    assert (low["least"], low["most"], high["least"], high["most"]) == (0, 19, 40, 59)
-    assert high["pairs"] == 20 and high["spearman"] == pytest.approx(1)
-    assert high["bias"] < -0.1 < 0 < low["bias"] and middle["bias"] > 0
-    assert scores_by_frequency([1.0], [0.3], [4]) == []

@@ -59,18 +59,6 @@ def test_figures_of_the_sample(place: Path) -> None:
     assert json.loads(json.dumps(record(found)))["raw"][0]["layer"] == 0
 
 
-def test_a_standardizer_of_similarity(place: Path, tmp_path: Path) -> None:
-    made = embedder(place / "bert")
-    vectors = (each.vectors for each in made.encode(LINES[:6]))
-    standardizer = Standardizer.fit(vectors, made.settings)
-    found = measure_geometry(made, LINES, standardizer=standardizer)
-    assert found.num_texts == len(LINES)
-    last = Embedder(place / "bert", unit="word")
-    other = Standardizer.fit((each.vectors for each in last.encode(LINES[:6])), last.settings)
-    with pytest.raises(UserError, match="fitted with"):
-        measure_geometry(made, LINES, standardizer=other)
-
-
 def test_sentences_to_show(place: Path) -> None:
     made = embedder(place / "bert")
     (shown,) = measure_geometry(made, LINES, sentences=["the man saw a dog"]).attention.sentences

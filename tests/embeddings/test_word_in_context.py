@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.embeddings.cli.former import current_spelling
 from finetune.embeddings.inference.word_in_context import Threshold
 from finetune.types import UserError
 from tests.command import run
@@ -123,24 +122,3 @@ def trained_head(place: Path, model: str, rows: list[dict]) -> None:
     ):
         outcome = run(*command)
         assert outcome.code == 2 and message in outcome.err, outcome.err
-
-
-@pytest.mark.parametrize(
-    ("former", "current"),
-    [
-        (
-            "wic --data d --standardize --model=m --out r",
-            "similarity m --threshold --data d --standardize train --out r",
-        ),
-        ("wic --run-folder r --data=f --out o", "predict r --file f --out o"),
-        ("wsd --senses=r --text a", "predict r --text a"),
-        ("wsd --data d --out r", "wsd --data d --out r"),
-    ],
-)
-def test_former_spellings(former: str, current: str, capsys: pytest.CaptureFixture[str]) -> None:
-    name, *arguments = former.split()
-    name, arguments = current_spelling(name, arguments)
-    assert " ".join([name, *arguments]) == current
-    assert (f"note: this is now `finetune {current}`." in capsys.readouterr().err) == (
-        former != current
-    )

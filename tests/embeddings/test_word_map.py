@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -24,7 +22,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_files_agree(place: Path):
+def test_command(place: Path):
     outcome = run(
         "map",
         place / "bert",
@@ -36,8 +34,6 @@ def test_files_agree(place: Path):
         "12",
         "--out",
         place / "a.json",
-        "--out",
-        place / "a.csv",
     )
     assert outcome.code == 0, outcome.err
     assert "die: 30 occurrences in 50 texts, 12 drawn at random (--most)" in outcome.err
@@ -46,13 +42,7 @@ def test_files_agree(place: Path):
     content = json.loads((place / "a.json").read_text("utf-8"))
     assert content["layers"] == list(range(LAYERS + 1)) and len(content["occurrences"]) == 24
     assert {each["word"] for each in content["occurrences"][:12]} == {"die"}
-    with (place / "a.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 24 * (LAYERS + 1)
-    for row in rows:
-        each = content["occurrences"][int(row["number"])]
-        expected = each["points"][int(row["layer"])]
-        assert [float(row["x"]), float(row["y"])] == expected and row["label"] == each["label"]
+    assert np.shape([each["points"] for each in content["occurrences"]]) == (24, LAYERS + 1, 2)
 
 
 def test_neighbors_are_those_of_the_vectors(place: Path):
@@ -72,26 +62,6 @@ def test_neighbors_are_those_of_the_vectors(place: Path):
         np.testing.assert_allclose(each["cosines"][0], best, atol=1e-4)
         row = cosines[number][each["neighbors"][0]]
         np.testing.assert_allclose(row, best, atol=1e-4)
-
-
-def test_a_picture_for_papers(place: Path):
-    outputs = "--out", place / "a.svg", "--out", place / "c.html"
-    outcome = run(
-        "map", place / "bert", "--file", DATA, "--word", "die,bank", "--most", "12", *outputs
-    )
-    assert outcome.code == 0, outcome.err
-    svg = ElementTree.parse(place / "a.svg").getroot()
-    name = "{http://www.w3.org/2000/svg}"
-    panels = svg.findall(f"{name}g")
-    assert len(panels) == LAYERS + 1 and all(len(p.findall(f"{name}path")) == 24 for p in panels)
-    width, height = (float(svg.get(side) or 0) for side in ("width", "height"))
-    legend = [each for each in svg.findall(f"{name}text")]
-    assert {each.text for each in legend if "(" in str(each.text)} and len(legend) >= 2
-    for each in legend:
-        assert 0 < float(each.get("x", 0)) < width and 0 < float(each.get("y", 0)) < height
-    page = (place / "c.html").read_text("utf-8")
-    colors = {each.get("fill") for each in svg.findall(f"{name}path")}
-    assert colors and all(f"light-dark({color}," in page for color in colors), "of the style sheet"
 
 
 def test_words_without_labels(place: Path):
@@ -118,13 +88,12 @@ def test_words_without_labels(place: Path):
     ("options", "message"),
     [
         (("--word", "die"), "map needs --out FILE"),
-        (("--word", "die", "--out", "x.txt"), "one of .html, .svg, .json, .csv"),
-        (("--word", "die", "--out", "x.png"), "a picture is written as .svg"),
-        (("--word", "dye", "--out", "x.csv"), "none of the 50 texts has it"),
-        (("--word", "die", "--most", "0", "--out", "x.csv"), "--most must be 1 or more"),
-        (("--word", "die", "--most", "2", "--out", "x.csv"), "needs 3 points or more, not 2"),
-        (("--word", "die", "--layers", "9", "--out", "x.csv"), "legal are last, last4, all"),
-        (("--word", "die", "--out", "no/x.csv"), "its folder does not exist"),
+        (("--word", "die", "--out", "x.txt"), "one of .html, .json"),
+        (("--word", "dye", "--out", "x.json"), "none of the 50 texts has it"),
+        (("--word", "die", "--most", "0", "--out", "x.json"), "--most must be 1 or more"),
+        (("--word", "die", "--most", "2", "--out", "x.json"), "needs 3 points or more, not 2"),
+        (("--word", "die", "--layers", "9", "--out", "x.json"), "legal are last, last4, all"),
+        (("--word", "die", "--out", "no/x.json"), "its folder does not exist"),
     ],
 )
 def test_errors(options: tuple[str, ...], message: str, place: Path, monkeypatch):

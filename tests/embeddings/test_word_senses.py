@@ -1,4 +1,4 @@
-"""Senses: the scorer of the framework, sense vectors, decisions, ties, priors and votes."""
+"""Senses: the scorer of the framework, sense vectors, decisions, ties and priors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from finetune.embeddings.evaluation.word_senses import (
     Disambiguator,
     SenseCollector,
     choose_prior,
-    vote_in_documents,
 )
 from finetune.evaluation.compare import ComparisonOptions, compare_systems
 from finetune.evaluation.metrics import scores
@@ -153,19 +152,3 @@ def test_prior_and_glosses() -> None:
     )
     nothing = model({}, {}, inventory=inventory, gloss_weight=1.0, glosses={A: np.ones(2)})
     assert nothing.cosines(target(), np.ones(2)) == {}, "glosses alone do not decide"
-
-
-def test_vote_in_documents() -> None:
-    found = model({A: [1, 0], B: [0, 1]}, {A: 1, B: 1})
-    targets = [target(document="d", key=str(i)) for i in range(3)] + [target(document="e")]
-    queries = [[1.0, 0.2], [1.0, 0.1], [0.7, 0.8], [0.7, 0.8]]
-    single = [
-        found.predict(t, found.cosines(t, np.array(q)))
-        for t, q in zip(targets, queries, strict=True)
-    ]
-    assert [each.sense for each in single] == [A, A, B, B]
-    voted = vote_in_documents(targets, single, 1.0)
-    assert [each.sense for each in voted] == [A, A, A, B]
-    assert vote_in_documents(targets, single, 0.0) == single
-    mean = (single[0].scores[A] + single[1].scores[A]) / 2
-    assert voted[2].scores[A] == pytest.approx(single[2].scores[A] + mean)

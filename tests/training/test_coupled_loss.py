@@ -36,7 +36,7 @@ TEXTS = [
     "john smith works for general motors in detroit",
     "a man is playing",
 ]
-OBJECTIVES = ("mirror", "simcse", "prompt", "ranking", "softmax", "cosine", "cosent")
+OBJECTIVES = ("mirror", "simcse", "prompt", "ranking", "softmax", "cosine")
 
 
 @pytest.fixture(scope="module")

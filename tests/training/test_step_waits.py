@@ -36,7 +36,6 @@ OBJECTIVES = {
     "ranking": "triples",
     "softmax": "classes",
     "cosine": "numbers",
-    "cosent": "numbers",
     "cmlm": "numbers",
 }
 OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {

@@ -43,9 +43,6 @@ class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, S
     """File to write: .html (a page) or .json (all figures); may be repeated."""
     texts: int = 1000
     """Lines of text to sample."""
-    standardize: str | None = None
-    """Standardizer (.safetensors) of `finetune similarity`, for words. Unset fits one on half of
-    the sample and measures the other half."""
     sentence: Annotated[UseAppendAction[tuple[str, ...]], DATA] = ()
     """A sentence whose attention to show; may be repeated. Unset shows two of the sample."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
@@ -58,13 +55,11 @@ class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, S
         self._check_outputs()
         quiet_libraries()
         from finetune.data.running_text import text_sources
-        from finetune.embeddings.evaluation.standardization import Standardizer
         from finetune.embeddings.inference.geometry import measure_geometry, record
         from finetune.inference.embed import Embedder
         from finetune.runtime.progress import Reporter
 
         sources = text_sources(self.data, self.encoding)
-        standardizer = None if self.standardize is None else Standardizer.load(self.standardize)
         embedder = Embedder(
             self.model,
             unit="word",
@@ -77,7 +72,6 @@ class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, S
             embedder,
             (line for source in sources for line in source.lines()),
             most=self.texts,
-            standardizer=standardizer,
             sentences=self.sentence,
             seed=self.seed,
             reporter=Reporter(quiet=self.format != "table"),
@@ -123,8 +117,6 @@ class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, S
             "top 10",
             "self-similarity",
             "within text",
-            "dimension",
-            "z dimension",
         )
         rows = [
             (
@@ -134,8 +126,6 @@ class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, S
                 *map(raw.share, (1, 3, 10)),
                 raw.adjusted_self_similarity,
                 raw.adjusted_intra_sentence,
-                raw.intrinsic_dimension,
-                z.intrinsic_dimension,
             )
             for raw, z in zip(geometry.raw, geometry.standardized, strict=True)
         ]

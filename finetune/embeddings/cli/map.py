@@ -29,7 +29,7 @@ class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOption
 
     Examples:
         finetune map minilm --word bank/banks --file texts.txt --out bank.html
-        finetune map runs/tag --word light,die/dies --file senses.jsonl --out map.svg
+        finetune map runs/tag --word light,die/dies --file senses.jsonl --out map.json
     """
 
     word: Annotated[str, DATA]
@@ -39,11 +39,10 @@ class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOption
     """Texts or sentences of any format of `predict`, with labels, tags, spans or nothing; `-` is
     standard input."""
     out: Annotated[UseAppendAction[tuple[str, ...]], OUTPUT] = ()
-    """File to write: .html (a page), .svg (a picture of each layer), .json or .csv (coordinates);
-    may be repeated."""
+    """File to write: .html (a page) or .json (all figures); may be repeated."""
     layers: str = "all"
-    method: Literal["tsne", "umap", "pca"] = "tsne"
-    """Projection to the plane; umap needs the extra `umap`."""
+    method: Literal["tsne", "pca"] = "tsne"
+    """Projection to the plane."""
     most: int = 300
     """Most occurrences of a word to show; a random sample if there are more."""
     seed: int = 1
@@ -94,13 +93,8 @@ class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOption
 
     def _check_outputs(self) -> None:
         if not self.out:
-            raise UserError("map needs --out FILE: .html, .svg, .json or .csv.")
+            raise UserError("map needs --out FILE: .html or .json.")
         for output in self.out:
-            if Path(output).suffix.lower() in (".png", ".pdf", ".jpg"):
-                raise UserError(
-                    f"--out {output}: a picture is written as .svg, which browsers and Inkscape "
-                    "turn into PNG and PDF."
-                )
             check_output(output, [Path(self.file)], _FORMATS)
             if require_suffix(output, _FORMATS) == ".html":
                 require_replaceable(Path(output), "<!doctype html", "--out")
@@ -120,22 +114,17 @@ class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOption
 
     def _write(self, word_map: WordMap) -> None:
         """Write all files."""
-        from finetune.embeddings.inference.word_map import write_csv, write_json
-        from finetune.embeddings.reporting.word_map import write_page, write_picture
+        from finetune.embeddings.inference.word_map import write_json
+        from finetune.embeddings.reporting.word_map import write_page
 
-        writers = {
-            ".html": write_page,
-            ".svg": write_picture,
-            ".json": write_json,
-            ".csv": write_csv,
-        }
+        writers = {".html": write_page, ".json": write_json}
         for output in self.out:
             with replace_file(Path(output), follow=True) as file:
                 writers[require_suffix(output, _FORMATS)](file, word_map, self.model)
         show(f"wrote {' and '.join(self.out)}", error=True)
 
 
-_FORMATS = (".html", ".svg", ".json", ".csv")
+_FORMATS = (".html", ".json")
 
 
 def _print_scores(word_map: WordMap) -> None:

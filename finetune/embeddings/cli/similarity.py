@@ -43,7 +43,6 @@ class Similarity(
     Examples:
         finetune similarity minilm --data stsb
         finetune similarity minilm --data wic/ --threshold --out runs/wic
-        finetune similarity minilm --search vectors.npy --text "A cat sleeps."
     """
 
     data: Annotated[str | None, DATA] = None
@@ -51,7 +50,7 @@ class Similarity(
     `end`, `start_pair`, `end_pair` (characters) or `index`, `index_pair` (words between white
     space) name the compared word in each text; `source` or `subset` names subsets."""
     text: Annotated[str | None, DATA] = None
-    """A text to compare with --pair, in place of --data, or to find the nearest texts of."""
+    """A text to compare with --pair, in place of --data."""
     pair: Annotated[str | None, DATA] = None
     """The second text."""
     split: Annotated[str | None, DATA] = None
@@ -70,34 +69,20 @@ class Similarity(
     window: int | None = None
     """Words to read on each side of a word in context. Unset reads all of them."""
     contexts: Annotated[str | None, DATA] = None
-    """Corpus (file or folder): single words get the mean of their vectors in it, and correlations
-    are reported by the frequency of words in it."""
+    """Corpus (file or folder): single words get the mean of their vectors in it."""
     num_contexts: int | None = None
-    """Contexts of each single word, the first in the corpus; 0 reads words alone. Unset is 5."""
+    """Contexts of each single word, the first in the corpus. Unset is 5."""
     threshold: Annotated[bool, COMMON] = False
     """Choose the threshold on the cosine of two words in context that separates the two labels of
     the train split best, score all splits, and write a run folder, for `finetune predict`."""
-    search: Annotated[str | None, Help("FILE", common=True)] = None
-    """Find the nearest vectors in a file (.npy, .safetensors) of `finetune embed` for each text of
-    --data or --text. A file of vectors in place of MODEL gives its rows as queries."""
-    neighbors: int = 10
-    """Neighbors of each query of --search."""
-    index: Literal["auto", "exact", "approximate"] = "auto"
-    """Compare with all vectors of --search, or through an index (faiss) that is kept beside them.
-    auto takes the index above a million vectors."""
     out: Annotated[str | None, COMMON] = None
     """File of predictions (.jsonl) for `finetune compare`: their label is the cosine, standardized
-    with --standardize. With --threshold the run folder, with --search the file of neighbors."""
+    with --standardize. With --threshold the run folder."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
     """Lengths, batches and source of the encoder."""
 
     def run(self) -> None:
         """Print the scores, or the cosines of pairs without gold."""
-        if self.search is not None:
-            from finetune.embeddings.cli.search import search_vectors
-
-            search_vectors(self)
-            return
         if self.threshold:
             from finetune.embeddings.cli.threshold import fit_threshold
 
@@ -125,13 +110,13 @@ class Similarity(
             **self.encoder.keywords(),
         )
         standardizer = self._standardizer(embedder)
-        contexts = self._contexts(data, in_context)
+        contexts = self._contexts(data)
         cosines = compare_pairs(
             embedder,
             data.pairs,
             standardizer=standardizer,
             window=self.window,
-            contexts=None if in_context else contexts,
+            contexts=contexts,
             reporter=Reporter(quiet=self.format != "table"),
         )
         if number := embedder.num_windowed:
@@ -139,15 +124,13 @@ class Similarity(
             show(f"inputs read in several windows: {limit}", error=True)
         if self.out is not None:
             self._write(data, cosines)
-        record = self._record(data, cosines, contexts, unit)
+        record = self._record(data, cosines, unit)
         if self.format == "json":
             show(json.dumps(record, indent=2, ensure_ascii=False))
         else:
             self._print(record, data, cosines)
 
     def _check(self) -> None:
-        if (self.neighbors, self.index) != (10, "auto"):
-            raise UserError("--neighbors and --index need --search.")
         if (self.data is None) == (self.text is None):
             raise UserError("similarity needs either --data, or --text and --pair.")
         if (self.text is None) != (self.pair is None):
@@ -168,8 +151,8 @@ class Similarity(
                 raise UserError("--out needs one cosine of a pair: write --combine mean or sum.")
             inputs = (self.data, self.standardize, self.contexts)
             check_output(self.out, [Path(path) for path in inputs if path], RECORD_SUFFIXES)
-        if self.num_contexts is not None and (self.num_contexts < 0 or self.contexts is None):
-            raise UserError("--num-contexts must be 0 or more, and needs --contexts CORPUS.")
+        if self.num_contexts is not None and (self.num_contexts < 1 or self.contexts is None):
+            raise UserError("--num-contexts must be 1 or more, and needs --contexts CORPUS.")
 
     def _check_unit(self, unit: str, in_context: bool) -> None:
         """Raise UserError for options that the unit ignores."""
@@ -177,10 +160,9 @@ class Similarity(
             raise UserError("--window must be 0 or more, and needs data that name words in texts.")
         if unit == "text" and (self.contexts is not None or self.window is not None):
             raise UserError("--contexts and --window are for words: write --unit word.")
-        if in_context and self.num_contexts:
+        if in_context and self.contexts is not None:
             raise UserError(
-                "--num-contexts is for single words, and these data have contexts: leave it out; "
-                "--contexts alone counts the words for correlations by frequency."
+                "--contexts is for single words, and these data have contexts: leave it out."
             )
 
     def _read(self) -> SimilarityData:
@@ -223,19 +205,17 @@ class Similarity(
             found.save(self.save_standardizer)
         return found
 
-    def _contexts(self, data: SimilarityData, in_context: bool) -> Contexts | None:
+    def _contexts(self, data: SimilarityData) -> Contexts | None:
         if self.contexts is None:
             return None
         from finetune.embeddings.inference.cosines import compared_words, find_contexts, words_key
 
         words = {words_key(each) for pair in data.pairs for each in compared_words(pair)}
-        most = NUM_CONTEXTS if self.num_contexts is None else self.num_contexts
-        found = find_contexts(self._lines(self.contexts), words, 0 if in_context else most)
-        missing = sum(not found.frequencies.get(each) for each in words)
-        advice = "" if in_context or not most else "; they are read alone"
+        found = find_contexts(self._lines(self.contexts), words, self.num_contexts or NUM_CONTEXTS)
+        missing = sum(each not in found for each in words)
         show(
             f"{missing:,} of {quantity(len(words), 'word')} do not occur in {self.contexts}"
-            + (advice if missing else ""),
+            + ("; they are read alone" if missing else ""),
             error=True,
         )
         return found
@@ -251,22 +231,11 @@ class Similarity(
                 write(to_row(predicted, _named(pair)) | _details(pair))
         show(f"wrote {self.out}: {quantity(len(data.pairs), 'pair')}", error=True)
 
-    def _record(
-        self, data: SimilarityData, cosines: list[Cosines], contexts: Contexts | None, unit: str
-    ) -> dict[str, Any]:
+    def _record(self, data: SimilarityData, cosines: list[Cosines], unit: str) -> dict[str, Any]:
         """Return all results as JSON values."""
         from finetune.embeddings.evaluation import similarity
-        from finetune.embeddings.inference.cosines import compared_words, words_key
 
         gold, subsets = data.gold, data.subsets
-        frequencies = (
-            [
-                min(contexts.frequencies.get(words_key(each), 0) for each in compared_words(pair))
-                for pair in data.pairs
-            ]
-            if contexts is not None
-            else None
-        )
         views = []
         for each in cosines:
             predicted = each.values.tolist()
@@ -286,9 +255,6 @@ class Similarity(
                     columns = ("subset", "pairs", "spearman", "pearson")
                     rows = similarity.scores_by_subset(gold, predicted, subsets)
                     view["subsets"] = [dict(zip(columns, row, strict=True)) for row in rows]
-                if frequencies is not None:
-                    bands = similarity.scores_by_frequency(gold, predicted, frequencies)
-                    view["frequency"] = bands
             views.append(view)
         return {
             "model": self.model,
@@ -330,13 +296,9 @@ class Similarity(
         ]
         tables: list[Any] = [("", (*columns, "expected cosine"), scores)]
         for view in views:
-            for key, title in (
-                ("subsets", "by subset"),
-                ("frequency", "by frequency of the rarer word"),
-            ):
-                if view.get(key):
-                    rows = [tuple(row.values()) for row in view[key]]
-                    tables.append((f"{_name(view)}, {title}", tuple(view[key][0]), rows))
+            if "subsets" in view:
+                rows = [tuple(row.values()) for row in view["subsets"]]
+                tables.append((f"{_name(view)}, by subset", tuple(view["subsets"][0]), rows))
         print_tables(self.format, *tables)
 
     def _cells(self, scores: Iterable[dict[str, float]]) -> Iterator[Any]:

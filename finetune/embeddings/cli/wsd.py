@@ -60,8 +60,6 @@ class Wsd(Command):
     chooses it on the validation split, or is 0 without one."""
     glosses: float = 0.0
     """Weight of the gloss of a sense in its vector; its uses have weight 1. 0 reads no glosses."""
-    vote: float = 0.0
-    """Weight of the mean score that a sense has for the other uses of a lemma in the document."""
     out: str
     """Run folder to write: sense vectors, scores and predictions."""
     encoding: str = "utf-8"
@@ -74,7 +72,7 @@ class Wsd(Command):
 
     def __post_init__(self) -> None:
         """Check the options."""
-        for name in ("prior", "glosses", "vote"):
+        for name in ("prior", "glosses"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
                 raise UserError(f"--{name} must be a finite number of 0 or more, not {value}.")
@@ -107,7 +105,6 @@ class Wsd(Command):
             normalization=self.normalization,
             prior=self.prior,
             gloss_weight=self.glosses,
-            vote=self.vote,
             inventory=self.inventory,
             max_length=self.max_length,
         )

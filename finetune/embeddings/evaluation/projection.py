@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from finetune.types import UserError, install_command
+from finetune.types import UserError
 
-Method = Literal["tsne", "pca", "umap"]
+Method = Literal["tsne", "pca"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 NUM_COMPONENTS = 50
-"""Principal components that t-SNE and UMAP read."""
+"""Principal components that t-SNE reads."""
 PERPLEXITY = 30.0
 """Perplexity of t-SNE for 300 points or more; a tenth of fewer points, and at least 5."""
 NUM_NEIGHBORS = 5
@@ -59,16 +59,16 @@ def project_layers(
 
     Args:
         vectors: Vectors of length 1 [layers, points, H], so that distances rank like cosines.
-        method: t-SNE (van der Maaten & Hinton 2008) or UMAP (McInnes et al. 2018) of the first 50
-            principal components, or the first two of these (``pca``).
-        seed: Seed of t-SNE and UMAP.
+        method: t-SNE (van der Maaten & Hinton 2008) of the first 50 principal components, or the
+            first two of these (``pca``).
+        seed: Seed of t-SNE.
         done: Called with the number of finished layers.
 
     Returns:
         Points [layers, points, 2]. Equal vectors have equal points.
 
     Raises:
-        UserError: There are fewer than 3 points, or umap-learn is not installed.
+        UserError: There are fewer than 3 points.
     """
     if vectors.shape[1] < 3:
         raise UserError(f"a map needs 3 points or more, not {vectors.shape[1]}: give more texts.")
@@ -102,8 +102,6 @@ def _project(vectors: Array, method: Method, seed: int, above: Array | None) -> 
         first_two: Array = components[:, :2]
         return first_two
     start = components[:, :2] if above is None or not above.any() else above
-    if method == "umap":
-        return _umap(components, seed, start)
     from sklearn.manifold import TSNE
 
     tsne = TSNE(
@@ -113,23 +111,6 @@ def _project(vectors: Array, method: Method, seed: int, above: Array | None) -> 
     )
     found: Array = tsne.fit_transform(components.astype(np.float32))
     return found.astype(np.float64)
-
-
-def _umap(components: Array, seed: int, start: Array) -> Array:
-    try:
-        import umap
-    except ImportError as error:
-        raise UserError(
-            f"--method umap needs the package umap-learn, which cannot be imported ({error}): "
-            f"{install_command('umap-learn')}, or use --method tsne."
-        ) from error
-    reducer = umap.UMAP(
-        n_neighbors=min(15, len(components) - 1),
-        init=(10 * start / np.abs(start).max()).astype(np.float32),
-        random_state=seed,
-        n_jobs=1,
-    )
-    return np.asarray(reducer.fit_transform(components.astype(np.float32)), dtype=np.float64)
 
 
 def procrustes(points: Array, target: Array) -> Array:

@@ -24,8 +24,6 @@ NUM_RESAMPLES = 1000
 """Resamples of a confidence interval."""
 LEAST_PAIRS = 3
 """Pairs from which a correlation is computed."""
-BANDS = ("low", "middle", "high")
-"""Names of the frequency bands, each with a third of the pairs."""
 
 
 def unit_vectors(vectors: npt.ArrayLike) -> Array:
@@ -119,38 +117,6 @@ def scores_by_subset(
         chosen = names == name
         both = np.array(gold)[chosen], np.array(predicted)[chosen]
         rows.append((name, int(chosen.sum()), *_both_correlations(*both)))
-    return rows
-
-
-def scores_by_frequency(
-    gold: Sequence[float], predicted: Sequence[float], frequencies: npt.ArrayLike
-) -> list[dict[str, Any]]:
-    """Return scores by the frequency of the rarer word of each pair, in three bands.
-
-    Cosines underestimate the similarity of frequent words (Zhou et al. 2022): ``bias`` is the mean
-    difference of the cosine from a line through all pairs (cosine by gold).
-    """
-    counts = np.asarray(frequencies)
-    known, scores = np.array(gold), np.array(predicted)
-    order = np.argsort(counts, kind="stable")
-    slope, intercept = np.polyfit(known, scores, 1) if np.ptp(known) else (0.0, scores.mean())
-    residuals = scores - (slope * known + intercept)
-    rows = []
-    for name, chosen in zip(BANDS, np.array_split(order, len(BANDS)), strict=True):
-        if len(chosen) < LEAST_PAIRS:
-            continue
-        spearman, pearson = _both_correlations(known[chosen], scores[chosen])
-        rows.append(
-            {
-                "band": name,
-                "least": int(counts[chosen].min()),
-                "most": int(counts[chosen].max()),
-                "pairs": len(chosen),
-                "spearman": spearman,
-                "pearson": pearson,
-                "bias": float(residuals[chosen].mean()),
-            }
-        )
     return rows
 
 

@@ -195,37 +195,6 @@ def choose_prior(
     return replace(model, prior=best), found
 
 
-def vote_in_documents(
-    targets: Sequence[SenseTarget], predictions: Sequence[SensePrediction], weight: float
-) -> list[SensePrediction]:
-    """Return predictions in which the uses of a lemma in a document vote for each other's sense.
-
-    To the score of a sense, the mean of its scores for the other targets of the lemma in the
-    document is added, times ``weight``: one sense per discourse as a tendency (Gale, Church &
-    Yarowsky 1992).
-    """
-    groups: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
-    for index, (target, prediction) in enumerate(zip(targets, predictions, strict=True)):
-        if target.document is not None and prediction.scores:
-            groups[target.document, target.lemma, target.pos].append(index)
-    result = list(predictions)
-    for indices in groups.values():
-        if len(indices) == 1:
-            continue
-        total: Any = Counter()
-        for index in indices:
-            total.update(predictions[index].scores)
-        for index in indices:
-            own = predictions[index].scores
-            voted = {
-                sense: score + weight * (total[sense] - score) / (len(indices) - 1)
-                for sense, score in own.items()
-            }
-            order = sorted(voted, key=voted.__getitem__, reverse=True)  # stable: as before
-            result[index] = SensePrediction(order[0], {s: voted[s] for s in order}, False)
-    return result
-
-
 def sense_scores(
     targets: Sequence[SenseTarget], predictions: Sequence[SensePrediction]
 ) -> dict[str, float]:

@@ -7,7 +7,7 @@ reductions to static embeddings").
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -51,12 +51,8 @@ class Use(NamedTuple):
     position: int
 
 
-@dataclass(frozen=True)
-class Contexts:
-    """Uses of words in a corpus, by the word in lower case, and their number."""
-
-    frequencies: Mapping[Words, int]
-    found: Mapping[Words, Sequence[Use]]
+Contexts = Mapping[Words, Sequence[Use]]
+"""Uses of words in a corpus, by the word in lower case."""
 
 
 def compare_pairs(
@@ -83,7 +79,7 @@ def compare_pairs(
     """
     if standardizer is not None:
         standardizer.check(embedder.settings)
-    if contexts is not None and any(contexts.found.values()):
+    if contexts:
         vectors = _static_vectors(embedder, pairs, contexts)
     else:
         vectors = _vectors(embedder, pairs, window)
@@ -134,14 +130,14 @@ def compared_words(pair: SimilarityPair) -> tuple[Words, Words]:
 
 
 def words_key(words: Words) -> Words:
-    """Return words as they are counted in a corpus."""
+    """Return words as they are looked for in a corpus."""
     return tuple(word.lower() for word in words)
 
 
 def find_contexts(
     corpus: Iterable[str], words: Iterable[Words], most: int, window: int = CONTEXT_WINDOW
 ) -> Contexts:
-    """Count words in a corpus, in any case, and find their first ``most`` uses.
+    """Find the first ``most`` uses of words in a corpus, in any case.
 
     A compared word may be a phrase of several words. ``window`` is the number of words of the
     corpus on each side.
@@ -150,7 +146,6 @@ def find_contexts(
     for phrase in words:
         if phrase:
             by_first.setdefault(phrase[0], set()).add(phrase)
-    frequencies: Counter[Words] = Counter()
     found: dict[Words, list[Use]] = {}
     for line in corpus:
         tokens = split_words(line)[0]
@@ -160,12 +155,11 @@ def find_contexts(
                 end = start + len(phrase)
                 if in_lower_case[start:end] != phrase:
                     continue
-                frequencies[phrase] += 1
                 uses = found.setdefault(phrase, [])
                 if len(uses) < most:
                     left = max(0, start - window)
                     uses.append(Use(tuple(tokens[left : end + window]), start - left))
-    return Contexts(frequencies, found)
+    return found
 
 
 def _vectors(
@@ -212,7 +206,7 @@ def _static_vectors(
 ) -> Iterator[Array]:
     """Yield the mean vectors over contexts of both sides of each pair, in turn."""
     sides = list(chain.from_iterable(map(compared_words, pairs)))
-    uses = {words: contexts.found.get(words_key(words)) or [Use(words, 0)] for words in sides}
+    uses = {words: contexts.get(words_key(words)) or [Use(words, 0)] for words in sides}
     flat = [(words, use) for words, each in uses.items() for use in each]
     sums: dict[Words, Array] = {}
     embeddings = embedder.encode(use.words for _, use in flat)

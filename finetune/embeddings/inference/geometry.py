@@ -92,7 +92,6 @@ def measure_geometry(
     lines: Iterable[str],
     *,
     most: int = 1000,
-    standardizer: Standardizer | None = None,
     sentences: Sequence[str] = (),
     seed: int = 0,
     reporter: Reporter | None = None,
@@ -100,14 +99,13 @@ def measure_geometry(
 ) -> Geometry:
     """Measure the vectors of the words of a sample of lines.
 
-    Without a standardizer every second line of the sample is used to fit one, and the others are
-    measured, so that the standardized figures are on held-out text.
+    Every second line of the sample is used to fit a standardizer, and the others are measured, so
+    that the standardized figures are on held-out text.
 
     Args:
         embedder: With ``unit="word"`` and ``combine="none"``.
         lines: Lines of a corpus; a random sample of at most ``most`` is read.
         most: The size of the sample.
-        standardizer: Fitted on another corpus with the same settings.
         sentences: Texts whose attention is shown; by default two short ones of the sample.
         seed: Seed of all samples.
         reporter: Shows the progress.
@@ -120,17 +118,14 @@ def measure_geometry(
     sample = sample_lines(lines, most, seed)
     if len(sample) < 2:
         raise UserError(f"{name}: geometry needs two or more lines of text, not {len(sample)}.")
-    fitted, measured = (sample[::2], sample[1::2]) if standardizer is None else ([], sample)
+    fitted, measured = sample[::2], sample[1::2]
     with reporter or Reporter(quiet=True) as shown:
         shown.start("geometry", len(sample), unit="text")
-        if standardizer is None:
-            texts = enumerate(embedder.encode(fitted), 1)
-            vectors = (_shown(shown, number, each.vectors) for number, each in texts)
-            standardizer = Standardizer.fit(vectors)
-        else:
-            standardizer.check(embedder.settings)
+        texts = enumerate(embedder.encode(fitted), 1)
+        vectors = (_shown(shown, number, each.vectors) for number, each in texts)
+        standardizer = Standardizer.fit(vectors)
         words = _frequent_words(measured, seed)
-        raw, standardized = (GeometryMeasure(embedder.layers, words, seed) for _ in range(2))
+        raw, standardized = (GeometryMeasure(embedder.layers, words) for _ in range(2))
         for number, each in enumerate(embedder.encode(measured), len(fitted) + 1):
             lowered = [unit.lower() for unit in each.units]
             raw.add(lowered, each.vectors)

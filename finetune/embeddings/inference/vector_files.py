@@ -1,22 +1,17 @@
-"""Files of embeddings: JSON Lines, Parquet, NumPy and safetensors, written as a stream.
-
-Arrays are read in blocks, so that they may be larger than memory.
-"""
+"""Files of embeddings: JSON Lines, Parquet, NumPy and safetensors, written as a stream."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import numpy as np
 
-from finetune.data.json_files import parse_json
 from finetune.inference.embed import Embedding
 from finetune.runtime.files import replace_file
 from finetune.runtime.records import require_suffix
-from finetune.types import UserError
 
 ROWS = 4096
 """Rows of a row group of Parquet files."""
@@ -173,110 +168,3 @@ _WRITERS: Mapping[str, Callable[..., int]] = {
     ".npy": _write_npy,
     ".safetensors": _write_safetensors,
 }
-ARRAY_SUFFIXES = (".npy", ".safetensors")
-"""Suffixes of the files that ``VectorFile`` reads."""
-_DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
-"""Types of numbers in safetensors files."""
-
-
-class VectorFile:
-    """Vectors [N, H] in a NumPy or safetensors file, read in blocks.
-
-    Each block is mapped and released, so that a pass over the file holds one block in memory.
-
-    Attributes:
-        path: The file.
-        shape: Number of vectors N, and their width H.
-    """
-
-    def __init__(self, path: Path, dtype: np.dtype[Any], offset: int, shape: Sequence[int]) -> None:
-        self.path, self._dtype, self._offset = path, dtype, offset
-        self.shape = (int(shape[0]), int(shape[1]))
-
-    @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open a file; raise UserError if it has no vectors, or not one for each row."""
-        if require_suffix(path, ARRAY_SUFFIXES, "vectors") == ".npy":
-            dtype, offset, shape = _npy_header(path)
-        else:
-            dtype, offset, shape = _safetensors_header(path)
-        if dtype.kind != "f" or len(shape) != 2 or 0 in shape:
-            layers = " (--combine mean, not none)" if len(shape) == 3 else ""
-            raise UserError(
-                f"{path}: has an array {dtype} {list(shape)}, and vectors are floating-point "
-                f"numbers [rows, width], at least one row: write them with finetune embed{layers}."
-            )
-        if offset + dtype.itemsize * shape[0] * shape[1] > path.stat().st_size:
-            raise UserError(f"{path}: is cut: write the vectors again.")
-        return cls(path, dtype, offset, shape)
-
-    def __len__(self) -> int:
-        """Return the number of vectors."""
-        return self.shape[0]
-
-    def _mapped(self) -> np.ndarray[Any, np.dtype[Any]]:
-        return np.memmap(self.path, self._dtype, "r", self._offset, self.shape)
-
-    def block(self, start: int, stop: int) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return consecutive vectors, float32 [stop - start, H] or fewer at the end."""
-        return np.array(self._mapped()[start:stop], dtype=np.float32)
-
-    def take(self, rows: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return vectors by their rows, float32 [len(rows), H]."""
-        return np.array(self._mapped()[rows], dtype=np.float32)
-
-
-class UnitFile:
-    """Ids and units of the vectors of a file, read by row; eight bytes of each are in memory.
-
-    Attributes:
-        path: The file beside the vectors; None if there is none, and a row has its number for id.
-    """
-
-    def __init__(self, vectors: VectorFile) -> None:
-        """Find the lines; raise UserError if their number is not the number of vectors."""
-        path = vectors.path.with_suffix(ROWS_SUFFIX)
-        self.path = path if path.is_file() else None
-        if self.path is None:
-            return
-        with self.path.open("rb") as file:
-            lengths = np.fromiter(map(len, file), dtype=np.int64)
-        if len(lengths) != len(vectors):
-            raise UserError(
-                f"{path} has {len(lengths):,} lines, and {vectors.path} {len(vectors):,} vectors: "
-                "write both again with finetune embed."
-            )
-        self._starts = np.cumsum(lengths) - lengths
-
-    def read(self, rows: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield ``id`` and ``unit`` of each row, and ``start`` and ``end`` if the file has them."""
-        if self.path is None:
-            yield from ({"id": row, "unit": None} for row in rows)
-            return
-        with self.path.open("rb") as file:
-            for row in rows:
-                file.seek(self._starts[row])
-                yield parse_json(file.readline().decode("utf-8"), f"{self.path}:{row + 1}")
-
-
-def _npy_header(path: Path) -> tuple[np.dtype[Any], int, Sequence[int]]:
-    """Return the type of the numbers, the place of the first one, and the shape."""
-    try:
-        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(mapped, np.memmap) or (mapped.ndim > 1 and not mapped.flags.c_contiguous):
-            raise ValueError("not an array in rows")
-    except (ValueError, EOFError) as error:
-        raise UserError(f"{path}: cannot be read as vectors ({error}).") from None
-    return mapped.dtype, mapped.offset, mapped.shape
-
-
-def _safetensors_header(path: Path) -> tuple[np.dtype[Any], int, Sequence[int]]:
-    """Return the same of the tensor ``vectors``."""
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        try:
-            entry = json.loads(file.read(min(size, 10**8)))["vectors"]
-            dtype = np.dtype(_DTYPES.get(entry["dtype"], "V1"))
-            return dtype, 8 + size + int(entry["data_offsets"][0]), entry["shape"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: has no tensor `vectors` ({error}).") from None

@@ -24,7 +24,6 @@ from finetune.embeddings.evaluation.projection import (
 from finetune.embeddings.evaluation.similarity import unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.runtime.progress import Reporter
-from finetune.runtime.records import csv_line
 
 CHUNK = 32
 """Contexts embedded at a time: the vectors of all their words in all layers are in memory."""
@@ -133,14 +132,3 @@ def write_json(file: IO[str], word_map: WordMap, model: str) -> None:
     }
     json.dump(content, file, ensure_ascii=False)
     file.write("\n")
-
-
-def write_csv(file: IO[str], word_map: WordMap, model: str) -> None:
-    """Write a map as CSV with a row for each occurrence and layer."""
-    columns = ["number", "id", "word", "label", "before", "form", "after", "layer", "x", "y"]
-    file.write(f"{csv_line(columns)}\n")
-    for layer, points in zip(word_map.layers, word_map.points, strict=True):
-        for number, (each, (x, y)) in enumerate(zip(word_map.occurrences, points, strict=True)):
-            text = [each.before, each.form, each.after]
-            row = [number, each.id, each.word, each.label, *text, layer, f"{x:.4f}", f"{y:.4f}"]
-            file.write(f"{csv_line(row)}\n")

@@ -29,7 +29,6 @@ from finetune.embeddings.evaluation.word_senses import (
     SensePrediction,
     choose_prior,
     sense_scores,
-    vote_in_documents,
 )
 from finetune.inference.embed import Embedder, WordSettings
 from finetune.runtime.progress import Reporter
@@ -47,14 +46,13 @@ class SenseSettings(WordSettings):
     """The settings of sense vectors and decisions.
 
     ``layers`` may also be ``"auto"``, which tries every layer and the mean of the last four on the
-    validation split; so does ``prior`` None for the prior. ``vote`` is the weight of
-    ``vote_in_documents``; ``Disambiguator`` explains the others.
+    validation split; so does ``prior`` None for the prior. ``Disambiguator`` explains
+    the others.
     """
 
     normalization: Normalization = "none"
     prior: float | None = None
     gloss_weight: float = 0.0
-    vote: float = 0.0
     inventory: str | None = None
 
 
@@ -156,8 +154,6 @@ class WordSenses:
         self.num_without_vector += sum(vector is None for vector in vectors)
         cosines = _cosines(self.model, targets, vectors, source.glosses(self.model, targets), 0)
         predictions = list(map(self.model.predict, targets, cosines))
-        if self.settings.vote:
-            predictions = vote_in_documents(targets, predictions, self.settings.vote)
         return targets, predictions
 
     def save(self, folder: Path) -> None:

@@ -64,7 +64,6 @@ def _charts(geometry: Geometry) -> list[Chart | None]:
         _chart("Expected cosine of two words", of(lambda each: each.expected_cosine)),
         _chart("Share of the largest dimensions in the expected cosine", shares),
         _chart("Similarity minus the expected cosine", similarity),
-        _chart("Intrinsic dimension (TwoNN)", of(lambda each: each.intrinsic_dimension)),
     ]
 
 
@@ -97,8 +96,6 @@ def _layer_table(geometry: Geometry) -> Table:
         "adjusted",
         "within a text",
         "adjusted",
-        "dimension",
-        "standardized",
     ]
     rows = [
         [
@@ -111,8 +108,6 @@ def _layer_table(geometry: Geometry) -> Table:
             raw.adjusted_self_similarity,
             raw.intra_sentence,
             raw.adjusted_intra_sentence,
-            raw.intrinsic_dimension,
-            z.intrinsic_dimension,
         ]
         for raw, z in zip(geometry.raw, geometry.standardized, strict=True)
     ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from finetune.embeddings.inference.word_map import WordMap
 
 PACKAGE = "finetune.embeddings.reporting"
-"""The package whose templates make the page and the picture."""
+"""The package whose templates make the page."""
 WIDTH, MARGIN = 640, 24
 """Width of the map in SVG units, and the empty border in it."""
 LEAST_HEIGHT, MOST_HEIGHT = 320, 640
@@ -35,18 +35,7 @@ SHAPES = (
 )
 """Paths of the points. With the colors of the style sheet they make 30 distinct marks."""
 MOST_GROUPS = NUM_COLORS * len(SHAPES)
-COLORS = {
-    "series1": "#1d5f8a",
-    "series2": "#b4552d",
-    "series3": "#3f7d4f",
-    "series4": "#7a4d93",
-    "series5": "#8a6d10",
-    "series6": "#5a6470",
-}
-"""The colors of the style sheet on white, for pictures, which have no style sheet."""
-MOST_COLUMNS, TITLE_HEIGHT = 3, 28
-"""Panels beside each other in a picture, and the height of a line of text in it."""
-METHODS = {"tsne": "t-SNE", "pca": "PCA", "umap": "UMAP"}
+METHODS = {"tsne": "t-SNE", "pca": "PCA"}
 
 
 @dataclass(frozen=True)
@@ -96,39 +85,6 @@ def page(word_map: WordMap, model: str) -> str:
             "cosines": word_map.cosines.round(3).tolist(),
         },
     )
-
-
-def write_picture(file: Any, word_map: WordMap, model: str) -> None:
-    """Write a map as SVG, for papers and slides: a panel for each layer, and a legend."""
-    names, groups = _groups(word_map.occurrences)
-    points, height = _scaled(word_map.points)
-    columns = min(len(points), MOST_COLUMNS)
-    panels = [
-        (
-            layer,
-            index % columns * WIDTH,
-            index // columns * (height + TITLE_HEIGHT),
-            [(groups[name], x, y + TITLE_HEIGHT) for name, (x, y) in zip(names, each, strict=True)],
-        )
-        for index, (layer, each) in enumerate(zip(word_map.layers, points, strict=True))
-    ]
-    top = panels[-1][2] + height + 2 * TITLE_HEIGHT
-    beside = 2 * columns
-    legend = [
-        (group, MARGIN + index % beside * WIDTH // 2, top + index // beside * TITLE_HEIGHT)
-        for index, group in enumerate(groups.values())
-    ]
-    words = ", ".join(dict.fromkeys(each.word for each in word_map.occurrences))
-    text = render(
-        "word_map.svg",
-        PACKAGE,
-        title=f"{words}: occurrences encoded by {model}, {METHODS[word_map.method]}",
-        size=(columns * WIDTH, legend[-1][2] + TITLE_HEIGHT),
-        panels=panels,
-        legend=legend,
-        colors=COLORS,
-    )
-    file.write(text)
 
 
 def _groups(occurrences: Sequence[Occurrence]) -> tuple[list[str], dict[str, Group]]:

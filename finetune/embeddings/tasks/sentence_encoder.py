@@ -63,7 +63,7 @@ FROM_TEXTS = ("mirror", "simcse", "prompt")
 """The objectives that learn from texts without labels."""
 MASKED = ("mirror", "prompt", "cmlm")
 """The objectives that need a mask token."""
-FROM_LABELS = ("softmax", "cosine", "cosent")
+FROM_LABELS = ("softmax", "cosine")
 """The objectives that learn from pairs with labels or numbers."""
 METRICS: Mapping[Measure, str] = {
     "label": "accuracy",
@@ -356,9 +356,7 @@ class SentenceTask(Task):
             return losses.ranking_loss(u, v, negatives, ids, temperature)
         if objective == "softmax":
             return losses.softmax_loss(u, v, head.classifier_weights(), label)
-        if objective == "cosine":
-            return losses.cosine_loss(u, v, label)
-        return losses.cosent_loss(u, v, label, temperature)
+        return losses.cosine_loss(u, v, label)
 
     # --- Predictions ------------------------------------------------------------------------------
 
@@ -420,7 +418,7 @@ def _training_rows(objective: str, rows: Sequence[TextExample]) -> Iterator[Text
             yield from pairs
     else:
         pairs = [row for row in rows if row.pair is not None and isinstance(row.label, float)]
-        yield from _scaled(pairs) if objective == "cosine" else pairs
+        yield from _scaled(pairs)
 
 
 def _scored_rows(objective: str, rows: Sequence[TextExample]) -> Iterator[TextExample]:
@@ -514,7 +512,7 @@ def _nothing_to_use(objective: str, split: str, rows: Sequence[TextExample]) -> 
         "ranking": "pairs of texts that belong together: without labels, or with the labels "
         "entailment and contradiction or with two such as duplicate and not_duplicate",
         "softmax": "pairs of texts with two labels or more",
-        **dict.fromkeys(("cosine", "cosent"), "pairs of texts with a number"),
+        "cosine": "pairs of texts with a number",
         "cmlm": "running text with a sentence in each line, or pairs of adjacent texts",
     }.get(objective, "texts")
     kind = "texts" if first.pair is None else "pairs"
