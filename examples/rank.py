@@ -7,7 +7,7 @@ import os
 import time
 
 from finetune import ClassifyConfig, fit, load_task, read_text
-from finetune.embeddings.inference.ranking import Ranker
+from finetune.embeddings.rank import Ranker
 
 config = ClassifyConfig(
     model=os.environ.get("MODEL", "minilm"),

@@ -6,9 +6,9 @@ python examples/word_senses.py
 import os
 from pathlib import Path
 
-from finetune.embeddings.data.word_senses import read_senses
-from finetune.embeddings.evaluation.word_senses import sense_scores
-from finetune.embeddings.inference.word_senses import SenseSettings, WordSenses, first_senses
+from finetune.embeddings.disambiguation import sense_scores
+from finetune.embeddings.sense_data import read_senses
+from finetune.embeddings.senses import SenseSettings, WordSenses, first_senses
 
 data = read_senses("examples/data/senses")
 settings = SenseSettings(

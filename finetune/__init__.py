@@ -32,8 +32,8 @@ if TYPE_CHECKING:
         TrainConfig,
     )
     from finetune.data import Dataset, read_text, read_tokens
-    from finetune.embeddings.evaluation.standardization import Standardizer
     from finetune.embeddings.settings import SentenceConfig
+    from finetune.embeddings.vectors import Standardizer
     from finetune.evaluation.custom_metrics import CustomMetric
     from finetune.evaluation.hf_trainer import compute_metrics
     from finetune.inference.batch_predictor import BatchPredictor
@@ -86,7 +86,7 @@ _HOMES = {
     "data": "Dataset read_text read_tokens",
     "evaluation.custom_metrics": "CustomMetric",
     "embeddings.settings": "SentenceConfig",
-    "embeddings.evaluation.standardization": "Standardizer",
+    "embeddings.vectors": "Standardizer",
     "evaluation.hf_trainer": "compute_metrics",
     "inference.batch_predictor": "BatchPredictor",
     "inference.embed": "Embedder Embedding",

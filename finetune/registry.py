@@ -88,7 +88,7 @@ TASKS = {
     ),
     "sentence": TaskPaths(
         "finetune.embeddings.settings:SentenceConfig",
-        "finetune.embeddings.tasks.sentence_encoder:SENTENCE",
+        "finetune.embeddings.sentence:SENTENCE",
         "sentence encoders: one vector for each text",
     ),
     "pretrain": TaskPaths(
@@ -114,11 +114,11 @@ COMMANDS = {
     "suggest": "finetune.annotation.cli.suggest:Suggest",
     "review": "finetune.annotation.cli.review:Review",
     "predict": "finetune.cli.predict:Predict",
-    "embed": "finetune.embeddings.cli.embed:Embed",
-    "similarity": "finetune.embeddings.cli.similarity:Similarity",
-    "geometry": "finetune.embeddings.cli.geometry:Geometry",
-    "map": "finetune.embeddings.cli.map:Map",
-    "wsd": "finetune.embeddings.cli.wsd:Wsd",
+    "embed": "finetune.embeddings.commands:Embed",
+    "similarity": "finetune.embeddings.commands:Similarity",
+    "geometry": "finetune.embeddings.commands:Geometry",
+    "map": "finetune.embeddings.commands:Map",
+    "wsd": "finetune.embeddings.commands:Wsd",
     "serve": "finetune.deployment.cli.serve:Serve",
     "export": "finetune.deployment.cli.export:Export",
     "score": "finetune.cli.score:Score",
@@ -135,12 +135,12 @@ COMMANDS = {
 """The commands that train no task. The order is the order in `finetune --help`."""
 
 PREDICTORS = {
-    "wsd": "finetune.embeddings.cli.predict:predict_senses",
-    "similarity": "finetune.embeddings.cli.predict:predict_pairs",
+    "wsd": "finetune.embeddings.senses:predict_senses",
+    "similarity": "finetune.embeddings.words_in_context:predict_pairs",
 }
 """What predicts with the runs of a wing's commands, by the `task` in their config.json."""
 
-FORMATS = {".xml": "finetune.embeddings.data.word_sense_files:read_sense_xml"}
+FORMATS = {".xml": "finetune.embeddings.sense_data:read_sense_xml"}
 """The readers of data files of a wing by their suffix."""
 
 
@@ -155,7 +155,7 @@ class KindPaths(NamedTuple):
 
 PREDICTION_KINDS = {
     "senses": KindPaths(
-        "finetune.embeddings.evaluation.sense_predictions:SENSES",
+        "finetune.embeddings.sense_data:SENSES",
         r"\S+(\s+[^\s%]+%[1-5]:\d\d:\d\d:\S*)+\s*",
     )
 }

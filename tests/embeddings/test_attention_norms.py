@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel
 
-from finetune.embeddings.models.attention_norms import BLOCKS, analyze_attention
+from finetune.embeddings.attention_norms import BLOCKS, analyze_attention
 from finetune.models.encoder import Encoder
 from finetune.preprocessing.batching import pack
 from finetune.types import Encoding, UserError

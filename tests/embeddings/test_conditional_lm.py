@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from finetune.embeddings.models.conditional_lm import NUM_CONDITIONS, ConditionalMaskedLM
+from finetune.embeddings.conditional_lm import NUM_CONDITIONS, ConditionalMaskedLM
 from finetune.embeddings.settings import SentenceConfig
 from finetune.models.dropout import fast_dropout
 from finetune.preprocessing.batching import micro_batches, pack

@@ -11,14 +11,14 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from finetune.embeddings.data.similarity_pairs import SimilarityPair
-from finetune.embeddings.evaluation.similarity import cosine
-from finetune.embeddings.inference.cosines import (
+from finetune.embeddings.pairs import SimilarityPair
+from finetune.embeddings.similarity import (
     compare_pairs,
     find_contexts,
     fit_standardizer,
     words_key,
 )
+from finetune.embeddings.vectors import cosine
 from finetune.inference.embed import Embedder
 from finetune.types import TextExample, UserError
 from tests.command import run

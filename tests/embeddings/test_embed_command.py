@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 from safetensors.numpy import load_file
 
-from finetune.embeddings.inference.vector_files import write_vectors
+from finetune.embeddings.vector_files import write_vectors
 from finetune.inference.embed import Embedder
 from finetune.runtime import progress
 from finetune.types import UserError

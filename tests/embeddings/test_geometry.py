@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
 
-from finetune.embeddings.evaluation.geometry import GeometryMeasure
+from finetune.embeddings.geometry import GeometryMeasure
 
 RANDOM = np.random.default_rng(3)
 TEXTS = [["the", "bank", "of", "the", "river"], ["the", "bank"], [], ["a", "river"]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from finetune.embeddings.data.occurrences import (
+from finetune.embeddings.occurrences import (
     CONTEXT,
     SHOWN,
     find_occurrences,

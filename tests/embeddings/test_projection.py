@@ -9,7 +9,8 @@ import pytest
 from sklearn.metrics import silhouette_score
 from sklearn.neighbors import KNeighborsClassifier
 
-from finetune.embeddings.evaluation.projection import (
+from finetune.embeddings.vectors import unit_vectors
+from finetune.embeddings.word_map import (
     labeled_rows,
     layer_scores,
     majority,
@@ -17,7 +18,6 @@ from finetune.embeddings.evaluation.projection import (
     procrustes,
     project_layers,
 )
-from finetune.embeddings.evaluation.similarity import unit_vectors
 from finetune.types import UserError
 
 RANDOM = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import finetune
-from finetune.embeddings.inference.ranking import Ranker
+from finetune.embeddings.rank import Ranker
 from finetune.types import UserError
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint

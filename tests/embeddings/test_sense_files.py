@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.embeddings.data.word_senses import read_sense_gold, read_senses
-from finetune.embeddings.data.wordnet import read_inventory, sense_key
+from finetune.embeddings.sense_data import read_sense_gold, read_senses
+from finetune.embeddings.wordnet import read_inventory, sense_key
 from finetune.types import UserError
 from tests.small_data import write_jsonl
 

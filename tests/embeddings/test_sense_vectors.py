@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.embeddings.data.word_senses import read_senses
-from finetune.embeddings.inference.word_senses import SenseSettings, WordSenses
+from finetune.embeddings.sense_data import read_senses
+from finetune.embeddings.senses import SenseSettings, WordSenses
 from finetune.inference.embed import Embedder
 from finetune.types import SenseTarget, TokenExample, UserError
 from tests.command import run

@@ -7,12 +7,8 @@ import pytest
 from scipy.spatial.distance import cdist
 from scipy.stats import pearsonr, spearmanr
 
-from finetune.embeddings.evaluation.similarity import (
-    ExpectedCosine,
-    correlations,
-    cosine,
-    scores_by_subset,
-)
+from finetune.embeddings.similarity import correlations, scores_by_subset
+from finetune.embeddings.vectors import ExpectedCosine, cosine
 
 RANDOM = np.random.default_rng(1)
 GOLD = RANDOM.integers(0, 6, 60).astype(float)

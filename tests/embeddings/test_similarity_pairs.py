@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from finetune.embeddings.data.similarity_pairs import read_similarity
+from finetune.embeddings.pairs import read_similarity
 from finetune.types import UserError
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from finetune.embeddings.evaluation.standardization import Standardizer
-from finetune.embeddings.inference.geometry import measure_geometry, record
+from finetune.embeddings.geometry import measure_geometry
+from finetune.embeddings.vectors import Standardizer
 from finetune.inference.embed import Embedder
 from finetune.types import UserError
 from tests.command import run
@@ -56,7 +57,7 @@ def test_figures_of_the_sample(place: Path) -> None:
     np.testing.assert_allclose(found.standardized[-1].expected_cosine, expected, atol=1e-5)
     assert {each.word for each in found.words} >= {"the"}
     assert found.attention.error < 1e-4 and len(found.attention.mixing) == LAYERS
-    assert json.loads(json.dumps(record(found)))["raw"][0]["layer"] == 0
+    assert json.loads(json.dumps(asdict(found)))["raw"][0]["layer"] == 0
 
 
 def test_sentences_to_show(place: Path) -> None:

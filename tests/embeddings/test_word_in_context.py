@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.embeddings.inference.word_in_context import Threshold
+from finetune.embeddings.words_in_context import Threshold
 from finetune.types import UserError
 from tests.command import run
 from tests.small_data import write_jsonl

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finetune.embeddings.data.wordnet import Inventory
-from finetune.embeddings.evaluation.standardization import Standardizer
-from finetune.embeddings.evaluation.word_senses import (
+from finetune.embeddings.disambiguation import (
     Disambiguator,
     SenseCollector,
     choose_prior,
 )
+from finetune.embeddings.vectors import Standardizer
+from finetune.embeddings.wordnet import Inventory
 from finetune.evaluation.compare import ComparisonOptions, compare_systems
 from finetune.evaluation.metrics import scores
 from finetune.evaluation.pairs import pair

@@ -451,7 +451,7 @@ def of_similarity(recorder: Recorder, model: Path) -> None:
 
 def of_words(recorder: Recorder, model: Path) -> None:
     """Record geometry, maps, senses and ranking."""
-    from finetune.embeddings.inference.ranking import Ranker
+    from finetune.embeddings.rank import Ranker
 
     place, record = recorder.place, recorder.command
     corpus = EXAMPLES / "sentiment" / "train.jsonl"

@@ -25,8 +25,8 @@ from finetune.data.label_names import read_label_map
 from finetune.data.questions import QUESTIONS
 from finetune.data.running_text import read_running_text
 from finetune.data.tokens import read_gold
-from finetune.embeddings.data.similarity_pairs import read_similarity
-from finetune.embeddings.data.word_senses import read_senses
+from finetune.embeddings.pairs import read_similarity
+from finetune.embeddings.sense_data import read_senses
 from finetune.evaluation.predictions import read_predictions
 from finetune.types import UserError
 from tests.fuzz.mutations import SEEDS, fuzz

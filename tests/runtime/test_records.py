@@ -152,8 +152,8 @@ DOORS = {
     "finetune/deployment/onnx.py": "a folder that appears whole",
     "finetune/deployment/predictor_command.py": "files of exports, which have no other module",
     "finetune/inference/teacher.py": "a folder that appears whole",
-    "finetune/embeddings/inference/word_in_context.py": "a folder that appears whole",
-    "finetune/embeddings/inference/word_senses.py": "a folder that appears whole",
+    "finetune/embeddings/words_in_context.py": "a folder that appears whole",
+    "finetune/embeddings/senses.py": "a folder that appears whole",
     "finetune/models/adapters.py": "a folder that appears whole",
     "finetune/models/heads/sentence_encoder.py": "a folder that appears whole",
     "finetune/tasks/__init__.py": "a folder that appears whole",
@@ -164,9 +164,7 @@ DOORS = {
     "finetune/training/checkpoint.py": "a folder that appears whole",
     "finetune/cli/output.py": "a folder that appears whole",
     "finetune/runtime/records.py": "tables, through the door",
-    "finetune/embeddings/inference/vector_files.py": "vectors, through the door",
-    "finetune/embeddings/inference/word_map.py": "JSON, through the door",
-    "finetune/embeddings/inference/geometry.py": "JSON, through the door",
+    "finetune/embeddings/vector_files.py": "vectors, through the door",
 }
 """The modules that write files by themselves, and why."""
 WRITERS = {

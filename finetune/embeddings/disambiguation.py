@@ -11,14 +11,14 @@ Shapes: S senses, H width.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from finetune.embeddings.data.wordnet import Inventory
-from finetune.embeddings.evaluation.standardization import Array, Standardizer
+from finetune.embeddings.vectors import Array, Standardizer
+from finetune.embeddings.wordnet import Inventory
 from finetune.evaluation.metrics import scores
 from finetune.evaluation.pairs import pair
 from finetune.types import SenseTarget
@@ -29,6 +29,7 @@ Lemma = tuple[str, str]
 PRIORS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
 """The weights of the prior to try on the validation split."""
 BLOCK = 1024
+"""Senses whose sums share an array."""
 
 
 class SensePrediction(NamedTuple):
@@ -209,6 +210,23 @@ def sense_scores(
         if target.senses
     ]
     return scores(pair("senses", gold, predicted)) if gold else {}
+
+
+def first_senses(
+    model: Disambiguator, targets: Iterable[SenseTarget], *, trained: bool = False
+) -> list[SensePrediction]:
+    """Return the first sense of each target; with ``trained`` the most frequent in training.
+
+    Lemmas that do not occur in training have the first sense in both.
+    """
+    found = []
+    for target in targets:
+        senses = model.candidates(target)
+        counts = model.counts.get((target.lemma, target.pos), {})
+        if trained and counts:
+            senses = sorted(counts, key=lambda sense: (-counts[sense], sense))
+        found.append(SensePrediction(next(iter(senses), None), {}, True))
+    return found
 
 
 def unknown_senses(targets: Sequence[SenseTarget], inventory: Inventory) -> list[str]:

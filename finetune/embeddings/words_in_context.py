@@ -1,31 +1,56 @@
-"""Words in context: do two uses of a word have the same sense? By a threshold on their cosine.
+"""`finetune similarity --threshold`: do two uses of a word have the same sense?
 
 Pilehvar & Camacho-Collados 2019, "WiC: the Word-in-Context dataset for evaluating context-sensitive
-meaning representations". The threshold is chosen on training pairs and saved; cosines of other
-models, layers or normalizations do not compare with it.
+meaning representations". The threshold on their cosine is chosen on training pairs and saved;
+cosines of other models, layers or normalizations do not compare with it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from finetune.cli.output import (
+    open_records,
+    print_table,
+    quiet_libraries,
+    refuse_options,
+    require_free,
+    show,
+    write_run,
+)
 from finetune.config.values import conforms
 from finetune.data.json_files import read_object
-from finetune.embeddings.data.similarity_pairs import SimilarityPair
-from finetune.embeddings.evaluation.standardization import Standardizer
-from finetune.embeddings.inference.cosines import compare_pairs
+from finetune.data.sources import resolve
+from finetune.embeddings.commands import PREDICT_OPTIONS, layer_numbers
+from finetune.embeddings.pairs import SimilarityPair, read_similarity
+from finetune.embeddings.similarity import compare_pairs
+from finetune.embeddings.vectors import Standardizer
+from finetune.evaluation.metrics import text_scores
+from finetune.evaluation.predictions import to_row
 from finetune.inference.embed import Embedder, WordSettings
+from finetune.runtime.files import replace_folder
 from finetune.runtime.progress import Reporter
+from finetune.runtime.records import write_records
 from finetune.types import TextPrediction, UserError
+
+if TYPE_CHECKING:
+    from finetune.cli.predict import Predict
+    from finetune.embeddings.commands import Similarity
 
 THRESHOLD_FILE = "threshold.json"
 STANDARDIZER_FILE = "standardizer.safetensors"
+SPLITS = ("train", "validation", "test")
+USED = (
+    *("model", "data", "columns", "encoding", "layers", "pooling", "standardize"),
+    *("threshold", "out", "encoder"),
+)
+"""The options of `similarity` that apply to --threshold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +142,7 @@ class WordInContext:
                 (each.vectors for each in embedder.encode(texts)), embedder.settings
             )
         cosines = _cosines(embedder, labeled, standardizer, reporter)
-        threshold = Threshold.fit(cosines, [label_name(pair) for pair in labeled])
+        threshold = Threshold.fit(cosines, [_label(pair) for pair in labeled])
         return cls(settings, threshold, standardizer, embedder)
 
     def predict(
@@ -160,7 +185,7 @@ class WordInContext:
         return cls(settings, threshold, standardizer, embedder)
 
 
-def label_name(pair: SimilarityPair) -> str:
+def _label(pair: SimilarityPair) -> str:
     """Return the label of a pair as a name: 1.0 is ``1``."""
     label = pair.example.label
     return f"{label:g}" if isinstance(label, float) else str(label)
@@ -180,3 +205,85 @@ def _cosines(
             )
     found = compare_pairs(embedder, pairs, standardizer=standardizer, reporter=reporter)
     return np.asarray(found[-1].values, dtype=np.float64)
+
+
+def fit_threshold(command: Similarity) -> None:
+    """Choose the threshold on the training pairs, score all splits, and write the run folder."""
+    refuse_options(command, USED, "--threshold")
+    if command.data is None or command.out is None:
+        raise UserError("--threshold needs --data with a train split, and --out RUN.")
+    if command.standardize not in (None, "train"):
+        raise UserError(
+            f"--standardize {command.standardize}: with --threshold write --standardize train, for "
+            "mean and deviation of the words of the training texts."
+        )
+    out = require_free(command.out)
+    files = resolve(command.data).files
+    if "train" not in files:
+        raise UserError(
+            f"--data {command.data}: no train split: write --data train=FILE,test=FILE."
+        )
+    options = command.encoder.keywords()
+    settings = PairSettings(
+        model=command.model,
+        layers=layer_numbers(command.layers),
+        pooling=command.pooling or "mean",
+        standardize=command.standardize is not None,
+        max_length=options.pop("max_length"),
+    )
+    splits = {
+        split: read_similarity(command.data, split=split, **command.reading).pairs
+        for split in SPLITS
+        if split in files
+    }
+    reporter = Reporter()
+    model = WordInContext.fit(settings, splits["train"], reporter=reporter, **options)
+    metrics = {}
+    with replace_folder(out) as folder:
+        for split, pairs in splits.items():
+            predicted = model.predict(pairs, reporter=reporter)
+            metrics[split] = _scores(pairs, predicted)
+            write_records(folder / f"predictions.{split}.jsonl", _records(pairs, predicted))
+        model.save(folder)
+        config = {"task": "similarity", "data": command.data, **asdict(settings)}
+        write_run(folder, config, metrics)
+    chosen = model.threshold
+    show(f"{chosen.above}: cosine of {chosen.value:.4f} or more")
+    rows = [
+        (split, len(splits[split]), scores.get("accuracy"), scores.get("macro_f1"))
+        for split, scores in metrics.items()
+    ]
+    print_table(("split", "pairs", "accuracy", "macro f1"), rows)
+    show(f"run folder: {out}")
+
+
+def predict_pairs(command: Predict) -> None:
+    """Write whether the words of each pair of --file have the same sense, by a run's threshold."""
+    refuse_options(command, (*PREDICT_OPTIONS, "columns"), "a run of similarity --threshold")
+    quiet_libraries()
+    run, file = Path(command.folder), command.file or ""
+    pairs = read_similarity(file, **command.reading).pairs
+    model = WordInContext.load(run, batching=command.batching, max_tokens=command.max_tokens)
+    predicted = model.predict(pairs, reporter=Reporter())
+    with open_records(command.out, [Path(file), *run.glob("*")]) as write:
+        for record in _records(pairs, predicted):
+            write(record)
+    if scores := _scores(pairs, predicted):
+        show(f"accuracy {scores['accuracy']:.4f}", error=True)
+
+
+def _records(
+    pairs: Iterable[SimilarityPair], predicted: Iterable[tuple[TextPrediction, float]]
+) -> Iterator[dict[str, Any]]:
+    """Yield label, cosine and gold of each pair."""
+    for pair, (prediction, cosine) in zip(pairs, predicted, strict=True):
+        yield to_row(prediction, pair.example) | {"cosine": round(cosine, 6)}
+
+
+def _scores(
+    pairs: Sequence[SimilarityPair], predicted: Sequence[tuple[TextPrediction, float]]
+) -> dict[str, float]:
+    """Return the scores of the pairs with gold; nothing without gold."""
+    labeled = [index for index, pair in enumerate(pairs) if pair.example.label is not None]
+    gold = [_label(pairs[index]) for index in labeled]
+    return text_scores("label", gold, [predicted[i][0].label for i in labeled]) if gold else {}

@@ -1,4 +1,4 @@
-"""Word senses with the vectors of an encoder: fit sense vectors, choose layers, predict, save.
+"""`finetune wsd`: sense vectors of an encoder; fit, choose layers, predict, save.
 
 Vectors are added up while sentences are read, so that memory grows with the number of senses.
 
@@ -12,33 +12,54 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
+from finetune.cli.output import (
+    open_records,
+    print_table,
+    quiet_libraries,
+    refuse_options,
+    require_free,
+    show,
+    write_run,
+)
 from finetune.config.values import conforms
 from finetune.data.json_files import read_object
-from finetune.embeddings.data.wordnet import Inventory, read_inventory
-from finetune.embeddings.evaluation.standardization import Array, Standardizer
-from finetune.embeddings.evaluation.word_senses import (
+from finetune.embeddings.commands import PREDICT_OPTIONS, layer_numbers
+from finetune.embeddings.disambiguation import (
     Disambiguator,
     Normalization,
     SenseCollector,
     SensePrediction,
     choose_prior,
+    first_senses,
     sense_scores,
+    unknown_senses,
 )
+from finetune.embeddings.sense_data import marked_sentence, read_sense_file, read_senses
+from finetune.embeddings.vectors import Array, Standardizer
+from finetune.embeddings.wordnet import Inventory, pos_of, read_inventory
 from finetune.inference.embed import Embedder, WordSettings
+from finetune.runtime.files import replace_folder
 from finetune.runtime.progress import Reporter
-from finetune.types import SenseTarget, TokenExample, UserError
+from finetune.runtime.records import write_records
+from finetune.types import SenseTarget, TokenExample, UserError, abbreviated, quantity
+
+if TYPE_CHECKING:
+    from finetune.cli.predict import Predict
+    from finetune.embeddings.commands import Wsd
 
 SENSES_FILE = "senses.json"
 VECTORS_FILE = "senses.safetensors"
 STANDARDIZER_FILE = "standardizer.safetensors"
 FORMAT = 1
 """Version of these files."""
+BASELINES = {"first_sense": False, "most_frequent": True}
+"""The baselines by the name of their files and scores, and whether they count training senses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,23 +236,6 @@ class WordSenses:
         )
 
 
-def first_senses(
-    model: Disambiguator, targets: Iterable[SenseTarget], *, trained: bool = False
-) -> list[SensePrediction]:
-    """Return the first sense of each target; with ``trained`` the most frequent in training.
-
-    Lemmas that do not occur in training have the first sense in both.
-    """
-    found = []
-    for target in targets:
-        senses = model.candidates(target)
-        counts = model.counts.get((target.lemma, target.pos), {})
-        if trained and counts:
-            senses = sorted(counts, key=lambda sense: (-counts[sense], sense))
-        found.append(SensePrediction(next(iter(senses), None), {}, True))
-    return found
-
-
 class _Source(NamedTuple):
     """An embedder of words, and the choices of layers [V] whose means it gives."""
 
@@ -364,3 +368,170 @@ def _cosines(
         model.cosines(target, None if vector is None else vector[view])
         for target, vector in zip(targets, vectors, strict=True)
     ]
+
+
+def fit_senses(command: Wsd) -> None:
+    """Fit sense vectors, score them on all splits but train, and write the run folder."""
+    out = require_free(command.out)
+    data = read_senses(command.data, encoding=command.encoding)
+    if "train" not in data.splits:
+        raise UserError(
+            f"--data {command.data}: no train split (found: {', '.join(data.splits)}): write "
+            "--data train=FILE,test=FILE."
+        )
+    reporter, options = Reporter(), command.encoder.keywords()
+    settings = SenseSettings(
+        model=command.model,
+        layers=layer_numbers(command.layers),
+        pooling=command.pooling,
+        normalization=command.normalization,
+        prior=command.prior,
+        gloss_weight=command.glosses,
+        inventory=command.inventory,
+        max_length=options.pop("max_length"),
+    )
+    senses = WordSenses.fit(
+        settings,
+        data.splits["train"],
+        data.splits.get("validation", ()),
+        reporter=reporter,
+        **options,
+    )
+    for note in data.notes:
+        show(note, error=True)
+    _report_unknown(senses, [t for rows in data.splits.values() for e in rows for t in e.targets])
+    metrics: dict[str, dict[str, float]] = {}
+    with replace_folder(out) as folder:
+        for split, examples in data.splits.items():
+            if split == "train":
+                continue
+            before = senses.num_without_vector
+            targets, predictions = senses.predict(examples, reporter=reporter)
+            records = _records(targets, predictions)
+            write_records(folder / f"predictions.{split}.jsonl", records)
+            scores = sense_scores(targets, predictions)
+            for name, trained in BASELINES.items():
+                found = first_senses(senses.model, targets, trained=trained)
+                write_records(folder / f"{name}.{split}.jsonl", _records(targets, found))
+                baseline = sense_scores(targets, found)
+                scores |= {f"{name}_{metric}": value for metric, value in baseline.items()}
+            metrics[split] = scores | {
+                "targets": len(targets),
+                "backed_off": sum(each.backed_off for each in predictions),
+                "unanswered": sum(each.sense is None for each in predictions),
+                "without_subwords": senses.num_without_vector - before,
+            }
+        senses.save(folder)
+        config = {
+            "task": "wsd",
+            "data": command.data,
+            **asdict(senses.settings),
+            "fingerprint": data.fingerprint,
+        }
+        content: dict[str, Any] = dict(metrics)
+        if command.layers == "auto":
+            content["choices"] = [choice._asdict() for choice in senses.choices]
+        write_run(folder, config, content)
+    _print_scores(command, senses, metrics)
+
+
+def _print_scores(command: Wsd, senses: WordSenses, metrics: dict[str, dict[str, float]]) -> None:
+    """Print the choices, the scores of each split and where the run is."""
+    if command.layers == "auto":
+        rows = [(",".join(map(str, each.layers)), each.prior, each.f1) for each in senses.choices]
+        print_table(("layers", "prior", "validation f1"), rows)
+        show()
+    vectors = quantity(len(senses.model.vectors), "sense")
+    show(f"{vectors} with vectors, prior {senses.model.prior:g}")
+    names = ("f1", "precision", "recall", *(f"{name}_f1" for name in BASELINES))
+    counts = ("targets", "backed_off", "unanswered", "without_subwords")
+    table = [
+        (split, *(scores.get(name) for name in names), *(int(scores[name]) for name in counts))
+        for split, scores in metrics.items()
+    ]
+    if table:
+        header = ("split", *(name.replace("_", " ") for name in (*names, *counts)))
+        print_table(header, table)
+    show(f"run folder: {command.out}")
+
+
+def predict_senses(command: Predict) -> None:
+    """Write the senses of the targets of --file, or print the senses of words in a --text."""
+    refuse_options(command, (*PREDICT_OPTIONS, "text", "inventory"), "a run of wsd")
+    quiet_libraries()
+    run, file = Path(command.folder), command.file or ""
+    examples = [] if command.text else list(read_sense_file(file, command.encoding))
+    senses = WordSenses.load(
+        run,
+        inventory=command.inventory,
+        batching=command.batching,
+        max_tokens=command.max_tokens,
+    )
+    if command.text:
+        if command.out is not None:
+            raise UserError("--text prints the senses of a sentence: leave --out out.")
+        for text in command.text:
+            _show_senses(senses, text)
+        return
+    targets, predictions = senses.predict(examples, reporter=Reporter())
+    _report_unknown(senses, targets)
+    with open_records(command.out, [Path(file), *run.glob("*")]) as write:
+        for record in _records(targets, predictions):
+            write(record)
+    if number := senses.num_without_vector:
+        show(f"targets without subwords, answered by the first sense: {number:,}", error=True)
+    if scores := sense_scores(targets, predictions):
+        show("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), error=True)
+
+
+def _show_senses(senses: WordSenses, text: str) -> None:
+    """Print the senses of the marked words of a sentence, with scores and definitions."""
+    inventory, counts = senses.model.inventory, senses.model.counts
+
+    def known(lemma: str, pos: str) -> bool:
+        listed = inventory is not None and (lemma, pos) in inventory.senses
+        return listed or (lemma, pos) in counts
+
+    targets, predictions = senses.predict([marked_sentence(text, known)])
+    by_word: dict[tuple[int, int], list[int]] = {}
+    for index, target in enumerate(targets):
+        by_word.setdefault((target.start, target.end), []).append(index)
+    for number, indices in enumerate(by_word.values()):
+        scores: dict[str, float | None] = {}
+        for index in indices:
+            scores |= predictions[index].scores
+        scores = dict(sorted(scores.items(), key=lambda item: -(item[1] or 0.0)))
+        for index in indices:  # senses without vectors follow in the order of the inventory
+            scores |= {s: scores.get(s) for s in senses.model.candidates(targets[index])}
+        definitions = {} if inventory is None else inventory.definitions(scores)
+        show("\n" * (number > 0) + targets[indices[0]].key)
+        print_table(
+            ("sense", "part of speech", "score", "gloss"),
+            [(s, pos_of(s), score, definitions.get(s)) for s, score in scores.items()],
+        )
+    if inventory is None:
+        show(
+            "glosses come from WordNet: name the folder of its files, --inventory FOLDER.",
+            error=True,
+        )
+
+
+def _records(
+    targets: Sequence[SenseTarget], predictions: Sequence[SensePrediction]
+) -> Iterator[dict[str, Any]]:
+    """Yield the prediction of each target with its gold."""
+    for target, prediction in zip(targets, predictions, strict=True):
+        yield prediction.record(target)
+
+
+def _report_unknown(senses: WordSenses, targets: Sequence[SenseTarget]) -> None:
+    """Say once which gold senses the inventory does not list."""
+    if senses.model.inventory is None:
+        return
+    if unknown := unknown_senses(targets, senses.model.inventory):
+        names = abbreviated(sorted({*unknown}), 4)
+        show(
+            f"{quantity(len(unknown), 'gold sense')} are not in the inventory ({names}): it may be "
+            "of another version of WordNet.",
+            error=True,
+        )

@@ -1,21 +1,28 @@
-"""Sentences with words whose senses are annotated or to be found: rows to TokenExamples."""
+"""Files of word senses: sentences with targets, gold keys, and predicted senses.
+
+Files are JSON Lines, or XML with gold keys of the word sense disambiguation framework of Raganato
+et al. 2017.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Record, read_lines
 from finetune.data.formats import open_data, read_file
 from finetune.data.sources import open_splits, resolve
 from finetune.data.tables import Table
 from finetune.data.token_records import DOCUMENT_COLUMNS, WORD_COLUMNS, Sentences
 from finetune.data.word_splitting import split_words
-from finetune.embeddings.data.word_sense_files import read_keys
-from finetune.embeddings.data.wordnet import DATA_FILES, base_forms, pos_of, sense_key
+from finetune.embeddings.wordnet import DATA_FILES, base_forms, pos_of, sense_key
+from finetune.evaluation.alignment import AlignedPredictions, Gold, align_ids
+from finetune.evaluation.kinds import Wording
+from finetune.evaluation.predictions import PredictionFile, Row
 from finetune.types import SenseTarget, TokenExample, UserError
 
 _POS = {
@@ -207,3 +214,143 @@ def _senses(value: Any, where: str) -> Iterable[str]:
     ):
         raise DataError(f"{where}: senses must be a list of sense keys, not {value!r:.60}.")
     return dict.fromkeys(sense_key(sense) or sense for sense in senses)
+
+
+def read_sense_xml(file: DataFile, options: ReadOptions) -> Table:
+    """Read sentences with targets from ``NAME.data.xml``, gold from ``NAME.gold.key.txt`` beside.
+
+    Rows have the columns id, document, tokens and targets of JSON Lines.
+    """
+    keys = _gold_file(file.name)
+    gold = None if keys is None else dict(read_keys(str(keys), keys))
+    return Table(file.name, ["id", "document", "tokens", "targets"], _sentences(file, gold))
+
+
+def read_keys(name: str, source: Any) -> Iterator[tuple[str, list[str]]]:
+    """Yield the id and the sense keys of each line of a file ``ID KEY …``."""
+    lines = source if isinstance(source, DataFile) else read_lines(name, source)
+    for line in lines:
+        if parsed := parse_keys(line.text):
+            yield parsed
+        elif line.text.strip():
+            raise DataError(
+                f"{name}:{line.number}: {line.text!r:.60} is not an id with sense keys: write for "
+                "instance d000.s000.t000 bank%1:14:00::"
+            )
+
+
+def parse_keys(line: str) -> tuple[str, list[str]] | None:
+    """Return the id and the sense keys of a line of a key file, None for any other line."""
+    id, *senses = line.split() or [""]
+    keys = [key for sense in senses if (key := sense_key(sense)) is not None]
+    return (id, keys) if id and keys and len(keys) == len(senses) else None
+
+
+def _gold_file(name: str) -> Path | None:
+    """Return the file of gold keys next to a data file; None if it does not exist."""
+    base = name.removesuffix(".gz").removesuffix(".xml").removesuffix(".data")
+    for suffix in (".gold.key.txt", ".gold.key.txt.gz"):
+        if (path := Path(base + suffix)).is_file():
+            return path
+    return None
+
+
+def _sentences(file: DataFile, gold: dict[str, list[str]] | None) -> Iterator[Record]:
+    parser: Any = XMLPullParser(["start", "end"])
+    document: str | None = None
+
+    def parsed(number: int) -> Iterator[Record]:
+        nonlocal document
+        for event, element in parser.read_events():
+            if event == "start":
+                if element.tag in ("text", "document"):
+                    document = element.get("id")
+            elif element.tag == "sentence":
+                yield Record(_row(element, document, gold), file.where(number))
+                element.clear()
+
+    number = 1
+    try:
+        for number, text in file:
+            parser.feed(text + "\n")
+            yield from parsed(number)
+        parser.close()
+        yield from parsed(number)
+    except ParseError as error:
+        raise DataError(
+            f"{file.where(number)}: not well-formed XML ({error}): restore the file, or "
+            "write JSON Lines with tokens and targets."
+        ) from error
+
+
+def _row(
+    sentence: Element, document: str | None, gold: dict[str, list[str]] | None
+) -> dict[str, Any]:
+    tokens: list[str] = []
+    targets = []
+    for element in sentence:
+        words = (element.text or "").split()
+        if element.tag == "instance":
+            id = element.get("id", "")
+            target: dict[str, Any] = {
+                "id": id,
+                "start": len(tokens),
+                "end": len(tokens) + len(words),
+            }
+            target |= {name: element.get(name) for name in ("lemma", "pos")}
+            if gold is not None and id in gold:
+                target["senses"] = gold[id]
+            targets.append(target)
+        tokens += words
+    return {"id": sentence.get("id"), "document": document, "tokens": tokens, "targets": targets}
+
+
+class SensePredictions:
+    """The kind ``senses`` of predictions (``finetune.evaluation.kinds.PredictionKind``)."""
+
+    wording = Wording("senses", "target")
+
+    def read(self, file: DataFile) -> list[Row]:
+        """Read the ids and sense keys of a file of keys."""
+        keys = enumerate(read_keys(file.name, file), 1)
+        return [(file.where(n), {"id": id, "senses": senses}) for n, (id, senses) in keys]
+
+    def gold_of(self, where: str, row: Mapping[str, Any]) -> SenseTarget:
+        """Return the target of a line that holds its gold."""
+        gold = row["gold"] or []
+        if not isinstance(gold, list) or not all(isinstance(sense, str) for sense in gold):
+            raise DataError(f"{where}: `gold` must be a list of senses, not {gold!r:.60}.")
+        lemma, pos, key = row.get("lemma", ""), row.get("pos", ""), str(row.get("id", ""))
+        where = row.get("where", where)
+        return SenseTarget(0, 0, lemma, pos, _keys(gold), key, row.get("document"), where)
+
+    def read_gold(self, source: str | Path | DataFile, encoding: str) -> list[SenseTarget]:
+        """Read the targets of a file of data or of gold keys."""
+        return read_sense_gold(source, encoding)
+
+    def align(self, file: PredictionFile, gold: Gold) -> AlignedPredictions:
+        """Align the senses of targets by id; systems may leave targets out."""
+        targets = [target for target in gold.examples if isinstance(target, SenseTarget)]
+        if file.ids is None:
+            raise DataError(f"{file}: its lines have no ids: write the `id` of each target.")
+        keys, places = [target.key for target in targets], [target.where for target in targets]
+        order = align_ids(file, keys, places, gold.name, [False] * len(keys))
+        pairs = [
+            (target, {} if row is None else file.rows[row][1])
+            for target, row in zip(targets, order, strict=True)
+            if target.senses
+        ]
+        if not pairs:
+            raise DataError(f"{gold.name}: no target has gold senses.")
+        found, rows = map(list, zip(*pairs, strict=True))
+        predicted = [_keys(row.get("senses", ())) for row in rows]
+        senses = [target.senses for target in found]
+        return AlignedPredictions("senses", senses, predicted, examples=found, rows=rows, by="id")
+
+
+def _keys(senses: Sequence[str]) -> tuple[str, ...]:
+    """Return senses without the syntactic markers of WordNet's keys."""
+    return tuple(sense_key(sense) or sense for sense in senses)
+
+
+SENSES = SensePredictions()

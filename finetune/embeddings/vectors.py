@@ -1,4 +1,4 @@
-"""Standardization of vectors: z-scores of each dimension over a corpus.
+"""Vectors: cosines, the expected cosine of any two, and standardization over a corpus.
 
 Jurafsky & Martin, *Speech and Language Processing* (3rd ed.), "Masked Language Models", equations
 11.10 to 11.12. Contextual vectors point in similar directions (Ethayarajh 2019), often because a
@@ -24,6 +24,56 @@ from finetune.types import UserError
 Array = npt.NDArray[Any]
 CONSTANT = 1e-7
 """A dimension is constant if its deviation is at most this fraction of its mean (float32)."""
+
+
+def unit_vectors(vectors: npt.ArrayLike) -> Array:
+    """Return vectors [..., H] scaled to length 1; zero vectors stay zero."""
+    values = np.asarray(vectors, dtype=np.float64)
+    lengths = np.linalg.norm(values, axis=-1, keepdims=True)
+    result: Array = np.divide(values, lengths, out=np.zeros_like(values), where=lengths > 0)
+    return result
+
+
+def cosine(first: npt.ArrayLike, second: npt.ArrayLike) -> Array:
+    """Return the cosines of vectors [..., H] -> [...]; a zero vector has the cosine 0."""
+    result: Array = (unit_vectors(first) * unit_vectors(second)).sum(axis=-1)
+    return result.clip(-1.0, 1.0)
+
+
+@dataclass
+class ExpectedCosine:
+    """The expected cosine of two different vectors, over all pairs of a stream.
+
+    The mean over all pairs of N unit vectors u is (|sum u|^2 - sum |u|^2) / N (N - 1), in which
+    each dimension has its own term: its contribution (Timkey & van Schijndel 2021).
+    """
+
+    total: Array | float = 0.0
+    squares: Array | float = 0.0
+    count: int = 0
+
+    def add(self, vectors: npt.ArrayLike) -> None:
+        """Add vectors [N, ..., H]."""
+        self.add_units(unit_vectors(vectors))
+
+    def add_units(self, units: Array) -> None:
+        """Add vectors of length 1 [N, ..., H]."""
+        self.total = self.total + units.sum(axis=0)
+        self.squares = self.squares + (units**2).sum(axis=0)
+        self.count += len(units)
+
+    @property
+    def contributions(self) -> Array:
+        """The contribution of each dimension to the expected cosine [..., H]."""
+        pairs = max(1, self.count * (self.count - 1))
+        result: Array = (np.square(self.total) - np.asarray(self.squares)) / pairs
+        return result
+
+    @property
+    def value(self) -> Array:
+        """The expected cosine [...]: the sum of the contributions."""
+        result: Array = self.contributions.sum(axis=-1)
+        return result
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,17 +1,27 @@
-"""Files of embeddings: JSON Lines, Parquet, NumPy and safetensors, written as a stream."""
+"""`finetune embed`: vectors in JSON Lines, Parquet, NumPy and safetensors, written as a stream."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from finetune.inference.embed import Embedding
+from finetune.cli.output import show
+from finetune.data import read_text_file, read_token_file
+from finetune.data.dataset import WordsNotTexts
+from finetune.embeddings.commands import layer_numbers
+from finetune.inference.embed import Embedder, Embedding
 from finetune.runtime.files import replace_file
+from finetune.runtime.progress import Reporter
 from finetune.runtime.records import require_suffix
+from finetune.types import Example, TextExample, UserError, quantity
+
+if TYPE_CHECKING:
+    from finetune.embeddings.commands import Embed
 
 ROWS = 4096
 """Rows of a row group of Parquet files."""
@@ -19,6 +29,49 @@ ROWS_SUFFIX = ".rows.jsonl"
 """Suffix of the file with ids and units, beside arrays."""
 HEADER = 512
 """Bytes of the header of safetensors files, with room for any number of rows."""
+
+
+def embed(command: Embed) -> None:
+    """Write the vectors of all inputs of the command, or print them."""
+    embedder = Embedder(
+        command.model,
+        unit=command.unit,
+        layers=layer_numbers(command.layers),
+        combine=command.combine,
+        pooling=command.pooling,
+        normalize=command.normalize,
+        **command.encoder.keywords(),
+    )
+    with Reporter(quiet=command.out is None and sys.stdout.isatty()) as reporter:
+        embeddings = embedder.encode(_inputs(command), reporter)
+        if command.out is None:
+            for embedding in embeddings:
+                show(json.dumps(record(embedding), ensure_ascii=False))
+        else:
+            count, files = write_vectors(Path(command.out), embeddings, embedder.shape)
+    if command.out is not None:
+        shape = " x ".join(map(str, (count, *embedder.shape)))
+        show(f"wrote {' and '.join(map(str, files))}: {shape}", error=True)
+    if number := embedder.num_windowed:
+        limit = f"of more than {embedder.max_length} tokens"
+        show(f"{quantity(number, 'input')} {limit} read in several windows", error=True)
+    if number := embedder.num_cut:
+        show(f"{quantity(number, 'input')} cut to {embedder.max_length} tokens", error=True)
+
+
+def _inputs(command: Embed) -> Iterator[Example]:
+    file = command.file or ""
+    if command.text:
+        yield from (TextExample(index, text) for index, text in enumerate(command.text))
+    elif command.unit == "text":
+        try:
+            yield from read_text_file(file, pair=False, labels=False, **command.reading)
+        except WordsNotTexts:
+            raise UserError(
+                f"{file}: holds words, not texts: add --unit word or --unit subword."
+            ) from None
+    else:
+        yield from read_token_file(file, **command.reading)
 
 
 def write_vectors(

@@ -13,15 +13,26 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from finetune.cli.output import show
 from finetune.data.formats import open_data, read_file
 from finetune.data.tables import Table
 from finetune.data.texts import read_text_file
 from finetune.data.tokens import data_kind, read_token_file
 from finetune.data.word_splitting import split_words
-from finetune.embeddings.data.word_senses import read_sense_file
-from finetune.types import Example, TextExample, TokenExample, UserError, did_you_mean
+from finetune.embeddings.sense_data import read_sense_file
+from finetune.types import (
+    Example,
+    TextExample,
+    TokenExample,
+    UserError,
+    did_you_mean,
+    quantity,
+)
+
+if TYPE_CHECKING:
+    from finetune.embeddings.commands import Map
 
 CONTEXT = 100
 """Words before and after an occurrence that the encoder reads."""
@@ -300,3 +311,25 @@ def _occurrence(
         _BLANKS.sub(" ", f"{after}{' …' if high < len(words) else ''}"),
         match.label,
     )
+
+
+def sample_occurrences(command: Map) -> Sequence[Occurrence]:
+    """Return the occurrences of the command's words, and say how many there are."""
+    words = parse_words(command.word)
+    found = find_occurrences(
+        read_examples(command.file, **command.reading),
+        words,
+        match_case=command.match_case,
+        limit=command.most,
+        seed=command.seed,
+    )
+    for word, number in found.found.items():
+        sampled = f", {command.most:,} drawn at random (--most)" if number > command.most else ""
+        texts = quantity(found.num_texts, "text")
+        show(f"{word}: {quantity(number, 'occurrence')} in {texts}{sampled}", error=True)
+    if found.num_repeated:
+        show(f"repeated contexts left out: {found.num_repeated:,}", error=True)
+    if missing := sum(each.label is None for each in found.sample):
+        total = len(found.sample)
+        show(f"occurrences without a label: {missing:,} of {total:,}", error=True)
+    return found.sample

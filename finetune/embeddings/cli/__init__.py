@@ -1,1 +1,0 @@
-"""The commands `embed`, `similarity`, `geometry`, `map` and `wsd`."""

@@ -1,0 +1,319 @@
+"""The options of `embed`, `similarity`, `geometry`, `map` and `wsd`.
+
+What each command reads, computes and prints is in the file of its subject, which may load torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import UseAppendAction
+
+from finetune.cli.command import Command
+from finetune.cli.options import (
+    DataOptions,
+    EncodingOption,
+    FormatOption,
+    InputOptions,
+    ModelArgument,
+    OutOption,
+    ReadingOptions,
+    ResampleOptions,
+    SeedOption,
+)
+from finetune.cli.output import check_output, inputs_of, quiet_libraries
+from finetune.config.options import COMMON, DATA, OUTPUT, Help
+from finetune.runtime.files import require_replaceable
+from finetune.runtime.records import RECORD_SUFFIXES, require_suffix
+from finetune.types import UserError
+
+PREDICT_OPTIONS = ("folder", "file", "out", "encoding", "batching", "max_tokens")
+"""The options of `predict` that apply to the runs of all commands of the wing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayersOption:
+    """The option of the commands that choose layers."""
+
+    layers: Annotated[str, COMMON] = "last"
+    """`last`, `last4`, `all`, or numbers separated by commas. 0 is the output of the embeddings, 1
+    the first layer, -1 the last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorOptions(LayersOption):
+    """Options of the commands that make one vector of texts or words."""
+
+    combine: Annotated[Literal["mean", "sum", "none"], COMMON] = "mean"
+    """Mean or sum of the layers; none keeps each of them."""
+    pooling: Annotated[Literal["mean", "first", "max"] | None, COMMON] = None
+    """Pooling of a word over its subwords, or of a text over its tokens. `first` is the CLS token
+    of a text. Unset is the mean; texts and a run of `sentence` have the vector that was trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordPoolingOption:
+    """The option of the commands that read vectors of words."""
+
+    pooling: Literal["mean", "first", "max"] = "mean"
+    """Pooling of a word over its subwords."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embed(ModelArgument, VectorOptions, OutOption, InputOptions, Command):
+    """Write vectors of texts, words or subwords from the layers of an encoder.
+
+    Examples:
+        finetune embed minilm --file texts.txt --out vectors.npy
+        finetune embed runs/tag --text "A bank." --unit word --layers last4
+    """
+
+    out: str | None = None
+    """File to write: .jsonl, .parquet, .npy or .safetensors. Unset prints JSON Lines."""
+    unit: Literal["text", "word", "subword"] = "text"
+    """The unit that gets a vector."""
+    normalize: bool = False
+    """Scale each vector to length 1."""
+    encoder: ReadingOptions = field(default_factory=ReadingOptions)
+    """Lengths, batches and source of the encoder."""
+
+    def run(self) -> None:
+        """Write the vectors of all inputs."""
+        self.require_input("embed")
+        quiet_libraries()
+        from finetune.embeddings.vector_files import check_suffix, embed
+
+        if self.out is not None:
+            check_output(self.out, inputs_of(self.file))
+            check_suffix(Path(self.out))
+        embed(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Similarity(
+    ModelArgument, VectorOptions, OutOption, FormatOption, ResampleOptions, DataOptions, Command
+):
+    """Compare texts, words, or words in context, and correlate their similarity with gold.
+
+    Examples:
+        finetune similarity minilm --data stsb
+        finetune similarity minilm --data wic/ --threshold --out runs/wic
+    """
+
+    data: Annotated[str | None, DATA] = None
+    """Pairs as for training (file, folder, hub data set), with or without gold. Columns `start`,
+    `end`, `start_pair`, `end_pair` (characters) or `index`, `index_pair` (words between white
+    space) name the compared word in each text; `source` or `subset` names subsets."""
+    text: Annotated[str | None, DATA] = None
+    """A text to compare with --pair, in place of --data."""
+    pair: Annotated[str | None, DATA] = None
+    """The second text."""
+    split: Annotated[str | None, DATA] = None
+    """Split of --data. Unset is the only one, else test."""
+    unit: Annotated[Literal["auto", "text", "word"], COMMON] = "auto"
+    """Compare texts, or words: those that the data name, else all words of a text, without special
+    tokens. auto compares words where the data name them."""
+    standardize: Annotated[str | None, Help("CORPUS", common=True)] = None
+    """Standardize vectors over a corpus: its file or folder, or a standardizer (.safetensors). With
+    --threshold write `train`, for the words of the training texts."""
+    standardize_texts: int = 1000
+    """Lines of the corpus to sample for --standardize."""
+    save_standardizer: Annotated[str | None, Help("FILE")] = None
+    """File (.safetensors) to save the fitted standardizer."""
+    resamples: int = 1000
+    window: int | None = None
+    """Words to read on each side of a word in context. Unset reads all of them."""
+    contexts: Annotated[str | None, DATA] = None
+    """Corpus (file or folder): single words get the mean of their vectors in it."""
+    num_contexts: int | None = None
+    """Contexts of each single word, the first in the corpus. Unset is 5."""
+    threshold: Annotated[bool, COMMON] = False
+    """Choose the threshold on the cosine of two words in context that separates the two labels of
+    the train split best, score all splits, and write a run folder, for `finetune predict`."""
+    out: Annotated[str | None, COMMON] = None
+    """File of predictions (.jsonl) for `finetune compare`: their label is the cosine, standardized
+    with --standardize. With --threshold the run folder."""
+    encoder: ReadingOptions = field(default_factory=ReadingOptions)
+    """Lengths, batches and source of the encoder."""
+
+    def run(self) -> None:
+        """Print the scores, or the cosines of pairs without gold."""
+        if self.threshold:
+            quiet_libraries()
+            from finetune.embeddings.words_in_context import fit_threshold
+
+            fit_threshold(self)
+            return
+        self._check()
+        quiet_libraries()
+        from finetune.embeddings.similarity import compare
+
+        compare(self)
+
+    def _check(self) -> None:
+        if (self.data is None) == (self.text is None):
+            raise UserError("similarity needs either --data, or --text and --pair.")
+        if (self.text is None) != (self.pair is None):
+            raise UserError("--text and --pair belong together: give both texts.")
+        if self.resamples < 1 or self.standardize_texts < 2:
+            raise UserError("--resamples must be 1 or more, --standardize-texts 2 or more.")
+        if self.save_standardizer is not None:
+            if self.standardize is None or self.standardize.endswith(".safetensors"):
+                raise UserError("--save-standardizer needs --standardize CORPUS to fit to.")
+            if not self.save_standardizer.endswith(".safetensors"):
+                raise UserError(
+                    f"--save-standardizer {self.save_standardizer}: write a name with "
+                    "the suffix .safetensors."
+                )
+            check_output(self.save_standardizer, [Path(self.standardize)])
+        if self.out is not None:
+            if self.combine == "none":
+                raise UserError("--out needs one cosine of a pair: write --combine mean or sum.")
+            inputs = (self.data, self.standardize, self.contexts)
+            check_output(self.out, [Path(path) for path in inputs if path], RECORD_SUFFIXES)
+        if self.num_contexts is not None and (self.num_contexts < 1 or self.contexts is None):
+            raise UserError("--num-contexts must be 1 or more, and needs --contexts CORPUS.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, SeedOption, Command):
+    """Measure the geometry of an encoder's word vectors, and its attention, layer by layer.
+
+    Examples:
+        finetune geometry roberta-base --data texts/
+        finetune geometry minilm --data texts.txt --out geometry.html
+    """
+
+    data: Annotated[str, DATA]
+    """Texts: a file or folder, as for `pretrain`."""
+    out: Annotated[UseAppendAction[tuple[str, ...]], OUTPUT] = ()
+    """File to write: .html (a page) or .json (all figures); may be repeated."""
+    texts: int = 1000
+    """Lines of text to sample."""
+    sentence: Annotated[UseAppendAction[tuple[str, ...]], DATA] = ()
+    """A sentence whose attention to show; may be repeated. Unset shows two of the sample."""
+    encoder: ReadingOptions = field(default_factory=ReadingOptions)
+    """Lengths, batches and source of the encoder."""
+
+    def run(self) -> None:
+        """Print the geometry of each layer and write the files."""
+        if self.texts < 2:
+            raise UserError(f"--texts must be 2 or more, not {self.texts}.")
+        _check_pages(self.out, self.data)
+        quiet_libraries()
+        from finetune.embeddings.geometry import print_geometry
+
+        print_geometry(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOptions, Command):
+    """Draw the occurrences of a word in many contexts as a map of their vectors, layer by layer.
+
+    Examples:
+        finetune map minilm --word bank/banks --file texts.txt --out bank.html
+        finetune map runs/tag --word light,die/dies --file senses.jsonl --out map.json
+    """
+
+    word: Annotated[str, DATA]
+    """The word; several with commas, forms of a word with slashes: bank/banks,die/dies/died. A form
+    that ends with * stands for all words that begin with it. A form may be several words."""
+    file: Annotated[str, DATA]
+    """Texts or sentences of any format of `predict`, with labels, tags, spans or nothing; `-` is
+    standard input."""
+    out: Annotated[UseAppendAction[tuple[str, ...]], OUTPUT] = ()
+    """File to write: .html (a page) or .json (all figures); may be repeated."""
+    layers: str = "all"
+    method: Literal["tsne", "pca"] = "tsne"
+    """Projection to the plane."""
+    most: int = 300
+    """Most occurrences of a word to show; a random sample if there are more."""
+    seed: int = 1
+    match_case: bool = False
+    """Tell upper case from lower case."""
+    encoder: ReadingOptions = field(default_factory=ReadingOptions)
+    """Lengths, batches and source of the encoder."""
+
+    def run(self) -> None:
+        """Write the map and print the scores of its layers."""
+        if not self.out:
+            raise UserError("map needs --out FILE: .html or .json.")
+        _check_pages(self.out, self.file)
+        from finetune.embeddings.occurrences import sample_occurrences
+
+        occurrences = sample_occurrences(self)
+        quiet_libraries()
+        from finetune.embeddings.word_map import draw_map
+
+        draw_map(self, occurrences)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wsd(EncodingOption, Command):
+    """Find the senses of words: nearest neighbor among the sense vectors of an annotated corpus.
+
+    Examples:
+        finetune wsd --model minilm --data senses/ --out runs/senses
+        finetune predict runs/senses --text "He sat on the *bank*."
+    """
+
+    model: str = "minilm"
+    """Model name, folder, or folder of a run."""
+    data: str
+    """Sentences with targets: `train=FILE,validation=FILE,test=FILE` or a folder. Files are JSON
+    Lines with `tokens` and `targets` (start, end, lemma, pos, senses), or NAME.data.xml of the
+    framework of Raganato et al. with NAME.gold.key.txt."""
+    inventory: str | None = None
+    """Folder of WordNet's files: index.sense, and data.* for --glosses. Unset takes the senses of
+    the training data."""
+    layers: str = "last"
+    """`last`, `last4`, numbers separated by commas (0 is the output of the embeddings, -1 the last
+    layer), or `auto`: try each layer and the last four on the validation split."""
+    pooling: Literal["mean", "first", "max"] = "mean"
+    """Pooling of a word over its subwords."""
+    normalization: Literal["none", "center", "standardize"] = "none"
+    """Before cosines, subtract the mean of all training targets, or also divide by their standard
+    deviation."""
+    prior: float | None = None
+    """Weight of the logarithm of a sense's frequency among the uses of its lemma in training. Unset
+    chooses it on the validation split, or is 0 without one."""
+    glosses: float = 0.0
+    """Weight of the gloss of a sense in its vector; its uses have weight 1. 0 reads no glosses."""
+    out: str
+    """Run folder to write: sense vectors, scores and predictions."""
+    encoder: ReadingOptions = field(default_factory=ReadingOptions)
+    """Lengths, batches and source of the encoder."""
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        for name in ("prior", "glosses"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise UserError(f"--{name} must be a finite number of 0 or more, not {value}.")
+
+    def run(self) -> None:
+        """Fit sense vectors and score them."""
+        quiet_libraries()
+        from finetune.embeddings.senses import fit_senses
+
+        fit_senses(self)
+
+
+def layer_numbers(value: str) -> str | tuple[int, ...]:
+    """Return the numbers in a list of layers, or the value itself."""
+    try:
+        return tuple(int(number) for number in value.split(","))
+    except ValueError:
+        return value
+
+
+def _check_pages(outputs: Iterable[str], data: str) -> None:
+    """Raise UserError if one of --out cannot be a page or a file of figures."""
+    for output in outputs:
+        suffixes = (".html", ".json")
+        check_output(output, [Path(data)], suffixes)
+        if require_suffix(output, suffixes) == ".html":
+            require_replaceable(Path(output), "<!doctype html", "--out")

@@ -1,1 +1,0 @@
-"""Readers of word senses, similarity pairs and occurrences of words."""

@@ -1,1 +1,0 @@
-"""Measures of vectors: cosines, geometry, projections, scores of word senses."""

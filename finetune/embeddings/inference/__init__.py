@@ -1,1 +1,0 @@
-"""Vectors of texts and words, compared, ranked, mapped and labeled with senses."""

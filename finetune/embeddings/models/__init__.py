@@ -1,1 +1,0 @@
-"""Norms of the vectors that attention adds to each token."""

@@ -1,1 +1,0 @@
-"""The pages of geometry and of word maps."""
