@@ -29,12 +29,11 @@ from torch import Tensor, nn
 
 import finetune
 from finetune.config.recipes import packaged_folder
-from finetune.config.tasks import IN_MEMORY, column_map
+from finetune.config.tasks import IN_MEMORY
 from finetune.data import with_held_out_splits
 from finetune.data.dataset import gold_labels
 from finetune.data.json_files import read_object
-from finetune.data.texts import PAIR_COLUMNS, TEXT_COLUMNS
-from finetune.deployment import predictor_command
+from finetune.deployment import onnx_model
 from finetune.deployment.onnx_int8 import quantize
 from finetune.deployment.onnx_model import GRAPH, SETTINGS, OnnxModel, folded
 from finetune.evaluation.metrics import DEFAULT_METRICS
@@ -199,11 +198,7 @@ def _export_of(task: Task, source: Path) -> Export:
 
 def _settings(task: Any, head: Any, export: Export) -> str:
     """Return ``predictor.json``: everything beside graph and tokenizer that a prediction needs."""
-    record, config = task.record, task.record.config
-    columns = column_map(config.columns)
-    roles = ("question", "context") if isinstance(head, QuestionAnswerer) else ("text", "pair")
-    pairs = [roles, *PAIR_COLUMNS] if isinstance(head, QuestionAnswerer) else PAIR_COLUMNS
-    named = {role: columns[role].lower() for role in roles if role in columns}
+    record = task.record
     transitions = None
     if isinstance(head, CrfTagger):
         scores = head.crf(torch.zeros(0, len(record.labels)))
@@ -219,11 +214,6 @@ def _settings(task: Any, head: Any, export: Export) -> str:
         "tokenizer": task.tokenizer.fields(),
         "decoder": dataclasses.asdict(export.decoder),
         "transitions": transitions,
-        "columns": {
-            "pair": not task.description.words and record.pairs is not False,
-            "pairs": [list(named.values()), *pairs] if len(named) == 2 else pairs,
-            "texts": [named["text"], *TEXT_COLUMNS] if "text" in named else TEXT_COLUMNS,
-        },
         "by_width": isinstance(head, SpanClassifier) and head.config.representation != "biaffine",
     }
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
@@ -255,8 +245,8 @@ def package_files() -> dict[str, str]:
 
     They are copies of the toolkit's modules with relative imports.
     """
-    files = {"__init__.py": _INIT, "__main__.py": _MAIN}
-    todo = [predictor_command.__name__]
+    files = {"__init__.py": _INIT}
+    todo = [onnx_model.__name__]
     while todo:
         name = todo.pop()
         if (file := _file_name(name)) in files:
@@ -281,17 +271,6 @@ _INIT = '''"""Prediction with the model of this folder: numpy, onnxruntime and t
 from .onnx_model import OnnxModel, load
 
 __all__ = ["OnnxModel", "load"]
-'''
-_MAIN = '''"""The command `python -m predictor`; `--help` describes it."""
-
-import sys
-from pathlib import Path
-
-from .predictor_command import main
-
-sys.stdin.reconfigure(encoding="utf-8")
-sys.stdout.reconfigure(encoding="utf-8")
-main(Path(__file__).parent.parent)
 '''
 
 

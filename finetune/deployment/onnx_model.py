@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from finetune.deployment.input_files import Row, read_rows
 from finetune.preprocessing.inputs import Input, as_example
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.span_candidates import candidates
@@ -228,36 +226,6 @@ class OnnxModel:
             return list(self.decoder.windows(logits, num_words, lengths, self.transitions))
         return list(self.decoder.windows(logits))
 
-    def lines(self, lines: Iterable[str]) -> Iterator[str]:
-        """Predict lines, and yield JSON.
-
-        A line is a text; JSON of a text, a pair of texts or words; or an object such as
-        ``{"text": …}``, with ``text_pair``, or with ``tokens`` or ``words``. The prediction keeps
-        the ``id`` of an object, and no other key.
-        """
-        numbered = enumerate(line.rstrip("\r\n") for line in lines)
-        return self._json(_parsed(line, number, self.reads_words) for number, line in numbered)
-
-    def rows(self, rows: Iterable[Row]) -> Iterator[str]:
-        """Predict objects as in ``lines``, and yield JSON."""
-        numbered = enumerate(rows)
-        return self._json(_of_object(row, number, self.reads_words) for number, row in numbered)
-
-    def file(self, path: str | Path) -> Iterator[str]:
-        """Predict the rows of a file (``input_files.SUFFIXES``), and yield JSON."""
-        return self.rows(read_rows(Path(path), self.settings["columns"]))
-
-    def _json(self, inputs: Iterable[tuple[Input, Any]]) -> Iterator[str]:
-        ids: deque[Any] = deque()
-
-        def without_ids() -> Iterator[Input]:
-            for item, id in inputs:
-                ids.append(id)
-                yield item
-
-        for prediction in self.stream(without_ids()):
-            yield json.dumps(prediction.record() | {"id": ids.popleft()}, ensure_ascii=False)
-
 
 load = OnnxModel
 
@@ -303,44 +271,6 @@ def _damage_named(path: Path) -> Iterator[None]:
         raise UserError(
             f"{path}: damaged, or of another version ({detail:.200}): restore it from its source."
         ) from error
-
-
-def _parsed(line: str, number: int, reads_words: bool) -> tuple[Input, Any]:
-    """Return the input that a line holds, and its id."""
-    if line[:1] != "{":
-        return _of_text(line), number
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        raise UserError(
-            f"line {number + 1}: not a valid JSON object ({error}): write a text that begins with "
-            "a brace as a JSON string, in quotation marks."
-        ) from error
-    return _of_object(found, number, reads_words)
-
-
-def _of_object(found: Row, number: int, reads_words: bool) -> tuple[Input, Any]:
-    where = f"line {number + 1}"
-    id = found.get("id", number)
-    words = [found[name] for name in ("tokens", "words") if name in found]
-    if reads_words and words:
-        return words[0], id
-    if "text" not in found:
-        legal = "text, tokens or words" if reads_words else "text, and text_pair for pairs"
-        raise UserError(f"{where}: has {', '.join(found) or 'no keys'}: write {legal}.")
-    if reads_words or "text_pair" not in found:
-        return found["text"], id
-    return (found["text"], found["text_pair"]), id
-
-
-def _of_text(line: str) -> Input:
-    if line[:1] in ('"', "["):
-        try:
-            found: Any = json.loads(line)
-        except ValueError:
-            return line
-        return found if isinstance(found, str | list) else line
-    return line
 
 
 def _grouped(sequences: list[tuple[int, Encoding]]) -> Iterator[list[tuple[int, Encoding]]]:

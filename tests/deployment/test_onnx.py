@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import csv
 import inspect
 import json
 import os
@@ -47,7 +46,7 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from finetune.deployment import onnx as export  # noqa: E402
-from finetune.deployment import onnx_int8, predictor_command  # noqa: E402
+from finetune.deployment import onnx_int8  # noqa: E402
 from finetune.deployment.onnx_model import OnnxModel  # noqa: E402
 
 FILES = {
@@ -337,38 +336,35 @@ def test_predictions_are_those_of_predict(
         assert sum(len(p.spans) for p in found) > 5
 
 
-BLOCKED = """\
-import sys
+ALONE = """\
+import json, sys
 class Block:
     def find_spec(self, name, *rest):
         if name.split(".")[0] in ("torch", "transformers", "finetune", "accelerate", "scipy"):
             raise ImportError(f"{name} is blocked")
 sys.meta_path.insert(0, Block())
-import runpy
-runpy.run_module("predictor", run_name="__main__")
+sys.path.insert(0, ".")
+import predictor
+for prediction in predictor.load(".", threads=1).predict(json.load(sys.stdin)):
+    print(json.dumps(prediction.record()))
 """
 
 
 @pytest.mark.parametrize("task", [pytest.param("tag", marks=pytest.mark.slow), "ner"])
 def test_the_export_predicts_alone(task: str, tmp_path: Path) -> None:
-    """Lines in, lines out, in a process that cannot import torch, transformers and finetune."""
+    """In a process that cannot import torch, transformers and finetune."""
     settings = {"crf": True} if task == "tag" else {}
     place = saved(tmp_path, task, max_length=20, precision="fp32", **settings)
     graph = tmp_path / "graph"
     assert run("export", place, "--out", graph).code == 0
-    lines = [item if isinstance(item, str) else json.dumps(item) for item in SENTENCES]
-
-    def predictor(text: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, '.')\n{BLOCKED}"],
-            input=text,
-            capture_output=True,
-            encoding="utf-8",
-            cwd=graph,
-            check=False,
-        )
-
-    done = predictor("".join(f"{line}\n" for line in lines))
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", ALONE],
+        input=json.dumps(SENTENCES),
+        capture_output=True,
+        encoding="utf-8",
+        cwd=graph,
+        check=False,
+    )
     assert done.returncode == 0 and done.stderr == "", done.stderr
     records = [json.loads(line) for line in done.stdout.splitlines()]
     expected = [p.record() for p in OnnxModel(graph, threads=1).predict(SENTENCES)]
@@ -376,14 +372,8 @@ def test_the_export_predicts_alone(task: str, tmp_path: Path) -> None:
     for one, other in zip(records, expected, strict=True):
         for span, same_span in zip(one["spans"], other["spans"], strict=True):
             assert span == pytest.approx(same_span, abs=2e-6)
-    words = json.dumps({"id": "x", "tokens": ["anna", "smith"], "label": "of no use"})
-    records = [
-        json.loads(line) for line in predictor(f'{words}\n{{"text": "anna"}}\n').stdout.splitlines()
-    ]
-    assert [(r["id"], r["words"]) for r in records] == [("x", ["anna", "smith"]), (1, ["anna"])]
-    failed = predictor('[["a"]]\n')
-    assert failed.returncode == 1
-    assert failed.stderr.startswith("error: input 0: [['a']] is neither")
+    with pytest.raises(UserError, match=r"input 0: \[\['a'\]\] is neither"):
+        OnnxModel(graph).predict([[["a"]]])
 
 
 def test_the_package_is_the_toolkits_and_imports_little() -> None:
@@ -519,63 +509,6 @@ def test_int8_of_span_scorers_with_any_number_of_widths(max_width: int, tmp_path
     assert {path.name for path in folder.iterdir()} == FILES
 
 
-def test_objects_are_read_as_predict_does(tmp_path: Path) -> None:
-    place, graph = saved(tmp_path, "nli", precision="fp32"), tmp_path / "graph"
-    export.export_onnx(place, graph)
-    rows = [
-        {"text": a, "text_pair": b, "id": f"r{n}", "label": "neutral"}
-        for n, (a, b) in enumerate(zip(FIRSTS, SECONDS, strict=True))
-    ]
-    lines = [json.dumps(row) for row in rows]
-    (tmp_path / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    done = run("predict", place, "--file", tmp_path / "rows.jsonl")
-    expected = [json.loads(line) for line in done.out.splitlines()]
-    found = [json.loads(line) for line in OnnxModel(graph).lines(lines)]
-    for one, other in zip(found, expected, strict=True):
-        assert (one["id"], one["label"]) == (other["id"], other["label"])
-        assert one["score"] == pytest.approx(other["score"], abs=1e-5)
-    for line, problem in (
-        ("{cut", "line 1: not a valid JSON object"),
-        ('{"a": 1}', "has a: write text"),
-    ):
-        with pytest.raises(UserError, match=problem):
-            list(OnnxModel(graph).lines([line]))
-
-
-@pytest.mark.parametrize("suffix", ["csv", "tsv", "json", "jsonl"])
-def test_files_are_read_as_predict_does(suffix: str, tmp_path: Path, capsys) -> None:
-    place, graph = saved(tmp_path, "nli", precision="fp32"), tmp_path / "graph"
-    export.export_onnx(place, graph)
-    path = tmp_path / f"rows.{suffix}"
-    rows = [
-        {"id": f"r{n}", "hypothesis": b, "premise": a, "label": "neutral"}
-        for n, (a, b) in enumerate([*zip(FIRSTS, SECONDS, strict=True), (' say "so", ', "so")])
-    ]
-    if suffix in ("csv", "tsv"):
-        with path.open("w", encoding="utf-8-sig", newline="") as file:
-            separator = {"csv": ";", "tsv": "\t"}[suffix]
-            quoting: Any = {"csv": csv.QUOTE_MINIMAL, "tsv": csv.QUOTE_NONE}[suffix]
-            writer = csv.writer(
-                file,
-                delimiter=separator,
-                quoting=quoting,
-                quotechar=None if suffix == "tsv" else '"',
-            )
-            writer.writerow(rows[0])
-            writer.writerows([row.values() for row in rows])
-    else:
-        lines = [json.dumps(row) for row in rows]
-        path.write_text("\n".join(lines) if suffix == "jsonl" else f"[{', '.join(lines)}]")
-    done = run("predict", place, "--file", path)
-    expected = [json.loads(line) for line in done.out.splitlines()]
-    predictor_command.main(graph, ["--file", str(path), "--out", str(tmp_path / "out.jsonl")])
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert len(found) == 4
-    for one, other in zip(found, expected, strict=True):
-        assert (one["id"], one["label"]) == (other["id"], other["label"])
-        assert one["score"] == pytest.approx(other["score"], abs=1e-5)
-
-
 def test_an_export_names_licenses_and_versions(tmp_path: Path) -> None:
     place, graph = saved(tmp_path, "classify"), tmp_path / "graph"
     (model_folder(place) / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n", "utf-8")
@@ -584,52 +517,6 @@ def test_an_export_names_licenses_and_versions(tmp_path: Path) -> None:
     assert "under the license cc-by-4.0" in text and "Apache License" in text
     lines = (graph / "requirements.txt").read_text("utf-8").splitlines()
     assert f"onnxruntime=={onnxruntime.__version__}" in lines and len(lines) == 3
-
-
-def test_help_and_errors_of_the_predictor(tmp_path: Path, capsys) -> None:
-    with pytest.raises(SystemExit) as end:
-        predictor_command.main(tmp_path, ["--help"])
-    assert end.value.code == 0 and "python -m predictor" in capsys.readouterr().out
-    place, graph = saved(tmp_path, "classify", precision="fp32"), tmp_path / "graph"
-    export.export_onnx(place, graph)
-    predictor_command.main(graph, ["--text", FIRSTS[0], "--text", " "])
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["label"] is None for line in lines] == [False, True]
-    (tmp_path / "no-text.csv").write_text("a,b\n1,2\n")
-    (tmp_path / "cut.json").write_text('[{"text": "a"}')
-    (tmp_path / "quote.csv").write_text('text,x\n"good\nbad,1\nfine,2\n')
-    (tmp_path / "short.csv").write_text("text,x\n\ngood,1\nbad\n")
-    (tmp_path / "blank.csv").write_text('text\nfirst\n""\nthird\n')
-    predictor_command.main(graph, ["--file", str(tmp_path / "blank.csv")])
-    assert len(capsys.readouterr().out.splitlines()) == 3
-    (given := tmp_path / "given.jsonl").write_text('{"text": "a"}\n')
-    for out, problem in (
-        (given, "would overwrite the input"),
-        (tmp_path, "name a file in a folder that exists"),
-        (tmp_path / "none" / "x.jsonl", "name a file in a folder that exists"),
-    ):
-        with pytest.raises(SystemExit) as end:
-            predictor_command.main(graph, ["--file", str(given), "--out", str(out)])
-        assert problem in str(end.value.code)
-    for name, problem in (
-        ("no-text.csv", "no column is known to hold a text"),
-        ("cut.json", "not valid JSON"),
-        ("quote.csv", "quote.csv:4: not valid CSV (unexpected end of data)"),
-        ("short.csv", "short.csv:4: 1 fields where 2 are expected"),
-        ("rows.xlsx", "the suffix names the format"),
-        ("none.csv", "No such file"),
-    ):
-        with pytest.raises(SystemExit) as end:
-            predictor_command.main(graph, ["--file", str(tmp_path / name)])
-        assert problem in str(end.value.code)
-    (kept := tmp_path / "out.jsonl").write_text("of an earlier run\n")
-    (tmp_path / "broken.jsonl").write_text('{"text": "a"}\n{"text": 3\n')
-    with pytest.raises(SystemExit):
-        predictor_command.main(
-            graph, ["--file", str(tmp_path / "broken.jsonl"), "--out", str(kept)]
-        )
-    assert kept.read_text() == "of an earlier run\n", "a file appears when it is complete"
-    assert not list(tmp_path.glob(".out*"))
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json", "predictor.json"])

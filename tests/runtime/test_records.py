@@ -150,7 +150,6 @@ DOORS = {
     "finetune/benchmark/measure.py": "a counter of the kernel",
     "finetune/annotation/writers.py": "a folder that appears whole",
     "finetune/deployment/onnx.py": "a folder that appears whole",
-    "finetune/deployment/predictor_command.py": "files of exports, which have no other module",
     "finetune/inference/teacher.py": "a folder that appears whole",
     "finetune/embeddings/words_in_context.py": "a folder that appears whole",
     "finetune/embeddings/senses.py": "a folder that appears whole",
