@@ -21,6 +21,6 @@ WORKDIR /home/finetune
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s \
-    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/ready', timeout=4)"]
+    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/health', timeout=4)"]
 ENTRYPOINT ["python", "-m", "finetune"]
-CMD ["serve", "/model", "--host", "0.0.0.0", "--drain", "10"]
+CMD ["serve", "/model", "--host", "0.0.0.0"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from finetune.deployment.serving.batcher import Batcher, QueueFull
+from finetune.deployment.batcher import Batcher, QueueFull
 
 
 class Model:

@@ -11,11 +11,9 @@ import yaml
 from fastapi.routing import APIRoute
 
 from finetune.cli.main import parse
-from finetune.deployment.cli.serve import KILL_SECONDS, STOP_SECONDS
-from finetune.deployment.serving.app import make_app
-from finetune.deployment.serving.limits import Limits
-from finetune.deployment.serving.metrics import PREFIX, WAITING_REQUESTS
-from finetune.deployment.serving.models import Engine, ServedModel
+from finetune.deployment.batcher import Limits
+from finetune.deployment.served_model import Engine, ServedModel
+from finetune.deployment.server import STOP_SECONDS, WAITING_REQUESTS, make_app
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,12 +73,11 @@ def test_the_deployment() -> None:
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         request = container[probe]["httpGet"]
         assert request["path"] in paths and request["port"] == port["name"]
-    assert container["livenessProbe"]["httpGet"]["path"] == "/live"
-    grace = pod["terminationGracePeriodSeconds"]
-    assert grace >= command.drain + STOP_SECONDS + KILL_SECONDS
+    pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] >= pause + STOP_SECONDS
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert labels == deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
     assert service["spec"]["ports"][0]["targetPort"] == port["name"]
     assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     (metric,) = scaler["spec"]["metrics"]
-    assert metric["pods"]["metric"]["name"] == f"{PREFIX}{WAITING_REQUESTS}"
+    assert metric["pods"]["metric"]["name"] == WAITING_REQUESTS

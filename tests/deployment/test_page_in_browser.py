@@ -1,4 +1,4 @@
-"""The page to try models, in a real browser: marked entities, bars, errors, themes, a phone."""
+"""The page to try models, in a real browser: bars, errors, colors, a phone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ pytest.importorskip("uvicorn")
 
 import uvicorn
 
-from finetune.deployment.serving.app import make_app
-from finetune.deployment.serving.limits import Limits
-from finetune.deployment.serving.models import Engine, ServedModel
+from finetune.deployment.batcher import Limits
+from finetune.deployment.served_model import Engine, ServedModel
+from finetune.deployment.server import make_app
 from finetune.inference.predictor import Predictor
 from tests.browser import CONTRAST, DESK, PHONE, screenshot
 
@@ -31,7 +31,7 @@ def address(runs: dict[str, Path]) -> Iterator[str]:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         models = [
             stack.enter_context(ServedModel(name, Engine.of(Predictor(runs[name])), limits))
-            for name in ("texts", "pairs", "tags", "nested")
+            for name in ("texts", "pairs", "tags", "choices", "nested")
         ]
         models[-1].batcher.predict = entities
         app = make_app(models, hosts=frozenset({"127.0.0.1"}))
@@ -72,7 +72,7 @@ def opened(browser: Any, address: str) -> Iterator[Any]:
             ),
         )
         page.goto(address)
-        page.wait_for_selector("#choice:visible")
+        page.wait_for_selector("#text:visible")
         return page
 
     yield open_page
@@ -81,43 +81,38 @@ def opened(browser: Any, address: str) -> Iterator[Any]:
     assert not troubles
 
 
-def ask(page: Any, model: str, text: str, pair: str | None = None) -> None:
-    page.select_option("#model", model)
-    page.fill("#text", text)
-    if pair is not None:
-        page.fill("#pair", pair)
+def ask(page: Any, model: str, **fields: str) -> None:
+    label = page.locator("#model option", has_text=f"{model} (").inner_text()
+    page.select_option("#model", label=label)
+    for name, text in fields.items():
+        page.fill(f"#{name}", text)
     page.click("#send")
     page.wait_for_selector("#result:visible, #error:visible")
 
 
-def test_entities_are_marked(opened: Any):
+def test_spans_tags_and_choices_are_listed(opened: Any):
     page = opened()
-    ask(page, "nested", TEXT)
+    ask(page, "nested", text=TEXT)
     assert page.locator("#title").inner_text() == "4 spans"
-    types = page.locator(".type").all_inner_texts()
-    assert sorted(types) == sorted(["ORG", "<i>LOC", "→", "PER", "MISC"])
-    assert (
-        page.locator("mark mark").count() == 4 and page.locator("#shown b, #shown i").count() == 0
-    )
-    shown = page.evaluate("""() => {
-      const copy = document.querySelector(".text").cloneNode(true);
-      copy.querySelectorAll(".type").forEach((each) => each.remove());
-      return copy.textContent;
-    }""")
-    assert shown == TEXT
-    ask(page, "tags", "Ana saw Oslo")
+    shown = page.locator("#shown span").all_inner_texts()
+    assert shown[2:4] == ["New York — <i>LOC", "0.800"]
+    assert page.locator("#shown b").count() == 0, "names are escaped"
+    ask(page, "tags", text="Ana saw Oslo")
     assert page.locator("#error").is_hidden()
+    ask(page, "choices", context="it was dull", question="what?", choices="warm\n\ndull\n")
+    assert page.locator("#title").inner_text() in ("warm", "dull")
+    assert sorted(page.locator("#shown span").all_inner_texts())[2:] == ["dull", "warm"]
 
 
 def test_probabilities_are_bars_and_errors_are_shown(opened: Any):
     page = opened()
-    ask(page, "texts", "a <script>alert(1)</script> room")
+    ask(page, "texts", text="a <script>alert(1)</script> room")
     assert page.locator("#title").inner_text() in ("neg", "pos")
     widths = page.evaluate("[...document.querySelectorAll('.bar i')].map((e) => e.offsetWidth)")
     assert len(widths) == 2 and widths[0] >= widths[1] > 0
-    ask(page, "pairs", "Ana lives in Oslo", "Ana is in Oslo")
+    ask(page, "pairs", text="Ana lives in Oslo", text_pair="Ana is in Oslo")
     assert page.locator(".bar").count() == 3
-    ask(page, "texts", "x" * 301)
+    ask(page, "texts", text="x" * 301)
     page.wait_for_selector("#error:visible")
     assert "at most 300" in page.locator("#error").inner_text()
     page.fill("#text", "a warm room")
@@ -127,19 +122,17 @@ def test_probabilities_are_bars_and_errors_are_shown(opened: Any):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_themes_and_a_phone(opened: Any, scheme: str):
+def test_colors_and_a_phone(opened: Any, scheme: str):
     page = opened(viewport=PHONE, color_scheme=scheme)
-    for model, text, pair in (("nested", TEXT, None), ("pairs", "Ana lives in Oslo", "x" * 200)):
-        ask(page, model, text, pair)
+    for model, fields in (
+        ("nested", {"text": TEXT}),
+        ("pairs", {"text": "Ana lives in Oslo", "text_pair": "x" * 200}),
+    ):
+        ask(page, model, **fields)
         page.locator("summary").click()
         assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
         worst = page.evaluate(CONTRAST)
         assert worst["ratio"] >= 4.5, worst
         screenshot(page, f"serve-{model}-{scheme}")
-    background = "getComputedStyle(document.body).backgroundColor"
-    begun = page.evaluate(background)
-    seen = []
-    for _ in range(3):
-        page.click("#theme")
-        seen.append(page.evaluate(background))
-    assert seen == ["rgb(246, 247, 249)", "rgb(20, 23, 27)", begun]
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == {"light": "rgb(246, 247, 249)", "dark": "rgb(20, 23, 27)"}[scheme]

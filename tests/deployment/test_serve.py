@@ -20,16 +20,13 @@ import sys
 import threading
 import urllib.request
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 pytest.importorskip("fastapi")
 
 import finetune
-from finetune.deployment.cli.serve import _listen, named_runs
-from finetune.deployment.serving.connections import TimedConnection
+from finetune.deployment.commands import _listen, named_runs
 from finetune.types import UserError
 from tests import small_data
 from tests.command import run
@@ -185,66 +182,6 @@ def test_an_export_is_served_without_torch(trained: Path, tmp_path: Path):
         server.communicate()
 
 
-@pytest.mark.slow
-def test_more_connections_than_file_handles(trained: Path):
-    """They are closed without headers in time, then the server answers; the log has one line.
-
-    Reports are slow, as on a busy machine: timers that accept again are due after the stop.
-    """
-    limits = (
-        "import resource, finetune.deployment.serving.connections as c; c.HEADER_SECONDS = 4.0\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
-        "import time; report = c.Server._report\n"
-        "c.Server._report = lambda *all: (time.sleep(0.001), report(*all))[1]"
-    )
-    server, port = start(trained, limits)
-    try:
-        with contextlib.ExitStack() as stack:
-            opened = [
-                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-                for _ in range(100)
-            ]
-            for each in opened:
-                each.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
-            assert post(port, b'{"text": "a lovely room"}')[0] == 200
-            opened[0].settimeout(10)
-            assert opened[0].recv(100) == b""
-        server.send_signal(signal.SIGTERM)
-        out, err = server.communicate(timeout=60)
-        assert (server.returncode, out) == (0, "")
-        lines = err.splitlines()
-        assert len(lines) == 3 and "new ones wait. Raise the limit of open files" in lines[1]
-    finally:
-        server.kill()
-        server.communicate()
-
-
-@pytest.mark.parametrize(
-    ("unread", "ends"),
-    [((0, 0), ["close"]), ((9, 9), ["abort"]), ((9, 5, 5, 2, 2, 2), ["wait", "wait", "abort"])],
-)
-def test_an_idle_connection_ends(unread: tuple[int, ...], ends: list[str]):
-    """Also if the client does not read its answer, but not while it reads slowly."""
-    done: list[str] = []
-    left = iter(unread)
-    connection = object.__new__(TimedConnection)
-    connection.transport = SimpleNamespace(
-        get_write_buffer_size=lambda: next(left),
-        close=lambda: done.append("close"),
-        abort=lambda: done.append("abort"),
-    )
-    timers: list[Any] = []
-    connection.loop = SimpleNamespace(
-        call_later=lambda seconds, *call: timers.append(call) or SimpleNamespace(cancel=list)
-    )
-    connection._wait()
-    while timers:
-        expire, size = timers.pop()
-        expire(size)
-        done += ["wait"] * len(timers)
-    assert done == ends
-
-
 def test_a_server(trained: Path):
     server, port = start(trained)
     try:
@@ -295,7 +232,7 @@ def metrics(port: int) -> str:
 
 def in_progress(port: int) -> bool:
     """Whether a second batch was begun."""
-    return int(metrics(port).split('batches_total{model="mine"} ')[1].split()[0]) > 1
+    return float(metrics(port).split('batches_total{model="mine"} ')[1].split()[0]) > 1
 
 
 def test_names_of_models(tmp_path: Path):

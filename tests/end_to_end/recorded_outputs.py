@@ -341,9 +341,9 @@ def of_server(recorder: Recorder, runs: dict[str, Path]) -> None:
     """Record what the server answers."""
     from fastapi.testclient import TestClient
 
-    from finetune.deployment.serving.app import make_app
-    from finetune.deployment.serving.limits import Limits
-    from finetune.deployment.serving.models import Engine, ServedModel
+    from finetune.deployment.batcher import Limits
+    from finetune.deployment.served_model import Engine, ServedModel
+    from finetune.deployment.server import make_app
     from finetune.inference.predictor import Predictor
 
     bodies: list[Any] = [

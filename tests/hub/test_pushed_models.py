@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import finetune
-from finetune.deployment.serving.limits import Limits
-from finetune.deployment.serving.models import load_served
+from finetune.deployment.batcher import Limits
+from finetune.deployment.served_model import load_served
 from finetune.runtime.hub import forget_repositories
 from tests import small_data as data
 from tests.command import Outcome, run

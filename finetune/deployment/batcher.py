@@ -6,13 +6,31 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from finetune.deployment.serving.counts import SharedCounts
+from finetune.types import UserError
 
-BATCHES, ITEMS, WAITING = range(3)
-"""Columns of ``Batcher.counts``."""
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of a request and of the queue."""
+
+    max_bytes: int = 1_000_000
+    """Largest body of a request, in bytes."""
+    max_examples: int = 256
+    """Largest number of examples in a request."""
+    max_characters: int = 20_000
+    """Largest number of characters of an example; a batch holds that many, or one example."""
+    max_waiting: int = 512
+    """Largest number of waiting requests of a model; further ones get status 503."""
+    batch_size: int = 64
+    """Largest number of examples to predict together."""
+
+    def __post_init__(self) -> None:
+        for each in fields(Limits):
+            if (value := getattr(self, each.name)) < 1:
+                raise UserError(f"--{each.name.replace('_', '-')} {value}: must be at least 1.")
 
 
 class QueueFull(Exception):
@@ -46,7 +64,6 @@ class Batcher:
         batch_total: int,
         max_waiting: int,
         name: str = "",
-        workers: int = 1,
     ) -> None:
         """Make the queue; ``start`` starts the thread.
 
@@ -56,22 +73,19 @@ class Batcher:
             batch_total: Largest sum of the sizes of a batch with more than one item.
             max_waiting: Largest number of waiting requests.
             name: Name of the thread.
-            workers: Number of processes that will each have this queue, after a fork.
         """
         self.predict, self.batch_size, self.batch_total = predict, batch_size, batch_total
         self.max_waiting = max_waiting
-        self.counts = SharedCounts(3, workers)
-        """Numbers of predicted batches, of their items, and of waiting requests."""
+        self.count: Callable[[int], None] = lambda number: None
+        """Called with the number of items of each batch."""
         self._waiting: deque[Request] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self.name = name
         self._thread: threading.Thread | None = None
 
-    def start(self, worker: int = 0) -> None:
-        """Start the thread, which continues the counts of a worker that was killed."""
-        self.counts.use_row(worker)
-        self.counts.own[WAITING] = 0
+    def start(self) -> None:
+        """Start the thread."""
         # made here, because a fork marks all threads that exist as ended
         self._thread = threading.Thread(target=self._work, name=self.name or None, daemon=True)
         self._thread.start()
@@ -97,7 +111,6 @@ class Batcher:
             if self._closed or len(self._waiting) >= self.max_waiting:
                 raise QueueFull
             self._waiting.append(request)
-            self.counts.own[WAITING] = len(self._waiting)
             self._changed.notify()
         return request.future
 
@@ -111,8 +124,7 @@ class Batcher:
 
     def _work(self) -> None:
         while batch := self._take():
-            self.counts.own[BATCHES] += 1
-            self.counts.own[ITEMS] += len(batch)
+            self.count(len(batch))
             try:
                 answers = self.predict([request.items[index] for request, index in batch])
             except Exception as error:
@@ -144,7 +156,6 @@ class Batcher:
                     self._waiting.popleft()
                     if request.taken < len(request.items):
                         self._waiting.append(request)
-                self.counts.own[WAITING] = len(self._waiting)
             return batch
 
     def _repeat(self, batch: Sequence[tuple[Request, int]], error: Exception) -> None:

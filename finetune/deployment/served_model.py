@@ -6,11 +6,20 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    create_model,
+)
+
+from finetune.deployment.batcher import Batcher, Limits
 from finetune.deployment.onnx_model import GRAPH, SETTINGS, OnnxModel
-from finetune.deployment.serving.batcher import Batcher
-from finetune.deployment.serving.limits import Limits
 from finetune.preprocessing.inputs import Input, as_example
 from finetune.tasks import model_folder
 from finetune.tasks.inputs import RowInputs
@@ -20,8 +29,37 @@ if TYPE_CHECKING:  # exported models are served without torch
     from finetune.inference.predictor import Predictor
 
 
-LISTS = ("words", "choices")
-"""The keys of an example whose values are lists of texts."""
+KEYS: Mapping[str, tuple[Any, str]] = {
+    "text": (StrictStr, "The text."),
+    "text_pair": (StrictStr, "The second text, for models of pairs."),
+    "words": (list[StrictStr], "Words in place of a text."),
+    "context": (StrictStr, "A text to choose by."),
+    "question": (StrictStr, "The question."),
+    "choices": (list[StrictStr], "Its choices, two or more."),
+}
+"""The keys of an example in a request: types and meanings."""
+SAMPLES: Mapping[str, Mapping[str, Any]] = {
+    "words": {"text": "Maria Keller flew from Lisbon to Oslo."},
+    "choices": {"question": "Where does a fish live?", "choices": ["in water", "on the moon"]},
+    "text_pair": {"text": "A man is cooking dinner.", "text_pair": "Somebody prepares food."},
+    "text": {"text": "The staff were kind and the room was spotless."},
+}
+"""An example for the schema of models that read a key."""
+
+
+class PredictAnswer(BaseModel):
+    """The answer to a request: a row for each example, as `finetune predict` writes it."""
+
+    model: str
+    predictions: list[dict[str, Any]]
+    request_id: str
+
+
+class ErrorAnswer(BaseModel):
+    """What is wrong with a request."""
+
+    error: str
+    request_id: str
 
 
 class TooLarge(Exception):
@@ -93,8 +131,6 @@ class ServedModel:
         engine: Engine,
         limits: Limits,
         sha256: str | None = None,
-        *,
-        workers: int = 1,
     ) -> None:
         """Make the queue.
 
@@ -103,7 +139,6 @@ class ServedModel:
             engine: The loaded model.
             limits: Limits of requests and of the queue.
             sha256: Digest of the weights (``weights_digest``), to be shown.
-            workers: Number of processes that will serve the model, after a fork.
         """
         self.name, self.engine, self.limits = name, engine, limits
         self.sha256 = sha256
@@ -120,15 +155,12 @@ class ServedModel:
             batch_total=limits.max_characters,
             max_waiting=limits.max_waiting,
             name=f"predict-{name}",
-            workers=workers,
         )
+        self.request = self._request_type()
+        """The type of a request, for pydantic."""
 
     def __enter__(self) -> ServedModel:
-        return self.start()
-
-    def start(self, worker: int = 0) -> ServedModel:
-        """Start the queue's thread, in the process that is a worker."""
-        self.batcher.start(worker)
+        self.batcher.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -146,53 +178,62 @@ class ServedModel:
             "max_tokens": self.engine.max_length,
         }
 
+    def _request_type(self) -> Any:
+        """Return the type of a request: an example, or a list of them under ``examples``."""
+        closed = ConfigDict(extra="forbid")
+        keys: Any = {
+            key: (KEYS[key][0], Field(None, description=KEYS[key][1])) for key in self.keys
+        }
+        id = Field(None, description="Repeated in the row.")
+        pairs = self.engine.pairs is not False
+        kind = next(key for key in SAMPLES if key in self.keys and (pairs or key != "text_pair"))
+        example = create_model(
+            f"Example of {self.name}",
+            __config__=closed | {"json_schema_extra": {"examples": [dict(SAMPLES[kind])]}},
+            id=(StrictStr | StrictInt, id),
+            **keys,
+        )
+
+        def of_text(given: Any) -> Any:
+            return {"text": given} if isinstance(given, str) else given
+
+        one: Any = Annotated[
+            example, BeforeValidator(of_text, json_schema_input_type=StrictStr | example)
+        ]
+        several = create_model(
+            f"Examples of {self.name}",
+            __config__=closed,
+            examples=(list[one], Field(min_length=1)),
+        )
+
+        def of_one(body: Any) -> Any:
+            is_one = isinstance(body, dict) and "examples" not in body
+            return {"examples": [body]} if is_one else body
+
+        return Annotated[several, BeforeValidator(of_one, json_schema_input_type=example | several)]
+
     def items(self, body: Any) -> list[Item]:
-        """Read the examples of a request.
+        """Return the examples of a request.
 
         Raises:
-            UserError: If the model cannot read the body.
+            UserError: If the model cannot read an example.
             TooLarge: If a limit is exceeded.
         """
-        if not isinstance(body, dict):
-            raise UserError('the body must be an object, such as {"text": "..."}.')
-        examples = body.get("examples", [body])
-        if "examples" in body and (len(body) > 1 or not isinstance(examples, list)):
-            raise UserError('"examples" must be a list, and the only key.')
-        if not examples:
-            raise UserError('"examples" is empty: give at least one.')
-        if len(examples) > self.limits.max_examples:
+        if len(body.examples) > self.limits.max_examples:
             raise TooLarge(
-                f"{quantity(len(examples), 'example')} in a request: at most "
+                f"{quantity(len(body.examples), 'example')} in a request: at most "
                 f"{self.limits.max_examples:,}."
             )
-        return [self._item(index, example) for index, example in enumerate(examples)]
+        given = (each.model_dump(exclude_unset=True) for each in body.examples)
+        return [self._item(index, example) for index, example in enumerate(given)]
 
-    def _item(self, index: int, example: Any) -> Item:
+    def _item(self, index: int, example: dict[str, Any]) -> Item:
         where = f"example {index}"
-        if isinstance(example, str):
-            example = {"text": example}
-        if not isinstance(example, dict):
-            raise UserError(f"{where}: must be a text or an object, not {_kind(example)}.")
-        if unknown := [key for key in example if key not in (*self.keys, "id")]:
-            raise UserError(
-                f"{where}: unknown key {unknown[0]!r:.80}: this model reads {', '.join(self.keys)}."
-            )
-        id = example.get("id", index)
-        if not isinstance(id, str | int) or isinstance(id, bool):
-            raise UserError(f'{where}: "id" must be a text or a whole number, not {_kind(id)}.')
-        given = [key for key in self.keys if key in example]
-        for key in given:
-            value = example[key]
-            legal = isinstance(value, str)
-            if key in LISTS:
-                legal = isinstance(value, list) and all(isinstance(word, str) for word in value)
-            if not legal:
-                kind = "a list of texts" if key in LISTS else "a text"
-                raise UserError(f'{where}: "{key}" must be {kind}, not {_kind(value)}.')
+        id = example.pop("id", index)
         if self.engine.rows is not None:
-            row = {key: example[key] for key in given}
-            self.engine.rows.example(index, row, where)  # raises for a row that cannot be read
-            return self._small_enough(Item(index, id, row), where)
+            self.engine.rows.example(index, example, where)  # raises for a row that it cannot read
+            return self._small_enough(Item(index, id, example), where)
+        given = [key for key in self.keys if key in example]
         if "words" in given and "text" in given:
             raise UserError(f'{where}: give "text" or "words", not both.')
         pairs = self.engine.pairs
@@ -228,11 +269,12 @@ class ServedModel:
         return as_example(number, given, words=words, pairs=pairs, where=where)
 
 
-def load_served(name: str, folder: str | Path, limits: Limits, *, workers: int = 1) -> ServedModel:
+def load_served(
+    name: str, folder: str | Path, limits: Limits, *, threads: int | None = None
+) -> ServedModel:
     """Load the model of a run, model or export folder into memory, with the digest of its weights.
 
-    With several workers, an exported model has one thread in each: the threads of a session of
-    onnxruntime do not live on after a fork.
+    ``threads`` is the number of threads of an exported model.
 
     Raises:
         UserError: There is no model in the folder, or it changed while it was read.
@@ -240,12 +282,12 @@ def load_served(name: str, folder: str | Path, limits: Limits, *, workers: int =
     source = Path(folder) if is_export(folder) else model_folder(folder)
     before = weights_digest(source)
     try:
-        engine = _engine(source, threads=1 if workers > 1 else None)
+        engine = _engine(source, threads)
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
     if weights_digest(source) != before:
         raise UserError(f"{source}: its weights changed while they were read: start again.")
-    return ServedModel(name, engine, limits, before, workers=workers)
+    return ServedModel(name, engine, limits, before)
 
 
 def is_export(folder: str | Path) -> bool:
@@ -290,17 +332,3 @@ def _size(value: Any) -> int:
         choices = value.get("choices", ())
         return shared * max(1, len(choices)) + _size(choices)
     return sum(map(len, value)) + len(value)
-
-
-_KINDS = {
-    dict: "an object",
-    list: "a list",
-    str: "a text",
-    bool: "true or false",
-    float: "a number",
-    int: "a number",
-}
-
-
-def _kind(value: Any) -> str:
-    return _KINDS.get(type(value), "null")

@@ -1,4 +1,4 @@
-"""`finetune serve`."""
+"""`finetune serve` and `finetune export`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import contextlib
 import importlib.util
 import ipaddress
 import logging
+import os
 import re
 import socket
+import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +20,12 @@ from tyro.conf import Positional, arg
 
 from finetune.cli.command import Command
 from finetune.cli.output import quiet_libraries, show
-from finetune.deployment.serving.limits import Limits
+from finetune.config.options import DATA, Help
+from finetune.deployment.batcher import Limits
 from finetune.types import UserError, install_command
 
-MAX_DRAIN = 3600
-"""Largest value of --drain."""
-KILL_SECONDS = 15
-"""Further seconds for workers to end before they are killed."""
-STOP_SECONDS = 30
-"""Seconds for the requests under way after the signal to stop."""
+MOST_WORKERS = 256
+"""Largest value of --workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,38 +48,34 @@ class Serve(Limits, Command):
     workers: int = 1
     """Processes that answer requests, on a CPU under Linux. They share the memory of the weights
     and the cores: each has cores divided by workers as threads, unless OMP_NUM_THREADS is set (an
-    export has one). Each has a queue of its own. A worker that dies is replaced."""
-    drain: float = 0.0
-    """Seconds to go on answering after SIGTERM while `/ready` has status 503, so that a load
-    balancer sends requests elsewhere before connections are refused."""
+    export has one). Each has a queue of its own. If one ends, the server stops."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least level of the messages on standard error. `info` has a line for each answer: client,
     request, status, time and request id, never texts."""
 
     def run(self) -> None:
         """Serve until SIGTERM or Ctrl-C, then finish the requests under way."""
-        needed = ("fastapi", "uvicorn")
+        needed = ("fastapi", "uvicorn", "prometheus_client")
         if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
             raise UserError(f"serve needs {' and '.join(missing)}: {install_command(*missing)}.")
-        import uvicorn
+        from finetune.deployment.served_model import is_export, load_served
 
-        from finetune.deployment.serving.app import make_app
-        from finetune.deployment.serving.connections import Server, TimedConnection
-        from finetune.deployment.serving.models import is_export, load_served
-        from finetune.deployment.serving.workers import Workers, require_forks
-
-        if not 0 <= self.drain <= MAX_DRAIN:
-            raise UserError(f"--drain {self.drain:g}: must be 0 to {MAX_DRAIN} seconds.")
         folders = named_runs(self.runs)
         with_torch = not all(map(is_export, folders.values()))
         if with_torch:
             quiet_libraries()
-        threads = require_forks(self.workers, with_torch) if self.workers != 1 else None
+        several = self.workers != 1
+        threads = _threads_of_workers(self.workers, with_torch) if several else None
         with contextlib.ExitStack() as stack:
             stack.enter_context(_log_on_standard_error(self.log_level.upper()))
+            if several:  # before the metrics are imported
+                counts = stack.enter_context(tempfile.TemporaryDirectory(prefix="finetune-"))
+                os.environ["PROMETHEUS_MULTIPROC_DIR"] = counts
+            from finetune.deployment.server import make_app, run_processes, run_server
+
             listener = stack.enter_context(_listen(self.host, self.port))
             models = [
-                load_served(name, folder, self, workers=self.workers)
+                load_served(name, folder, self, threads=1 if several else None)
                 for name, folder in folders.items()
             ]
             for model in models:
@@ -87,34 +83,92 @@ class Serve(Limits, Command):
             address, port = listener.getsockname()[:2]
             loopback = ipaddress.ip_address(address).is_loopback
             hosts = {self.host.lower(), address, f"[{address}]", "localhost", "127.0.0.1", "[::1]"}
-            legal = frozenset(hosts) if loopback else None
-            app = make_app(models, hosts=legal, workers=self.workers)
-            config = uvicorn.Config(
-                app,
-                http=TimedConnection,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=STOP_SECONDS,
-                backlog=256,
-            )
+            app = make_app(models, hosts=frozenset(hosts) if loopback else None)
             shown = f"[{address}]" if ":" in address else address
             if not loopback:
                 show(f"note: {shown} is open to the network, without passwords.", error=True)
-            several = f" with {self.workers} workers" if threads else ""
-            show(f"serving {', '.join(folders)} at http://{shown}:{port}/{several} (Ctrl-C stops)")
-            server = Server(config, app.state, drain_seconds=self.drain)
-            if threads:
-                Workers(server, models, listener, self.workers, threads, with_torch).run(
-                    self.drain + STOP_SECONDS + KILL_SECONDS
-                )
+            workers = f" with {self.workers} workers" if several else ""
+            show(f"serving {', '.join(folders)} at http://{shown}:{port}/{workers} (Ctrl-C stops)")
+
+            def serve() -> None:
+                if threads and with_torch:
+                    import torch
+
+                    torch.set_num_threads(threads)
+                run_server(app, models, listener)
+
+            if several:
+                run_processes(serve, self.workers)
             else:
-                for model in models:
-                    stack.enter_context(model)
-                server.run(sockets=[listener])
+                serve()
         show("stopped", error=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(Command):
+    """Write a trained model (classify, nli, tag, ner, qa) as an ONNX graph, checked against torch.
+
+    The folder predicts without torch by its package `predictor`.
+
+    Examples:
+        finetune export runs/nli --out exported
+        finetune export runs/nli --out exported --int8 --max-loss 1
+    """
+
+    folder: Annotated[Positional[str], arg(metavar="RUN")]
+    """Folder of a run or of a model in it."""
+    out: Annotated[str, Help("FOLDER", "output")]
+    """New folder for the graph, the program that predicts, tokenizer and labels. It appears when it
+    is complete."""
+    int8: bool = False
+    """Store weights in 8 bits: smaller, and faster on most processors. The score on validation is
+    measured before and after."""
+    max_loss: float | None = None
+    """Most points of that score that int8 may cost; a larger loss is an error. Unset is 0.5."""
+    data: Annotated[str | None, DATA] = None
+    """Data with the validation split for --int8; unset is the data of the run."""
+
+    def run(self) -> None:
+        """Write the graph; print its distance from torch, its size and the loss of int8."""
+        for option, value in (("--max-loss", self.max_loss), ("--data", self.data)):
+            if value is not None and not self.int8:
+                raise UserError(f"{option} applies to --int8: add --int8, or leave it out.")
+        if self.max_loss is not None and not self.max_loss >= 0:
+            raise UserError(f"--max-loss must be 0 or more, not {self.max_loss:g}.")
+        quiet_libraries()
+        from finetune.deployment.onnx import MAX_LOSS, export_onnx
+
+        max_loss = MAX_LOSS if self.max_loss is None else self.max_loss
+        found = export_onnx(
+            Path(self.folder), self.out, int8=self.int8, max_loss=max_loss, data=self.data
+        )
+        show("\n".join(found.lines()))
+
+
+def _threads_of_workers(workers: int, with_torch: bool) -> int:
+    """Let torch compute in one thread until the fork; return the threads of each worker."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 0
+    if not 1 <= workers <= MOST_WORKERS:
+        raise UserError(f"--workers {workers}: must be from 1 to {MOST_WORKERS}.")
+    if not cores:
+        raise UserError(f"--workers {workers}: needs Linux, where processes share loaded weights.")
+    threads = max(1, cores // workers)
+    if with_torch:
+        import torch
+
+        from finetune.runtime.launch import make_accelerator
+
+        device = make_accelerator().device
+        if device.type != "cpu":
+            raise UserError(
+                f"--workers {workers}: processes cannot share a model on {device.type}. Leave it "
+                "out: one process predicts the requests of all clients in batches. Or run on the "
+                "CPU with ACCELERATE_USE_CPU=true."
+            )
+        if os.environ.get("OMP_NUM_THREADS"):
+            threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+    return threads
 
 
 @contextlib.contextmanager

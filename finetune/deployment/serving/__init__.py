@@ -1,1 +1,0 @@
-"""Trained models behind HTTP: `finetune serve`."""
