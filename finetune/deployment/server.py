@@ -183,7 +183,7 @@ class Metrics:
     """
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
-        prometheus_client.disable_created_metrics()
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.models, own = models, CollectorRegistry()
         self.registry = own
         named: Any = {"registry": own}
