@@ -21,7 +21,7 @@ from finetune.config.options import DATA, OUTPUT, Help
 from finetune.config.tasks import LARGEST
 from finetune.data.json_files import read_object
 from finetune.registry import PREDICTORS, Registry
-from finetune.runtime.processes import num_processes, process_index, uses_fsdp
+from finetune.runtime.processes import num_processes, process_index
 from finetune.runtime.records import (
     GROUP,
     RECORD_SUFFIXES,
@@ -251,11 +251,6 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
             raise UserError(f"--part-rows must be 1 or more, at most {LARGEST}.")
         if folder.exists() and not folder.is_dir():
             raise UserError(f"--out {folder}/ is a file: name a folder.")
-        if uses_fsdp():
-            raise UserError(
-                f"--out {folder}/: each process predicts parts alone, and FSDP shards the model "
-                "over processes: leave FSDP out, or write a file."
-            )
         return Shard() if self.shard is None else Shard.parse(self.shard)
 
     def _load(self) -> Predictor:

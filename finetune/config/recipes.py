@@ -44,7 +44,6 @@ FACTS = frozenset({"task", "fingerprint", "training_fingerprint", "precision_use
     "num_processes",
     "teacher",
     "merged",
-    "fsdp",
 }
 """Keys of that file which are no settings."""
 OF_COMMAND = {

@@ -19,7 +19,6 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from finetune.config.tasks import default_max_tokens
-from finetune.models.sharding import is_sharded, reshard
 from finetune.preprocessing.batching import grouped, pack
 from finetune.preprocessing.encodings import Array, Encoded, Encodings
 from finetune.preprocessing.prefetch import ahead
@@ -29,7 +28,7 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.transfer import batch_to_device
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import BlankPredictions
-from finetune.types import Batch, Encoding, Example, Partial, Prediction
+from finetune.types import Batch, Example, Partial, Prediction
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -178,9 +177,6 @@ def forward_passes(
     groups = grouped(lengths, min(budget, CPU_TOKENS) if device.type == "cpu" else budget)
     if any(module.training for module in model.modules()):  # `eval()` takes longer
         model.eval()
-    idle_passes = 0
-    if is_sharded(model):
-        idle_passes = max(gather_object([len(groups)])) - len(groups)
     if reporter:
         reporter.start(title, len(groups), unit="batch")
     made = (batch_of(group) for group in groups)
@@ -194,17 +190,8 @@ def forward_passes(
             yield group, result
             if reporter:
                 reporter.update(done)
-        for _ in range(idle_passes):  # while another process has more batches
-            model(batch_to_device(idle_batch(model.encoder.pad_id), device))
-    if is_sharded(model):
-        reshard(model)
     if reporter:
         reporter.stop()
-
-
-def idle_batch(token: int) -> Batch:
-    """Return the smallest batch that every head takes: two words (or texts of a pair)."""
-    return pack([Encoding(0, [token, token], word_starts=[0, 1, 2])])
 
 
 def _outputs(

@@ -16,11 +16,11 @@ from finetune.data.in_memory import input_table
 from finetune.inference.inputs import read_inputs
 from finetune.inference.loop import PredictionStream, predict, without_blank
 from finetune.models.half_precision import keep_cast_weights
-from finetune.models.sharding import is_sharded, place
 from finetune.preprocessing.inputs import Input
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.precision import resolve_precision
 from finetune.runtime.processes import require_precision
+from finetune.runtime.transfer import place
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import Thresholds
@@ -109,9 +109,8 @@ class Predictor:
         device = self.accelerator.device
         precision = resolve_precision(config, device)
         require_precision(precision)
-        self.model = place(self.task.head(folder), device, precision)
-        if not is_sharded(self.model):
-            keep_cast_weights(self.model, precision)
+        self.model = place(self.task.head(folder), device)
+        keep_cast_weights(self.model, precision)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> Self:

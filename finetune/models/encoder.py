@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -99,7 +98,6 @@ class Encoder(nn.Module):
         self.max_length = position_limit(config, self.family)
         self.padding_reason = _padding_reason(model, self.family, batching)
         self.packed = not self.padding_reason
-        self._one_group = False
         self._recorded: tuple[Sequence[int], list[Tensor]] | None = None
 
     @classmethod
@@ -196,10 +194,7 @@ class Encoder(nn.Module):
     ) -> Iterator[tuple[LengthGroup, Any]]:
         """Yield groups of a batch, and the output of the model, or one around it, on their rows."""
         single_precision = torch.autocast(batch.input_ids.device.type, enabled=False)
-        waste = math.inf if self._one_group else None
-        if self.family.reads_padding:
-            waste = 0.0
-        for group in length_groups(batch, waste):
+        for group in length_groups(batch, 0.0 if self.family.reads_padding else None):
             own = None if vectors is None else vectors.index_select(0, group.tokens)
             inputs = self.padded_inputs(group.batch, own)
             with (
@@ -247,20 +242,6 @@ class Encoder(nn.Module):
         for parameter in frozen:
             parameter.requires_grad_(False)
         return sum(parameter.numel() for parameter in frozen)
-
-    def layers_to_shard(self) -> nn.ModuleList:
-        """Return the layers, each of which FSDP gathers; from now on a pass calls each once.
-
-        Raises UserError if the model calls them in another way.
-        """
-        kind = self.model.config.model_type
-        if family_of(self.model) is None or self.family.reads_padding:
-            raise UserError(f"FSDP does not support {kind} models: start without FSDP.")
-        if self.packed and self.family.packing == "forward":
-            self.packed, self.padding_reason = False, "FSDP needs whole layers"
-        self._one_group = True
-        lists = [each for each in self.model.modules() if isinstance(each, nn.ModuleList)]
-        return next(each for each in lists if len(each) == self.top_depth - 1)
 
     @property
     def top_depth(self) -> int:
@@ -386,8 +367,6 @@ def _probed_family(model: Any, pad_id: int) -> Family:
     """
     takes_segments = "token_type_ids" in inspect.signature(model.forward).parameters
     family = Family(positions=None, segments=takes_segments)
-    if model.device.type == "meta":
-        return family  # process 0 has the weights (FSDP)
     ids = torch.arange(16, device=model.device).view(2, 8) % model.config.vocab_size
     padded = ids.index_fill(1, torch.arange(5, 8, device=ids.device), pad_id)
     padded[0] = ids[0]

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.models.sharding import is_sharded
 from finetune.runtime.precision import TYPES
 
 
@@ -61,7 +60,7 @@ class WeightCopies:
     for the optimizer and for saving.
 
     Autocast still casts a weight that other operations read too, such as an output matrix that is
-    the table of embeddings. In fp32, and for a sharded model, nothing is copied.
+    the table of embeddings. In fp32 nothing is copied.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class WeightCopies:
         self.copies: dict[int, Tensor] = {} if others is None else others.copies
         self.buffers: dict[int, Tensor] = {} if others is None else others.buffers
         self.frozen_versions: list[int] = []
-        if self.dtype == torch.float32 or is_sharded(model):
+        if self.dtype == torch.float32:
             return
         linear: list[nn.Linear] = []
         read_otherwise: set[int] = set()

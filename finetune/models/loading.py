@@ -433,8 +433,6 @@ def _require_use(name: str, folder: Path, unused: Sequence[str]) -> None:
 def require_finite(module: Any, source: Path) -> None:
     """Raise UserError if a weight that was loaded from a file or folder is NaN or infinite."""
     for name, weight in module.state_dict().items():
-        if weight.is_meta:  # with FSDP only the first process reads the file
-            continue
         # one pass without memory; a sum of finite numbers may overflow
         if weight.is_floating_point() and not weight.sum().isfinite():
             if not weight.isfinite().all():

@@ -9,14 +9,14 @@ import sys
 
 from finetune.types import UserError
 
-FALSE = ("", "0", "no", "none", "false")
-OFF = (*FALSE, "1")
+OFF = ("", "0", "no", "none", "false")
 """Values of a variable of accelerate that leave its setting off."""
 WHOLE = (
-    "FSDP version 2 shards models that do not fit on a device; to save memory lower --max-tokens, "
-    "or use --precision bf16 or --freeze"
+    "each process has the whole model, and gradients are summed as in DDP; to save memory lower "
+    "--max-tokens, or use --precision bf16 or --freeze"
 )
-UNSUPPORTED = {
+UNSUPPORTED: dict[str, tuple[str, str]] = {
+    "ACCELERATE_USE_FSDP": ("FSDP", WHOLE),
     "ACCELERATE_USE_DEEPSPEED": ("DeepSpeed", WHOLE),
     "ACCELERATE_USE_MEGATRON_LM": ("Megatron-LM", WHOLE),
     "ACCELERATE_USE_PARALLELISM_CONFIG": ("tensor, context or sequence parallelism", WHOLE),
@@ -27,21 +27,6 @@ UNSUPPORTED = {
     ),
 }
 """Unsupported settings of accelerate, by variable: a name and the reason."""
-FSDP = "ACCELERATE_USE_FSDP"
-UNSUPPORTED_OF_FSDP = {
-    "FSDP_OFFLOAD_PARAMS": "weights stay on their devices",
-    "FSDP_ACTIVATION_CHECKPOINTING": "lower --max-tokens to save memory",
-    "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": "lower --max-tokens to save memory",
-    "FSDP_FORWARD_PREFETCH": "it has no effect",
-    "FSDP_IGNORED_MODULES": "all weights are sharded",
-}
-"""Unsupported settings of FSDP, by variable, with the reason."""
-VALUES_OF_FSDP = {
-    "FSDP_VERSION": "2",
-    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
-    "FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT",
-}
-"""Settings of FSDP with one legal value."""
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -57,11 +42,6 @@ def num_processes() -> int:
 def process_index() -> int:
     """Return the index of this process; process 0 prints and writes files."""
     return int(os.environ.get("RANK", "0"))
-
-
-def uses_fsdp() -> bool:
-    """Return whether accelerate's settings ask for FSDP, which shards a model over processes."""
-    return os.environ.get(FSDP, "").lower() not in FALSE
 
 
 def end_with_launcher() -> None:
@@ -86,7 +66,7 @@ def end_with_parent(number: int, parent: int | None = None) -> bool:
 
 def leave_launch() -> None:
     """Make this process run as if it had been started alone."""
-    for name in (*VARIABLES, FSDP):
+    for name in VARIABLES:
         os.environ.pop(name, None)
 
 
@@ -94,40 +74,11 @@ def require_honored_settings() -> None:
     """Raise UserError for a setting of accelerate that would have no effect."""
     for variable, (name, reason) in UNSUPPORTED.items():
         value = os.environ.get(variable, "")
-        if value.lower() not in OFF:
+        if value.lower() not in (*OFF, *(["1"] if variable.endswith("_STEPS") else [])):
             raise UserError(
                 f"accelerate's {name} ({variable}={value}) is not supported: {reason}. Turn it off "
                 "in the accelerate configuration, or start with torchrun."
             )
-    if uses_fsdp():
-        _require_honored_fsdp()
-
-
-def _require_honored_fsdp() -> None:
-    """Raise UserError for a setting of FSDP that would have no effect."""
-    for variable, legal in VALUES_OF_FSDP.items():
-        value = os.environ.get(variable, "1" if variable == "FSDP_VERSION" else legal)
-        if value.upper() != legal:
-            raise UserError(
-                f"accelerate's {variable.lower()} {value} is not supported: set it to {legal}."
-            )
-    for variable, reason in UNSUPPORTED_OF_FSDP.items():
-        value = os.environ.get(variable, "")
-        if value.lower() not in FALSE:
-            raise UserError(
-                f"accelerate's {variable.lower()} ({value}) is not supported: {reason}. Turn it "
-                "off in the accelerate configuration."
-            )
-    reshard = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true")
-    if reshard.lower() not in ("true", "false"):
-        raise UserError(
-            f"accelerate's fsdp_reshard_after_forward {reshard}: legal are true and false."
-        )
-    if num_processes() == 1:
-        raise UserError(
-            "FSDP shards a model over several processes, and this launch has one: start more, or "
-            "leave FSDP out."
-        )
 
 
 def require_precision(precision: str) -> None:

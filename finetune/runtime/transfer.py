@@ -1,9 +1,10 @@
-"""Copies of tensors and batches to a device that the CPU does not wait for."""
+"""Models, tensors and batches on a device; the CPU does not wait for copies of tensors."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,14 @@ from finetune.types import Batch
 
 ALIGNMENT = 16
 """Bytes to which tensors in one buffer are aligned."""
+
+
+def place(head: Any, device: torch.device) -> Any:
+    """Move a model to a device; no weight stays memory-mapped."""
+    if device.type == "cpu":
+        for tensor in (*head.parameters(), *head.buffers()):
+            tensor.data = tensor.data.clone()  # a mapped file that changes would crash it
+    return head.to(device)
 
 
 def pinned_buffer(size: int) -> Tensor:

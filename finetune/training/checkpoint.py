@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 
 from finetune.evaluation.runs import CHECKSUMS, damaged_file, write_checksums
-from finetune.models.sharding import shards
 from finetune.runtime.files import replace_folder
 from finetune.types import UserError
 
@@ -62,13 +61,6 @@ def save_training_state(
         for name, value in values.items()
     }
     save_file(tensors, str(folder / OPTIMIZER))
-    finish_checkpoint(folder, state, random_states)
-
-
-def finish_checkpoint(
-    folder: Path, state: TrainerState, random_states: Mapping[str, torch.Tensor]
-) -> None:
-    """Write the state of the trainer and of the random numbers, then the checksums of all files."""
     save_file(dict(random_states), str(folder / RANDOM))
     save_state(folder, state)
     write_checkpoint_checksums(folder)
@@ -144,42 +136,6 @@ def load_training_state(folder: Path, optimizer: Optimizer) -> TrainerState:
 def load_state(folder: Path) -> TrainerState:
     """Return the state of the trainer."""
     return TrainerState(**json.loads((folder / STATE).read_text(encoding="utf-8")))
-
-
-def save_shards(folder: Path, head: Any, optimizer: Optimizer) -> None:
-    """Write weights and moments of a sharded model; each process writes a file of its own."""
-    from torch.distributed.checkpoint import state_dict_saver
-    from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
-
-    tensors: dict[str, Any] = {f"model.{name}": value for name, value in shards(head).items()}
-    for name, weight in head.named_parameters():
-        for moment, value in optimizer.state.get(weight, {}).items():
-            tensors[f"{moment}.{name}"] = value
-    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    try:
-        state_dict_saver.save(tensors, storage_writer=writer)
-    except CheckpointException as failed:  # on all processes
-        error, _ = next(iter(failed.failures.values()))
-        raise error from failed
-
-
-def load_shards(folder: Path, optimizer: Optimizer, head: Any) -> TrainerState:
-    """Restore a sharded model and its optimizer in place and return the state of the trainer."""
-    from torch.distributed.checkpoint import state_dict_loader
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-
-    reader = HuggingFaceStorageReader(str(folder))
-    saved = reader.read_metadata().state_dict_metadata
-    tensors: dict[str, Any] = {f"model.{name}": value for name, value in shards(head).items()}
-    for name, weight in head.named_parameters():
-        if f"step.{name}" in saved:
-            moments = {"step": torch.zeros((), device=weight.device)}  # in the order of AdamW
-            moments |= {each: torch.zeros_like(weight) for each in ("exp_avg", "exp_avg_sq")}
-            tensors |= {f"{moment}.{name}": value for moment, value in moments.items()}
-            optimizer.state[weight] = moments
-    state_dict_loader.load(tensors, storage_reader=reader)
-    return load_state(folder)
 
 
 def random_state(rank: int) -> dict[str, torch.Tensor]:

@@ -14,7 +14,6 @@ from finetune.data.collecting import transformed
 from finetune.data.example_store import column
 from finetune.preprocessing.batching import (
     balanced_shares,
-    grouped,
     micro_batches,
     pack,
     process_shard,
@@ -22,7 +21,6 @@ from finetune.preprocessing.batching import (
 )
 from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.preprocessing.prefetch import ahead
-from finetune.runtime.processes import uses_fsdp
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import BalancedSampling, GroupedSequences, sequences_of_epoch
 from finetune.training import cache
@@ -38,8 +36,6 @@ class StepBatch(NamedTuple):
     """1, or 0 if the process has no examples and computes a sequence of another one."""
     num_examples: int
     """Examples of the whole optimizer batch."""
-    idle_passes: int = 0
-    """Passes to run without effect, as another process has more micro-batches (FSDP)."""
 
 
 class TrainingData:
@@ -95,32 +91,21 @@ class TrainingData:
         """Return this process's shard of the batch of a step."""
         examples = self.schedule.batch(step, self.shares)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        shards = {
-            each: process_shard(examples, each, world, self.lengths)
-            for each in (range(world) if uses_fsdp() else [rank])
-        }
+        shard = process_shard(examples, rank, world, self.lengths)
         seed = step_seed(self.seed, step)
         epoch = step // self.schedule.steps_per_epoch
-        sequences = {
-            each: sequences_of_epoch(
-                self.task,
-                self.train.sequences,
-                self.seed,
-                epoch,
-                self.train.rows(shard or examples[:1]),
-            )
-            for each, shard in shards.items()
-        }
+        sequences = sequences_of_epoch(
+            self.task,
+            self.train.sequences,
+            self.seed,
+            epoch,
+            self.train.rows(shard or examples[:1]),
+        )
         batches = [
             pack(group, self.targets(group), seed)
-            for group in micro_batches(sequences[rank], self.max_tokens, together=self.together)
+            for group in micro_batches(sequences, self.max_tokens, together=self.together)
         ]
-        most = max(
-            len(grouped(each.lengths, self.max_tokens, each.example if self.together else None))
-            for each in sequences.values()
-        )
-        weight = 1.0 if shards[rank] else 0.0
-        return StepBatch(batches, weight, len(examples), most - len(batches))
+        return StepBatch(batches, 1.0 if shard else 0.0, len(examples))
 
     def targets(self, sequences: Encodings) -> dict[str, Tensor]:
         """Return the targets of a micro-batch."""

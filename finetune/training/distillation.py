@@ -39,10 +39,10 @@ from finetune.inference.teacher import TeacherOutputs, read_outputs, write_outpu
 from finetune.models.fewer_layers import save_with_layers, spread_layers
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PretrainedHead
-from finetune.models.sharding import place
 from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.runtime.cache import file_hash
 from finetune.runtime.progress import Reporter
+from finetune.runtime.transfer import place
 from finetune.tasks import load_task, model_folder, saved_task, task_definition
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import Distillable, GroupedSequences
@@ -460,7 +460,7 @@ class DistillationRun(TrainingRun):
         if not self.config.resume:  # those of a killed run, perhaps of another teacher
             shutil.rmtree(folder, ignore_errors=True)
         if not folder.is_dir():
-            head = place(self.teacher.head, self.device, self.precision)
+            head = place(self.teacher.head, self.device)
             number = len(self.layers)
             write_outputs(
                 folder,

@@ -25,7 +25,7 @@ from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts
 from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import model_license
 from finetune.runtime.files import write_text
-from finetune.runtime.processes import num_processes, uses_fsdp
+from finetune.runtime.processes import num_processes
 from finetune.training.optimizer import Schedule
 from finetune.types import Example, TextExample, quantity
 
@@ -239,8 +239,6 @@ def command_line() -> str:
     machines = processes // local
     if any(name.startswith("ACCELERATE_") for name in os.environ):
         kind = ["--cpu"] if os.environ.get("ACCELERATE_USE_CPU") else []
-        if uses_fsdp():  # --cpu excludes it
-            kind = ["--use_fsdp", "--fsdp_version", "2"]
         several = ["--num_machines", str(machines)] if machines > 1 else []
         launcher = ["accelerate", "launch", *kind, *several, "--num_processes", str(processes)]
     else:

@@ -31,7 +31,7 @@ from finetune.data import Dataset
 from finetune.evaluation.runs import RunFolder
 from finetune.models.adapters import weight_numbers
 from finetune.models.loading import library_errors
-from finetune.models.sharding import place
+from finetune.runtime.transfer import place
 from finetune.tasks import load_task, saved_task
 from finetune.tasks.base import FITTED, Task
 from finetune.training.run_folder import RunLog
@@ -258,7 +258,7 @@ class SoupRun(TrainingRun):
         super().__init__(*parts)
 
     def _prepare(self, head: Any, resuming: bool, restore: contextlib.ExitStack) -> None:
-        self.head = place(head, self.device, self.precision)
+        self.head = place(head, self.device)
         self.weights = weight_numbers(self.head)
 
     def _taste(self, parents: Sequence[Parent]) -> float | None:

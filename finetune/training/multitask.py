@@ -26,7 +26,6 @@ from finetune.models.half_precision import WeightCopies
 from finetune.models.heads.base import Head
 from finetune.runtime.files import recover, replace_folder
 from finetune.runtime.launch import on_main_process
-from finetune.runtime.processes import uses_fsdp
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import InterruptHandler
 from finetune.tasks import save_task
@@ -144,7 +143,6 @@ def _require_common_settings(configs: Mapping[str, TrainConfig]) -> None:
         "--keep": config.keep != 1,
         "--push-to-hub": config.push_to_hub is not None,
         "--sparse-embeddings on": config.sparse_embeddings == "on",
-        "FSDP": uses_fsdp(),
     }
     for option, found in wrong.items():
         if found:

@@ -33,10 +33,8 @@ from finetune.evaluation.predictions import to_row
 from finetune.evaluation.runs import CHECKSUMS, RunFolder
 from finetune.models.adapters import adapters, export_adapter, plain_layers, save_adapter_state
 from finetune.models.loading import is_hub_id, resolve_model
-from finetune.models.sharding import is_sharded, whole_state
 from finetune.runtime.background import Background
 from finetune.runtime.files import (
-    disk_errors,
     entries,
     is_free,
     lock_folder,
@@ -46,17 +44,15 @@ from finetune.runtime.files import (
 )
 from finetune.runtime.hub import pin_repository
 from finetune.runtime.launch import make_accelerator, on_main_process
-from finetune.runtime.processes import num_processes, uses_fsdp
+from finetune.runtime.processes import num_processes
 from finetune.tasks import save_task
 from finetune.tasks.base import Task
 from finetune.training.cache import write_vocabulary
 from finetune.training.checkpoint import (
     TrainerState,
     check_files,
-    finish_checkpoint,
     keep_checkpoint,
     random_state,
-    save_shards,
     save_training_state,
 )
 from finetune.training.optimizer import logged_learning_rates
@@ -133,8 +129,6 @@ def require_same_run(
     run: RunFolder,
     config: TrainConfig,
     fingerprint: str | None = None,
-    num_processes: int = 0,
-    fsdp: bool = False,
     training_fingerprint: str = "",
 ) -> None:
     """Raise UserError unless a command continues a run.
@@ -143,8 +137,6 @@ def require_same_run(
         run: The run.
         config: The settings of the command. Paths of data and models may be spelled in other ways.
         fingerprint: The hash of the data; None if the data have not been read.
-        num_processes: The number of processes; 0 compares neither it nor ``fsdp``.
-        fsdp: Whether the model is sharded.
         training_fingerprint: The hash of the data without test splits, which alone may change.
     """
     folder, saved = run.path, run.config
@@ -169,17 +161,6 @@ def require_same_run(
         raise UserError(
             f"{folder}: was started with other data than {config.data} has now: continue with the "
             f"same data{used}, or use another --out."
-        )
-    processes = saved.get("num_processes", num_processes)
-    if fsdp and num_processes not in (0, processes):
-        raise UserError(
-            f"{folder}: was started with {processes} processes, now {num_processes}, and with FSDP "
-            f"each process continues its shards: start {processes}, or use another --out."
-        )
-    if num_processes and saved.get("fsdp", False) != fsdp:
-        raise UserError(
-            f"{folder}: was started with{'out' if fsdp else ''} FSDP: continue so, or use another "
-            "--out."
         )
 
 
@@ -327,14 +308,7 @@ class RunWriter:
             if not (config.resume and self.run.is_run):
                 require_free(self.run, self.merged)
                 return False, notes
-            require_same_run(
-                self.run,
-                config,
-                data.fingerprint,
-                num_processes,
-                uses_fsdp(),
-                data.training_fingerprint,
-            )
+            require_same_run(self.run, config, data.fingerprint, data.training_fingerprint)
             require_same_teacher(self.run, self.teacher)
             if self.run.config["fingerprint"] != data.fingerprint:
                 notes.append("the test split has changed since the run was started")
@@ -365,7 +339,6 @@ class RunWriter:
         content["num_processes"] = self.accelerator.num_processes
         content |= {} if self.teacher is None else {"teacher": dict(self.teacher)}
         content |= {} if self.merged is None else {"merged": dict(self.merged)}
-        content |= {"fsdp": True} if uses_fsdp() else {}
         on_main_process(lambda: (self.path / CHECKSUMS).unlink(missing_ok=True))
         self._write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
@@ -385,14 +358,11 @@ class RunWriter:
 
     def save_best(self, task: Task, head: Any) -> None:
         """Save model, tokenizer and task file to ``best/``."""
-        weights: dict[str, Any] = {}
-        if is_sharded(head):
-            weights["state_dict"] = whole_state(head)
 
         def write() -> None:
             with self._replacing(self.best) as fresh, plain_layers(head, merged=True):
                 save_task(task, fresh)  # before the head, which adds a tokenizer if there is none
-                head.save_pretrained(fresh, **weights)
+                head.save_pretrained(fresh)
             if adapters(head):
                 with self._replacing(self.adapter) as fresh:
                     export_adapter(head, task.record.config, fresh)
@@ -413,9 +383,6 @@ class RunWriter:
         """
         gathered = gather_object([random_state(self.accelerator.process_index)])
         random_states = {name: value for each in gathered for name, value in each.items()}
-        if is_sharded(head):
-            self._save_sharded(task, head, optimizer, state, random_states)
-            return
 
         def write() -> None:
             with self._replacing(self.last) as fresh:
@@ -456,29 +423,6 @@ class RunWriter:
     def close(self) -> None:
         """Wait as ``wait`` does, in this process alone; end the thread."""
         self._background.close()
-
-    def _save_sharded(
-        self,
-        task: Task,
-        head: Any,
-        optimizer: Optimizer,
-        state: TrainerState,
-        random_states: dict[str, torch.Tensor],
-    ) -> None:
-        """Save the checkpoint of a sharded model, to which each process writes its shards."""
-        replacing = self._replacing(self.last)  # entered and left on the main process alone
-        with contextlib.ExitStack() as stack:
-            fresh = on_main_process(lambda: stack.enter_context(replacing))
-            with disk_errors(self.last):
-                save_shards(fresh, head, optimizer)
-
-            def finish() -> None:
-                with disk_errors(self.last):
-                    save_task(task, fresh)
-                    finish_checkpoint(fresh, state, random_states)
-                    stack.close()
-
-            on_main_process(finish)
 
     def write_predictions(
         self, split: str, examples: Sequence[Example], predicted: Sequence[Prediction]

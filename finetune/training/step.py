@@ -15,7 +15,6 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from finetune.config.tasks import TrainConfig
 from finetune.inference.loop import full_precision
 from finetune.models.half_precision import WeightCopies
-from finetune.models.sharding import is_sharded
 from finetune.runtime.launch import gather_rows
 from finetune.runtime.precision import autocast, loss_scaler
 from finetune.runtime.signals import InterruptHandler
@@ -62,13 +61,12 @@ class Step:
         head.train()  # a loaded model is in evaluation mode
 
     def __call__(
-        self, batches: Sequence[Batch], *, weight: float, lr_factor: float, idle_passes: int = 0
+        self, batches: Sequence[Batch], *, weight: float, lr_factor: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Update the weights, without waiting for the device.
 
         ``batches`` are the micro-batches of this process. ``weight`` is 0 on a process without
-        examples, whose batch has no effect. ``idle_passes`` are run without effect, so that all
-        processes run the same number (FSDP). Returns the mean loss and the gradient norm before
+        examples, whose batch has no effect. Returns the mean loss and the gradient norm before
         clipping, [] each, on the device. With fp16 the norm of a skipped step is 0, unless the
         scale fell below 1: the gradients then diverge.
         """
@@ -81,14 +79,13 @@ class Step:
             if self.coupled is not None:
                 totals = self._backward_coupled(batches, weight, self.coupled.loss)
             else:
-                totals = self._backward_each(batches, weight, idle_passes)
-        gradients, (loss, count, *square) = self._sum_over_processes(totals)
+                totals = self._backward_each(batches, weight)
+        gradients, (loss, count) = self._sum_over_processes(totals)
         self.scaler.unscale_(self.optimizer)
         count = count.clamp_min(1e-12)
         # the mean of the gradients, clipped as by torch's clip_grad_norm_
         divisor = count.to(gradients[0].dtype)
-        norm = square[0].sqrt() if square else torch.nn.utils.get_total_norm(gradients)
-        norm = norm.to(divisor.dtype) / divisor
+        norm = torch.nn.utils.get_total_norm(gradients).to(divisor.dtype) / divisor
         scale = (self.config.clip or math.inf) / (norm + 1e-6)
         torch._foreach_mul_(gradients, scale.clamp_max(1.0) / divisor)
         self.scaler.step(self.optimizer)
@@ -99,20 +96,15 @@ class Step:
             norm = torch.where(norm.isfinite() | diverging, norm, 0.0)
         return loss / count, norm
 
-    def _backward_each(
-        self, batches: Sequence[Batch], weight: float, idle_passes: int
-    ) -> torch.Tensor:
+    def _backward_each(self, batches: Sequence[Batch], weight: float) -> torch.Tensor:
         """Add the gradients of micro-batches; return the sum of their losses and the count [2]."""
         totals = torch.zeros(2, dtype=self.sum_dtype, device=self.device)
         weights = self._loss_weights(batches, weight)
-        shortest = min(batches, key=lambda batch: len(batch.input_ids))
-        passes = [*batches, *[shortest] * idle_passes]
-        for number, batch in enumerate(batches_to_device(passes, self.device)):
-            own_weight = weight if number < len(batches) else 0.0
+        for batch in batches_to_device(batches, self.device):
             loss, count = self._loss(batch)
             if weights is not None:
                 loss, count = (loss * weights.to(loss.dtype)).sum(), count[0]
-            totals += self._backward(loss, count, own_weight)
+            totals += self._backward(loss, count, weight)
         return totals
 
     def _forward(self, batch: Batch) -> Any:
@@ -195,30 +187,20 @@ class Step:
     def _sum_over_processes(self, totals: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Return gradients, and loss and count [2], summed over the processes.
 
-        The same message counts the processes that received a request to stop. For a sharded model,
-        return the shards of the gradients, which are already sums, and [3] with the squared norm of
-        all gradients.
+        The same message counts the processes that received a request to stop.
         """
         groups = self.optimizer.param_groups
         weights = [w for group in groups for w in group["params"] if w.grad is not None]
         gradients = [weight.grad for weight in weights]
         if self.accelerator.num_processes == 1:
             return gradients, totals
-        numbers = [totals]
-        if sharded := is_sharded(self.head):
-            gradients = [gradient.to_local() for gradient in gradients]
-            norm = torch.nn.utils.get_total_norm(gradients).to(self.sum_dtype)
-            numbers.append(norm.square()[None])
         stop = self.interrupt is not None and self.interrupt.caught > 0
-        sums = torch.cat([*numbers, totals.new_full((1,), float(stop))])
-        if sharded:
-            torch.distributed.all_reduce(sums)
-        else:
-            sums = sums.to(gradients[0].dtype)
-            flat = _flatten_dense_tensors([*gradients, sums])
-            torch.distributed.all_reduce(flat)
-            *summed, sums = _unflatten_dense_tensors(flat, [*gradients, sums])
-            torch._foreach_copy_(gradients, summed)
+        sums = torch.cat([totals, totals.new_full((1,), float(stop))])
+        sums = sums.to(gradients[0].dtype)
+        flat = _flatten_dense_tensors([*gradients, sums])
+        torch.distributed.all_reduce(flat)
+        *summed, sums = _unflatten_dense_tensors(flat, [*gradients, sums])
+        torch._foreach_copy_(gradients, summed)
         if self.interrupt is not None:
             self.interrupt.receive(sums[-1])
         return gradients, sums[:-1].to(self.sum_dtype)

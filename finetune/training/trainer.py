@@ -11,7 +11,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,18 +26,16 @@ from finetune.inference.loop import predict
 from finetune.models.adapters import light_tuning, load_adapter_state, trained_share, weight_numbers
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import checkpointed_layers
-from finetune.models.sharding import place
 from finetune.runtime.contention import ContentionCheck
 from finetune.runtime.launch import on_main_process, require_equal
 from finetune.runtime.precision import resolve_precision
-from finetune.runtime.processes import uses_fsdp
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import InterruptHandler
+from finetune.runtime.transfer import place
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import (
     Calibration,
     ComparedValues,
-    CoupledLoss,
     EpochSequences,
     FittedHead,
 )
@@ -47,7 +44,6 @@ from finetune.training.callbacks import Callback, Callbacks, EvaluationEvent, Sa
 from finetune.training.checkpoint import (
     TrainerState,
     load_random_state,
-    load_shards,
     load_training_state,
 )
 from finetune.training.custom_loss import LossFunction, loss_of
@@ -170,8 +166,6 @@ class TrainingRun:
             self._report(note)
         self.device = self.accelerator.device
         self.precision = resolve_precision(config, self.device)
-        if uses_fsdp():
-            require_support_of_fsdp(self.task, config, self.precision)
         self.num_threads = torch.get_num_threads() if self.device.type == "cpu" else None
         self.state = TrainerState(num_threads=self.num_threads)
 
@@ -196,7 +190,7 @@ class TrainingRun:
 
     def _prepare(self, head: Any, resuming: bool, restore: contextlib.ExitStack) -> None:
         """Create the model, the optimizer and the state, or load them from the last checkpoint."""
-        last, sharded = self.folder.last, uses_fsdp()
+        last = self.folder.last
         of_epoch = self.task.capability(EpochSequences)
         self._load_head(head, resuming, restore)
         if not resuming:
@@ -206,7 +200,7 @@ class TrainingRun:
             SparseEmbeddings(
                 self.head,
                 # a skipped step has no weight decay, which the other rows would get
-                "off" if sharded or self.precision == "fp16" else self.config.sparse_embeddings,
+                "off" if self.precision == "fp16" else self.config.sparse_embeddings,
                 self.data.encoded.values(),
                 () if of_epoch is None else of_epoch.added_ids(),
             )
@@ -224,8 +218,7 @@ class TrainingRun:
         self.step = self._make_step()
         self.average = weight_average(self.head, self.config)
         if resuming:
-            load = partial(load_shards, head=self.head) if sharded else load_training_state
-            self.state = load(last, optimizer=self.optimizer)
+            self.state = load_training_state(last, self.optimizer)
             self.step.scaler.load_state_dict(self.state.loss_scale)
             if self.average is not None:
                 self.average.load_state(load_file(str(last / AVERAGE)))
@@ -272,20 +265,17 @@ class TrainingRun:
     def _load_head(self, head: Any, resuming: bool, restore: contextlib.ExitStack) -> None:
         """Create the model, or load it from the last checkpoint."""
         set_seed(self.config.seed)
-        sharded = uses_fsdp()
-        from_last = resuming and not sharded  # else the shards replace the weights
-        self.head = self.task.head(self.folder.last) if from_last else head or self.task.head()
+        self.head = self.task.head(self.folder.last) if resuming else head or self.task.head()
         restore.enter_context(light_tuning(self.head, self.config))
-        if from_last:
+        if resuming:
             load_adapter_state(self.head, self.folder.last)
         if self.config.gradient_checkpointing:
             restore.enter_context(checkpointed_layers(self.head.encoder))
         self.weights = weight_numbers(self.head)
-        self.head = place(self.head, self.device, self.precision)
+        self.head = place(self.head, self.device)
         if reason := self.head.encoder.padding_reason:
             near = "" if self.head.encoder.family.reads_padding else "near-"
-            groups = "" if sharded else f", in groups of {near}equal length"
-            self.reporter.say(f"sequences are padded{groups}: {reason}")
+            self.reporter.say(f"sequences are padded, in groups of {near}equal length: {reason}")
         restore.enter_context(same_modes(self.head))
         restore.enter_context(fast_dropout(self.head))
 
@@ -382,12 +372,10 @@ class TrainingRun:
         contention = ContentionCheck(torch.get_num_threads() if alone else 1)
         self.reporter.start("training", schedule.num_steps, state.step)
         with self.reporter, contextlib.closing(self.data.batches(state.step)) as batches:
-            for micro_batches, weight, num_examples, idle_passes in batches:
+            for micro_batches, weight, num_examples in batches:
                 lr_factor = schedule.lr_factor(state.step)
                 with contention:
-                    loss, norm = self.step(
-                        micro_batches, weight=weight, lr_factor=lr_factor, idle_passes=idle_passes
-                    )
+                    loss, norm = self.step(micro_batches, weight=weight, lr_factor=lr_factor)
                 if advice := contention.advice():
                     self.reporter.say(advice)
                 log.add(loss, norm, num_examples)
@@ -543,7 +531,7 @@ class TrainingRun:
 
     def _score_best(self) -> dict[str, dict[str, float]]:
         """Load the best model from its folder, calibrate it, and score it on each split."""
-        best = place(self.task.head(self.folder.best), self.device, self.precision)
+        best = place(self.task.head(self.folder.best), self.device)
         metrics: dict[str, dict[str, float]] = {}
         # validation first: it calibrates what the others are scored with
         for split in sorted(self.dataset.scored_splits, key=lambda name: name != self.validation):
@@ -620,23 +608,6 @@ class TrainingRun:
             # of several runs, each has its own
             self.accelerator.project_configuration = ProjectConfiguration(str(self.folder.path))
             self.accelerator.init_trackers("finetune", config=plain)
-
-
-def require_support_of_fsdp(task: Task, config: TrainConfig, precision: str) -> None:
-    """Raise UserError for a task or a setting that does not work with FSDP."""
-    wrong = {
-        "--precision fp16": precision == "fp16",
-        "--sparse-embeddings on": config.sparse_embeddings == "on",
-        f"the loss of this `finetune {task.name}`": task.capability(CoupledLoss) is not None,
-        f"--tuning {config.tuning}": config.tuning != "full",
-        "--gradient-checkpointing": config.gradient_checkpointing,
-        "--layer-mix": config.layer_mix,
-        "--bilstm": config.bilstm,
-        f"--average {config.average}": config.average != "none",
-    }
-    for name, found in wrong.items():
-        if found:
-            raise UserError(f"{name} does not work with FSDP: change it, or start without FSDP.")
 
 
 @contextlib.contextmanager

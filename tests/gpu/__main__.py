@@ -24,7 +24,7 @@ from tests import small_data
 from tests.tiny import save_tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
-TESTS = ("gpu", "models/test_attention.py", "models/test_deberta.py", "training/test_sharding.py")
+TESTS = ("gpu", "models/test_attention.py", "models/test_deberta.py")
 """The tests that need a device."""
 BENCH = ["-m", "finetune", "bench", "--shape", "roberta-base", "--task", "nli", "--json"]
 SMALL = ["-m", "finetune", "bench", "--shape", "minilm", "--size", "small", "--json"]

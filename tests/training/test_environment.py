@@ -24,18 +24,12 @@ SEVERAL = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
             "/bin/finetune",
             "accelerate launch --cpu --num_processes 4 -m finetune tag --data 'my data'",
         ),
-        (
-            SEVERAL | {"ACCELERATE_USE_FSDP": "true", "LOCAL_WORLD_SIZE": "4"},
-            "/bin/finetune",
-            "accelerate launch --use_fsdp --fsdp_version 2 --num_processes 4 -m finetune tag "
-            "--data 'my data'",
-        ),
     ],
 )
 def test_the_command_of_a_launch(
     variables: dict[str, str], program: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ACCELERATE_USE_CPU", "ACCELERATE_USE_FSDP"):
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ACCELERATE_USE_CPU"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
