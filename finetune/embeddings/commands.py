@@ -72,7 +72,7 @@ class Embed(ModelArgument, VectorOptions, OutOption, InputOptions, Command):
     """
 
     out: str | None = None
-    """File to write: .jsonl, .parquet, .npy or .safetensors. Unset prints JSON Lines."""
+    """File to write: .jsonl, .parquet or .npy. Unset prints JSON Lines."""
     unit: Literal["text", "word", "subword"] = "text"
     """The unit that gets a vector."""
     normalize: bool = False
@@ -117,19 +117,16 @@ class Similarity(
     """Compare texts, or words: those that the data name, else all words of a text, without special
     tokens. auto compares words where the data name them."""
     standardize: Annotated[str | None, Help("CORPUS", common=True)] = None
-    """Standardize vectors over a corpus: its file or folder, or a standardizer (.safetensors). With
-    --threshold write `train`, for the words of the training texts."""
-    standardize_texts: int = 1000
-    """Lines of the corpus to sample for --standardize."""
+    """Standardize vectors over 1,000 lines of a corpus: its file or folder, or a standardizer
+    (.safetensors). With --threshold write `train`, for the words of the training texts."""
     save_standardizer: Annotated[str | None, Help("FILE")] = None
     """File (.safetensors) to save the fitted standardizer."""
     resamples: int = 1000
     window: int | None = None
     """Words to read on each side of a word in context. Unset reads all of them."""
     contexts: Annotated[str | None, DATA] = None
-    """Corpus (file or folder): single words get the mean of their vectors in it."""
-    num_contexts: int | None = None
-    """Contexts of each single word, the first in the corpus. Unset is 5."""
+    """Corpus (file or folder): a single word gets the mean of its vectors in its first five uses
+    there."""
     threshold: Annotated[bool, COMMON] = False
     """Choose the threshold on the cosine of two words in context that separates the two labels of
     the train split best, score all splits, and write a run folder, for `finetune predict`."""
@@ -158,8 +155,8 @@ class Similarity(
             raise UserError("similarity needs either --data, or --text and --pair.")
         if (self.text is None) != (self.pair is None):
             raise UserError("--text and --pair belong together: give both texts.")
-        if self.resamples < 1 or self.standardize_texts < 2:
-            raise UserError("--resamples must be 1 or more, --standardize-texts 2 or more.")
+        if self.resamples < 1:
+            raise UserError(f"--resamples must be 1 or more, not {self.resamples}.")
         if self.save_standardizer is not None:
             if self.standardize is None or self.standardize.endswith(".safetensors"):
                 raise UserError("--save-standardizer needs --standardize CORPUS to fit to.")
@@ -174,8 +171,6 @@ class Similarity(
                 raise UserError("--out needs one cosine of a pair: write --combine mean or sum.")
             inputs = (self.data, self.standardize, self.contexts)
             check_output(self.out, [Path(path) for path in inputs if path], RECORD_SUFFIXES)
-        if self.num_contexts is not None and (self.num_contexts < 1 or self.contexts is None):
-            raise UserError("--num-contexts must be 1 or more, and needs --contexts CORPUS.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,9 +269,6 @@ class Wsd(EncodingOption, Command):
     layer), or `auto`: try each layer and the last four on the validation split."""
     pooling: Literal["mean", "first", "max"] = "mean"
     """Pooling of a word over its subwords."""
-    normalization: Literal["none", "center", "standardize"] = "none"
-    """Before cosines, subtract the mean of all training targets, or also divide by their standard
-    deviation."""
     prior: float | None = None
     """Weight of the logarithm of a sense's frequency among the uses of its lemma in training. Unset
     chooses it on the validation split, or is 0 without one."""

@@ -13,23 +13,20 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from finetune.embeddings.vectors import Array, Standardizer
+from finetune.embeddings.vectors import Array
 from finetune.embeddings.wordnet import Inventory
 from finetune.evaluation.metrics import scores
 from finetune.evaluation.pairs import pair
 from finetune.types import SenseTarget
 
-Normalization = Literal["none", "center", "standardize"]
 Lemma = tuple[str, str]
 """A lemma and its part of speech."""
 PRIORS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
 """The weights of the prior to try on the validation split."""
-BLOCK = 1024
-"""Senses whose sums share an array."""
 
 
 class SensePrediction(NamedTuple):
@@ -61,14 +58,10 @@ class SensePrediction(NamedTuple):
 
 @dataclass
 class SenseCollector:
-    """Adds up the vectors of annotated uses: memory grows with senses, not with uses.
-
-    The sums of ``BLOCK`` senses share an array, as many small ones would fragment memory.
-    """
+    """Adds up the vectors of annotated uses: memory grows with senses, not with uses."""
 
     counts: defaultdict[Lemma, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    _blocks: list[Array] = field(default_factory=list)
-    _rows: dict[str, int] = field(default_factory=dict)
+    _sums: dict[str, Array] = field(default_factory=dict)
     _numbers: Counter[str] = field(default_factory=Counter)
 
     def add(self, target: SenseTarget, vector: Array | None) -> None:
@@ -79,25 +72,14 @@ class SenseCollector:
         if vector is None:
             return
         for sense in target.senses:
-            row = self._rows.setdefault(sense, len(self._rows))
-            if row == len(self._blocks) * BLOCK:
-                self._blocks.append(np.zeros((BLOCK, *vector.shape), dtype=np.float32))
-            self._sum(row)[:] += vector
+            if sense not in self._sums:
+                self._sums[sense] = np.zeros(vector.shape, dtype=np.float32)
+            self._sums[sense] += vector
             self._numbers[sense] += 1
 
-    def _sum(self, row: int) -> Array:
-        sums: Array = self._blocks[row // BLOCK][row % BLOCK]
-        return sums
-
     def vectors(self) -> dict[str, Array]:
-        """Return the vector of each sense, float32 [H] (equation 11.8).
-
-        Call it once, at the end: the sums become the means, so that memory has one of them.
-        """
-        found = {sense: self._sum(self._rows[sense]) for sense in sorted(self._rows)}
-        for sense, vector in found.items():
-            vector /= self._numbers[sense]
-        return found
+        """Return the vector of each sense, float32 [H] (equation 11.8)."""
+        return {sense: self._sums[sense] / self._numbers[sense] for sense in sorted(self._sums)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +90,6 @@ class Disambiguator:
         vectors: The vector [H] of each sense with annotated uses.
         counts: The number of uses of each sense in training, by lemma.
         inventory: The senses of each lemma; None takes the senses of the training data.
-        standardizer: Fitted on the vectors of all annotated uses.
-        normalization: Before the cosine subtract its mean, or also divide by its deviation.
         prior: λ, the weight of the prior: the score of a sense is
             ``cos(t, v_s) + λ log p(s | lemma)``, with p from ``counts``. If a candidate has no use,
             every candidate gets one more.
@@ -121,8 +101,6 @@ class Disambiguator:
     vectors: Mapping[str, Array]
     counts: Mapping[Lemma, Mapping[str, int]]
     inventory: Inventory | None
-    standardizer: Standardizer
-    normalization: Normalization = "none"
     prior: float = 0.0
     glosses: Mapping[str, Array] = field(default_factory=dict)
     gloss_weight: float = 0.0
@@ -150,18 +128,12 @@ class Disambiguator:
         for sense in candidates:
             parts = []
             if (uses := self.vectors.get(sense)) is not None:
-                parts.append(_unit(self._normalized(uses)))
+                parts.append(_unit(uses))
             if self.gloss_weight and (gloss := self.glosses.get(sense)) is not None:
-                parts.append(self.gloss_weight * _unit(self._normalized(gloss)))
+                parts.append(self.gloss_weight * _unit(gloss))
             if parts:
-                found[sense] = float(_unit(np.sum(parts, axis=0)) @ _unit(self._normalized(vector)))
+                found[sense] = float(_unit(np.sum(parts, axis=0)) @ _unit(vector))
         return found
-
-    def _normalized(self, vector: Array) -> Array:
-        if self.normalization == "standardize":
-            return self.standardizer(vector)
-        centered: Array = vector - self.standardizer.mean
-        return centered if self.normalization == "center" else vector
 
     def predict(self, target: SenseTarget, cosines: Mapping[str, float]) -> SensePrediction:
         """Return the sense with the highest score (11.9), of equal ones the most frequent."""

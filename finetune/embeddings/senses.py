@@ -32,7 +32,6 @@ from finetune.data.json_files import read_object
 from finetune.embeddings.commands import PREDICT_OPTIONS, layer_numbers
 from finetune.embeddings.disambiguation import (
     Disambiguator,
-    Normalization,
     SenseCollector,
     SensePrediction,
     choose_prior,
@@ -41,7 +40,7 @@ from finetune.embeddings.disambiguation import (
     unknown_senses,
 )
 from finetune.embeddings.sense_data import marked_sentence, read_sense_file, read_senses
-from finetune.embeddings.vectors import Array, Standardizer
+from finetune.embeddings.vectors import Array
 from finetune.embeddings.wordnet import Inventory, pos_of, read_inventory
 from finetune.inference.embed import Embedder, WordSettings
 from finetune.runtime.files import replace_folder
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
 
 SENSES_FILE = "senses.json"
 VECTORS_FILE = "senses.safetensors"
-STANDARDIZER_FILE = "standardizer.safetensors"
 FORMAT = 1
 """Version of these files."""
 BASELINES = {"first_sense": False, "most_frequent": True}
@@ -71,7 +69,6 @@ class SenseSettings(WordSettings):
     the others.
     """
 
-    normalization: Normalization = "none"
     prior: float | None = None
     gloss_weight: float = 0.0
     inventory: str | None = None
@@ -161,8 +158,7 @@ class WordSenses:
         if settings.layers == "auto":
             settings = replace(settings, layers=choices[best].layers)
             embedder.layers, embedder.combine = list(choices[best].layers), "mean"
-        standardizer = replace(models[best].standardizer, settings=embedder.settings)
-        fitted = cls(settings, replace(models[best], standardizer=standardizer), embedder)
+        fitted = cls(settings, models[best], embedder)
         fitted.choices = choices
         return fitted
 
@@ -182,10 +178,10 @@ class WordSenses:
         model = self.model
         rows = np.array(list(model.vectors.values()), dtype=np.float32)
         (folder / VECTORS_FILE).write_bytes(save({"vectors": rows}))
-        model.standardizer.save(folder / STANDARDIZER_FILE)
         content = {
             "format": FORMAT,
             "settings": asdict(self.settings),
+            "weights": self.embedder.settings["weights"],
             "senses": list(model.vectors),
             "counts": [[*lemma, dict(each)] for lemma, each in model.counts.items()],
         }
@@ -210,8 +206,8 @@ class WordSenses:
         path = folder / SENSES_FILE
         if not path.is_file():
             raise UserError(f"{folder}: no {SENSES_FILE} in it: name a run of finetune wsd.")
-        types = {"format": int, "settings": dict, "senses": list[str], "counts": list}
-        content = read_object(path, types)
+        types = {"settings": dict, "weights": str, "senses": list[str], "counts": list}
+        content = read_object(path, {"format": int} | types)
         if content["format"] != FORMAT:
             raise UserError(f"{path}: of another version of finetune: fit the senses again.")
         try:
@@ -225,15 +221,12 @@ class WordSenses:
         except (TypeError, ValueError, KeyError, SafetensorError, OSError) as error:
             raise UserError(f"{folder}: damaged ({error}): fit the senses again.") from error
         embedder = _Source.of(settings, options).embedder
-        standardizer = Standardizer.load(folder / STANDARDIZER_FILE)
-        if standardizer.settings.get("weights") != embedder.settings["weights"]:
+        if content["weights"] != embedder.settings["weights"]:
             raise UserError(
                 f"{folder}: {settings.model} has other weights than it was fitted with."
             )
         listed = None if settings.inventory is None else read_inventory(settings.inventory)
-        return cls(
-            settings, _disambiguator(settings, vectors, counts, listed, standardizer), embedder
-        )
+        return cls(settings, _disambiguator(settings, vectors, counts, listed), embedder)
 
 
 class _Source(NamedTuple):
@@ -264,13 +257,8 @@ class _Source(NamedTuple):
         """Return a model for each choice of layers."""
         senses = SenseCollector()
 
-        def uses() -> Iterator[Array]:
-            for target, vector in self._target_vectors(train, reporter, "sense vectors"):
-                senses.add(target, vector)
-                if target.senses and vector is not None:
-                    yield vector[None]
-
-        standardizer = Standardizer.fit(uses(), self.embedder.settings)
+        for target, vector in self._target_vectors(train, reporter, "sense vectors"):
+            senses.add(target, vector)
         vectors = senses.vectors()
         return [
             _disambiguator(
@@ -278,11 +266,6 @@ class _Source(NamedTuple):
                 {sense: own[view] for sense, own in vectors.items()},
                 senses.counts,
                 inventory,
-                replace(
-                    standardizer,
-                    mean=standardizer.mean[view],
-                    deviation=standardizer.deviation[view],
-                ),
             )
             for view in range(len(self.views))
         ]
@@ -338,20 +321,10 @@ class _Source(NamedTuple):
 
 
 def _disambiguator(
-    settings: SenseSettings,
-    vectors: Any,
-    counts: Any,
-    inventory: Inventory | None,
-    standardizer: Standardizer,
+    settings: SenseSettings, vectors: Any, counts: Any, inventory: Inventory | None
 ) -> Disambiguator:
     return Disambiguator(
-        vectors,
-        counts,
-        inventory,
-        standardizer,
-        settings.normalization,
-        settings.prior or 0.0,
-        gloss_weight=settings.gloss_weight,
+        vectors, counts, inventory, settings.prior or 0.0, gloss_weight=settings.gloss_weight
     )
 
 
@@ -384,7 +357,6 @@ def fit_senses(command: Wsd) -> None:
         model=command.model,
         layers=layer_numbers(command.layers),
         pooling=command.pooling,
-        normalization=command.normalization,
         prior=command.prior,
         gloss_weight=command.glosses,
         inventory=command.inventory,

@@ -43,7 +43,9 @@ NUM_RESAMPLES = 1000
 LEAST_PAIRS = 3
 """Pairs from which a correlation is computed."""
 NUM_CONTEXTS = 5
-"""Default number of contexts of a word."""
+"""Contexts of a word."""
+NUM_LINES = 1000
+"""Lines of a corpus that vectors are standardized over."""
 CONTEXT_WINDOW = 10
 """Words on each side of a word in a context from a corpus."""
 
@@ -369,7 +371,7 @@ def _standardizer(command: Similarity, embedder: Embedder) -> Standardizer | Non
     if command.standardize.endswith(".safetensors"):
         return Standardizer.load(command.standardize)
     lines = _lines(command, command.standardize)
-    found = fit_standardizer(embedder, lines, most=command.standardize_texts, seed=command.seed)
+    found = fit_standardizer(embedder, lines, most=NUM_LINES, seed=command.seed)
     show(
         f"standardized over {quantity(found.count, embedder.unit)} of {command.standardize}"
         + (f"; constant dimensions: {found.num_constant}" if found.num_constant else ""),
@@ -385,7 +387,7 @@ def _contexts(command: Similarity, data: SimilarityData) -> Contexts | None:
         return None
     words = {words_key(each) for pair in data.pairs for each in compared_words(pair)}
     lines = _lines(command, command.contexts)
-    found = find_contexts(lines, words, command.num_contexts or NUM_CONTEXTS)
+    found = find_contexts(lines, words, NUM_CONTEXTS)
     missing = sum(each not in found for each in words)
     show(
         f"{missing:,} of {quantity(len(words), 'word')} do not occur in {command.contexts}"

@@ -1,4 +1,4 @@
-"""`finetune embed`: vectors in JSON Lines, Parquet, NumPy and safetensors, written as a stream."""
+"""`finetune embed`: vectors in JSON Lines, Parquet and NumPy files, written as a stream."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 ROWS = 4096
 """Rows of a row group of Parquet files."""
 ROWS_SUFFIX = ".rows.jsonl"
-"""Suffix of the file with ids and units, beside arrays."""
-HEADER = 512
-"""Bytes of the header of safetensors files, with room for any number of rows."""
+"""Suffix of the file with ids and units, beside an array."""
 
 
 def embed(command: Embed) -> None:
@@ -81,9 +79,8 @@ def write_vectors(
 
     A ``.jsonl`` file has a line for each input, with its units, their vectors and offsets. The
     others have a row for each unit. A ``.parquet`` file has the columns ``id``, ``unit``, ``start``
-    and ``end`` (characters) and ``vector``. A ``.npy`` file has the array [rows, *shape], a
-    ``.safetensors`` file the same under ``vectors``; both come with a file of the same name and the
-    suffix ``.rows.jsonl`` that has the other columns.
+    and ``end`` (characters) and ``vector``. A ``.npy`` file has the array [rows, *shape] and comes
+    with a file of the same name and the suffix ``.rows.jsonl`` that has the other columns.
 
     Args:
         path: The file.
@@ -191,22 +188,6 @@ def _write_npy(file: IO[bytes], embeddings: Iterable[Embedding], shape: tuple[in
     return count
 
 
-def _write_safetensors(
-    file: IO[bytes], embeddings: Iterable[Embedding], shape: tuple[int, ...]
-) -> int:
-    def header(count: int) -> None:
-        file.seek(0)
-        num_bytes = 4 * count * int(np.prod(shape))
-        entry = {"dtype": "F32", "shape": [count, *shape], "data_offsets": [0, num_bytes]}
-        file.write(HEADER.to_bytes(8, "little"))
-        file.write(json.dumps({"vectors": entry}).encode().ljust(HEADER))
-
-    header(0)
-    count = _append(file, embeddings)
-    header(count)
-    return count
-
-
 def _append(file: IO[bytes], embeddings: Iterable[Embedding]) -> int:
     """Write the values of all vectors, and return the number of vectors."""
     count = 0
@@ -219,5 +200,4 @@ def _append(file: IO[bytes], embeddings: Iterable[Embedding]) -> int:
 _WRITERS: Mapping[str, Callable[..., int]] = {
     ".parquet": _write_parquet,
     ".npy": _write_npy,
-    ".safetensors": _write_safetensors,
 }

@@ -221,7 +221,6 @@ def test_command_for_words_and_for_two_texts(place: Path) -> None:
         (("--data", "context", "--unit", "text", "--window", "3"), "are for words"),
         (("--data", "words", "--window", "3"), "needs data that name words"),
         (("--data", "context", "--contexts", "corpus"), "have contexts"),
-        (("--data", "words", "--num-contexts", "2"), "needs --contexts CORPUS"),
         (("--data", "words", "--save-standardizer", "z.safetensors"), "needs --standardize CORPUS"),
         (("--data", "words", "--combine", "none", "--out", "x.jsonl"), "one cosine of a pair"),
     ],

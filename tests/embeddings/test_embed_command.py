@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet
 import pytest
-from safetensors.numpy import load_file
 
 from finetune.embeddings.vector_files import write_vectors
 from finetune.inference.embed import Embedder
@@ -51,12 +50,11 @@ def test_files_have_the_same_vectors(unit: str, shape: dict[str, Any], place: Pa
     embedder = Embedder(place / "bert", unit=unit, **shape)
     expected = list(embedder.encode(TEXTS))
     rows = np.concatenate([each.vectors for each in expected])
-    for suffix in (".npy", ".safetensors", ".parquet", ".jsonl"):
+    for suffix in (".npy", ".parquet", ".jsonl"):
         path = tmp_path / f"vectors{suffix}"
         count, files = write_vectors(path, iter(expected), embedder.shape)
         assert count == len(rows) and all(file.exists() for file in files)
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), rows)
-    np.testing.assert_array_equal(load_file(tmp_path / "vectors.safetensors")["vectors"], rows)
     table = pyarrow.parquet.read_table(tmp_path / "vectors.parquet").to_pydict()
     np.testing.assert_array_equal(np.array(table["vector"], dtype=np.float32), rows)
     lines = [json.loads(line) for line in (tmp_path / "vectors.rows.jsonl").open()]
@@ -69,7 +67,7 @@ def test_files_have_the_same_vectors(unit: str, shape: dict[str, Any], place: Pa
         [np.array(line["vectors"]).reshape(-1, *embedder.shape) for line in by_input]
     )
     np.testing.assert_allclose(joined, rows, atol=1e-6)
-    with pytest.raises(UserError, match=r"one of \.jsonl, \.parquet, \.npy, \.safetensors"):
+    with pytest.raises(UserError, match=r"one of \.jsonl, \.parquet, \.npy"):
         write_vectors(tmp_path / "vectors.csv", expected, embedder.shape)
 
 

@@ -81,9 +81,7 @@ WRONG: dict[str, tuple[str | Path, ...]] = {
     "window of texts": ("similarity", "MODEL", "--data", PAIRS, "--window", "2"),
     "contexts of texts": ("similarity", "MODEL", "--data", PAIRS, "--unit", "text",
                           "--contexts", TEXTS),
-    "contexts in context": ("similarity", "MODEL", "--data", NAMED, "--contexts", TEXTS,
-                            "--num-contexts", "2"),
-    "contexts without corpus": ("similarity", "MODEL", "--data", WORDS, "--num-contexts", "2"),
+    "contexts in context": ("similarity", "MODEL", "--data", NAMED, "--contexts", TEXTS),
     "save without corpus": ("similarity", "MODEL", "--data", PAIRS, "--save-standardizer", "z"),
     "save suffix": ("similarity", "MODEL", "--data", PAIRS, "--standardize", TEXTS,
                     "--save-standardizer", "z.bin"),
@@ -385,7 +383,7 @@ def of_vectors(recorder: Recorder, model: Path) -> None:
     for unit in ("text", "word", "subword"):
         words = ["--unit", unit, "--layers", "all", "--combine", "none"]
         record(f"embed/{unit}", "embed", model, "--text", "Anna sat on the bank.", *words)
-        for suffix in ("jsonl", "parquet", "npy", "safetensors"):
+        for suffix in ("jsonl", "parquet", "npy"):
             out = place / f"vectors-{unit}.{suffix}"
             record(
                 f"embed/{unit}/{suffix}",
@@ -399,7 +397,7 @@ def of_vectors(recorder: Recorder, model: Path) -> None:
                 "--out",
                 out,
             )
-            if suffix in ("npy", "safetensors"):
+            if suffix == "npy":
                 digest = hashlib.sha256(out.read_bytes()).hexdigest()
                 recorder.entries[f"embed/{unit}/{suffix}/file"] = digest
                 recorder.file(f"embed/{unit}/{suffix}/rows", out.with_suffix(".rows.jsonl"))
@@ -476,7 +474,7 @@ def of_words(recorder: Recorder, model: Path) -> None:
         for file in (page, figures):
             recorder.file(f"map/{name}/{file.name}", file)
     test, senses = EXAMPLES / "senses" / "test.jsonl", place / "runs" / "more-senses"
-    more = ("--glosses", "0.5", "--normalization", "center", "--inventory", SENSES / "wordnet")
+    more = ("--glosses", "0.5", "--inventory", SENSES / "wordnet")
     fitted = ("--model", model, "--data", SENSES, "--layers", "auto", *more, "--out", senses)
     record("wsd", "wsd", *fitted)
     for file in ("metrics.json", "config.json", "senses.json", "predictions.test.jsonl"):
