@@ -130,7 +130,7 @@ COMMANDS = {
     "push": "finetune.cli.push:Push",
     "vocabulary": "finetune.pretraining.cli.vocabulary:Vocabulary",
     "perplexity": "finetune.pretraining.cli.perplexity:Perplexity",
-    "bench": "finetune.benchmark.cli:Bench",
+    "bench": "finetune.benchmark.commands:Bench",
 }
 """The commands that train no task. The order is the order in `finetune --help`."""
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from finetune.benchmark.commands import Bench
 from finetune.benchmark.measure import Arm, Case, Work, seconds
-from finetune.benchmark.settings import BenchSettings
-from finetune.benchmark.subject import Size, operations, subject_of
+from finetune.benchmark.subject import Size, subject_of
 from finetune.deployment.onnx import export_onnx, validation_examples
 from finetune.deployment.onnx_int8 import quantize
 from finetune.deployment.onnx_model import OnnxModel
@@ -31,7 +31,7 @@ ONE_BY_ONE = 4
 """Every N-th text is predicted alone, to measure latency."""
 
 
-def cases_of_run(settings: BenchSettings, size: Size) -> Iterator[Case]:
+def cases_of_run(settings: Bench, size: Size) -> Iterator[Case]:
     """Yield the cases of a trained run on texts of its validation split."""
     run = settings.folder or ""
     folder = model_folder(run)
@@ -40,7 +40,7 @@ def cases_of_run(settings: BenchSettings, size: Size) -> Iterator[Case]:
     yield from _cases(task, folder, texts[: size.num_batches * size.batch_size], run)
 
 
-def cases_of(settings: BenchSettings, model: str, size: Size) -> Iterator[Case]:
+def cases_of(settings: Bench, model: str, size: Size) -> Iterator[Case]:
     """Yield the cases of a model with a new head."""
     with subject_of(settings, model, size) as subject:
         texts = [subject.texts[place] for batch in subject.mixed for place in batch]
@@ -73,7 +73,7 @@ def _cases(task: Task, folder: Path, texts: Sequence[Any], source: str) -> Itera
         for how, each in (("one by one", texts[::ONE_BY_ONE]), ("in batches", texts)):
             own = lengths[::ONE_BY_ONE] if how == "one by one" else lengths
             counts = own.tolist()
-            work = Work(len(each), sum(counts), operations(head.encoder, counts))
+            work = Work(len(each), sum(counts))
             arms = [
                 _arm(name, precision, work, partial(run), each, alone=how == "one by one")
                 for name, (precision, run) in runs.items()
@@ -100,6 +100,4 @@ def _arm(
         times.extend(found)
         return sum(found)
 
-    if name.startswith("onnx"):  # the operations of its products are others in int8
-        work = Work(work.examples, work.tokens)
     return Arm(name, precision, work, turn, partial(run, groups[-1]), times if alone else None)

@@ -14,7 +14,7 @@ import gc
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +24,6 @@ import transformers
 
 WARM_STEPS = 3
 """Training steps before those that count: the first ones wait for memory that later ones reuse."""
-TRIES = 5
-"""Number of matrix products, the fastest of which counts as the peak."""
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
 """Numbers of two settings of glibc's ``mallopt``."""
 CLEAR = Path("/proc/self/clear_refs")
@@ -33,17 +31,10 @@ CLEAR = Path("/proc/self/clear_refs")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work of one turn of an arm: examples, tokens without padding, and floating point operations
-    of the encoder on them (None if an arm has no encoder)."""
+    """Work of one turn of an arm: examples, and tokens without padding."""
 
     examples: float
     tokens: float
-    operations: float | None = None
-
-    def times(self, factor: float) -> Work:
-        """Return ``factor`` times as much work."""
-        scaled = None if self.operations is None else self.operations * factor
-        return Work(self.examples * factor, self.tokens * factor, scaled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +59,10 @@ class Row:
     """The measurement of one arm, over all rounds.
 
     ``examples_per_second`` is the median, ``lowest`` and ``highest`` are the spread.
-    ``tokens_per_second`` are real tokens (of the span head: words). ``ratio`` is the speed of
-    ``finetune`` over the speed of this arm: the median over the rounds. ``peak_share`` is the rate
-    of the encoder's operations on real tokens over the measured rate of matrix products in the
-    arm's precision; None without an encoder. ``peak_memory_bytes`` is the largest growth of memory
-    in a turn (in training, beyond the weights): on a GPU torch's allocations, else the resident
-    set; None if it cannot be measured. ``spans`` are candidates. ``p50_milliseconds`` and
+    ``tokens_per_second`` are real tokens. ``ratio`` is the speed of
+    ``finetune`` over the speed of this arm: the median over the rounds. ``peak_memory_bytes`` is
+    the largest growth of memory in a turn (in training, beyond the weights): on a GPU torch's
+    allocations, else the resident set; None if it cannot be measured. ``p50_milliseconds`` and
     ``p95_milliseconds`` are percentiles of the latencies.
     """
 
@@ -86,29 +75,22 @@ class Row:
     highest: float
     tokens_per_second: float
     ratio: float | None
-    peak_share: float | None
     peak_memory_bytes: int | None
     milliseconds: float
-    representation: str | None = None
-    spans: int | None = None
     p50_milliseconds: float | None = None
     p95_milliseconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Arms to compare; ``representation`` and ``spans`` describe a span head."""
+    """Arms to compare."""
 
     phase: str
     name: str
     arms: tuple[Arm, ...]
-    representation: str | None = None
-    spans: int | None = None
 
 
-def measure(
-    case: Case, rounds: int, memory: Sequence[int | None], peaks: Mapping[str, float]
-) -> list[Row]:
+def measure(case: Case, rounds: int, memory: Sequence[int | None]) -> list[Row]:
     """Time the arms of a case in turns.
 
     Every other round is in reverse order: an arm is slower after one that leaves much memory.
@@ -117,7 +99,6 @@ def measure(
         case: the arms.
         rounds: number of turns of each arm.
         memory: peak memory of each arm in bytes, None if unknown.
-        peaks: floating point operations per second of matrix products, by precision.
 
     Returns:
         One row per arm.
@@ -128,7 +109,7 @@ def measure(
             column.append(arm.work.tokens / arm.turn())
     ours = next((r for a, r in zip(case.arms, rates, strict=True) if a.name == "finetune"), None)
     return [
-        _row(case, arm, found, ours, most, peaks)
+        _row(case, arm, found, ours, most)
         for arm, found, most in zip(case.arms, rates, memory, strict=True)
     ]
 
@@ -139,15 +120,12 @@ def _row(
     rates: Sequence[float],  # tokens per second
     ours: Sequence[float] | None,
     memory: int | None,
-    peaks: Mapping[str, float],
 ) -> Row:
     rate, work = statistics.median(rates), arm.work
     examples = work.examples / work.tokens
-    ratio = share = None
+    ratio = None
     if ours is not None:
         ratio = statistics.median(a / b for a, b in zip(ours, rates, strict=True))
-    if work.operations is not None:
-        share = rate / work.tokens * work.operations / peaks[arm.precision]
     return Row(
         phase=case.phase,
         arm=arm.name,
@@ -158,11 +136,8 @@ def _row(
         highest=max(rates) * examples,
         tokens_per_second=rate,
         ratio=ratio,
-        peak_share=share,
         peak_memory_bytes=memory,
         milliseconds=1e3 * work.tokens / rate,
-        representation=case.representation,
-        spans=case.spans,
         p50_milliseconds=_percentile(arm.latencies, 50),
         p95_milliseconds=_percentile(arm.latencies, 95),
     )
@@ -180,7 +155,6 @@ COLUMNS = (
     "spread",
     "tokens/s",
     "finetune is",
-    "of peak",
     "MiB",
     "ms",
 )
@@ -190,8 +164,6 @@ def table(rows: Sequence[Row]) -> str:
     """Return the arms of one case as a Markdown table under its name."""
     first = rows[0]
     title = f"{first.phase}: {first.case}"
-    if first.representation is not None:
-        title += f", {first.representation}, {first.spans:,} spans"
     columns = [*COLUMNS, *(["p50 ms", "p95 ms"] if first.p50_milliseconds else [])]
     rule = "|---|---|" + "--:|" * (len(columns) - 2)
     return "\n".join([title, "", _line(columns), rule, *(_line(_cells(row)) for row in rows), ""])
@@ -210,7 +182,6 @@ def _cells(row: Row) -> list[str]:
         f"{_short(row.lowest)} to {_short(row.highest)}",
         f"{row.tokens_per_second:,.0f}",
         "" if row.ratio is None else f"{row.ratio:.2f}x",
-        "" if row.peak_share is None else f"{row.peak_share:.0%}",
         "" if memory is None else f"{memory / 2**20:,.1f}",
         f"{row.milliseconds:,.1f}",
         *(f"{p:,.2f}" for p in (row.p50_milliseconds, row.p95_milliseconds) if p is not None),
@@ -227,8 +198,8 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, object]]:
     return [dataclasses.asdict(row) for row in rows]
 
 
-def environment(device: torch.device, peaks: Mapping[str, float]) -> dict[str, object]:
-    """Return versions and machine; ``peaks`` are operations per second by precision."""
+def environment(device: torch.device) -> dict[str, object]:
+    """Return versions and machine."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -241,7 +212,6 @@ def environment(device: torch.device, peaks: Mapping[str, float]) -> dict[str, o
         "device": device.type,
         "processor": processor,
         "threads": torch.get_num_threads(),
-        "peak_operations_per_second": dict(peaks),
     }
 
 
@@ -262,15 +232,6 @@ def seconds(run: Callable[[], object], device: torch.device) -> float:
     begin = now(device)
     run()
     return now(device) - begin
-
-
-def matmul_peak(precision: str, device: torch.device, size: int) -> float:
-    """Return floating point operations per second of a product of two ``size`` x ``size`` matrices,
-    the fastest of a few."""
-    kind = torch.bfloat16 if precision == "bf16" else torch.float32
-    left, right = (torch.randn(size, size, dtype=kind, device=device) for _ in range(2))
-    times = [seconds(lambda: left @ right, device) for _ in range(TRIES + 1)]
-    return 2 * size**3 / min(times[1:])
 
 
 def peak_memory(run: Callable[[], object], device: torch.device) -> int | None:

@@ -3,7 +3,7 @@
 The example encodes each line with special tokens, joins all of them and cuts the result into rows
 of equal length (``run-mlm``), or pads each line to the longest of its batch (``run-mlm-lines``). It
 masks with its collator, and computes the logits of all positions. This toolkit packs whole lines,
-and computes logits of chosen positions (``finetune-all-positions``: of all). Both read the same
+and computes logits of chosen positions. Both read the same
 documents, with the same batch size and longest sequence; only tokens of the text count.
 """
 
@@ -24,7 +24,7 @@ from finetune.benchmark.training import take_steps
 from finetune.benchmark.transformers_trainer import TrainerRun
 from finetune.data import Dataset
 from finetune.models.dropout import fast_dropout
-from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
+from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import load_config, load_weights
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.settings import PretrainConfig
@@ -34,7 +34,7 @@ from finetune.runtime.precision import resolve_precision
 from finetune.tasks import load_task
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step
-from finetune.types import Batch, TextExample
+from finetune.types import TextExample
 
 LINE = replace(LIKE["classify"], name="prose", mean=25, deviation=12, vocabulary=0.6)
 """Lengths of lines in subwords, as of sentences of prose."""
@@ -60,9 +60,9 @@ def case_of(model: str, size: Size) -> Case:
     batches = [list(range(i, i + size.batch_size)) for i in range(0, number, size.batch_size)]
     best = resolve_precision(config, device)
 
-    def ours(name: str, precision: str, kind: type = MaskedLanguageModel) -> Arm:
+    def ours(name: str, precision: str) -> Arm:
         torch.manual_seed(0)
-        head = kind(task.head().model).to(device)
+        head = MaskedLanguageModel(task.head().model).to(device)
         step = Step(task, head, make_optimizer(head, config), config, accelerator, precision)
 
         def seconds(batches: Sequence[Sequence[int]]) -> float:
@@ -99,7 +99,6 @@ def case_of(model: str, size: Size) -> Case:
 
     arms = [
         ours("finetune", best),
-        ours("finetune-all-positions", best, AllPositions),
         *([ours("finetune-fp32", "fp32")] if best != "fp32" else []),
         *([theirs("run-mlm", rows, best)] if best != "fp32" else []),
         theirs("run-mlm-fp32", rows, "fp32"),
@@ -107,16 +106,6 @@ def case_of(model: str, size: Size) -> Case:
     ]
     name = f"{number} sequences of up to {length} tokens, batches of {size.batch_size}"
     return Case("pretrain", name, tuple(arms))
-
-
-class AllPositions(MaskedLanguageModel):
-    """Model that computes the logits of all positions, and the loss of the chosen ones."""
-
-    def forward(self, batch: Batch) -> MaskedScores:
-        """Return the scores of the targets of a batch."""
-        position, token = batch.targets["position"], batch.targets["token"]
-        everywhere = replace(batch, targets={})
-        return self._scores(self.logits(everywhere)[position], token)
 
 
 def _documents(tokenizer: SubwordTokenizer, number: int) -> list[TextExample]:

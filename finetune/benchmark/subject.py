@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,9 +14,9 @@ from typing import Any
 
 import torch
 
-from finetune.benchmark.measure import Work
+from finetune.benchmark.commands import Bench
+from finetune.benchmark.measure import Case, Work
 from finetune.benchmark.random_models import write_shape
-from finetune.benchmark.settings import BenchSettings
 from finetune.benchmark.synthetic_texts import LIKE, Words, sample, strata, synthetic_examples
 from finetune.config.tasks import CONFIGS, TrainConfig, choices
 from finetune.data import Dataset
@@ -28,7 +29,7 @@ from finetune.tasks.base import Task
 from finetune.types import Encoding, Example, UserError, install_command
 
 LONGEST = 128
-"""Length in tokens to which the example scripts of transformers pad by default."""
+"""Length in tokens to which texts are cut."""
 
 MEGABATCH = 50
 """Number of batches that Trainer sorts by length at a time, in large data."""
@@ -44,31 +45,15 @@ class Size:
     Attributes:
         batch_size: examples per training step.
         num_batches: batches of a turn.
-        num_padded: batches of a turn in which all texts are padded to the same length.
-        matrix: size of the matrices whose product gives the peak rate.
         rounds: turns of each arm.
-        all_spans: whether all cases of the span head are measured.
-        marked_sentences: nested sentences of a turn with markers.
-        marked_length: tokens of a text before its markers.
-        num_markers: pairs of markers in a row.
     """
 
     batch_size: int
     num_batches: int
-    num_padded: int
-    matrix: int
     rounds: int
-    all_spans: bool
-    marked_sentences: int
-    marked_length: int
-    num_markers: int
 
 
-SIZES = {
-    "small": Size(4, 2, 1, 128, 1, False, 1, 32, 16),
-    "default": Size(32, 8, 2, 2048, 3, False, 4, 256, 128),
-    "large": Size(32, 64, 16, 8192, 5, True, 32, 256, 128),
-}
+SIZES = {"small": Size(4, 2, 1), "default": Size(32, 8, 3), "large": Size(32, 64, 5)}
 
 
 @dataclass(frozen=True)
@@ -126,28 +111,38 @@ class Subject:
     def work_of(self, batches: Sequence[Sequence[int]]) -> Work:
         """Return the work of one forward pass over batches."""
         lengths = [self.length(place) for batch in batches for place in batch]
-        return Work(len(lengths), sum(lengths), operations(self.head.encoder, lengths))
+        return Work(len(lengths), sum(lengths))
 
 
-def operations(encoder: Any, lengths: Sequence[int]) -> float:
-    """Return the floating point operations of a forward pass over sequences of these lengths.
+def cases_of(command: Bench, device: torch.device) -> Iterator[tuple[Case, int]]:
+    """Yield the cases of the phases in the given order, and the turns of each arm.
 
-    Each weight of the layers multiplies and adds once for each token, 2 P T; attention multiplies
-    queries with keys and weights with values, 4 L H times the sum of squared lengths. Embeddings,
-    norms, activations and heads do not count. Weights that layers share (ALBERT) count each time.
+    Raises:
+        UserError: If the model or data cannot be measured.
     """
-    body = sum(
-        weight.numel()
-        for name, weight in encoder.model.named_parameters()
-        if 1 <= encoder.depth_of(name) < encoder.top_depth
-    )
-    body *= encoder.num_layers / (encoder.top_depth - 1)
-    squares = sum(length**2 for length in lengths)
-    return float(2 * body * sum(lengths) + 4 * encoder.num_layers * encoder.width * squares)
+    from finetune.benchmark import exported, prediction, pretraining, training
+
+    size = SIZES[command.size or ("large" if device.type == "cuda" else "default")]
+    size = replace(size, batch_size=command.batch_size or size.batch_size)
+    rounds, phases = command.rounds or size.rounds, command.chosen_phases
+    if command.folder is not None:
+        yield from ((case, rounds) for case in exported.cases_of_run(command, size))
+        return
+    of_texts = {"train": training.case_of, "predict": prediction.case_of}
+    with model_of(command) as model:
+        if chosen := [phase for phase in phases if phase in of_texts]:
+            with subject_of(command, model, size) as subject:
+                for phase in chosen:
+                    yield of_texts[phase](subject), rounds
+                    gc.collect()
+        if "onnx" in phases:
+            yield from ((case, rounds) for case in exported.cases_of(command, model, size))
+        if "pretrain" in phases:
+            yield pretraining.case_of(model, size), rounds
 
 
 @contextmanager
-def model_of(command: BenchSettings) -> Iterator[str]:
+def model_of(command: Bench) -> Iterator[str]:
     """Yield the name or folder of the model; UserError if the default model is not installed."""
     if command.shape is not None:
         with TemporaryDirectory() as folder:
@@ -163,7 +158,7 @@ def model_of(command: BenchSettings) -> Iterator[str]:
 
 
 @contextmanager
-def subject_of(command: BenchSettings, model: str, size: Size) -> Iterator[Subject]:
+def subject_of(command: Bench, model: str, size: Size) -> Iterator[Subject]:
     """Yield the task of a command with its model on the device and its encoded texts."""
     with subject_on(*_task(command, model, size), size) as subject:
         yield subject
@@ -186,7 +181,7 @@ def subject_on(
     torch.manual_seed(0)
     head = task.head().to(accelerator.device)
     examples, encoded = _in_one_window(task, data)
-    small = operations(head.encoder, [1]) < 4e7  # under 20 million weights in the layers
+    small = head.encoder.width < 512
     count = size.num_batches if small else max(1, size.num_batches // 2)
     lengths = [len(encoding.input_ids) for (encoding,) in encoded]
     like = list(chain.from_iterable(strata(lengths, count, size.batch_size)))
@@ -237,7 +232,7 @@ def _in_batches(number: int, batch_size: int) -> tuple[list[list[int]], list[lis
 
 
 def _task(
-    command: BenchSettings, model: str, size: Size
+    command: Bench, model: str, size: Size
 ) -> tuple[Task, Dataset, list[list[list[Encoding]]], str]:
     """Return the task, its data, sequences with the other subwords of the whole data, and a
     description of the texts."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.types import Encoding, Example, Span, TextExample, TokenExample, UserError
+from finetune.types import Encoding, Example, TextExample, TokenExample, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,6 @@ class Lengths:
 
 
 NUM_TAGS = 9
-TYPES = ("DNA", "RNA", "protein", "cell", "organ")
 
 
 class Words:
@@ -109,26 +108,14 @@ def _tagged(index: int, size: int, source: Words) -> TokenExample:
     return TokenExample(index, tuple(words), tags=tags)
 
 
-def _nested(index: int, size: int, source: Words) -> TokenExample:
-    """Return a sentence in which every fourth word starts an entity that contains another."""
-    words, random_, spans = source.draw(size - 2), source.random, []
-    for start in range(0, len(words), 4):
-        end = min(len(words), start + random_.randint(2, 4))
-        spans.append(Span(start, end, random_.choice(TYPES)))
-        if end - start > 1:
-            spans.append(Span(start, start + 1, random_.choice(TYPES)))
-    return TokenExample(index, tuple(words), spans=tuple(spans))
-
-
 LIKE = {
     "classify": Lengths("SST-2", 20, 12, 4, 128, 0.38, _labeled),
     "nli": Lengths("MNLI", 39, 19.5, 8, 128, 0.8, _pair),
     "tag": Lengths("CoNLL-2003", 20, 13, 4, 128, 0.46, _tagged),
-    "ner": Lengths("GENIA", 30, 14, 4, 128, 0.25, _nested),
 }
-"""Lengths by task, measured with the vocabulary of bert-base-uncased, with three exceptions: SST-2
+"""Lengths by task, measured with the vocabulary of bert-base-uncased, with two exceptions: SST-2
 has a mean of 13 in its training phrases and 25 in whole sentences; MNLI's vocabulary was counted in
-a part of the data; GENIA's lengths are words, which have 1.3 subwords on average."""
+a part of the data."""
 
 
 def strata(lengths: Sequence[int], num_batches: int, batch_size: int) -> list[list[int]]:

@@ -3,7 +3,6 @@
 All arms compute the same random batches, except ``trainer-best``, whose batches have texts of
 similar length. A turn of an arm creates an optimizer, takes some steps that do not count, and then
 steps over all of its batches. Texts are encoded before, and packed by a thread as in training.
-``trainer-pad128-fp32`` takes only some batches, as all of them take equally long.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import replace
 from itertools import starmap
 from typing import Literal
 
-from finetune.benchmark.measure import WARM_STEPS, Arm, Case, Work, now
+from finetune.benchmark.measure import WARM_STEPS, Arm, Case, now
 from finetune.benchmark.subject import Subject
 from finetune.benchmark.transformers_trainer import TransformersTrainer
 from finetune.models.dropout import fast_dropout
@@ -28,71 +27,51 @@ from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
 from finetune.types import Batch
 
-FORWARD_AND_BACKWARD = 3
-"""Operations of a training step, in multiples of its forward pass: the backward pass computes
-gradients of the inputs and of the weights."""
-
 
 def case_of(subject: Subject) -> Case:
-    """Return the arms; DeBERTa has none that pads to 128, which takes minutes."""
+    """Return the arms."""
     trainer, best = TransformersTrainer(subject), subject.precision
     mixed, grouped = subject.mixed, subject.grouped
-    work = _work(subject, mixed)
 
     def ours(name: str, precision: str, sparse_embeddings: Literal["auto", "off"]) -> Arm:
         return _arm(
             name,
             precision,
-            work,
             mixed,
             subject,
             lambda batches: seconds(subject, batches, precision, sparse_embeddings),
         )
 
-    def theirs(
-        name: str, precision: str, batches: Sequence[Sequence[int]], work: Work, padded: bool
-    ) -> Arm:
+    def theirs(name: str, precision: str, batches: Sequence[Sequence[int]]) -> Arm:
         bf16 = precision == "bf16"
         return _arm(
             name,
             precision,
-            work,
             batches,
             subject,
-            lambda batches: trainer.seconds(batches, bf16=bf16, padded=padded),
+            lambda batches: trainer.seconds(batches, bf16=bf16),
         )
 
     arms = [
         ours("finetune", best, "auto"),
         ours("finetune-whole-vocabulary", best, "off"),
         ours("finetune-fp32", "fp32", "auto"),
-        theirs("trainer-best", best, grouped, _work(subject, grouped), False),
-        theirs("trainer-dynamic-fp32", "fp32", mixed, work, False),
+        theirs("trainer-best", best, grouped),
+        theirs("trainer-dynamic-fp32", "fp32", mixed),
     ]
-    if not subject.head.encoder.model.config.model_type.startswith("deberta"):
-        some = mixed[: subject.size.num_padded]
-        mean = work.times(len(some) / len(mixed))
-        arms.append(theirs("trainer-pad128-fp32", "fp32", some, mean, True))
     return Case("train", f"{subject.case}, batches of {subject.size.batch_size}", tuple(arms))
-
-
-def _work(subject: Subject, batches: Sequence[Sequence[int]]) -> Work:
-    """Return the work of training steps over batches."""
-    work = subject.work_of(batches)
-    assert work.operations is not None
-    return replace(work, operations=FORWARD_AND_BACKWARD * work.operations)
 
 
 def _arm(
     name: str,
     precision: str,
-    work: Work,
     batches: Sequence[Sequence[int]],
     subject: Subject,
     steps: Callable[[Sequence[Sequence[int]]], float],
 ) -> Arm:
     """Return an arm of steps; the batch with the longest text needs most memory."""
     heaviest = max(batches, key=lambda batch: max(map(subject.length, batch)))
+    work = subject.work_of(batches)
     return Arm(name, precision, work, lambda: steps(batches), lambda: steps([heaviest]))
 
 

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from finetune.benchmark.measure import WARM_STEPS, now
-from finetune.benchmark.subject import LONGEST, Subject
+from finetune.benchmark.subject import Subject
 from finetune.models.loading import load_config, load_weights, quiet
 from finetune.training.optimizer import default_learning_rate
 from finetune.types import IGNORED, Encoding
@@ -42,29 +42,17 @@ class TransformersTrainer:
         self.model.to(subject.device)
         self.rows = Dataset.from_list([_row(e) for (e, *_) in subject.encoded])
 
-    def seconds(self, batches: Sequence[Sequence[int]], *, bf16: bool, padded: bool) -> float:
+    def seconds(self, batches: Sequence[Sequence[int]], *, bf16: bool) -> float:
         """Return the seconds that Trainer takes for these batches, after some that do not count.
 
-        Batches are padded to ``LONGEST`` tokens if ``padded``, else to their longest text.
+        Batches are padded to their longest text.
         """
-        subject = self.subject
-        lr = default_learning_rate(subject.head.encoder.width)
-        run = TrainerRun(self.model, self.rows, self._collator(padded), subject.device, lr)
-        return run.seconds(batches, bf16=bf16)
-
-    def _collator(self, padded: bool) -> Any:
-        """Return the data collator of the examples."""
-        task = self.subject.task
-        kind = (
-            DataCollatorForTokenClassification
-            if task.description.words
-            else DataCollatorWithPadding
-        )
-        length = min(LONGEST, task.record.max_length)
-        settings: dict[str, Any] = {}
-        if padded:
-            settings = {"padding": "max_length", "max_length": length}
-        return kind(task.tokenizer.tokenizer, **settings)
+        task, device = self.subject.task, self.subject.device
+        words = task.description.words
+        kind = DataCollatorForTokenClassification if words else DataCollatorWithPadding
+        lr = default_learning_rate(self.subject.head.encoder.width)
+        collator = kind(task.tokenizer.tokenizer)
+        return TrainerRun(self.model, self.rows, collator, device, lr).seconds(batches, bf16=bf16)
 
 
 @dataclass(frozen=True)

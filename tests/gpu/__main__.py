@@ -29,7 +29,6 @@ TESTS = ("gpu", "models/test_attention.py", "models/test_deberta.py")
 BENCH = ["-m", "finetune", "bench", "--shape", "roberta-base", "--task", "nli", "--json"]
 SMALL = ["-m", "finetune", "bench", "--shape", "minilm", "--size", "small", "--json"]
 SIDES = {
-    "trainer-pad128-fp32": "Trainer's default",
     "trainer-best": "Trainer at its best",
     "trainer-dynamic-fp32": "Trainer, dynamic padding",
     "pipeline-default": "pipeline",

@@ -1,22 +1,30 @@
-"""The settings of `finetune bench`."""
+"""`finetune bench`."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from finetune.cli.command import Command
+from finetune.cli.output import show
 from finetune.config.tasks import flag
 from finetune.types import UserError, did_you_mean
 
-PHASES = ("train", "predict", "span", "pretrain", "onnx")
+PHASES = ("train", "predict", "pretrain", "onnx")
 """The phases of the benchmark, each with its own comparison."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchSettings:
-    """Measure speed and memory against transformers' Trainer and pipelines."""
+class Bench(Command):
+    """Measure speed and memory against transformers' Trainer and pipelines.
+
+    Examples:
+        finetune bench
+        finetune bench --shape roberta-base --phases train,predict --size large
+    """
 
     model: str = "minilm"
     """Encoder: a hub id, a short name, a local folder, or `minilm` (extra `offline`)."""
@@ -29,15 +37,15 @@ class BenchSettings:
     """Texts to measure on in place of random ones, as in training."""
     columns: tuple[str, ...] = ()
     """Columns of --data if their names are not recognized, as `role=column`."""
-    phases: str = "train,predict,span"
-    """Phases to measure, separated by commas: train, predict, span, pretrain, and onnx, which
+    phases: str = "train,predict"
+    """Phases to measure, separated by commas: train, predict, pretrain, and onnx, which
     compares torch, the exported graph and int8 on the CPU."""
     folder: Annotated[Positional[str | None], arg(metavar="RUN")] = None
     """Trained run for `--phases onnx`, in place of --model and --task. It is measured on texts of
     the validation split of --data, or of its own."""
     size: Literal["small", "default", "large"] | None = None
-    """Amount of work: `default` suits two processor cores, `large` a GPU (with all cases of the
-    span head), `small` only checks that everything works; unset depends on the device."""
+    """Amount of work: `default` suits two processor cores, `large` a GPU, `small` only checks that
+    everything works; unset depends on the device."""
     batch_size: int | None = None
     """Examples per training step; unset is 32, or 4 with `--size small`."""
     rounds: int | None = None
@@ -70,3 +78,46 @@ class BenchSettings:
     def chosen_phases(self) -> list[str]:
         """The names of the phases in the given order, each once."""
         return list(dict.fromkeys(name.strip() for name in self.phases.split(",")))
+
+    @property
+    def single_process(self) -> str:
+        """One process is measured."""
+        return "bench"
+
+    def run(self) -> None:
+        """Measure the phases; print a table for each case, or one JSON object."""
+        import torch
+
+        from finetune.benchmark.measure import (
+            as_json,
+            environment,
+            freed_memory_returned,
+            measure,
+            modules_not_collected,
+            peak_memory,
+            table,
+        )
+        from finetune.benchmark.subject import cases_of
+        from finetune.runtime.launch import make_accelerator
+
+        before, rows = torch.get_num_threads(), []
+        torch.set_num_threads(self.threads or before)
+        device = make_accelerator().device
+        try:
+            with modules_not_collected():
+                for case, rounds in cases_of(self, device):
+                    show(f"{case.phase}: {case.name}: {len(case.arms)} arms", error=True)
+                    case.arms[0].heaviest()  # the first call fills shared caches
+                    with freed_memory_returned():  # memory first, which also warms up
+                        most = [peak_memory(arm.heaviest, device) for arm in case.arms]
+                    found = measure(case, rounds, most)
+                    rows += found
+                    if self.format == "table":
+                        show(table(found))
+        finally:
+            machine = environment(device)
+            torch.set_num_threads(before)
+        if self.format == "json":
+            show(json.dumps({"rows": as_json(rows), "environment": machine}))
+        else:
+            show("; ".join(f"{name}: {value}" for name, value in machine.items()))
