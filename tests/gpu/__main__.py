@@ -74,11 +74,10 @@ class Parts:
 
 
 def measured(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the rows of a benchmark's JSON: speed, share of the peak and memory of each arm."""
+    """Yield the rows of a benchmark's JSON: speed and memory of each arm."""
     for row in json.loads(text)["rows"]:
-        memory, share = row["peak_memory_bytes"], row["peak_share"]
+        memory = row["peak_memory_bytes"]
         value = f"{row['examples_per_second']:,.0f} examples/s"
-        value += "" if share is None else f", {share:.0%} of the peak of products"
         value += "" if memory is None else f", {memory / 2**30:.2f} GiB"
         if row["arm"] in SIDES and row["ratio"] is not None:
             value += f"; finetune is {row['ratio']:.2f}x"
