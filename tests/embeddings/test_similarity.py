@@ -1,47 +1,243 @@
-"""Similarity: cosines, correlations by subset, the expected cosine."""
+"""Similarity: pairs with gold, cosines equal to plain transformers, correlations, the command."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
-from scipy.spatial.distance import cdist
+import torch
 from scipy.stats import pearsonr, spearmanr
+from transformers import AutoModel
 
-from finetune.embeddings.similarity import correlations, scores_by_subset
-from finetune.embeddings.vectors import ExpectedCosine, cosine
+from finetune.embeddings.pairs import SimilarityPair, read_similarity
+from finetune.embeddings.similarity import (
+    compare_pairs,
+    correlations,
+    find_contexts,
+    fit_standardizer,
+    scores_by_subset,
+    words_key,
+)
+from finetune.embeddings.vectors import cosine
+from finetune.inference.embed import Embedder
+from finetune.types import TextExample, UserError
+from tests.command import run
+from tests.tiny import LAYERS
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def row(**more: Any) -> dict[str, Any]:
+    return {"text": "the bank of", "text_pair": "a bank", "label": 3, **more}
+
+
+def test_texts_with_subsets(tmp_path: Path) -> None:
+    rows = [row(source="ab"[n % 2], id=f"n{n}") for n in range(20)] + [row(label=None, source="a")]
+    data = read_similarity(write(tmp_path / "x.jsonl", rows))
+    assert data.gold == [3.0] * 20 and data.subsets == ["a", "b"] * 10
+    assert data.notes == ("1 pair without gold left out",) and not data.split
+    assert data.pairs[1].example.key == "n1" and data.pairs[0].targets is None
+    many = [row(source=f"page {n}") for n in range(20)]
+    data = read_similarity(write(tmp_path / "y.jsonl", many))
+    assert data.subsets is None and "column 'source' has 20 values" in data.notes[0]
+    data = read_similarity(str(tmp_path / "y.jsonl"), columns={"subset": "source"})
+    assert data.subsets is not None and len(set(data.subsets)) == 20
+
+
+def test_targets_by_characters_and_by_words(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [row(start=4, end=8, start_pair="2", end_pair=6.0)])
+    assert read_similarity(path).pairs[0].targets == ((4, 8), (2, 6))
+    path = write(tmp_path / "y.jsonl", [row(index=1, index_pair=1, label="same")])
+    data = read_similarity(path)
+    assert data.pairs[0].targets == ((4, 8), (2, 6)) and data.gold is None
+    assert data.notes == ("labels are names such as 'same': cosines have no correlation",)
+    path = write(tmp_path / "z.jsonl", [row(i=1, j=0)])
+    data = read_similarity(path, columns={"index": "i", "index_pair": "j"})
+    assert data.pairs[0].targets == ((4, 8), (0, 1))
+
+
+def test_splits(tmp_path: Path) -> None:
+    for name in ("train", "validation"):
+        write(tmp_path / f"{name}.jsonl", [row()])
+    with pytest.raises(UserError, match="one split of train, validation with --split"):
+        read_similarity(str(tmp_path))
+    assert read_similarity(str(tmp_path), split="validation").split == "validation"
+    write(tmp_path / "test.jsonl", [row(), row()])
+    assert len(read_similarity(str(tmp_path)).pairs) == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "columns", "message"),
+    [
+        ({"start": 4, "end": 40, "start_pair": 0, "end_pair": 1}, {}, "1: characters 4 to 40 hold"),
+        ({"start": 3, "end": 4, "start_pair": 0, "end_pair": 1}, {}, "1: characters 3 to 4 hold"),
+        ({"index": 3, "index_pair": 0}, {}, "1: there is no word 3 among 3 words"),
+        ({"index": -1, "index_pair": 0}, {}, "index must be a whole number from 0, not -1"),
+        ({"index": 1}, {"index": "index"}, "'index_pair' is missing"),
+        ({}, {"sourc": "x"}, "'sourc' is not a role"),
+    ],
+)
+def test_errors_of_pairs(
+    more: dict[str, Any], columns: dict[str, str], message: str, tmp_path: Path
+):
+    with pytest.raises(UserError, match=message):
+        read_similarity(write(tmp_path / "x.jsonl", [row(**more)]), columns=columns)
+
+
+def test_a_name_among_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [row(), row(label="four")])
+    with pytest.raises(UserError, match=r"x.jsonl:2: the similarity 'four' is not a finite number"):
+        read_similarity(path)
+
+
+LEFT = "anna saw a big red dog in the garden of the old house"
+RIGHT = "a man is playing a guitar"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("similarity")
+    corpus = [LEFT, RIGHT, "The Dog saw a dog .", "the old house of the man"]
+    (folder / "corpus.txt").write_text("\n".join(corpus))
+    in_context = (
+        (LEFT, RIGHT, 1.5, 5, 1),
+        (RIGHT, "the dog", 3, 5, 1),
+        ("two children", LEFT, 2, 1, 12),
+        ("the film", "this film", 4, 1, 1),
+    )
+    columns = ("text", "text_pair", "label", "index", "index_pair")
+    write(folder / "context.jsonl", [dict(zip(columns, r, strict=True)) for r in in_context])
+    words = [("dog", "house"), ("Dog", "man"), ("old house", "guitar"), ("film", "story")]
+    rows = [{"text": a, "text_pair": b, "label": n / 2} for n, (a, b) in enumerate(words)]
+    write(folder / "words.jsonl", rows)
+    return folder
+
+
+def pair(first: str, second: str, *targets: tuple[int, int]) -> SimilarityPair:
+    chosen: Any = targets or None
+    return SimilarityPair(TextExample(0, first, second, where="x:1", targets=chosen))
+
+
+def states(embedder: Embedder, folder: Path, words: list[str]) -> list[torch.Tensor]:
+    """The last hidden states of the subwords of each word, by transformers alone."""
+    subwords = embedder.tokenizer.word_subwords([words])[0]
+    ids = embedder.tokenizer.build([id for word in subwords for id in word])[0]
+    with torch.no_grad():
+        found = AutoModel.from_pretrained(folder).eval()(torch.tensor([ids])).last_hidden_state[0]
+    return list(found[1:-1].split([len(each) for each in subwords]))
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_words_in_context_equal_plain_transformers(family: str, models: Path) -> None:
+    embedder = Embedder(models / family, unit="word")
+    dog, guitar = LEFT.index("dog"), RIGHT.index("guitar")
+    targets = ((dog, dog + 3), (guitar, guitar + 6))
+    for window, left, right in (
+        (None, LEFT.split(), RIGHT.split()),
+        (2, LEFT.split()[3:8], RIGHT.split()[3:]),
+    ):
+        (found,) = compare_pairs(embedder, [pair(LEFT, RIGHT, *targets)], window=window)
+        first = states(embedder, models / family, left)[left.index("dog")].mean(0)
+        second = states(embedder, models / family, right)[right.index("guitar")].mean(0)
+        expected = torch.cosine_similarity(first, second, dim=0)
+        np.testing.assert_allclose(found.values, [expected], atol=1e-5)
+
+
+def test_words_alone_and_in_contexts(models: Path) -> None:
+    embedder = Embedder(models / "bert", unit="word")
+    dog = states(embedder, models / "bert", ["dog"])[0].mean(0)
+    house = states(embedder, models / "bert", ["house"])[0].mean(0)
+    (alone,) = compare_pairs(embedder, [pair("dog", "house")])
+    np.testing.assert_allclose(
+        alone.values, [torch.cosine_similarity(dog, house, dim=0)], atol=1e-5
+    )
+    corpus = [LEFT, "The Dog saw a dog .", "dogs"]
+    contexts = find_contexts(corpus, [("dog",), ("cat",), ("red", "dog")], most=2, window=1)
+    assert set(contexts) == {("dog",), ("red", "dog")}
+    assert [use.words for use in contexts[("dog",)]] == [
+        ("red", "dog", "in"),
+        ("The", "Dog", "saw"),
+    ]
+    assert contexts[("red", "dog")][0] == (("big", "red", "dog", "in"), 1)
+    (found,) = compare_pairs(embedder, [pair("dog", "house")], contexts=contexts)
+    uses = (use.words for use in contexts[("dog",)])
+    mean = torch.stack(
+        [states(embedder, models / "bert", list(words))[1].mean(0) for words in uses]
+    )
+    expected = torch.cosine_similarity(mean.mean(0), house, dim=0)
+    np.testing.assert_allclose(found.values, [expected], atol=1e-5)
+    assert words_key(("Red", "DOG")) == ("red", "dog")
+    for unit in (contexts, None):
+        with pytest.raises(UserError, match=r"x:1: .* holds no word"):
+            compare_pairs(embedder, [pair("dog", " ")], contexts=unit)
+
+
+def test_layers_and_standardization(models: Path) -> None:
+    pairs = [pair(LEFT, RIGHT), pair(RIGHT, "the dog"), pair("a film", LEFT)]
+    layered = Embedder(models / "bert", layers=range(LAYERS + 1), combine="none")
+    standardizer = fit_standardizer(layered, [t for p in pairs for t in p.texts], most=100)
+    found = compare_pairs(layered, pairs, standardizer=standardizer)
+    order = [(each.layer, each.standardized) for each in found]
+    assert order == [(n, z) for z in (False, True) for n in range(LAYERS + 1)]
+    last = compare_pairs(Embedder(models / "bert"), pairs)[0]
+    np.testing.assert_allclose(found[LAYERS].values, last.values, atol=1e-6)
+    vectors = np.stack([e.vectors[0] for p in pairs for e in layered.encode(p.texts)])
+    z = (vectors - vectors.mean(0)) / vectors.std(0)
+    np.testing.assert_allclose(found[-1].values, cosine(z[::2, -1], z[1::2, -1]), atol=1e-5)
+    with pytest.raises(UserError, match="fitted with layers"):
+        compare_pairs(Embedder(models / "bert"), pairs, standardizer=standardizer)
+    other = Embedder(models / "modernbert", layers=range(LAYERS + 1), combine="none")
+    with pytest.raises(UserError, match="fitted with weights"):
+        compare_pairs(other, pairs, standardizer=standardizer)
+
+
+def test_command(models: Path, place: Path, tmp_path: Path) -> None:
+    model, data, out = str(models / "bert"), str(place / "context.jsonl"), str(tmp_path / "p.jsonl")
+    saved = str(tmp_path / "z.safetensors")
+    compare = ("similarity", model, "--data", data, "--resamples", "50")
+    saving = ("--standardize", place / "corpus.txt", "--save-standardizer", saved)
+    outcome = run(*compare, *saving, "--out", out)
+    assert outcome.code == 0, outcome.err
+    assert "standardized over 31 words" in outcome.err and "spearman" in outcome.out
+    lines = [line.split()[0] for line in outcome.out.splitlines()]
+    assert lines == ["4", "vectors", "raw", "standardized"]
+    again = run(*compare, "--standardize", saved, "--json")
+    raw, z = json.loads(again.out)["results"]
+    assert z["standardized"] and not raw["standardized"]
+    assert f"{z['scores']['spearman']['value']:.4f}" in outcome.out
+    scored = run("score", out, data, "--columns", "label=label")
+    assert scored.code == 0, scored.err
+    assert json.loads(scored.out)["spearman"] == pytest.approx(z["scores"]["spearman"]["value"])
+    other = tmp_path / "raw.jsonl"
+    assert run("similarity", model, "--data", data, "--out", other).code == 0
+    compared = run("compare", out, other, "--metric", "spearman", "--resamples", "20", "--json")
+    assert compared.code == 0, compared.err
+    assert json.loads(compared.out)["a"]["value"] == pytest.approx(z["scores"]["spearman"]["value"])
+
+
+def test_command_for_words_and_for_two_texts(models: Path, place: Path) -> None:
+    model, corpus = str(models / "bert"), str(place / "corpus.txt")
+    words = str(place / "words.jsonl")
+    layers = ("--combine", "none", "--layers", "0,-1", "--resamples", "20", "--json")
+    outcome = run("similarity", model, "--data", words, "--contexts", corpus, *layers)
+    assert outcome.code == 0, outcome.err
+    assert "2 of 7 words do not occur" in outcome.err and "read alone" in outcome.err
+    assert [view["layer"] for view in json.loads(outcome.out)["results"]] == [0, LAYERS]
+    both = run("similarity", model, "--text", "a man", "--pair", "a man", "--format", "csv")
+    header, row = both.out.splitlines()
+    assert header == "cosine,first,second" and float(row.split(",")[0]) == pytest.approx(1.0)
+
 
 RANDOM = np.random.default_rng(1)
 GOLD = RANDOM.integers(0, 6, 60).astype(float)
 PREDICTED = GOLD + RANDOM.normal(size=60) * 2
 SUBSETS = ["a"] * 20 + ["b"] * 30 + ["c"] * 10
-
-
-def test_cosine() -> None:
-    first, second = RANDOM.normal(size=(2, 7, 3, 4))
-    found = cosine(first, second)
-    expected = 1 - np.array(
-        [
-            [cdist([a], [b], "cosine")[0, 0] for a, b in zip(x, y, strict=True)]
-            for x, y in zip(first, second, strict=True)
-        ]
-    )
-    np.testing.assert_allclose(found, expected, atol=1e-12)
-    assert cosine([0.0, 0.0], [1.0, 0.0]) == 0
-
-
-def test_expected_cosine_is_the_mean_over_all_pairs() -> None:
-    vectors = RANDOM.normal(size=(40, 6))
-    vectors[:, 0] += 3
-    found = ExpectedCosine()
-    for group in np.split(vectors, [1, 1, 25]):
-        found.add(group)
-    cosines = 1 - cdist(vectors, vectors, "cosine")
-    expected = cosines[~np.eye(40, dtype=bool)].mean()
-    np.testing.assert_allclose(found.value, expected, atol=1e-12)
-    np.testing.assert_allclose(found.contributions.sum(), expected, atol=1e-12)
-    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    first = [u[0] * v[0] for i, u in enumerate(units) for j, v in enumerate(units) if i != j]
-    np.testing.assert_allclose(found.contributions[0], np.mean(first), atol=1e-12)
 
 
 def test_correlations_of_all_pairs_and_of_subsets() -> None:

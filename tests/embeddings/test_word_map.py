@@ -1,59 +1,156 @@
-"""`finetune map`: its files, its scores and its errors."""
+"""Word maps: alignment of layers, neighbors and scores against scikit-learn, the command."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import silhouette_score
+from sklearn.neighbors import KNeighborsClassifier
 
+from finetune.embeddings.vectors import unit_vectors
+from finetune.embeddings.word_map import (
+    labeled_rows,
+    layer_scores,
+    majority,
+    nearest_neighbors,
+    procrustes,
+    project_layers,
+)
 from finetune.inference.embed import Embedder
+from finetune.types import UserError
 from tests.command import run
-from tests.tiny import LAYERS, save_tiny_checkpoint
+from tests.tiny import LAYERS
+
+RANDOM = np.random.default_rng(0)
+
+
+def clusters(layers: int = 3, size: int = 12, width: int = 20) -> np.ndarray:
+    """Vectors of three groups that every layer separates a little differently."""
+    centers = np.repeat(RANDOM.normal(size=(3, width)), size, axis=0)
+    return unit_vectors(centers + 0.2 * RANDOM.normal(size=(layers, 3 * size, width)))
+
+
+def test_procrustes_undoes_any_similarity():
+    target = RANDOM.normal(size=(9, 2))
+    turn = np.linalg.qr(RANDOM.normal(size=(2, 2)))[0]  # a rotation or reflection
+    moved = 3.7 * (target - 5) @ turn + [1, 2]
+    np.testing.assert_allclose(procrustes(moved, target), target, atol=1e-12)
+    assert not procrustes(np.ones((4, 2)), np.zeros((4, 2))).any()
+
+
+@pytest.mark.parametrize("method", ["tsne", "pca"])
+def test_layers_are_aligned(method: Any):
+    vectors = clusters(2)
+    vectors[0] = vectors[1] @ np.linalg.qr(RANDOM.normal(size=(20, 20)))[0]  # the same geometry
+    points = project_layers(vectors, method=method)
+    assert points.shape == (2, 36, 2)
+    spread = np.abs(points[1]).max()
+    assert np.abs(points[0] - points[1]).max() < {"tsne": 0.5, "pca": 1e-6}[method] * spread
+
+
+def test_maps_are_the_same_for_a_seed_and_keep_groups():
+    vectors = clusters()
+    points = project_layers(vectors)
+    np.testing.assert_array_equal(points, project_layers(vectors))
+    labels = np.repeat([0, 1, 2], 12)
+    assert all(silhouette_score(each, labels) > 0.5 for each in points)
+
+
+@pytest.mark.parametrize("count", [3, 4, 7])
+@pytest.mark.parametrize("method", ["tsne", "pca"])
+def test_few_points(count: int, method: Any):
+    points = project_layers(clusters()[:, :count], method=method)
+    assert points.shape == (3, count, 2) and np.isfinite(points).all()
+
+
+def test_equal_vectors_are_one_point():
+    vectors = clusters(2)
+    vectors[0] = vectors[0, 0]
+    points = project_layers(vectors)
+    assert not np.ptp(points[0], axis=0).any() and np.ptp(points[1], axis=0).all()
+    assert np.isfinite(project_layers(vectors[::-1])).all()
+
+
+def test_two_points_are_refused():
+    with pytest.raises(UserError, match="3 points or more, not 2"):
+        project_layers(clusters()[:, :2])
+
+
+def test_neighbors():
+    vectors = unit_vectors(RANDOM.normal(size=(20, 5)))
+    indices, cosines = nearest_neighbors(vectors, 4)
+    full = vectors @ vectors.T - 9 * np.eye(20)
+    for number in range(20):
+        assert number not in indices[number]
+        np.testing.assert_allclose(np.sort(full[number])[:-5:-1], cosines[number], atol=1e-12)
+
+
+def test_scores_equal_scikit_learn():
+    vectors, points = clusters(1)[0], RANDOM.normal(size=(36, 2))
+    labels = [str(number % 5) for number in range(36)]
+    scores = layer_scores(4, vectors, points, ["die"] * 36, labels)
+    right = 0
+    for number in range(36):
+        rest = [row for row in range(36) if row != number]
+        nearest = KNeighborsClassifier(1, metric="cosine", algorithm="brute")
+        nearest.fit(vectors[rest], [labels[row] for row in rest])
+        right += nearest.predict(vectors[[number]])[0] == labels[number]
+    assert scores.layer == 4 and scores.purity == pytest.approx(right / 36)
+    expected = silhouette_score(vectors, labels, metric="cosine")
+    assert scores.silhouette == pytest.approx(expected, abs=1e-9)
+    cosines = (vectors @ vectors.T)[np.triu_indices(36, 1)]
+    assert scores.self_similarity == pytest.approx(cosines.mean())
+    assert scores.trustworthiness is not None and scores.trustworthiness < 0.7
+
+
+def test_scores_are_within_words():
+    """A neighbor of another word does not count, nor do labels that occur once."""
+    vectors = unit_vectors(np.array([[1, 0.0], [1, 0.1], [0, 1], [0.1, 1], [1, 0.01], [0.9, 0.1]]))
+    words = ["die"] * 4 + ["bank"] * 2
+    labels = ["a", "a", "b", "b", "c", "d"]
+    scores = layer_scores(0, vectors, vectors, words, labels)
+    assert scores.purity == 1.0 and scores.trustworthiness is None
+    assert labeled_rows(words, labels, "bank") == [] and majority(words, labels) == (4, 0.5)
+    alone = layer_scores(0, vectors, vectors, words, [None] * 6)
+    assert alone.purity is None and alone.silhouette is None
+
+
+def test_equal_vectors_score_by_chance():
+    """Where all vectors are equal, the order of the data does not decide."""
+    vectors = np.ones((8, 3)) / np.sqrt(3)
+    labels = ["a"] * 4 + ["b"] * 4
+    scores = layer_scores(0, vectors, np.zeros((8, 2)), ["die"] * 8, labels)
+    assert scores.purity == pytest.approx(3 / 7) and scores.self_similarity == pytest.approx(1)
+
 
 DATA = "examples/data/words/senses.jsonl"
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("map")
-    save_tiny_checkpoint(folder / "bert", "bert")
-    return folder
-
-
-def test_command(place: Path):
-    outcome = run(
-        "map",
-        place / "bert",
-        "--file",
-        DATA,
-        "--word",
-        "die,bank",
-        "--most",
-        "12",
-        "--out",
-        place / "a.json",
-    )
+def test_command(models: Path, tmp_path: Path):
+    options = ("--word", "die,bank", "--most", "12", "--out", tmp_path / "a.json")
+    outcome = run("map", models / "bert", "--file", DATA, *options)
     assert outcome.code == 0, outcome.err
     assert "die: 30 occurrences in 50 texts, 12 drawn at random (--most)" in outcome.err
     assert outcome.out.split("\n")[0].split("  ")[0] == "layer" and "1-NN purity" in outcome.out
     assert "always the main label of the word: 1-NN purity 0." in outcome.out
-    content = json.loads((place / "a.json").read_text("utf-8"))
+    content = json.loads((tmp_path / "a.json").read_text("utf-8"))
     assert content["layers"] == list(range(LAYERS + 1)) and len(content["occurrences"]) == 24
     assert {each["word"] for each in content["occurrences"][:12]} == {"die"}
     assert np.shape([each["points"] for each in content["occurrences"]]) == (24, LAYERS + 1, 2)
 
 
-def test_neighbors_are_those_of_the_vectors(place: Path):
+def test_neighbors_are_those_of_the_vectors(models: Path, tmp_path: Path):
     """Coordinates do not decide on neighbors: the vectors of `embed` do."""
-    output = place / "last.json"
-    outcome = run(
-        "map", place / "bert", "--file", DATA, "--word", "die", "--layers", "last", "--out", output
-    )
+    output = tmp_path / "last.json"
+    options = ("--word", "die", "--layers", "last", "--out", output)
+    outcome = run("map", models / "bert", "--file", DATA, *options)
     assert outcome.code == 0, outcome.err
     found = json.loads(output.read_text("utf-8"))["occurrences"]
-    embedder = Embedder(place / "bert", unit="word", normalize=True)
+    embedder = Embedder(models / "bert", unit="word", normalize=True)
     texts = [each["before"] + each["form"] + each["after"] for each in found]
     vectors = [each.vectors[each.units.index("die")] for each in embedder.encode(texts)]
     cosines = np.stack(vectors) @ np.stack(vectors).T - 9 * np.eye(len(found))
@@ -64,51 +161,21 @@ def test_neighbors_are_those_of_the_vectors(place: Path):
         np.testing.assert_allclose(row, best, atol=1e-4)
 
 
-def test_words_without_labels(place: Path):
-    file = place / "texts.txt"
+def test_words_without_labels(models: Path, tmp_path: Path):
+    file = tmp_path / "texts.txt"
     file.write_text("a die\nto die <b>here</b>\n\nthe die is cast\nno\n")
-    outcome = run(
-        "map",
-        place / "bert",
-        "--file",
-        file,
-        "--word",
-        "die",
-        "--method",
-        "pca",
-        "--out",
-        place / "b.html",
-    )
+    options = ("--word", "die", "--method", "pca", "--out", tmp_path / "b.html")
+    outcome = run("map", models / "bert", "--file", file, *options)
     assert outcome.code == 0, outcome.err
     assert "without a label: 3 of 3" in outcome.err and "purity" not in outcome.out
-    assert "<b>here" not in (place / "b.html").read_text("utf-8")
+    assert "<b>here" not in (tmp_path / "b.html").read_text("utf-8")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--word", "die"), "map needs --out FILE"),
-        (("--word", "die", "--out", "x.txt"), "one of .html, .json"),
-        (("--word", "dye", "--out", "x.json"), "none of the 50 texts has it"),
-        (("--word", "die", "--most", "0", "--out", "x.json"), "--most must be 1 or more"),
-        (("--word", "die", "--most", "2", "--out", "x.json"), "needs 3 points or more, not 2"),
-        (("--word", "die", "--layers", "9", "--out", "x.json"), "legal are last, last4, all"),
-        (("--word", "die", "--out", "no/x.json"), "its folder does not exist"),
-    ],
-)
-def test_errors(options: tuple[str, ...], message: str, place: Path, monkeypatch):
-    data = Path(DATA).absolute()
-    monkeypatch.chdir(place)
-    outcome = run("map", place / "bert", "--file", data, *options)
-    assert outcome.code == 2 and message in outcome.err, outcome.err
-    assert not list(place.glob("x.*"))
-
-
-def test_other_pages_are_kept(place: Path):
-    output = place / "mine.html"
+def test_other_pages_are_kept(models: Path, tmp_path: Path):
+    output = tmp_path / "mine.html"
     output.write_text("my page")
     output.rename(output.with_suffix(".HTML"))
     output = output.with_suffix(".HTML")  # on most systems another file
-    outcome = run("map", place / "bert", "--file", DATA, "--word", "die", "--out", output)
+    outcome = run("map", models / "bert", "--file", DATA, "--word", "die", "--out", output)
     assert outcome.code == 2 and "exists, with other content" in outcome.err
     assert output.read_text() == "my page"

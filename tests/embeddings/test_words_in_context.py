@@ -12,7 +12,6 @@ from finetune.embeddings.words_in_context import Threshold
 from finetune.types import UserError
 from tests.command import run
 from tests.small_data import write_jsonl
-from tests.tiny import save_tiny_checkpoint
 
 
 def test_threshold_is_the_best_one() -> None:
@@ -38,8 +37,8 @@ def test_threshold_is_the_best_one() -> None:
 
 
 @pytest.mark.parametrize("standardize", [False, True])
-def test_command(standardize: bool, tmp_path: Path) -> None:
-    model = str(save_tiny_checkpoint(tmp_path / "bert", "bert"))
+def test_command(standardize: bool, models: Path, tmp_path: Path) -> None:
+    model = str(models / "bert")
     texts = ["the bank of the river", "a bank in the city", "the river bank", "the bank of england"]
     rows = [
         {
@@ -78,18 +77,6 @@ def test_command(standardize: bool, tmp_path: Path) -> None:
     )
     if not standardize:
         trained_head(tmp_path, model, rows)
-    write_jsonl(tmp_path / "no.jsonl", [{"text": "a", "text_pair": "b", "label": "x"}] * 2)
-    for wrong, message in (
-        (["--data", "x"], "--threshold needs --data with a train split, and --out"),
-        (["--data", "x", "--text", "y"], "--text: it does not apply to --threshold"),
-        (["--data", "x", "--out", "y", "--standardize", "z"], "write --standardize train"),
-        (
-            ["--data", f"train={tmp_path / 'no.jsonl'}", "--out", tmp_path / "n"],
-            "no column names the word",
-        ),
-    ):
-        outcome = run("similarity", model, "--threshold", *wrong)
-        assert outcome.code == 2 and message in outcome.err, outcome.err
 
 
 def trained_head(place: Path, model: str, rows: list[dict]) -> None:

@@ -12,42 +12,22 @@ import finetune
 from finetune.embeddings.rank import Ranker
 from finetune.types import UserError
 from tests.command import run
-from tests.tiny import save_tiny_checkpoint
 
 CANDIDATES = ["A dog runs.", "", "a man is playing a guitar " * 30, "It rains.", "A dog runs."]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranking")
-    save_tiny_checkpoint(folder / "bert", "bert")
     for name, task, data, options in (
-        ("cross", "nli", "nli", ()),
-        ("bi", "nli", "nli", ("--pair-encoder", "bi", "--max-length", "40")),
-        (
-            "poly",
-            "classify",
-            "similarity",
-            ("--pair-encoder", "poly", "--poly-codes", "3", "--max-length", "64"),
-        ),
-        ("single", "classify", "sentiment", ()),
+        ("cross", "nli", "nli", "--max-length 40"),
+        ("bi", "nli", "nli", "--pair-encoder bi --max-length 40"),
+        ("poly", "classify", "similarity", "--pair-encoder poly --poly-codes 3 --max-length 64"),
+        ("single", "classify", "sentiment", "--max-length 40"),
     ):
-        outcome = run(
-            task,
-            "--model",
-            folder / "bert",
-            "--data",
-            f"examples/data/{data}",
-            "--steps",
-            "2",
-            "--limit",
-            "30",
-            "--precision",
-            "fp32",
-            "--out",
-            folder / name,
-            *(options or ("--max-length", "40")),
-        )
+        words = ("--model", models / "bert", "--data", f"examples/data/{data}", *options.split())
+        few = ("--steps", "2", "--limit", "30", "--precision", "fp32", "--out", folder / name)
+        outcome = run(task, *words, *few)
         assert outcome.code == 0, outcome.err
     return folder
 
@@ -82,21 +62,14 @@ def test_errors(place: Path, name: str, label: str | None, message: str):
         (("--pair-encoder", "poly", "--poly-codes", "0"), "above 0"),
     ],
 )
-def test_settings_without_meaning_are_refused(place: Path, options: tuple[str, ...], message: str):
-    outcome = run("nli", "--model", place / "bert", "--data", "examples/data/nli", *options)
+def test_settings_without_meaning_are_refused(models: Path, options: tuple[str, ...], message: str):
+    outcome = run("nli", "--model", models / "bert", "--data", "examples/data/nli", *options)
     assert outcome.code == 2 and message in outcome.err
 
 
-def test_single_texts_are_refused(place: Path):
-    outcome = run(
-        "classify",
-        "--model",
-        place / "bert",
-        "--data",
-        "examples/data/sentiment",
-        "--pair-encoder",
-        "bi",
-    )
+def test_single_texts_are_refused(models: Path):
+    words = ("--data", "examples/data/sentiment", "--pair-encoder", "bi")
+    outcome = run("classify", "--model", models / "bert", *words)
     assert outcome.code == 2 and "needs pairs of texts" in outcome.err
 
 
@@ -106,19 +79,6 @@ def test_other_uses_of_the_model(place: Path, tmp_path: Path):
     assert export.code == 2 and "reads the texts of a pair apart" in export.err
     readme = (place / "bi" / "README.md").read_text("utf-8")
     assert "finetune.load(" in readme and "pipeline(" not in readme
-    warm = run(
-        "nli",
-        "--init-from",
-        place / "bi",
-        "--data",
-        "examples/data/nli",
-        "--steps",
-        "1",
-        "--limit",
-        "9",
-        "--out",
-        tmp_path / "warm",
-        "--max-length",
-        "40",
-    )
+    few = ("--steps", "1", "--limit", "9", "--max-length", "40", "--out", tmp_path / "warm")
+    warm = run("nli", "--init-from", place / "bi", "--data", "examples/data/nli", *few)
     assert warm.code == 0 and "new head" in warm.err + warm.out

@@ -1,4 +1,4 @@
-"""The page of a word map in a real browser: pointer, keyboard, layers, themes, phone."""
+"""The pages of word maps and of geometry in a real browser: pointer, keyboard, layers, themes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.browser import CONTRAST, PHONE, screenshot
 from tests.command import run
-from tests.tiny import LAYERS, save_tiny_checkpoint
+from tests.tiny import LAYERS
 
 SENTENCES = [
     ("die </script><script>alert('x')</script>", "a & b"),
@@ -20,10 +20,13 @@ SENTENCES = [
 ]
 
 
+LINES = ["anna saw a big red dog in the garden", "the man is playing <b>the guitar</b>"] * 8
+
+
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("maps")
-    model = save_tiny_checkpoint(place / "bert", "bert")
+def pages(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two maps, and a page of geometry."""
+    place, model = tmp_path_factory.mktemp("pages"), models / "bert"
     data = place / "data.jsonl"
     data.write_text(
         "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in SENTENCES)
@@ -33,7 +36,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         output = place / f"{name}.html"
         outcome = run("map", model, "--file", file, "--word", word, "--out", output)
         assert outcome.code == 0, outcome.err
-    return {name: place / f"{name}.html" for name in words}
+    (place / "text.txt").write_text("\n".join(LINES))
+    files = ("--out", place / "geometry.html", "--out", place / "geometry.json")
+    arguments = ("--data", place / "text.txt", "--sentence", "anna saw a dog")
+    outcome = run("geometry", model, *arguments, *files)
+    assert outcome.code == 0, outcome.err
+    return {name: place / f"{name}.html" for name in (*words, "geometry")}
 
 
 def places(page: Any) -> list[str]:
@@ -102,18 +110,45 @@ def test_groups_and_search(open_page: Any, pages: dict[str, Path]):
     assert page.locator("#count").inner_text() == "1 of 12 occurrences"
 
 
-@pytest.mark.parametrize(("name", "scheme"), [("labels", "light"), ("words", "dark")])
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [("labels", "light"), ("words", "dark"), ("geometry", "light"), ("geometry", "dark")],
+)
 def test_phone_and_contrast(open_page: Any, pages: dict[str, Path], name: str, scheme: str):
     page = open_page(pages[name], viewport=PHONE, color_scheme=scheme, has_touch=True)
-    page.locator("#occurrences button").first.tap()
+    if name != "geometry":
+        page.locator("#occurrences button").first.tap()
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
     worst = page.evaluate(CONTRAST)
     assert worst["ratio"] >= 4.5, worst
-    page.locator("#map").tap()
-    screenshot(page, f"map-{name}-{scheme}")
+    if name != "geometry":
+        page.locator("#map").tap()
+        screenshot(page, f"map-{name}-{scheme}")
 
 
 def test_without_scripts(open_page: Any, pages: dict[str, Path]):
     page = open_page(pages["labels"], java_script_enabled=False)
     assert page.locator("#points path").count() == 12 and not page.locator("#layer").is_visible()
     assert "<script>alert('x')</script>" in page.locator("#occurrences").inner_text()
+
+
+def test_attention_by_layer(open_page: Any, pages: dict[str, Path]) -> None:
+    page = open_page(pages["geometry"])
+    figures = json.loads(pages["geometry"].with_suffix(".json").read_text())
+    (sentence,) = figures["attention"]["sentences"]
+
+    def first_row() -> list[int]:
+        cells = page.locator(".attention tbody tr").first.locator("td").all_inner_texts()
+        return [int(cell) for cell in cells]
+
+    def expected(kind: str, layer: int) -> list[float]:
+        row = sentence[kind][layer - 1][0]
+        return [100 * value / sum(row) for value in row]
+
+    assert first_row() == pytest.approx(expected("norms", LAYERS), abs=0.6)
+    page.locator(".layer").fill("1")
+    assert first_row() == pytest.approx(expected("norms", 1), abs=0.6)
+    page.locator(".kind").select_option("weights")
+    assert first_row() == pytest.approx(expected("weights", 1), abs=0.6)
+    assert page.locator(".attention output").inner_text() == "1"
+    assert page.locator(".chart").count() == 4
