@@ -95,9 +95,6 @@ class ModelSettings:
     freeze: Annotated[str, Help("WHAT")] = "none"
     """Weights to keep fixed: `none`, `embeddings`, `all` (the whole encoder), or N (the embeddings
     and the N lowest layers)."""
-    layer_mix: bool = False
-    """Give the head a learned mix of the outputs of all layers (Peters et al., 2018), not the last
-    layer. Plain transformers cannot load the saved model."""
     bilstm: bool = False
     """Put a bidirectional LSTM between encoder and head (Rahman et al., 2024). Plain transformers
     cannot load the saved model."""

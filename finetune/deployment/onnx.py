@@ -186,10 +186,10 @@ def _export_of(task: Task, source: Path) -> Export:
     if export is None:
         raise UserError(f"{source}: models of `finetune {task.name}` are not exported.")
     reason = export.refusal
-    if not reason and (config.layer_mix or config.bilstm):
+    if not reason and config.bilstm:
         reason = (
-            f"--{'layer-mix' if config.layer_mix else 'bilstm'} is not part of the graph: use "
-            "`finetune predict`, or train without it and export that"
+            "--bilstm is not part of the graph: use `finetune predict`, or train without it and "
+            "export that"
         )
     if reason:
         raise UserError(f"{source}: {reason}.")

@@ -21,6 +21,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from finetune.models import deberta
 from finetune.models.attention import packed_attention
+from finetune.models.bilstm import BILSTM, add_bilstm
 from finetune.models.dropout import dropout_replay, keyed_dropout, keyed_padded_dropout
 from finetune.models.families import (
     FAMILIES,
@@ -40,10 +41,9 @@ from finetune.models.padding import (
     restore_order,
     unpad,
 )
-from finetune.models.top_layers import TOP_LAYERS, add_top_layers
 from finetune.types import Batch, UserError
 
-ABOVE = ("pooler.", *(f"{name}." for name in TOP_LAYERS))
+ABOVE = ("pooler.", f"{BILSTM}.")
 """Names of a base model's submodules above its hidden states."""
 Batching = Literal["auto", "packed", "padded"]
 
@@ -80,7 +80,7 @@ class Encoder(nn.Module):
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
         super().__init__()
         self.model = model
-        add_top_layers(model)
+        add_bilstm(model)
         config = model.config
         self.pad_id: int = 0 if config.pad_token_id is None else config.pad_token_id
         self.family = family_of(model) or _probed_family(model, self.pad_id)
@@ -121,25 +121,19 @@ class Encoder(nn.Module):
 
         ``vectors`` [T, E] are read in place of the embeddings of its ids.
         """
-        mix, bilstm = (self.model._modules.get(name) for name in TOP_LAYERS)
-        if mix is not None:
-            hidden: Tensor = mix(self.layers(batch, vectors=vectors))
-        else:
-            hidden = self._run(batch, lambda output: [output.last_hidden_state], vectors)[0]
+        hidden = self._run(batch, lambda output: [output.last_hidden_state], vectors)[0]
+        bilstm = self.model._modules.get(BILSTM)
         return hidden if bilstm is None else bilstm(hidden, batch.lengths)
 
-    def layers(
-        self, batch: Batch, numbers: Sequence[int] | None = None, vectors: Tensor | None = None
-    ) -> Tensor:
+    def layers(self, batch: Batch, numbers: Sequence[int] | None = None) -> Tensor:
         """Return hidden states [L+1, T, H]: the embeddings' output, then each layer's.
 
-        With ``numbers`` only those [len(numbers), T, H]. ``vectors`` are as for ``forward``.
+        With ``numbers`` only those [len(numbers), T, H].
         """
         chosen = range(self.num_layers + 1) if numbers is None else numbers
         states = self._run(
             batch,
             lambda output: [output.hidden_states[i] for i in chosen],
-            vectors,
             output_hidden_states=True,
         )
         return torch.stack(states)

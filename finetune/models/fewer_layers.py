@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from finetune.models.top_layers import TOP_LAYERS
+from finetune.models.bilstm import BILSTM
 from finetune.types import UserError
 
 
@@ -46,9 +46,9 @@ def save_with_layers(head: Any, layers: Sequence[int], folder: Path) -> None:
         for name, child in parent.named_children()
         if isinstance(child, nn.ModuleList) and len(child) == total
     ]
-    mixed = [name for name in TOP_LAYERS if getattr(config, name, False)]
-    if len(lists) != 1 or mixed or head.encoder.top_depth - 1 != total:
-        reason = f"--{mixed[0].replace('_', '-')}" if mixed else f"{config.model_type} models"
+    bilstm = getattr(config, BILSTM, False)
+    if len(lists) != 1 or bilstm or head.encoder.top_depth - 1 != total:
+        reason = "--bilstm" if bilstm else f"{config.model_type} models"
         raise UserError(
             f"--layers does not work with a teacher with {reason}: name a small model with --model."
         )

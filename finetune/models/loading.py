@@ -218,7 +218,6 @@ def load_config(
     *,
     revision: str | None = None,
     trust_remote_code: bool = False,
-    layer_mix: bool = False,
     bilstm: bool = False,
 ) -> Any:
     """Load the configuration of a text encoder; all that loads models takes these arguments.
@@ -227,7 +226,6 @@ def load_config(
         name: Hub id, short name (``roberta-base``, ``minilm``) or folder.
         revision: Branch, tag or commit on the hub; ``_commit_hash`` of the result is the commit.
         trust_remote_code: Run Python code that comes with the checkpoint.
-        layer_mix: Add a ``LayerMix`` on top of the encoder, if it has none yet.
         bilstm: Add a ``BiLstm`` on top of the encoder, if it has none yet.
 
     Raises:
@@ -245,9 +243,8 @@ def load_config(
         )
     if config.model_type == "big_bird":  # sparse attention depends on the length of padded rows
         config.attention_type = "original_full"
-    for setting, value in (("layer_mix", layer_mix), ("bilstm", bilstm)):
-        if value:
-            setattr(config, setting, True)
+    if bilstm:
+        config.bilstm = True
     config._commit_hash = model_commit(name, revision)
     return config
 
@@ -324,7 +321,7 @@ def load_weights(
     new_head: bool = True,
     revision: str | None = None,
     trust_remote_code: bool = False,
-    **added: bool,
+    bilstm: bool = False,
 ) -> Any:
     """Load a model in float32, as half-precision master weights lose small updates.
 
@@ -335,7 +332,7 @@ def load_weights(
         new_head: Initialize weights outside of the encoder that are missing or of another size.
         revision: As in ``load_config``.
         trust_remote_code: As in ``load_config``.
-        added: The other arguments of ``load_config``; ``config`` includes them.
+        bilstm: As in ``load_config``; ``config`` includes it.
 
     Raises:
         UserError: If weights cannot be read, are not finite, are missing, or are in the file but
@@ -343,7 +340,7 @@ def load_weights(
     """
     import torch
 
-    from finetune.models.top_layers import load_top_layers
+    from finetune.models.bilstm import load_bilstm
 
     folder = local_model(name, revision)
     with library_errors(name, folder), quiet():
@@ -355,7 +352,7 @@ def load_weights(
             output_loading_info=True,
             trust_remote_code=trust_remote_code,
         )
-        new_layers = load_top_layers(model.base_model, folder)
+        new_layers = load_bilstm(model.base_model, folder)
     missing = set(report["missing_keys"]) | {entry[0] for entry in report["mismatched_keys"]}
     prefix = "" if model.base_model is model else model.base_model_prefix + "."
     of_encoder = sorted(
@@ -407,10 +404,10 @@ def _unused_encoder_weights(model: Any, unexpected: Collection[str]) -> list[str
 
     Unused heads of a checkpoint, and buffers of older versions, do not belong to the encoder.
     """
-    from finetune.models.top_layers import TOP_LAYERS
+    from finetune.models.bilstm import BILSTM
 
     base = model.base_model
-    inside = {name for name, _ in base.named_children()} - {"pooler", *TOP_LAYERS}
+    inside = {name for name, _ in base.named_children()} - {"pooler", BILSTM}
     keys = ((key, key.removeprefix(f"{model.base_model_prefix}.")) for key in unexpected)
     return sorted(
         key

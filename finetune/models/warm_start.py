@@ -15,7 +15,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoModel
 
-from finetune.config.tasks import TrainConfig, flag
+from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import read_object
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.pair_classifier import PairClassifier
@@ -32,7 +32,6 @@ from finetune.models.loading import (
     model_commit,
     quiet,
 )
-from finetune.models.top_layers import TOP_LAYERS
 from finetune.types import UserError
 
 ReusableHead = type[LabeledHead]
@@ -138,10 +137,8 @@ def find_warm_start(
         except UserError as error:
             raise UserError(f"--init-from {name}: {error}") from error
     _check_model(config, inner, folder)
-    for setting in TOP_LAYERS:
-        if getattr(inner, setting, False) and not getattr(config, setting):
-            added = flag(setting)
-            raise UserError(f"--init-from {name} was trained with {added}: add {added}.")
+    if getattr(inner, "bilstm", False) and not config.bilstm:
+        raise UserError(f"--init-from {name} was trained with --bilstm: add --bilstm.")
     head_class = None if config.custom_head else reusable
     rows = _matching_rows(_reusable_labels(inner, custom_type, head_class, problem), labels)
     return WarmStart(

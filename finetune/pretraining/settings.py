@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from finetune.config.description import TaskDescription
 from finetune.config.options import COMMON
-from finetune.config.tasks import Ranges, TrainConfig, flag
+from finetune.config.tasks import Ranges, TrainConfig
 from finetune.types import UserError
 
 
@@ -96,11 +96,8 @@ class PretrainConfig(TrainConfig):
 
     def _check_combinations(self) -> None:
         super()._check_combinations()
-        for name in ("layer_mix", "bilstm"):
-            if getattr(self, name):
-                raise UserError(
-                    f"{flag(name)}: a pretrained encoder cannot have this layer: leave it out."
-                )
+        if self.bilstm:
+            raise UserError("--bilstm: a pretrained encoder cannot have this layer: leave it out.")
         self._check_encoder()
         if self.explore and self.mask == "spans":
             raise UserError("--explore divides subwords or words: choose another --mask.")

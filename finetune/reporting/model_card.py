@@ -192,8 +192,7 @@ def _encoder(run: Run) -> str:
 
 def is_native(task: str, config: Mapping[str, Any]) -> bool:
     """Return whether transformers, or sentence-transformers, can use the model of a task."""
-    layers = config.get("layer_mix") or config.get("bilstm")
-    return not layers and not CONFIGS[task].description.custom_head(config)
+    return not config.get("bilstm") and not CONFIGS[task].description.custom_head(config)
 
 
 def _mask_token(run: Run) -> str:

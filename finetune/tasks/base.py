@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from finetune.config.description import TaskDescription
 from finetune.config.tasks import TrainConfig
 from finetune.evaluation.metrics import DEFAULT_METRICS
-from finetune.models.top_layers import TOP_LAYERS
 from finetune.models.warm_start import WarmStart
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.preprocessing.tokenizer import SubwordTokenizer
@@ -232,7 +231,7 @@ class Task(ABC):
         """Provide name and options of the checkpoint that a new model starts from."""
         config = self.record.config
         trusted = {"trust_remote_code": config.trust_remote_code}
-        trusted |= {name: True for name in TOP_LAYERS if getattr(config, name)}
+        trusted |= {"bilstm": True} if config.bilstm else {}
         if self._warm_start is None:
             yield {"name": config.model, "revision": config.revision, **trusted}
             return

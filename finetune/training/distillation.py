@@ -79,7 +79,6 @@ OF_TEACHER = (
     "lora_rank",
     "lora_alpha",
     "lora_targets",
-    "layer_mix",
     "bilstm",
     "gradient_checkpointing",
     "sampling",
@@ -184,12 +183,9 @@ def student_config(
 
 def load_student(teacher: Teacher, config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
     """Read the data, and return the task of the teacher with the student's settings."""
-    if config.init_from is not None and any(
-        getattr(teacher.task.record.config, name) for name in ("layer_mix", "bilstm")
-    ):
+    if config.init_from is not None and teacher.task.record.config.bilstm:
         raise UserError(
-            "--layers does not work with a teacher with --layer-mix or --bilstm: name a small "
-            "model with --model."
+            "--layers does not work with a teacher with --bilstm: name a small model with --model."
         )
     task, dataset = load_task(config, teacher.task.name, data)
     record, own = teacher.task.record, task.record

@@ -126,7 +126,6 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
         if depth == top:
             own_factor = max(head.head_lr_factor, 10.0 if ".bilstm." in name else 1.0)
             lr = config.head_lr or peak * max(1.0, own_factor / TUNING_FACTORS[config.tuning])
-            lr = LAYER_MIX_LR if ".layer_mix." in name else lr
         decay = config.weight_decay if weight.ndim > 1 else 0.0
         module = name.partition(".")[0]
         if module in own:
@@ -143,8 +142,6 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
     return [{**group, "peak": group["lr"]} for group in groups.values()]
 
 
-LAYER_MIX_LR = 0.01
-"""Peak learning rate of the weights of a layer mix: they are few, and begin equal."""
 TUNING_FACTORS = {"full": 1.0, "lora": 20.0, "bitfit": 50.0, "head": 100.0, "mask": 5.0}
 """Default learning rate of each way of tuning, relative to full tuning."""
 

@@ -24,7 +24,7 @@ KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "pairs": ("nli", data.pairs, ("--pair-encoder=bi",)),
     "tag": ("tag", data.entities, ()),
     "crf": ("tag", data.entities, ("--crf",)),
-    "mix": ("tag", data.entities, ("--layer-mix",)),
+    "bilstm": ("tag", data.entities, ("--bilstm",)),
     "ner": ("ner", data.entities, ()),
     "relations": ("relations", data.relations, ()),
     "qa": ("qa", data.questions, ()),
@@ -70,7 +70,7 @@ def test_predictions_are_those_of_the_folder(kind: str, hub: Hub, place: Path) -
     assert [each.record() for each in here] == [each.record() for each in there]
 
 
-@pytest.mark.parametrize("kind", ["pairs", "crf", "ner", "mix", "pretrain", "classify"])
+@pytest.mark.parametrize("kind", ["pairs", "crf", "ner", "bilstm", "pretrain", "classify"])
 def test_init_from(kind: str, hub: Hub, place: Path, tmp_path: Path) -> None:
     task = "ner" if kind == "ner" else KINDS[kind][0]
     options = [] if kind == "pretrain" else KINDS[kind][2]

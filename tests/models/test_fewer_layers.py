@@ -62,6 +62,5 @@ def test_what_cannot_be_shortened_is_refused(tmp_path: Path) -> None:
         save_with_layers(classifier("albert"), [1, 2], tmp_path / "albert")
     with pytest.raises(UserError, match="--layers must be from 1 to the 3 of the teacher, not 4"):
         save_with_layers(classifier("bert"), [1, 1, 2, 3], tmp_path / "bert")
-    mixed = classifier("bert", layer_mix=True)
-    with pytest.raises(UserError, match="with a teacher with --layer-mix"):
-        save_with_layers(mixed, [1], tmp_path / "mixed")
+    with pytest.raises(UserError, match="with a teacher with --bilstm"):
+        save_with_layers(classifier("bert", bilstm=True), [1], tmp_path / "bilstm")

@@ -45,7 +45,6 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     },
     "few-shot": ("classify", "sentiment", {"few_shot": True}),
     "bilstm": ("classify", "sentiment", {"bilstm": True}),
-    "layer mix": ("tag", "entities", {"layer_mix": True}),
     "class weights": ("classify", "sentiment", {"class_weights": "auto"}),
     "focal": ("classify", "sentiment", {"loss": "focal"}),
     "logit-adjusted": ("classify", "sentiment", {"loss": "logit-adjusted"}),

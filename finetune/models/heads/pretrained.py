@@ -12,12 +12,12 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from finetune.config.tasks import flag
+from finetune.models.bilstm import BILSTM
 from finetune.models.encoder import Batching, Encoder
 from finetune.models.families import family_of
 from finetune.models.heads.base import Head, labels_of
 from finetune.models.loading import copy_tokenizer, load_config, load_weights, quiet
 from finetune.models.padding import batch_of_rows, restore_order, unpad
-from finetune.models.top_layers import TOP_LAYERS
 from finetune.types import Batch, LabelSet, UserError
 
 Problem = Literal["single", "multi", "regression"]
@@ -64,10 +64,9 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         self.encoder_prefix = f"model.{model.base_model_prefix}."
         family = family_of(base_model)
         self.known_type: str = model.config.model_type if family and family.packing else ""
-        top_layers = [name for name in TOP_LAYERS if getattr(model.config, name, False)]
-        if top_layers and not self.known_type:
+        if getattr(model.config, BILSTM, False) and not self.known_type:
             raise UserError(
-                f"{flag(top_layers[0])} does not work with {model.config.model_type} "
+                f"{flag(BILSTM)} does not work with {model.config.model_type} "
                 "models, whose head runs together with the encoder: leave it out."
             )
 
@@ -147,8 +146,8 @@ class LabeledHead(PretrainedHead):
             labels: The labels of a model to train; for regression the name of the number. A head
                 that the checkpoint lacks, or has for another number of labels, is new.
             batching: As in ``Encoder``; changes memory and speed only.
-            options: ``dropout`` before the classifier; ``revision``, ``trust_remote_code``,
-                ``layer_mix`` and ``bilstm``, as in ``load_config``.
+            options: ``dropout`` before the classifier; ``revision``, ``trust_remote_code``
+                and ``bilstm``, as in ``load_config``.
 
         Raises:
             UserError: There is no such model or setting, or without ``labels`` no trained head.

@@ -1,4 +1,4 @@
-"""A mix of layers and a BiLSTM between encoder and head: their values, saving and loading."""
+"""A BiLSTM between encoder and head: its values, saving and loading."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from finetune.inference.predictor import Predictor
 from finetune.models.encoder import Encoder
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
-from finetune.models.top_layers import LayerMix
 from finetune.preprocessing.batching import pack
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
@@ -22,19 +21,6 @@ from tests.models.parity import encodings
 from tests.tiny import WIDTH, save_tiny_checkpoint
 from tests.tiny import model as tiny_model
 from tests.training.test_light_tuning import config_of, place  # noqa: F401 (a fixture)
-
-
-@pytest.mark.parametrize("batching", ["packed", "padded"])
-def test_mix_is_the_weighted_sum_of_layers(batching: str) -> None:
-    model = tiny_model("bert", layer_mix=True).double()
-    encoder, batch = Encoder(model, batching), pack(encodings(model))
-    mix: LayerMix = model.layer_mix
-    layers = encoder.layers(batch)
-    torch.testing.assert_close(encoder(batch), layers.mean(0), rtol=0, atol=1e-12)
-    with torch.no_grad():
-        mix.weights.copy_(torch.tensor([0.0, 0.0, 50.0]))
-        mix.gamma.fill_(2.0)
-    torch.testing.assert_close(encoder(batch), 2 * layers[-1], rtol=0, atol=1e-12)
 
 
 def test_bilstm_reads_each_sequence_alone() -> None:
@@ -59,7 +45,7 @@ def test_bilstm_reads_each_sequence_alone() -> None:
     ],
 )
 def test_saved_and_loaded(kind: str, place: Path, tmp_path: Path) -> None:  # noqa: F811
-    settings = {"layer_mix": True, "bilstm": True, "tuning": "bitfit"}
+    settings = {"bilstm": True, "tuning": "bitfit"}
     config = config_of(kind, place, tmp_path / "run", **settings)
     task, dataset = load_task(config, {"bi": "classify", "crf": "tag"}.get(kind, kind))
     head = task.head()
@@ -67,19 +53,18 @@ def test_saved_and_loaded(kind: str, place: Path, tmp_path: Path) -> None:  # no
     result = fit(task, dataset, config, head=head)
     best = task.head(tmp_path / "run" / "best").encoder.model
     last = task.head(tmp_path / "run" / "last").encoder.model
-    for name in ("layer_mix", "bilstm"):
-        for key, value in getattr(head.encoder.model, name).state_dict().items():
-            assert torch.equal(getattr(last, name).state_dict()[key], value), key
+    for key, value in head.encoder.model.bilstm.state_dict().items():
+        assert torch.equal(last.bilstm.state_dict()[key], value), key
     assert not torch.equal(next(best.bilstm.parameters()), before[0])
-    assert best.layer_mix.weights.abs().min() > 0
     assert result.metrics["test"]
-    again = {"model": None, "init_from": str(tmp_path / "run"), "layer_mix": True}
+    again = {"model": None, "init_from": str(tmp_path / "run")}
     with pytest.raises(UserError, match="was trained with --bilstm: add --bilstm"):
         load_task(config_of("ner", place, tmp_path / "next", **again), "ner")
     continued = config_of("ner", place, tmp_path / "next", **again, bilstm=True)
     started = load_task(continued, "ner")[0].head()
     assert isinstance(started, SpanClassifier)
-    assert torch.equal(started.encoder.model.layer_mix.weights, best.layer_mix.weights)
+    for key, value in best.bilstm.state_dict().items():
+        assert torch.equal(started.encoder.model.bilstm.state_dict()[key], value), key
 
 
 def test_predict_reads_them_and_export_refuses(place: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -92,5 +77,5 @@ def test_predict_reads_them_and_export_refuses(place: Path, tmp_path: Path) -> N
 
 def test_refusals(tmp_path: Path) -> None:
     mpnet = str(save_tiny_checkpoint(tmp_path / "mpnet", "mpnet"))
-    with pytest.raises(UserError, match="--layer-mix does not work with mpnet"):
-        SequenceClassifier.from_pretrained(mpnet, labels=["a", "b"], layer_mix=True)
+    with pytest.raises(UserError, match="--bilstm does not work with mpnet"):
+        SequenceClassifier.from_pretrained(mpnet, labels=["a", "b"], bilstm=True)

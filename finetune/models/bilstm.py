@@ -1,7 +1,7 @@
-"""Layers between an encoder and its head: a mix of the encoder's layers, and a BiLSTM.
+"""A bidirectional LSTM between an encoder and its head.
 
-They are submodules of the encoder, saved with its weights and named in its configuration, so that
-every head has them again when it is loaded. Plain transformers would leave them out.
+It is a submodule of the encoder, saved with its weights and named in its configuration, so that
+every head has it again when it is loaded. Plain transformers would leave it out.
 """
 
 from __future__ import annotations
@@ -16,23 +16,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from finetune.runtime.transfer import to_device
 
-TOP_LAYERS = ("layer_mix", "bilstm")
-"""Names of the submodules, and of the settings that add them."""
-
-
-class LayerMix(nn.Module):
-    """gamma sum_l softmax(w)_l z_l over the L + 1 layers of an encoder (Peters et al., 2018)."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.weights = nn.Parameter(torch.zeros(config.num_hidden_layers + 1))
-        self.gamma = nn.Parameter(torch.ones(1))
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Return the mix of hidden states: [L+1, T, H] -> [T, H]."""
-        shares = self.weights.softmax(0).to(states.dtype)
-        mixed: Tensor = self.gamma * torch.tensordot(shares, states, dims=1)
-        return mixed
+BILSTM = "bilstm"
+"""Name of the submodule, and of the setting that adds it."""
 
 
 class BiLstm(nn.Module):
@@ -81,36 +66,32 @@ def _by_position(
     return order, inside.sum(1), place, place_of_last
 
 
-def add_top_layers(model: Any) -> list[str]:
-    """Add the top layers that a base model's configuration names; return the names of new ones."""
-    kinds: dict[str, type[nn.Module]] = {"layer_mix": LayerMix, "bilstm": BiLstm}
-    missing = [
-        name
-        for name in TOP_LAYERS
-        if getattr(model.config, name, False) and name not in model._modules
-    ]
-    for name in missing:
-        model.add_module(name, kinds[name](model.config).to(model.device, model.dtype))
-    return missing
+def add_bilstm(model: Any) -> bool:
+    """Add a BiLSTM to a base model whose configuration names one that it lacks; return whether."""
+    missing = getattr(model.config, BILSTM, False) and BILSTM not in model._modules
+    if missing:
+        model.add_module(BILSTM, BiLstm(model.config).to(model.device, model.dtype))
+    return bool(missing)
 
 
-def load_top_layers(model: Any, folder: Path) -> set[str]:
-    """Add the top layers of a base model, with their weights from its checkpoint.
+def load_bilstm(model: Any, folder: Path) -> set[str]:
+    """Add the BiLSTM that a base model's configuration names, with its weights from its checkpoint.
 
     Returns the names of weights that the checkpoint lacks.
     """
     from safetensors import safe_open
 
-    new = add_top_layers(model)
-    missing = (
-        {name: weight for name, weight in model.named_parameters() if name.startswith(tuple(new))}
-        if new
-        else {}
-    )
+    if not add_bilstm(model):
+        return set()
+    prefix = f"{BILSTM}."
+    missing = {name: weight for name, weight in model.named_parameters() if name.startswith(prefix)}
     path = folder / "model.safetensors"
-    if missing and path.is_file():
+    if path.is_file():
         with safe_open(path, "pt") as file, torch.no_grad():
             for key in file.keys():
                 for name in [n for n in missing if f".{key}".endswith(f".{n}")]:
                     missing.pop(name).copy_(file.get_tensor(key))
+    if not missing:
+        for module in model.get_submodule(BILSTM).modules():
+            module._is_hf_initialized = True  # else a head around the encoder draws them again
     return set(missing)
