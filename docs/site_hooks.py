@@ -1,17 +1,25 @@
-"""Hooks of mkdocs: the navigation, the reference of public names, and files that pages link.
+"""Hooks of mkdocs: the navigation, the reference, and files that pages link.
 
-Nothing is listed twice. The navigation follows the tables of docs/README.md. The reference shows
-the names in the tables of docs/python.md, and what the programs of the pages import from modules.
+Nothing is listed twice. The navigation follows the tables of docs/README.md. The reference of
+Python shows the names in the tables of docs/python.md, and what the programs of the pages import
+from modules; the reference of the command line shows the options of every command.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
+
+from finetune.cli.help import GROUPS, examples_of, options_of, summary_of
+from finetune.cli.main import COMMANDS, command_class
+from finetune.cli.train import TaskOptions
+from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.registry import LISTS, ListPaths, Registry
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(Path(__file__).parent.glob("*.md"))
@@ -23,13 +31,15 @@ LINKED = "files"
 
 
 def sections(page: str) -> dict[str, list[list[str]]]:
-    """Return the rows of the tables of a page by the heading above them."""
+    """Return the rows of the tables of names and pages by the heading above them."""
     found: dict[str, list[list[str]]] = {}
-    heading = ""
+    heading, listed = "", False
     for line in (ROOT / "docs" / page).read_text("utf-8").splitlines():
         if line.startswith("#"):
             heading = line.lstrip("# ").replace("`", "")
-        elif line.startswith("| ") and not line.startswith(("| ---", "| name |", "| page |")):
+        if not line.startswith("| ") or line.startswith(("| name |", "| page |")):
+            listed = line.startswith("| ")
+        elif listed and not line.startswith("| ---"):
             found.setdefault(heading, []).append([each.strip() for each in line[1:-1].split(" | ")])
     return found
 
@@ -64,7 +74,70 @@ def reference() -> dict[str, str]:
         text += f"\n## {module}\n\n"
         for name in names:
             text += f"::: {module}.{name}\n    options: {{heading_level: 3}}\n\n"
-    return pages | {"reference/modules.md": text}
+    pages["reference/modules.md"] = text
+    return pages | {"reference/command-line.md": command_line()}
+
+
+def command_line() -> str:
+    """Return the page with the options of every command."""
+    parts = [
+        "# Command line",
+        "`finetune COMMAND --help` lists the options that people use, `--help-all` all of them. "
+        "Every command takes `--quiet` (print results and errors only) and `--verbose` (also print "
+        "the messages of libraries, and the traceback of an error). `finetune --version` prints "
+        "the version. `NO_COLOR` in the environment turns off colors and bold.",
+        "## Commands",
+        "| command | |\n| --- | --- |\n"
+        + "\n".join(
+            f"| [`finetune {name}`](#finetune-{name}) | {summary_of(command_class(name))} |"
+            for name in COMMANDS
+        ),
+    ]
+    for name in COMMANDS:
+        kind = command_class(name)
+        examples = "\n".join(examples_of(kind))
+        parts += [f"## finetune {name}", summary_of(kind), f"```\n{examples}\n```"]
+        if name in CONFIGS:
+            parts += [
+                _options_table(CONFIGS[name], without=TrainConfig),
+                "And the [settings of every task](#settings-of-every-task).",
+            ]
+        else:
+            parts.append(_options_table(kind))
+        if name == "run":
+            parts += [part for lists in LISTS.values() for part in _run_of_lists(lists)]
+    settings = [*options_of(TrainConfig), *options_of(TaskOptions)]
+    parts += ["## Settings of every task", *_tables(settings)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _run_of_lists(lists: ListPaths) -> list[str]:
+    """Return the options of `finetune run` with a file that lists recipes."""
+    kind = Registry[type[Any]]({"": lists.command})[""]
+    examples = "\n".join(examples_of(kind))
+    return [summary_of(kind), f"```\n{examples}\n```", _options_table(kind)]
+
+
+def _options_table(kind: type[Any], without: type[Any] | None = None) -> str:
+    """Return the options of a dataclass as a Markdown table, except the same ones of another."""
+    others = options_of(without) if without else []
+    options = [option for option in options_of(kind) if option not in others]
+    return _table(sorted(options, key=lambda option: not option.positional))
+
+
+def _tables(options: list[Any]) -> list[str]:
+    """Return a table for each group of options, with its heading."""
+    found = {group: [each for each in options if each.group == group] for group in GROUPS}
+    return [f"### {group.title()}\n\n{_table(each)}" for group, each in found.items() if each]
+
+
+def _table(options: list[Any]) -> str:
+    rows = ["| option | default | meaning |", "| --- | --- | --- |"]
+    for option in options:
+        unset = option.default in (None, (), "", dataclasses.MISSING)
+        default = "" if unset else f"`{option.default}`"
+        rows.append(f"| `{option.name}` | {default} | {option.text} |")
+    return "\n".join(rows)
 
 
 def on_config(config: Any) -> None:

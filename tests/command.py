@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
+from finetune.cli.help import options_of
 from finetune.cli.main import main
 
 
@@ -40,6 +41,11 @@ def run(*arguments: str | Path, stdin: bytes | None = None) -> Outcome:
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
     return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def option_texts(kind: type) -> dict[str, str]:
+    """The text of each option of a dataclass."""
+    return {option.name: option.text for option in options_of(kind)}
 
 
 def in_two_processes(

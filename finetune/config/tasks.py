@@ -1,7 +1,7 @@
 """The settings of a run: one dataclass for each task.
 
 The strings under the fields are the help of the command line, the documentation of recipe keys and
-the tables of docs/cli.md. Fields are scalars, literals and tuples of strings, so that a YAML file
+the reference of the site. Fields are scalars, literals and tuples of strings, so that a YAML file
 and a command line can set all of them. Annotations are evaluated when the module is imported, not
 each time the command line reads them.
 """

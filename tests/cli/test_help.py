@@ -39,6 +39,7 @@ def test_help_is_complete(command: str, monkeypatch: pytest.MonkeyPatch):
     options = options_of(command_class(command))
     for option in options:
         assert option.group in GROUPS, option
+        assert " | " not in option.text, "it would end the cell of a table of the site"
         assert f"{option.spelling} {option.text}" in whole
         if option.common or option.required:
             assert f"{option.spelling} {first_sentence(option.text)}" in short

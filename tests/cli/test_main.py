@@ -23,7 +23,6 @@ from finetune.cli.score import Score
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import CONFIGS, TagConfig
 from finetune.types import UserError
-from tests.cli.reference import reference
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint
 
@@ -247,13 +246,6 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path):
 def test_every_setting_is_an_option():
     arguments = ["tag", "--no-resume", "--precision", "bf16", "--limit", "None"]
     assert parse(arguments).config == TagConfig(precision="bf16")
-
-
-def test_the_reference_is_current():
-    text = (ROOT / "docs" / "cli.md").read_text("utf-8")
-    assert text == reference(), "write it with: python -m tests.cli.reference > docs/cli.md"
-    tables = [line for line in text.splitlines() if line.startswith("| `")]
-    assert all(line.count(" | ") == 2 for line in tables), "a | in a cell would end it"
 
 
 def test_names_of_the_scripts_of_transformers(

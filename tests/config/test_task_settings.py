@@ -21,7 +21,7 @@ from finetune.config.tasks import (
     from_settings,
     settings,
 )
-from tests.cli.reference import option_texts
+from tests.command import option_texts
 
 every_task = pytest.mark.parametrize("task", CONFIGS)
 

@@ -15,7 +15,7 @@ from finetune.data import check_data, document_notes, read_token_file, read_toke
 from finetune.data.dataset import DataError, Dataset
 from finetune.preprocessing.context import fill, surrounded
 from finetune.types import TokenExample
-from tests.cli.reference import option_texts
+from tests.command import option_texts
 
 # The setting
 

@@ -26,7 +26,7 @@ from finetune.training.optimizer import (
     set_learning_rates,
 )
 from tests import tiny
-from tests.cli.reference import option_texts
+from tests.command import option_texts
 
 
 def config(**settings) -> TrainConfig:
