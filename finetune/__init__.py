@@ -7,7 +7,6 @@ torch.
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -191,25 +190,9 @@ __all__ = [
     "train",
 ]
 
-_RENAMED = {
-    "OwnMetric": "CustomMetric",
-    "PieceTokenizer": "SubwordTokenizer",
-    "SpanNer": "SpanClassifier",
-    "TokenTagger": "TokenClassifier",
-}
-"""Old public names, which are accepted for one release, and their new names."""
-
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
-    if name in _RENAMED:
-        warnings.warn(
-            f"finetune.{name} is deprecated and will be removed in the next release: use "
-            f"finetune.{_RENAMED[name]}.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return __getattr__(_RENAMED[name])
     if name == "__version__":
         from importlib.metadata import version
 

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import html
 import shutil
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.config.recipes import MultitaskRecipe, RecipeRun, recipe_text
-from finetune.config.tasks import CONFIGS, IN_MEMORY, RENAMED, TrainConfig
+from finetune.config.tasks import CONFIGS, IN_MEMORY, TrainConfig
 from finetune.evaluation.metrics import DEFAULT_METRICS
 from finetune.registry import TASKS
 from finetune.reporting import write_report, write_run_readme, write_run_report
@@ -195,7 +194,6 @@ def _config(
         given |= {k: v for k, v in changed.items() if v != getattr(default, k)} | given
     else:
         name, kind = task, _kind(task)
-        given = _renamed(given)
         legal = [field.name for field in dataclasses.fields(kind)]
         if unknown := given.keys() - set(legal):
             setting = min(unknown)
@@ -233,14 +231,6 @@ def _name_of(config: TrainConfig) -> str:
             return name
     classes = (f"finetune.{each.config.partition(':')[2]}" for each in TASKS.values())
     raise UserError(f"{kind.__name__} has no task: use {', '.join(classes)}.")
-
-
-def _renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by their new names, and warn of old ones."""
-    for old in settings.keys() & RENAMED.keys():
-        text = f"the setting {old} is deprecated: use {RENAMED[old]}."
-        warnings.warn(text, DeprecationWarning, stacklevel=4)
-    return {RENAMED.get(name, name): value for name, value in settings.items()}
 
 
 def _call(function: str, task: str, given: Mapping[str, Any]) -> str:

@@ -101,11 +101,6 @@ def test_refuses_unknown_tasks_and_settings() -> None:
         finetune.TagConfig(epochs="three")  # type: ignore[arg-type]
     with pytest.raises(finetune.UserError, match=r"give it to TagConfig\(epochs=…\)"):
         finetune.train(finetune.TagConfig(), epochs=3)
-    with (
-        pytest.warns(DeprecationWarning, match="own_metrics is deprecated: use custom_metrics"),
-        pytest.raises(finetune.UserError, match="must be a list of texts"),
-    ):
-        finetune.train("classify", own_metrics="x", out="runs/never")
 
 
 def test_settings_as_one_value_or_as_keywords(model: str, tmp_path: Path) -> None:
@@ -128,9 +123,3 @@ def test_public_names_are_listed_once_in_each_place() -> None:
     named = [name for row in rows for name in re.findall(r"`(\w+)", row)]
     assert sorted(named) == sorted(set(finetune.__all__) - {"__version__"})
     assert sorted(finetune._MODULES) == sorted(named)
-
-
-@pytest.mark.parametrize(("old", "new"), finetune._RENAMED.items())
-def test_old_names_are_deprecated(old: str, new: str) -> None:
-    with pytest.warns(DeprecationWarning, match=rf"finetune\.{old} .* use finetune\.{new}\."):
-        assert getattr(finetune, old) is getattr(finetune, new)

@@ -19,7 +19,7 @@ from finetune import registry
 from finetune.cli.command import Command
 from finetune.cli.output import error_line, show
 from finetune.cli.overview import overview
-from finetune.config.tasks import CONFIGS, RENAMED, flag
+from finetune.config.tasks import CONFIGS
 from finetune.registry import LISTS, Registry
 from finetune.runtime.processes import (
     ReportedError,
@@ -40,19 +40,6 @@ OPTIONS_OF_ALL = ("--quiet", "--verbose")
 
 COMMANDS = (*CONFIGS, *registry.COMMANDS)
 """The names of all commands."""
-
-OLD_COMMANDS = {"analyse": "analyze"}
-"""Former names of commands, accepted for one release."""
-
-OLD_OPTIONS = {
-    "--output": "--out",
-    "--run-folder": "RUN",
-    **{flag(old): flag(new) for old, new in RENAMED.items()},
-}
-"""Former names of options, accepted for one release; `RUN` is now a positional argument."""
-
-OLD_OPTIONS_OF = {"map": {"--limit": "--most"}}
-"""Further ones of single commands."""
 
 TRANSFORMERS_NAMES = {
     "--learning-rate": "--lr",
@@ -187,15 +174,12 @@ def parse(arguments: Sequence[str]) -> Any:
         SystemExit: After help, or with 2 after tyro's message about wrong arguments.
     """
     name, *rest = arguments or ["help"]
-    if name in OLD_COMMANDS:
-        show(f"note: {name} is now {OLD_COMMANDS[name]}.", error=True)
-        name = OLD_COMMANDS[name]
     if (text := _information(name, rest)) is not None:
         show(text)
         sys.exit(0)
     _require_command(name)
     rest = ["--format=json" if argument == "--json" else argument for argument in rest]
-    rest = _with_resume(_with_current_options(name, rest))
+    rest = _with_resume(rest)
     if name in ("curve", "search") and rest and rest[0] in CONFIGS:
         return _parse_repeated(name, rest)
     if name in (*CONFIGS, "run", "check"):
@@ -303,30 +287,6 @@ def _parse_repeated(name: str, arguments: list[str]) -> Command:
     from finetune.cli.search import parse_search
 
     return parse_search(arguments[0], arguments[1:], parse)
-
-
-def _with_current_options(command: str, arguments: list[str]) -> list[str]:
-    """Replace former names of options, with a note, unless they are options of the command."""
-    renamed = OLD_OPTIONS | OLD_OPTIONS_OF.get(command, {})
-    given = renamed.keys() & {argument.partition("=")[0] for argument in arguments}
-    if not given:
-        return arguments
-    from finetune.cli.help import options_of
-
-    old = given - {option.name for option in options_of(command_class(command))}
-    current, runs, rest = list[str](), list[str](), iter(arguments)
-    for argument in rest:
-        name, equals, value = argument.partition("=")
-        if name not in old:
-            current.append(argument)
-            continue
-        new = renamed[name]
-        show(f"note: {name} is now {new}.", error=True)
-        if new == "RUN":
-            runs.append(value if equals else next(rest, ""))
-        else:
-            current.append(new + equals + value)
-    return [*runs, *current]
 
 
 def _with_resume(arguments: list[str]) -> list[str]:

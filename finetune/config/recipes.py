@@ -22,11 +22,8 @@ from finetune.config.expected_scores import Expected, read_expected
 from finetune.config.tasks import (
     CONFIGS,
     IN_MEMORY,
-    REMOVED,
-    RENAMED,
     RESULT_FREE,
     TrainConfig,
-    current_settings,
     flag,
     setting_types,
     settings,
@@ -150,8 +147,8 @@ def changed(saved: Mapping[str, Any], config: TrainConfig, *free: str) -> list[s
 
     A missing setting counts as its default; settings in ``free`` may differ.
     """
-    before = settings(type(config)()) | current_settings(saved)
-    now = current_settings(settings(config))
+    before = {**settings(type(config)()), **saved}
+    now = settings(config)
     return [name for name in now if name not in RESULT_FREE | {*free} and before[name] != now[name]]
 
 
@@ -294,7 +291,7 @@ def _recipe_of_run(path: Path, content: dict[str, Any], where: Callable[..., str
     values = {
         name: value for name, value in content.items() if name not in FACTS | OF_COMMAND.keys()
     }
-    typed = _typed_settings(where, task, {n: v for n, v in values.items() if n not in REMOVED})
+    typed = _typed_settings(where, task, values)
     return Recipe(path, task, typed, f"The settings of the run {path.parent}.")
 
 
@@ -468,7 +465,7 @@ def _typed_settings(
     typed = dict[str, Any]()
     for key, own in values.items():
         place = where(*above, key)
-        typed |= (found := typed_values(place, what, hints, {RENAMED.get(key, key): own}))
+        typed |= (found := typed_values(place, what, hints, {key: own}))
         for name, value in found.items():
             if name in OF_COMMAND and value != getattr(kind, name):
                 raise UserError(

@@ -859,16 +859,6 @@ RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "keep"}) | {
 }
 """Settings that cannot change the results of a run; runs that differ in others are incomparable. An
 encoding changes the data, and their fingerprints are compared."""
-RENAMED = {
-    "active_vocabulary": "sparse_embeddings",
-    "label_pieces": "label_subwords",
-    "own_metrics": "custom_metrics",
-}
-"""New names of settings by old name; old names are accepted for one release."""
-REMOVED = frozenset({"cuda_graphs", "mirror"})
-"""Settings that runs of earlier versions may contain; they never changed results."""
-
-
 LOSS_SETTINGS = ("loss", "label_smoothing", "class_weights", "boundary_smoothing")
 """Settings of the built-in losses."""
 
@@ -1017,20 +1007,8 @@ def settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def from_settings(config: type[TrainConfig], values: Mapping[str, Any]) -> TrainConfig:
-    """Return the configuration of saved ``settings``, also from older versions."""
-    current = current_settings(values).items()
-    typed: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in current}
+    """Return the configuration of saved ``settings``."""
+    typed: Any = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     if unknown := typed.keys() - {field.name for field in dataclasses.fields(config)}:
         raise UserError(f"the setting {min(unknown)!r} is unknown: use the version that wrote it.")
     return config(**typed)
-
-
-def current_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``settings``, also from older versions, in a form that can be compared.
-
-    With --init-from, the model sets no weights: an older version saved the default if it was unset.
-    """
-    current = {RENAMED.get(name, name): v for name, v in saved.items() if name not in REMOVED}
-    if current.get("init_from") is not None and current.get("model") == DEFAULT_MODEL:
-        current["model"] = None
-    return current

@@ -328,8 +328,6 @@ def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
         row = parse_json(line, where, ": was the file cut?")
         if not isinstance(row, dict):
             raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
-        if "positive" in row:  # the name of earlier versions
-            row["positive_label"] = row.pop("positive")
         if row.get("label", "") is None:  # a blank text, which no gold label agrees with
             row = {name: v for name, v in row.items() if name not in ("score", "scores")}
             row["label"] = NO_LABEL

@@ -8,7 +8,6 @@ of the last four. A word of several subwords has their mean.
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -186,11 +185,6 @@ class Embedder:
                     yield from self._embed_as_trained(*self._trained, chunk, encoded)
                     reporter.update(read := read + len(chunk))
         reporter.stop()
-
-    def embed(self, *arguments: Any, **named: Any) -> Iterator[Embedding]:
-        """Call ``encode``, the new name, which is the only one from the next release."""
-        warnings.warn("Embedder.embed is deprecated: use encode.", DeprecationWarning, stacklevel=2)
-        return self.encode(*arguments, **named)
 
     def _num_bytes(self, item: _Input) -> int:
         """Return the size of the vectors of an input."""

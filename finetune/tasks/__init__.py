@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import finetune
 from finetune.config.expected_scores import metrics_of
-from finetune.config.tasks import CONFIGS, TrainConfig, current_settings, from_settings, settings
+from finetune.config.tasks import CONFIGS, TrainConfig, from_settings, settings
 from finetune.data.json_files import check_types, read_object
 from finetune.models.loading import is_hub_id, local_model, resolve_model
 from finetune.registry import TASKS, Registry
@@ -141,7 +141,7 @@ def _known_settings(path: Path, task: str, content: Mapping[str, Any]) -> dict[s
     Raises:
         UserError: A newer version has saved a setting that this one does not know.
     """
-    saved = current_settings(content["config"])
+    saved: dict[str, Any] = content["config"]
     unknown = sorted(saved.keys() - {field.name for field in dataclasses.fields(CONFIGS[task])})
     if not unknown:
         return saved

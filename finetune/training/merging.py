@@ -211,8 +211,8 @@ def _start(run: RunFolder) -> str:
 
 
 def _data(run: RunFolder) -> Any:
-    """Return the fingerprint of the data without test splits; older runs have the whole one."""
-    return run.config.get("training_fingerprint") or run.config["fingerprint"]
+    """Return the fingerprint of the data without test splits."""
+    return run.config["training_fingerprint"]
 
 
 def seed_note(parents: Sequence[Parent]) -> str:
@@ -240,7 +240,7 @@ def load_parents_data(
     config = replace(config, out=out, resume=False, push_to_hub=None, track="none", average="none")
     config = replace(config, average_decay=None, average_last=None)
     task, dataset = load_task(config, first.task.name, data)
-    if _data(first.run) not in (dataset.training_fingerprint, dataset.fingerprint):
+    if _data(first.run) != dataset.training_fingerprint:
         raise UserError(
             f"{config.data}: differs from the data of {first.name}: restore the data, on which the "
             "runs are scored."

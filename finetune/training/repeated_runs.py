@@ -257,11 +257,10 @@ def require_runs_folder(folder: Path, kind: Kind, facts: Mapping[str, Any]) -> N
     for name, value in facts.items():
         if name in ("repeats", "sizes") or saved.get(name) == value:
             continue
-        if name in saved or kind != "seed":  # else of an earlier version
-            raise UserError(
-                f"{folder}: holds {kind}s with {name} = {saved.get(name)!r}, now {value!r}: "
-                "continue with the same data and options, or use another --out."
-            )
+        raise UserError(
+            f"{folder}: holds {kind}s with {name} = {saved.get(name)!r}, now {value!r}: continue "
+            "with the same data and options, or use another --out."
+        )
 
 
 def train_folds(

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch.optim import Optimizer
 
 from finetune.config.recipes import changed
-from finetune.config.tasks import CONFIGS, TrainConfig, current_settings, settings
+from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.config.values import conforms
 from finetune.data import Dataset
 from finetune.data.json_files import parse_json
@@ -147,8 +147,8 @@ def require_same_run(
             f"{folder} holds a run of `finetune {saved['task']}`: continue it with that command, "
             "or use another --out."
         )
-    before = settings(type(config)()) | current_settings(saved)
-    now = current_settings(settings(config))
+    before = {**settings(type(config)()), **saved}
+    now = settings(config)
     for name in changed(saved, config):
         same_data = name == "data" and fingerprint in (None, saved["fingerprint"])
         if not same_data and not _same_path(name, before[name], now[name]):

@@ -15,7 +15,7 @@ from finetune.cli import train
 from finetune.cli.analyze import Analyze
 from finetune.cli.check import Check
 from finetune.cli.compare import Compare
-from finetune.cli.main import COMMANDS, OLD_COMMANDS, OLD_OPTIONS, OLD_OPTIONS_OF, main, parse
+from finetune.cli.main import COMMANDS, main, parse
 from finetune.cli.overview import GROUPS
 from finetune.cli.predict import Predict
 from finetune.cli.report import Report
@@ -127,33 +127,6 @@ def test_positionals_and_options_in_any_order():
     assert parse(["compare", "a", "--unit", "document", "b,c", "--format", "json"]) == compare
     assert parse(["analyze", "p", "g"]) == Analyze(predictions="p", gold_file="g")
     assert parse(["report", "a", "b", "--out", "x"]) == Report(folders=("a", "b"), out="x")
-
-
-def test_old_names(calls: list[tuple], capsys: pytest.CaptureFixture[str]):
-    """The former names that are accepted for one release."""
-    assert OLD_COMMANDS == {"analyse": "analyze"}
-    assert parse(["analyse", "p"]) == Analyze(predictions="p")
-    assert capsys.readouterr().err == "note: analyse is now analyze.\n"
-    assert OLD_OPTIONS == {
-        "--output": "--out",
-        "--run-folder": "RUN",
-        "--active-vocabulary": "--sparse-embeddings",
-        "--label-pieces": "--label-subwords",
-        "--own-metrics": "--custom-metrics",
-    }
-    assert OLD_OPTIONS_OF == {"map": {"--limit": "--most"}}
-    outcome = run("tag", "--active-vocabulary=off", "--label-pieces", "all")
-    assert outcome.err == (
-        "note: --active-vocabulary is now --sparse-embeddings.\n"
-        "note: --label-pieces is now --label-subwords.\n"
-    )
-    assert calls[0][2] == TagConfig(sparse_embeddings="off", label_subwords="all")
-    predict = parse(["predict", "run", "--text", "a", "--output", "x.csv"])
-    assert predict == Predict(folder="run", text=("a",), out="x.csv")
-    assert capsys.readouterr().err == "note: --output is now --out.\n"
-    assert parse(["bench", "--phases", "onnx", "--run-folder", "run"]).folder == "run"
-    for name in COMMANDS:
-        assert not any(f" {old} " in run(name, "--help-all").out for old in OLD_OPTIONS)
 
 
 @pytest.mark.parametrize(

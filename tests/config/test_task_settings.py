@@ -108,14 +108,6 @@ def test_legal_freezing(freeze: str):
     assert ClassifyConfig(freeze=freeze).freeze == freeze
 
 
-def test_settings_of_older_versions():
-    """Renamed settings get their new names, and removed ones are ignored."""
-    before = {"active_vocabulary": "off", "label_pieces": "all", "cuda_graphs": "on"}
-    assert from_settings(TagConfig, before) == TagConfig(
-        sparse_embeddings="off", label_subwords="all"
-    )
-
-
 def test_an_unset_model_is_the_default_or_that_of_the_run_to_start_from():
     assert NliConfig().model == DEFAULT_MODEL
     assert NliConfig(init_from="runs/x").model is None

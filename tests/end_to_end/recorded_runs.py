@@ -88,7 +88,7 @@ def runs(folder: Path) -> dict[str, list[list[str | Path]]]:
         "multi_label": train("classify", roberta, data.topics, "--class-weights", "auto"),
         "regression": train("classify", model, data.numbers),
         "nli": train("nli", deberta, data.pairs, "--max-tokens", "120"),
-        "tag": train("tag", roberta, data.entities, "--label-pieces", "all"),
+        "tag": train("tag", roberta, data.entities, "--label-subwords", "all"),
         "tag_crf": train("tag", model, data.documents, "--crf", "--context", "8"),
         "ner": train("ner", model, data.entities, "--calibrate", "one"),
         "relations": train("relations", model, data.relations),

@@ -60,7 +60,7 @@ PROGRAMS = documented_programs()
 
 def output_of(words: list[str]) -> str | None:
     """The path that a command writes."""
-    named = [words[i + 1] for i, word in enumerate(words) if word in ("--out", "--output")]
+    named = [words[i + 1] for i, word in enumerate(words) if word == "--out"]
     return named[0] if named else None
 
 

@@ -576,7 +576,7 @@ def test_the_positive_class_of_score_is_the_rarer_the_given_or_that_of_the_run(
     assert "f1 scores 'fraud', the rarer label of gold; --positive" in outcome.err
     outcome = run("score", "answers.jsonl", "gold.jsonl", "--positive", "legit")
     assert json.loads(outcome.out)["f1"] == pytest.approx(12 / 14) and "f1" not in outcome.err
-    write_jsonl(tmp_path / "run.jsonl", [row | {"positive": "legit"} for row in answers])
+    write_jsonl(tmp_path / "run.jsonl", [row | {"positive_label": "legit"} for row in answers])
     for command in (
         ("analyze", "run.jsonl", "gold.jsonl"),
         (
@@ -595,7 +595,7 @@ def test_the_positive_class_of_score_is_the_rarer_the_given_or_that_of_the_run(
         outcome = run(*command)
         assert "0.8571" in outcome.out and "rarer" not in outcome.out
         assert "0.5000" in run(*command, "--positive", "fraud").out
-    write_jsonl(tmp_path / "other.jsonl", [row | {"positive": "fraud"} for row in answers])
+    write_jsonl(tmp_path / "other.jsonl", [row | {"positive_label": "fraud"} for row in answers])
     outcome = run(
         "compare",
         "run.jsonl",

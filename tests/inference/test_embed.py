@@ -115,11 +115,8 @@ def test_words_are_read_as_their_text(family: str, unit: Any, tmp_path: Path) ->
 def test_long_inputs_are_read_in_windows(place: Path) -> None:
     word = Embedder(place / "bert", unit="word", max_length=20)
     (found,) = word.encode([TEXTS[4]])
-    with pytest.warns(DeprecationWarning, match="use encode"):
-        (by_old_name,) = word.embed([TEXTS[4]])
-    assert np.array_equal(by_old_name.vectors, found.vectors)
     assert len(found.vectors) == len(TEXTS[4].split())
-    assert word.num_windowed == 2  # two calls
+    assert word.num_windowed == 1
     assert [TEXTS[4][start:end] for start, end in found.offsets] == list(found.units)
     (whole,) = Embedder(place / "bert", max_length=20).encode([TEXTS[4]])
     pieces = Embedder(place / "bert", unit="subword", max_length=20)

@@ -103,8 +103,7 @@ def test_heads_that_transformers_lacks(encoder: str, tmp_path: Path):
     spans.save_pretrained(tmp_path / "spans")
     (found,) = finetune.load(tmp_path / "spans").predict([TEXT])
     assert all(span.end - span.start <= 2 for span in found.spans)
-    with pytest.warns(DeprecationWarning, match="CrfTagger.from_encoder is .* use from_pretrained"):
-        tagger = CrfTagger.from_encoder(encoder, labels=TAGS, scheme="BIO")
+    tagger = CrfTagger.from_pretrained(encoder, labels=TAGS, scheme="BIO")
     tagger.save_pretrained(tmp_path / "tags")
     again = finetune.Predictor.from_pretrained(tmp_path / "tags")
     (found,) = again.predict([TEXT])

@@ -181,21 +181,6 @@ def test_a_model_may_be_named_by_another_path(
         require_same_run(run, TagConfig(model="moved"))
 
 
-def test_settings_of_a_run_may_have_their_old_names(tmp_path: Path) -> None:
-    run = run_of(tmp_path, TagConfig(), label_pieces="all")
-    del run.config["label_subwords"]
-    require_same_run(run, TagConfig(label_subwords="all"))
-    with pytest.raises(UserError, match=r"label_subwords = 'all', now 'first'"):
-        require_same_run(run, TagConfig())
-
-
-def test_runs_that_start_from_a_run_and_saved_the_default_model_go_on(tmp_path: Path) -> None:
-    run = run_of(tmp_path, TagConfig(init_from="runs/x"), model="roberta-base")
-    require_same_run(run, TagConfig(init_from="runs/x"))
-    with pytest.raises(UserError, match="model = None, now 'bert-base'"):
-        require_same_run(run, TagConfig(init_from="runs/x", model="bert-base"))
-
-
 def test_a_new_run_overwrites_nothing_of_others(tmp_path: Path) -> None:
     require_free(RunFolder.open(tmp_path / "absent" / "run"))
     require_free(RunFolder.open(tmp_path))

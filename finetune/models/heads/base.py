@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -191,13 +190,6 @@ class CustomModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_h
     ) -> Self:
         """Make a model to train; ``options`` are as in ``from_pretrained``."""
         raise NotImplementedError
-
-    @classmethod
-    def from_encoder(cls, name: str, **options: Any) -> Any:
-        """Call ``from_pretrained``, the new name, which is the only one from the next release."""
-        text = f"{cls.__name__}.from_encoder is deprecated: use from_pretrained."
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
-        return cls.from_pretrained(name, **options)
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:  # type: ignore[override]
         """Write config.json and model.safetensors, all that ``from_pretrained`` needs.
