@@ -78,8 +78,13 @@ class SenseCollector:
             self._numbers[sense] += 1
 
     def vectors(self) -> dict[str, Array]:
-        """Return the vector of each sense, float32 [H] (equation 11.8)."""
-        return {sense: self._sums[sense] / self._numbers[sense] for sense in sorted(self._sums)}
+        """Return the vector of each sense, float32 [H] (equation 11.8).
+
+        Call it once, at the end: the sums become the means, so that memory has one of them.
+        """
+        for sense, vector in self._sums.items():
+            vector /= self._numbers[sense]
+        return dict(sorted(self._sums.items()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,8 +65,7 @@ class SenseSettings(WordSettings):
     """The settings of sense vectors and decisions.
 
     ``layers`` may also be ``"auto"``, which tries every layer and the mean of the last four on the
-    validation split; so does ``prior`` None for the prior. ``Disambiguator`` explains
-    the others.
+    validation split; so does ``prior`` None for the prior. ``Disambiguator`` explains the others.
     """
 
     prior: float | None = None
@@ -256,7 +255,6 @@ class _Source(NamedTuple):
     ) -> list[Disambiguator]:
         """Return a model for each choice of layers."""
         senses = SenseCollector()
-
         for target, vector in self._target_vectors(train, reporter, "sense vectors"):
             senses.add(target, vector)
         vectors = senses.vectors()
