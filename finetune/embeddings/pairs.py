@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from finetune.data import texts
@@ -14,7 +14,6 @@ from finetune.data.files import UTF_8, Record
 from finetune.data.sources import canonical_split, open_splits, resolve
 from finetune.data.tables import Table, check_columns, find_column
 from finetune.data.texts import (
-    Characters,
     guess_columns,
     open_text_table,
     target_columns,
@@ -28,49 +27,26 @@ LEAST_PAIRS = 10
 """Mean number of pairs from which the values of a usual column are read as subsets."""
 
 
-@dataclass(frozen=True, slots=True)
-class SimilarityPair:
-    """Two texts to compare, or one word in each of them.
-
-    ``example`` has the texts, the gold similarity (None without gold), its id and its
-    ``file:line``, and the characters of the compared words, None to compare the texts. ``subset``
-    is the part of the data that the pair comes from, if known.
-    """
-
-    example: TextExample
-    subset: str | None = None
-
-    @property
-    def texts(self) -> tuple[str, str]:
-        """Both texts."""
-        return self.example.text, self.example.pair or ""
-
-    @property
-    def targets(self) -> tuple[Characters, Characters] | None:
-        """The characters of the compared word in each text."""
-        return self.example.targets
-
-
 @dataclass(frozen=True)
 class SimilarityData:
-    """The pairs of one split; either all have gold, or none."""
+    """The pairs of one split; either all have gold, or none.
+
+    A pair has two texts, the gold similarity as its label, and as ``targets`` the characters of the
+    compared word in each text, None to compare the texts.
+    """
 
     name: str
     split: str
-    pairs: Sequence[SimilarityPair]
-    notes: Sequence[str] = field(default=())
+    pairs: Sequence[TextExample]
+    subsets: Sequence[str] | None = None
+    """The part of the data that each pair comes from, if known."""
+    notes: Sequence[str] = ()
 
     @property
     def gold(self) -> list[float] | None:
         """The gold similarities; None without gold."""
-        values = [pair.example.label for pair in self.pairs]
-        return [v for v in values if isinstance(v, float)] if _all_numbers(values) else None
-
-    @property
-    def subsets(self) -> list[str] | None:
-        """The subset of each pair; None where the data have none."""
-        names = [pair.subset for pair in self.pairs]
-        return [name for name in names if name is not None] if None not in names else None
+        gold = [pair.label for pair in self.pairs if isinstance(pair.label, float)]
+        return gold if len(gold) == len(self.pairs) else None
 
 
 def read_similarity(
@@ -107,17 +83,15 @@ def read_similarity(
     read = guess_columns(table, of_texts, True)
     read = read._replace(targets=target_columns(table, columns))
     subset, notes = _subset_column(table, columns, records)
-    pairs = []
-    for index, record in enumerate(records):
-        example = text_example(index, record, read, table)
-        name = None if subset is None else str(record.values.get(subset))
-        pairs.append(SimilarityPair(example, name))
-    pairs, label_notes = _with_gold(pairs)
+    rows = [text_example(index, record, read, table) for index, record in enumerate(records)]
+    pairs, label_notes = _with_gold(rows)
+    subsets = None
+    if subset is not None:
+        subsets = [str(records[pair.id].values.get(subset)) for pair in pairs]
     known = canonical_split(chosen) or chosen
     split_name = known if source.saved or source.hub or len(source.files) > 1 or "=" in spec else ""
-    return SimilarityData(
-        source.name, split_name, pairs, (*opened.notes, *table.notes, *notes, *label_notes)
-    )
+    all_notes = (*opened.notes, *table.notes, *notes, *label_notes)
+    return SimilarityData(source.name, split_name, pairs, subsets, all_notes)
 
 
 def _subset_column(
@@ -139,24 +113,24 @@ def _subset_column(
     return usual, []
 
 
-def _with_gold(pairs: Sequence[SimilarityPair]) -> tuple[list[SimilarityPair], list[str]]:
+def _with_gold(pairs: Sequence[TextExample]) -> tuple[list[TextExample], list[str]]:
     """Convert labels to numbers, and leave out pairs without gold where others have it."""
-    known = [pair for pair in pairs if pair.example.label is not None]
+    known = [pair for pair in pairs if pair.label is not None]
     if not known:
         return list(pairs), []
-    names = Counter(p.example.label for p in known if _number(p.example.label) is None)
-    if len(names) == len({pair.example.label for pair in known}):
+    names = Counter(pair.label for pair in known if _number(pair.label) is None)
+    if len(names) == len({pair.label for pair in known}):
         note = f"labels are names such as {next(iter(names))!r}: cosines have no correlation"
         return list(pairs), [note]
     numbers = []
     for pair in known:
-        number = _number(pair.example.label)
+        number = _number(pair.label)
         if number is None:
             raise DataError(
-                f"{pair.example.where}: the similarity {pair.example.label!r} is not a finite "
+                f"{pair.where}: the similarity {pair.label!r} is not a finite "
                 "number: correct the row, or name the column: --columns label=NAME."
             )
-        numbers.append(replace(pair, example=replace(pair.example, label=number)))
+        numbers.append(replace(pair, label=number))
     dropped = len(pairs) - len(known)
     return numbers, [f"{quantity(dropped, 'pair')} without gold left out"] if dropped else []
 
@@ -167,7 +141,3 @@ def _number(label: Any) -> float | None:
     except (TypeError, ValueError):
         return None
     return number if math.isfinite(number) else None
-
-
-def _all_numbers(values: Sequence[Any]) -> bool:
-    return bool(values) and all(isinstance(value, float) for value in values)

@@ -24,7 +24,7 @@ from finetune.data.running_text import sample_lines, text_sources
 from finetune.data.texts import Characters
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.commands import layer_numbers
-from finetune.embeddings.pairs import SimilarityData, SimilarityPair, read_similarity
+from finetune.embeddings.pairs import SimilarityData, read_similarity
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, cosine
 from finetune.evaluation.metrics import METRICS
 from finetune.evaluation.pairs import pair
@@ -84,7 +84,7 @@ Contexts = Mapping[Words, Sequence[Use]]
 
 def compare_pairs(
     embedder: Embedder,
-    pairs: Sequence[SimilarityPair],
+    pairs: Sequence[TextExample],
     *,
     standardizer: Standardizer | None = None,
     window: int | None = None,
@@ -144,16 +144,21 @@ def fit_standardizer(
     return Standardizer.fit((e.vectors for e in embedder.encode(lines)), embedder.settings)
 
 
-def compared_words(pair: SimilarityPair) -> tuple[Words, Words]:
+def compared_words(pair: TextExample) -> tuple[Words, Words]:
     """Return the compared words of both sides; UserError if a side has none."""
-    targets = pair.targets or tuple((0, len(text)) for text in pair.texts)
+    texts = _texts(pair)
+    targets = pair.targets or tuple((0, len(text)) for text in texts)
     first, second = (
         tuple(split_words(text[start:end])[0])
-        for text, (start, end) in zip(pair.texts, targets, strict=True)
+        for text, (start, end) in zip(texts, targets, strict=True)
     )
     if not (first and second):
-        raise UserError(f"{pair.example.where}: {pair.texts[bool(first)]!r:.60} holds no word.")
+        raise UserError(f"{pair.where}: {texts[bool(first)]!r:.60} holds no word.")
     return first, second
+
+
+def _texts(pair: TextExample) -> tuple[str, str]:
+    return pair.text, pair.pair or ""
 
 
 def words_key(words: Words) -> Words:
@@ -190,13 +195,13 @@ def find_contexts(
 
 
 def _vectors(
-    embedder: Embedder, pairs: Sequence[SimilarityPair], window: int | None
+    embedder: Embedder, pairs: Sequence[TextExample], window: int | None
 ) -> Iterator[Array]:
     """Yield the vectors of the first and the second side of each pair, in turn."""
     sides = (
-        (pair.example.where, text, target)
+        (pair.where, text, target)
         for pair in pairs
-        for text, target in zip(pair.texts, pair.targets or (None, None), strict=True)
+        for text, target in zip(_texts(pair), pair.targets or (None, None), strict=True)
     )
     if embedder.unit == "text":
         for embedding in embedder.encode(text for _, text, _ in sides):
@@ -229,7 +234,7 @@ def _with_context(
 
 
 def _static_vectors(
-    embedder: Embedder, pairs: Sequence[SimilarityPair], contexts: Contexts
+    embedder: Embedder, pairs: Sequence[TextExample], contexts: Contexts
 ) -> Iterator[Array]:
     """Yield the mean vectors over contexts of both sides of each pair, in turn."""
     sides = list(chain.from_iterable(map(compared_words, pairs)))
@@ -354,7 +359,7 @@ def _check_unit(command: Similarity, unit: str, in_context: bool) -> None:
 def _read(command: Similarity) -> SimilarityData:
     if command.data is None:
         example = TextExample(0, command.text or "", command.pair, where="--text")
-        return SimilarityData("--text", "", [SimilarityPair(example)])
+        return SimilarityData("--text", "", [example])
     data = read_similarity(command.data, split=command.split, **command.reading)
     for note in data.notes:
         show(note, error=True)
@@ -400,17 +405,17 @@ def _contexts(command: Similarity, data: SimilarityData) -> Contexts | None:
 def _write(path: str, data: SimilarityData, cosines: Cosines) -> None:
     """Write the cosines as predictions with their gold, unless that is a name."""
     with open_records(path) as write:
-        for pair, value in zip(data.pairs, cosines.values.tolist(), strict=True):
-            example, details = pair.example, dict[str, Any]()
-            if pair.subset is not None:
-                details["subset"] = pair.subset
+        for number, pair in enumerate(data.pairs):
+            details: dict[str, Any] = {}
+            if data.subsets is not None:
+                details["subset"] = data.subsets[number]
             if pair.targets is not None:
                 details["targets"] = [list(target) for target in pair.targets]
-            if isinstance(example.label, str):
-                details["name"] = example.label
-            if not isinstance(example.label, float):
-                example = replace(example, label=None)
-            write(to_row(TextPrediction(example.id, value), example) | details)
+            if isinstance(pair.label, str):
+                details["name"] = pair.label
+            gold = pair if isinstance(pair.label, float) else replace(pair, label=None)
+            predicted = TextPrediction(pair.id, float(cosines.values[number]))
+            write(to_row(predicted, gold) | details)
     show(f"wrote {path}: {quantity(len(data.pairs), 'pair')}", error=True)
 
 
@@ -486,8 +491,8 @@ def _cells(scores: Iterable[dict[str, float]], format: str) -> Iterator[Any]:
             yield from (score[name] for name in ("value", "low", "high"))
 
 
-def _shown(pair: SimilarityPair, side: int) -> str:
-    text = pair.texts[side]
+def _shown(pair: TextExample, side: int) -> str:
+    text = _texts(pair)[side]
     if pair.targets is not None:
         start, end = pair.targets[side]
         return text[start:end]

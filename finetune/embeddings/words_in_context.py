@@ -28,7 +28,7 @@ from finetune.config.values import conforms
 from finetune.data.json_files import read_object
 from finetune.data.sources import resolve
 from finetune.embeddings.commands import PREDICT_OPTIONS, layer_numbers
-from finetune.embeddings.pairs import SimilarityPair, read_similarity
+from finetune.embeddings.pairs import read_similarity
 from finetune.embeddings.similarity import compare_pairs
 from finetune.embeddings.vectors import Standardizer
 from finetune.evaluation.metrics import text_scores
@@ -37,7 +37,7 @@ from finetune.inference.embed import Embedder, WordSettings
 from finetune.runtime.files import replace_folder
 from finetune.runtime.progress import Reporter
 from finetune.runtime.records import write_records
-from finetune.types import TextPrediction, UserError
+from finetune.types import TextExample, TextPrediction, UserError
 
 if TYPE_CHECKING:
     from finetune.cli.predict import Predict
@@ -122,7 +122,7 @@ class WordInContext:
     def fit(
         cls,
         settings: PairSettings,
-        train: Sequence[SimilarityPair],
+        train: Sequence[TextExample],
         *,
         reporter: Reporter | None = None,
         **options: Any,
@@ -131,13 +131,13 @@ class WordInContext:
 
         With ``settings.standardize``, all words of their texts give mean and deviation.
         """
-        labeled = [pair for pair in train if pair.example.label is not None]
+        labeled = [pair for pair in train if pair.label is not None]
         if not labeled:
             raise UserError("no training pair has a label.")
         embedder = settings.embedder(**options)
         standardizer = None
         if settings.standardize:
-            texts = (text for pair in labeled for text in pair.texts)
+            texts = (text for pair in labeled for text in (pair.text, pair.pair or ""))
             standardizer = Standardizer.fit(
                 (each.vectors for each in embedder.encode(texts)), embedder.settings
             )
@@ -146,7 +146,7 @@ class WordInContext:
         return cls(settings, threshold, standardizer, embedder)
 
     def predict(
-        self, pairs: Sequence[SimilarityPair], *, reporter: Reporter | None = None
+        self, pairs: Sequence[TextExample], *, reporter: Reporter | None = None
     ) -> list[tuple[TextPrediction, float]]:
         """Return the prediction and the cosine of each pair."""
         cosines = _cosines(self.embedder, pairs, self.standardizer, reporter).tolist()
@@ -185,22 +185,22 @@ class WordInContext:
         return cls(settings, threshold, standardizer, embedder)
 
 
-def _label(pair: SimilarityPair) -> str:
+def _label(pair: TextExample) -> str:
     """Return the label of a pair as a name: 1.0 is ``1``."""
-    label = pair.example.label
+    label = pair.label
     return f"{label:g}" if isinstance(label, float) else str(label)
 
 
 def _cosines(
     embedder: Embedder,
-    pairs: Sequence[SimilarityPair],
+    pairs: Sequence[TextExample],
     standardizer: Standardizer | None,
     reporter: Reporter | None,
 ) -> np.ndarray:
     for pair in pairs:
         if pair.targets is None:
             raise UserError(
-                f"{pair.example.where}: no column names the word of each text: write index and "
+                f"{pair.where}: no column names the word of each text: write index and "
                 "index_pair (words between blanks, from 0), or start, end, start_pair, end_pair."
             )
     found = compare_pairs(embedder, pairs, standardizer=standardizer, reporter=reporter)
@@ -273,17 +273,17 @@ def predict_pairs(command: Predict) -> None:
 
 
 def _records(
-    pairs: Iterable[SimilarityPair], predicted: Iterable[tuple[TextPrediction, float]]
+    pairs: Iterable[TextExample], predicted: Iterable[tuple[TextPrediction, float]]
 ) -> Iterator[dict[str, Any]]:
     """Yield label, cosine and gold of each pair."""
     for pair, (prediction, cosine) in zip(pairs, predicted, strict=True):
-        yield to_row(prediction, pair.example) | {"cosine": round(cosine, 6)}
+        yield to_row(prediction, pair) | {"cosine": round(cosine, 6)}
 
 
 def _scores(
-    pairs: Sequence[SimilarityPair], predicted: Sequence[tuple[TextPrediction, float]]
+    pairs: Sequence[TextExample], predicted: Sequence[tuple[TextPrediction, float]]
 ) -> dict[str, float]:
     """Return the scores of the pairs with gold; nothing without gold."""
-    labeled = [index for index, pair in enumerate(pairs) if pair.example.label is not None]
+    labeled = [index for index, pair in enumerate(pairs) if pair.label is not None]
     gold = [_label(pairs[index]) for index in labeled]
     return text_scores("label", gold, [predicted[i][0].label for i in labeled]) if gold else {}

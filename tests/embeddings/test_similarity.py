@@ -12,7 +12,7 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from transformers import AutoModel
 
-from finetune.embeddings.pairs import SimilarityPair, read_similarity
+from finetune.embeddings.pairs import read_similarity
 from finetune.embeddings.similarity import (
     compare_pairs,
     correlations,
@@ -42,7 +42,7 @@ def test_texts_with_subsets(tmp_path: Path) -> None:
     data = read_similarity(write(tmp_path / "x.jsonl", rows))
     assert data.gold == [3.0] * 20 and data.subsets == ["a", "b"] * 10
     assert data.notes == ("1 pair without gold left out",) and not data.split
-    assert data.pairs[1].example.key == "n1" and data.pairs[0].targets is None
+    assert data.pairs[1].key == "n1" and data.pairs[0].targets is None
     many = [row(source=f"page {n}") for n in range(20)]
     data = read_similarity(write(tmp_path / "y.jsonl", many))
     assert data.subsets is None and "column 'source' has 20 values" in data.notes[0]
@@ -119,9 +119,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def pair(first: str, second: str, *targets: tuple[int, int]) -> SimilarityPair:
+def pair(first: str, second: str, *targets: tuple[int, int]) -> TextExample:
     chosen: Any = targets or None
-    return SimilarityPair(TextExample(0, first, second, where="x:1", targets=chosen))
+    return TextExample(0, first, second, where="x:1", targets=chosen)
 
 
 def states(embedder: Embedder, folder: Path, words: list[str]) -> list[torch.Tensor]:
@@ -180,14 +180,15 @@ def test_words_alone_and_in_contexts(models: Path) -> None:
 
 def test_layers_and_standardization(models: Path) -> None:
     pairs = [pair(LEFT, RIGHT), pair(RIGHT, "the dog"), pair("a film", LEFT)]
+    texts = [text for p in pairs for text in (p.text, p.pair or "")]
     layered = Embedder(models / "bert", layers=range(LAYERS + 1), combine="none")
-    standardizer = fit_standardizer(layered, [t for p in pairs for t in p.texts], most=100)
+    standardizer = fit_standardizer(layered, texts, most=100)
     found = compare_pairs(layered, pairs, standardizer=standardizer)
     order = [(each.layer, each.standardized) for each in found]
     assert order == [(n, z) for z in (False, True) for n in range(LAYERS + 1)]
     last = compare_pairs(Embedder(models / "bert"), pairs)[0]
     np.testing.assert_allclose(found[LAYERS].values, last.values, atol=1e-6)
-    vectors = np.stack([e.vectors[0] for p in pairs for e in layered.encode(p.texts)])
+    vectors = np.stack([e.vectors[0] for e in layered.encode(texts)])
     z = (vectors - vectors.mean(0)) / vectors.std(0)
     np.testing.assert_allclose(found[-1].values, cosine(z[::2, -1], z[1::2, -1]), atol=1e-5)
     with pytest.raises(UserError, match="fitted with layers"):
