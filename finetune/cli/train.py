@@ -519,10 +519,9 @@ def report_run(folder: Path) -> list[str]:
 
 
 def dry_run(name: str, config: TrainConfig) -> None:
-    """Print the plan of a run: data, labels, lengths, steps, memory and settings."""
+    """Print the plan of a run: data, labels, lengths, steps and settings."""
     from finetune.api import describe
     from finetune.tasks import load_task
-    from finetune.training.environment import memory_estimate
     from finetune.training.optimizer import Schedule
 
     task, data = load_task(config, name)
@@ -546,7 +545,6 @@ def dry_run(name: str, config: TrainConfig) -> None:
         f"epoch, {plan.warmup_steps:,} of warm-up; evaluation every {plan.eval_every:,}, "
         f"checkpoint every {plan.save_every:,}"
     )
-    show(memory_estimate(config, statistics.fmean(lengths)))
     defaults = settings(type(config)())
     given = {name: v for name, v in settings(config).items() if v != defaults[name]}
     show("settings: " + (", ".join(f"{flag(n)} {v}" for n, v in given.items()) or "the defaults"))

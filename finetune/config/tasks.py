@@ -231,8 +231,6 @@ class OutputSettings:
     Without --out, continue the newest run of the same name."""
     save_every: int | None = None
     """Steps between checkpoints of `last/`; unset saves at each evaluation."""
-    keep: int = 1
-    """Checkpoints to keep: `last/`, and N - 1 before it in `checkpoints/step-S`."""
     track: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
     """Also send losses and scores to this tracker."""
     push_to_hub: Annotated[str | None, Help("OWNER/NAME")] = None
@@ -848,7 +846,7 @@ class QAConfig(TrainConfig):
 CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TASKS.items()})
 """The configuration class of each task."""
 
-RESULT_FREE = frozenset({"out", "resume", "track", "save_every", "keep"}) | {
+RESULT_FREE = frozenset({"out", "resume", "track", "save_every"}) | {
     "trust_remote_code",
     "push_to_hub",
     "max_tokens",
@@ -878,7 +876,6 @@ RANGES: Ranges = {
         "crf_lr",
         "eval_every",
         "save_every",
-        "keep",
         "patience",
         "max_width",
         "adam_epsilon",

@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, TypeVar
@@ -163,8 +161,7 @@ def forward_passes(
         model: A head or an encoder, on the device.
         lengths: The number of tokens of each sequence [N].
         batch_of: Returns the batch of some rows, on the CPU. It runs in another thread.
-        decode: Returns the results from the output (in at least float32) and the batch. On a GPU it
-            runs while the next batch is computed.
+        decode: Returns the results from the output (in at least float32) and the batch.
         forward: Returns the output of a batch; by default the model's.
         device: See ``model``.
         precision: ``bf16``, ``fp16`` or ``fp32``.
@@ -185,8 +182,9 @@ def forward_passes(
     casting = autocast(precision, device)
     with torch.no_grad(), casting, contextlib.closing(batches):
         outputs = _outputs(model, forward or model, batches, device)
-        results = _decode_all(decode, outputs, device)
-        for done, (group, result) in enumerate(zip(groups, results, strict=True), 1):
+        for done, (group, (batch, output)) in enumerate(zip(groups, outputs, strict=True), 1):
+            with torch.autocast(device.type, enabled=False):
+                result = decode(output, batch)
             yield group, result
             if reporter:
                 reporter.update(done)
@@ -202,62 +200,6 @@ def _outputs(
         model.check_batch(batch)  # on the CPU, where reading ids does not wait for a device
         batch = batch_to_device(batch, device)
         yield batch, full_precision(forward(batch))
-
-
-def _decode_all(
-    decode: Callable[[Any, Batch], R], computed: Iterable[tuple[Batch, Any]], device: torch.device
-) -> Iterator[R]:
-    """Decode each batch, on a GPU while the next batch is computed."""
-    side = _side_stream(device)
-    waiting: deque[tuple[Batch, Any, Any]] = deque()
-    for batch, output in computed:
-        waiting.append((batch, output, side and side.mark()))
-        if len(waiting) > (side is not None):
-            yield _decode(decode, *waiting.popleft(), side)
-    while waiting:
-        yield _decode(decode, *waiting.popleft(), side)
-
-
-def _decode(
-    decode: Callable[[Any, Batch], R],
-    batch: Batch,
-    output: Any,
-    mark: Any,
-    side: _SideStream | None,
-) -> R:
-    with torch.autocast(batch.input_ids.device.type, enabled=False):
-        if side is None:
-            return decode(output, batch)
-        return side.run(lambda: decode(output, batch), mark)
-
-
-class _SideStream:
-    """A second CUDA stream, to read results while the current stream computes the next batch.
-
-    Reading a tensor waits for all work queued on its stream, and the next batch is queued already.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.stream: Any = torch.cuda.Stream(device)
-
-    def mark(self) -> Any:
-        """Record an event on the current stream."""
-        return torch.cuda.current_stream(self.device).record_event()
-
-    def run(self, action: Callable[[], T], mark: Any) -> T:
-        """Run an action after a marked event and wait for its result."""
-        self.stream.wait_event(mark)
-        with torch.cuda.stream(self.stream):
-            result = action()
-        self.stream.synchronize()  # the memory it read may be reused by the next batch from now on
-        return result
-
-
-@functools.cache
-def _side_stream(device: torch.device) -> _SideStream | None:
-    """Return the one side stream of a GPU (each reserves memory); None on other devices."""
-    return _SideStream(device) if device.type == "cuda" else None
 
 
 def chunks(

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +14,6 @@ from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 
 from finetune.evaluation.runs import CHECKSUMS, damaged_file, write_checksums
-from finetune.runtime.files import replace_folder
 from finetune.types import UserError
 
 OPTIMIZER = "optimizer.safetensors"
@@ -70,38 +66,6 @@ def save_state(folder: Path, state: TrainerState) -> None:
     """Write the state of the trainer."""
     text = json.dumps(dataclasses.asdict(state), indent=2) + "\n"
     (folder / STATE).write_text(text, encoding="utf-8")
-
-
-def keep_checkpoint(last: Path, folder: Path, number: int) -> None:
-    """Keep a checkpoint that is about to be replaced, and the ``number`` - 2 before it.
-
-    Args:
-        last: The checkpoint. Its files are linked, not copied, where the disk can.
-        folder: The folder of the checkpoints before it; each has the name ``step-N``.
-        number: The number of checkpoints to keep, ``last`` included.
-    """
-    steps: dict[int, Path] = {}
-    for path in folder.glob("step-*"):
-        if re.fullmatch(r"step-[0-9]+", path.name):
-            steps[int(path.name[5:])] = path
-    if not (last / STATE).is_file():
-        return
-    step = load_state(last).step
-    if number > 1 and step not in steps:
-        with replace_folder(folder / f"step-{step}") as fresh:
-            shutil.copytree(last, fresh, copy_function=link_file, dirs_exist_ok=True)
-    earlier = sorted(each for each in steps if each < step)
-    kept = {step, *earlier[max(0, len(earlier) + 2 - number) :]} if number > 1 else set[int]()
-    for each in steps.keys() - kept:  # steps after ``last`` are of a run that went back to it
-        shutil.rmtree(steps[each])
-
-
-def link_file(source: str, target: str) -> None:
-    """Link a file under another name, or copy it where the disk has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def write_checkpoint_checksums(folder: Path) -> None:

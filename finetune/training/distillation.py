@@ -84,7 +84,6 @@ OF_TEACHER = (
     "sampling",
     "eval_every",
     "save_every",
-    "keep",
     "patience",
     "average",
     "average_decay",

@@ -1,6 +1,6 @@
 """``environment.json``: versions, machine, data, baselines and verdicts of a run.
 
-Also an estimate of its memory, and the commands that start, resume and use it.
+Also the commands that start, resume and use it.
 """
 
 from __future__ import annotations
@@ -168,34 +168,6 @@ def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> s
         f"The run made {quantity(schedule.num_steps, 'step')} on "
         f"{quantity(len(train), 'training example')}{of_each}. What can help: "
         f"{'; '.join(ways)}.{tried}"
-    )
-
-
-def memory_estimate(config: TrainConfig, mean_length: float) -> str:
-    """Estimate the memory of training: weights, gradients, moments and activations."""
-    import torch
-    from transformers import AutoModel
-
-    from finetune.tasks.definition import starting_config
-
-    model = starting_config(config)
-    with torch.device("meta"):
-        number = sum(weight.numel() for weight in AutoModel.from_config(model).parameters())
-    # Of 16 bytes for each weight, 12 are its gradient and moments; a mask has a score as well.
-    size = {"full": 16, "mask": 20}.get(config.tuning, 4)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    tokens = min(config.tokens_on(device), config.batch_size * mean_length)
-    # Kept for the backward pass, per token and layer: about 34 values of the model's width
-    # (Korthikanti et al., 2022, without the attention matrix), 4 bytes each.
-    # Checkpointed layers keep their input, and one layer at a time the rest.
-    layers, inputs = model.num_hidden_layers, 0
-    if config.gradient_checkpointing:
-        layers, inputs = 1, model.num_hidden_layers
-    activations = tokens * model.hidden_size * (34 * layers + inputs) * 4
-    return (
-        f"memory: {number / 1e6:,.1f} M weights, about {size * number / 1e9:.2f} GB with gradients "
-        f"and moments of trained weights, and {activations / 1e9:.2f} GB of activations for "
-        f"{tokens:,.0f} tokens (--max-tokens bounds them)"
     )
 
 

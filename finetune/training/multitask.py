@@ -140,7 +140,6 @@ def _require_common_settings(configs: Mapping[str, TrainConfig]) -> None:
         "--patience": config.patience is not None,
         f"--average {config.average}": config.average != "none",
         "--track": config.track != "none",
-        "--keep": config.keep != 1,
         "--push-to-hub": config.push_to_hub is not None,
         "--sparse-embeddings on": config.sparse_embeddings == "on",
     }

@@ -1,7 +1,7 @@
 """The folder of a run: its name, its files (written by the main process, each whole) and its log.
 
 A run folder holds ``config.json``, ``log.jsonl``, ``metrics.json``, ``predictions.<split>.jsonl``,
-the best model in ``best/``, the last checkpoint in ``last/``, and earlier ones in ``checkpoints/``.
+the best model in ``best/`` and the last checkpoint in ``last/``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ from finetune.training.cache import write_vocabulary
 from finetune.training.checkpoint import (
     TrainerState,
     check_files,
-    keep_checkpoint,
     random_state,
     save_training_state,
 )
@@ -66,8 +65,6 @@ from finetune.types import (
 
 OTHERS = "others.safetensors"
 """Weights of a checkpoint that are not part of the model."""
-CHECKPOINTS = "checkpoints"
-"""Folder in a run folder with the checkpoints before the last one (``--keep``)."""
 RUNS = Path("runs")
 """Parent of the run folders without --out."""
 
@@ -245,7 +242,7 @@ def open_run(
         raise UserError("--out must name the run folder.")
     accelerator = accelerator or make_accelerator(config)
     with hold(Path(config.out)):
-        writer = RunWriter(Path(config.out), accelerator, last, keep=config.keep)
+        writer = RunWriter(Path(config.out), accelerator, last)
         with contextlib.closing(writer):
             yield writer
 
@@ -273,20 +270,13 @@ class RunWriter:
     ``wait`` raises the error if that fails.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        accelerator: Accelerator,
-        last: Path | None = None,
-        *,
-        keep: int = 1,
-    ) -> None:
-        """See ``open_run``; ``keep`` is the number of checkpoints to keep.
+    def __init__(self, path: Path, accelerator: Accelerator, last: Path | None = None) -> None:
+        """See ``open_run``.
 
         ``teacher`` has the settings of a run of ``finetune distill``, and ``merged`` the method and
         the runs of ``finetune merge``.
         """
-        self.keep, self._background = keep, Background()
+        self._background = Background()
         self.path, self.accelerator = path, accelerator
         self.run = RunFolder.open(path)
         self.best, self.last = self.run.best, last or path / "last"
@@ -303,7 +293,7 @@ class RunWriter:
 
         def prepare() -> tuple[bool, list[str]]:
             notes = list[str]()
-            for folder in (self.path, self.best, self.path / CHECKPOINTS):
+            for folder in (self.path, self.best):
                 recover(folder)
             if not (config.resume and self.run.is_run):
                 require_free(self.run, self.merged)
@@ -402,16 +392,7 @@ class RunWriter:
         self._background.wait(folder)
 
         def later(replace: Callable[[], None]) -> None:
-            def work() -> None:
-                if folder != self.last:
-                    return replace()
-                try:
-                    keep_checkpoint(folder, self.path / CHECKPOINTS, self.keep)
-                finally:
-                    replace()
-                return None
-
-            self._background.run(folder, work)
+            self._background.run(folder, replace)
 
         with replace_folder(folder, later) as fresh:
             yield fresh

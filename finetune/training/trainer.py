@@ -26,7 +26,6 @@ from finetune.inference.loop import predict
 from finetune.models.adapters import light_tuning, load_adapter_state, trained_share, weight_numbers
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import checkpointed_layers
-from finetune.runtime.contention import ContentionCheck
 from finetune.runtime.launch import on_main_process, require_equal
 from finetune.runtime.precision import resolve_precision
 from finetune.runtime.progress import Reporter
@@ -368,16 +367,11 @@ class TrainingRun:
         state, schedule = self.state, self.schedule
         log = RunLog(self.folder.path / "log.jsonl", self.accelerator, state.step)
         every = max(1, schedule.num_steps // 200)
-        alone = self.device.type == "cpu" and self.accelerator.num_processes == 1
-        contention = ContentionCheck(torch.get_num_threads() if alone else 1)
         self.reporter.start("training", schedule.num_steps, state.step)
         with self.reporter, contextlib.closing(self.data.batches(state.step)) as batches:
             for micro_batches, weight, num_examples in batches:
                 lr_factor = schedule.lr_factor(state.step)
-                with contention:
-                    loss, norm = self.step(micro_batches, weight=weight, lr_factor=lr_factor)
-                if advice := contention.advice():
-                    self.reporter.say(advice)
+                loss, norm = self.step(micro_batches, weight=weight, lr_factor=lr_factor)
                 log.add(loss, norm, num_examples)
                 state.step += 1
                 if self.average is not None:

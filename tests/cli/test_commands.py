@@ -354,8 +354,6 @@ def test_dry_run_trains_nothing(place: Path, tmp_path: Path):
             "labels (",
             "lengths in tokens",
             "steps of 8 examples",
-            "memory: ",
-            "weights",
             "--batch-size 8",
         ):
             assert part in outcome.out, (task, part)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from finetune.inference import loop as prediction
-from finetune.inference.loop import predict
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step
 from tests import small_data as data
@@ -67,16 +64,3 @@ def test_a_plain_step_waits_for_nothing(
     with no_waits():
         results = [step([batch], weight=1.0, lr_factor=1.0) for batch in batches]
     assert all(float(loss) > 0 and float(norm) > 0 for loss, norm in results)
-
-
-@pytest.mark.parametrize(("kind", "changes"), [("single", {}), ("tag", {}), ("tag", {"crf": True})])
-def test_answers_are_the_same_beside_the_next_batch(
-    kind: str, changes: dict[str, Any], place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = replace(config_of(kind, place), max_tokens=60, **changes)
-    (task, dataset), accelerator = task_of(config), Accelerator()
-    head, examples = task.head().to(accelerator.device), dataset.splits["train"]
-    found = [predict(task, head, examples, accelerator) for _ in range(3)]
-    monkeypatch.setattr(prediction, "_side_stream", lambda device: None)
-    expected = predict(task, head, examples, accelerator)
-    assert found == [expected] * 3

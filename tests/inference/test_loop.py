@@ -12,7 +12,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig
-from finetune.inference import loop as prediction
 from finetune.inference.loop import PredictionStream, predict
 from finetune.tasks import load_task
 from finetune.tasks.base import Task
@@ -80,39 +79,6 @@ def test_repetitions_are_computed_once(
     assert 0 < len(computed) <= task.encode(examples[:once]).num_windows.sum()
     for first, again in zip(found[:once], found[once:], strict=False):
         assert {**first.record(), "id": 0} == {**again.record(), "id": 0}, "to the last bit"
-
-
-class Beside:
-    """Stands in for a stream beside that of the model."""
-
-    def __init__(self, events: list[str]) -> None:
-        self.events, self.marks = events, 0
-
-    def mark(self) -> int:
-        self.marks += 1
-        return self.marks
-
-    def run(self, action: Any, mark: int) -> Any:
-        self.events.append(f"read {mark}")
-        return action()
-
-
-def test_one_batch_is_computed_while_another_is_read(
-    asked: tuple[Task, Any, list[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a GPU: the same answers, and never more than two batches at a time."""
-    task, head, examples = asked
-    config = replace(task.record.config, max_tokens=20)
-    task = replace(task, record=replace(task.record, config=config))
-    expected = predict(task, head, examples)
-    events: list[str] = []
-    forward, beside = head.forward, Beside(events)
-    monkeypatch.setattr(head, "forward", lambda b: events.append("computed") or forward(b))
-    monkeypatch.setattr(prediction, "_side_stream", lambda device: beside)
-    assert predict(task, head, examples) == expected
-    number = beside.marks
-    between = [event for n in range(1, number) for event in ("computed", f"read {n}")]
-    assert number > 2 and events == ["computed", *between, f"read {number}"]
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 1000])

@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -379,24 +378,6 @@ def _step(state: Path) -> int:
         return json.loads(state.read_text())["step"]
     except (OSError, ValueError):
         return -1
-
-
-def test_earlier_checkpoints_are_kept(place: Path, tmp_path: Path):
-    config = config_of("classify", place, tmp_path / "run", steps=9, save_every=2, keep=3)
-    fit(*load_task(config, "classify"), config)
-    kept = sorted((tmp_path / "run" / "checkpoints").iterdir())
-    assert [path.name for path in kept] == ["step-6", "step-8"]
-    for path in kept:
-        check_files(path)
-        assert _step(path / "trainer_state.json") == int(path.name[5:])
-    whole = load_file(tmp_path / "run" / "last" / "model.safetensors")
-    shutil.rmtree(tmp_path / "run" / "last")
-    shutil.copytree(kept[0], tmp_path / "run" / "last")
-    config = replace(config, resume=True, keep=1)
-    fit(*load_task(config, "classify"), config)
-    again = load_file(tmp_path / "run" / "last" / "model.safetensors")
-    assert all(torch.equal(value, again[name]) for name, value in whole.items())
-    assert not list((tmp_path / "run" / "checkpoints").iterdir())
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(
