@@ -100,13 +100,10 @@ TASKS = {
 """The tasks. Each is also a command, which trains it."""
 
 COMMANDS = {
-    "multitask": "finetune.cli.train:Multitask",
     "run": "finetune.cli.train:Run",
-    "curve": "finetune.cli.curve:Curve",
     "search": "finetune.cli.search:Search",
     "distill": "finetune.cli.distill:Distill",
     "merge": "finetune.cli.merge:Merge",
-    "recipes": "finetune.cli.recipes:Recipes",
     "check": "finetune.cli.check:Check",
     "cache": "finetune.cli.cache:Cache",
     "convert": "finetune.annotation.cli.convert:Convert",
@@ -122,9 +119,7 @@ COMMANDS = {
     "serve": "finetune.deployment.commands:Serve",
     "export": "finetune.deployment.commands:Export",
     "score": "finetune.cli.score:Score",
-    "analyze": "finetune.cli.analyze:Analyze",
     "compare": "finetune.cli.compare:Compare",
-    "submit": "finetune.suites.cli.submit:Submit",
     "thresholds": "finetune.cli.thresholds:Thresholds",
     "report": "finetune.cli.report:Report",
     "push": "finetune.cli.push:Push",
@@ -168,10 +163,11 @@ class ListPaths(NamedTuple):
     command: str
     """The command of `finetune run FILE`, for its help."""
     parse: str
-    """A function from the file, the other arguments, and the function that parses the arguments of
-    a command, to the command."""
+    """A function from the file and the other arguments to the command."""
     lines: str
-    """A function from the file to the lines on it in `finetune recipes`."""
+    """A function from the file to the lines on it in `finetune run`."""
+    file: str
+    """A file in the folder of its runs, which `finetune run` takes, too."""
 
 
 LISTS = {
@@ -179,6 +175,7 @@ LISTS = {
         "finetune.suites.cli.run:SuiteRun",
         "finetune.suites.cli.run:parse_suite",
         "finetune.suites.definition:suite_lines",
+        "suite.json",
     )
 }
 """Files of a wing that list recipes, by the key that only they have."""

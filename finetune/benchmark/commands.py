@@ -6,10 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.output import show
+from finetune.config.options import argument
 from finetune.config.tasks import flag
 from finetune.types import UserError, did_you_mean
 
@@ -40,7 +39,7 @@ class Bench(Command):
     phases: str = "train,predict"
     """Phases to measure, separated by commas: train, predict, pretrain, and onnx, which
     compares torch, the exported graph and int8 on the CPU."""
-    folder: Annotated[Positional[str | None], arg(metavar="RUN")] = None
+    folder: Annotated[str | None, argument("RUN")] = None
     """Trained run for `--phases onnx`, in place of --model and --task. It is measured on texts of
     the validation split of --data, or of its own."""
     size: Literal["small", "default", "large"] | None = None

@@ -10,12 +10,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.options import DataOptions, OutOption
 from finetune.cli.output import quiet_libraries, show
-from finetune.config.options import DATA
+from finetune.config.options import DATA, Help, argument
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.registry import OPTIONS, TASKS, Registry
 from finetune.types import UserError, did_you_mean
@@ -33,11 +31,11 @@ class Check(OutOption, DataOptions, Command):
         finetune check my-data --model minilm --label-errors --out suspects.jsonl
     """
 
-    source: Annotated[Positional[str | None], arg(metavar="DATA or RECIPE")] = None
+    source: Annotated[str | None, argument("DATA or RECIPE")] = None
     """Data as in training, or a recipe file (.yaml)."""
     data: Annotated[str, DATA] = ""
     """Data as in training, as an option: folder, file, `train=FILE,test=FILE`, or hub data set."""
-    task: Annotated[str | None, arg(metavar="TASK")] = None
+    task: Annotated[str | None, Help("TASK")] = None
     """Task that the data are for, such as `nli` or `relations`; unset decides by the data."""
     model: str | None = None
     """Also check with the tokenizer of this model: words without subwords, windows, truncation."""

@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.options import EvaluationOptions, ResampleOptions
 from finetune.cli.output import ScoreCell, print_table, print_tables, show
 from finetune.cli.predict import Predict
+from finetune.config.options import argument
 from finetune.registry import COMPARISONS, Registry
 from finetune.types import UserError, abbreviated, last_part, quantity
 
@@ -35,20 +34,20 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
         finetune compare base=runs/a-seeds large=runs/b-seeds runs/c --format latex
     """
 
-    first: Annotated[Positional[str], arg(metavar="A")]
+    first: Annotated[str, argument("A")]
     """The first system: a file of predictions (JSON Lines, or columns of words with the prediction
     last), a run folder, several runs (A1,A2,A3 or a folder of run folders), a folder of `--folds`,
     the hub id of a model, which predicts the examples of --gold, or the folder of a suite, which is
     compared with another suite on each of its data sets. `NAME=RUN` names the system,
     `NAME:DATA=RUN` its data set too."""
-    second: Annotated[Positional[str], arg(metavar="B")]
+    second: Annotated[str, argument("B")]
     """The second system, in the same form."""
-    more: Annotated[Positional[tuple[str, ...]], arg(metavar="SYSTEM …")] = ()
+    more: Annotated[tuple[str, ...], argument("SYSTEM …")] = ()
     """More systems. The result is then a table of systems and data sets."""
     baseline: str | None = None
     """Name of the system that a table tests all others against. Unset is the first system."""
     metric: str | None = None
-    """Metric of `finetune score` or `finetune analyze`, for one label, tag or type (`f1:NAME`,
+    """Metric of `finetune score` or `report`, for one label, tag or type (`f1:NAME`,
     `span_f1_strict:PER`), or for one subgroup in a table of the analysis (`span_f1_length:3`).
     Unset is the metric that selects models in training. FILE.py:FUNCTION is a custom metric."""
     unit: Literal["example", "document"] = "example"

@@ -50,9 +50,9 @@ def completion(shell: str, options: Mapping[str, Sequence[Option]]) -> str:
 
 
 def completed_options(kind: type, name: str) -> list[Option]:
-    """Return the options to complete after a command: with `curve classify`, also the task's."""
+    """Return the options to complete after a command: with `search classify`, also the task's."""
     options = options_of(kind)
-    if name in ("run", "curve", "search"):
+    if name in ("run", "search"):
         options += [each for each in options_of(CONFIGS["classify"]) if each.group != "task"]
     return options
 

@@ -1,21 +1,13 @@
-"""`finetune curve`."""
+"""Training on growing parts of the data: `finetune TASK --sizes`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-from tyro.conf import Positional, arg
-
-from finetune.cli.command import Command
-from finetune.cli.options import FormatOption
-from finetune.cli.output import print_tables, quiet_libraries, show
-from finetune.cli.train import TaskCommand, announce, require_unset, train_once
-from finetune.config.values import require_count
+from finetune.cli.output import print_table, show
 from finetune.types import UserError
 
 if TYPE_CHECKING:
@@ -23,83 +15,49 @@ if TYPE_CHECKING:
     from finetune.evaluation.learning_curve import LearningCurve
     from finetune.training.repeated_runs import RunResults
 
-
-@dataclass(frozen=True, kw_only=True)
-class CurveOptions(FormatOption):
-    """Options of `finetune curve`, besides the options of the task."""
-
-    sizes: tuple[int, ...] = ()
-    """Numbers of training examples. Unset are all, and four times the half of the last."""
-    runs: int = 3
-    """Number of runs of each size, with seeds from --seed on. Each seed has its own subsets, the
-    smaller within the larger."""
+RUNS_OF_A_SIZE = 3
+"""Number of runs of each size, if --seeds is unset."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Curve(CurveOptions, Command):
-    """Train on growing parts of the data, and estimate the score with more data.
+def train_on_sizes(
+    task: str,
+    config: TrainConfig,
+    sizes: Sequence[int],
+    number: int | None,
+    train_once: Callable[..., Any],
+    on_start: Callable[..., None],
+) -> None:
+    """Train the runs that are not finished, print the curve, and write its page.
 
-    Examples:
-        finetune curve classify --model minilm --data my-data
-        finetune curve tag --data conll2003 --sizes 500 1000 2000 --runs 5
+    Args:
+        task: The task.
+        config: The settings of all runs.
+        sizes: Numbers of training examples; none are all, and four times the half of the last.
+        number: Number of runs of each size.
+        train_once: Trains one run.
+        on_start: Called before each run.
     """
+    from finetune.reporting.learning_curve import write_curve
+    from finetune.training.repeated_runs import runs_folder, train_sizes
 
-    task: Annotated[Positional[str], arg(metavar="TASK")]
-    """The task; all options of `finetune TASK` apply too (`finetune TASK --help`)."""
-
-    @property
-    def trains(self) -> bool:
-        """True: models are trained."""
-        return True
-
-    def run(self) -> None:
-        """Raise UserError: ``parse_curve`` replaces this command where TASK is one."""
-        raise UserError(f"curve: {self.task!r} is no task: write finetune curve classify …")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskCurve(Curve):
-    """The curve of a task."""
-
-    training: TaskCommand
-
-    def run(self) -> None:
-        """Train the runs that are not finished, print the curve, and write its page."""
-        command, config = self.training, self.training.config
-        require_unset("curve", command)
-        require_count("--runs", self.runs)
-        quiet_libraries()
-        from finetune.reporting.learning_curve import write_curve
-        from finetune.training.environment import command_line
-        from finetune.training.repeated_runs import runs_folder, train_sizes
-
-        folder = runs_folder(config, self.task, "curve")
-        results, sizes = train_sizes(
-            self.task,
-            config,
-            self.sizes,
-            self.runs,
-            folder,
-            partial(train_once, self.task, command_line, error=True),
-            on_start=partial(announce, "size", error=True),
-        )
-        curve = _curve(results, sizes, config)
-        columns, rows = curve.table()
-        print_tables(self.format, ("", columns, rows))
-        for line in curve.lines():
-            show(line, error=self.format != "table")
-        for name, reasons in results.degenerate.items():
-            show(f"{name} is degenerate: {'; '.join(reasons)}", error=self.format != "table")
-        page = write_curve(folder, curve)
-        show(f"Everything is in {folder}: {page.name} is the chart.", error=True)
-
-
-def parse_curve(task: str, rest: Sequence[str], parse: Callable[[Sequence[str]], Any]) -> TaskCurve:
-    """Return the command; ``parse`` reads the arguments of the task."""
-    options, others = tyro.cli(
-        CurveOptions, args=rest, prog="finetune curve", return_unknown_args=True, add_help=False
+    folder = runs_folder(config, task, "curve")
+    results, sizes = train_sizes(
+        task,
+        config,
+        tuple(sizes),
+        number or RUNS_OF_A_SIZE,
+        folder,
+        train_once,
+        on_start=partial(on_start, "size"),
     )
-    return TaskCurve(task=task, training=parse([task, *others]), **vars(options))
+    curve = _curve(results, sizes, config)
+    print_table(*curve.table())
+    for line in curve.lines():
+        show(line)
+    for name, reasons in results.degenerate.items():
+        show(f"{name} is degenerate: {'; '.join(reasons)}")
+    page = write_curve(folder, curve)
+    show(f"Everything is in {folder}: {page.name} is the chart.")
 
 
 def _curve(results: RunResults, sizes: Sequence[int], config: TrainConfig) -> LearningCurve:
@@ -110,11 +68,11 @@ def _curve(results: RunResults, sizes: Sequence[int], config: TrainConfig) -> Le
 
     finished = list(results.metrics.items())
     if not finished:
-        raise UserError("curve: no run has a score: all diverged.")
+        raise UserError("--sizes: no run has a score: all diverged.")
     scored = finished[0][1]
     split = next((name for name in ("test", "validation", *scored) if name in scored), None)
     if split is None:
-        raise UserError("curve: no run has a score: no split but train has labels.")
+        raise UserError("--sizes: no run has a score: no split but train has labels.")
     names = list(finished[0][1][split])
     metric = config.metric or next((m for m in DEFAULT_METRICS.values() if m in names), names[0])
     scores: dict[int, list[float]] = {}
@@ -122,7 +80,7 @@ def _curve(results: RunResults, sizes: Sequence[int], config: TrainConfig) -> Le
         if math.isfinite(value := metrics[split].get(metric, math.nan)):
             scores.setdefault(int(name.split("-")[1]), []).append(value)
     if not scores:
-        raise UserError(f"curve: no run has a finite {metric} on {split}.")
+        raise UserError(f"--sizes: no run has a finite {metric} on {split}.")
     own = custom_metrics(config.custom_metrics, {}).get(metric)
     lower = None if own is None else own.lower_is_better
     return learning_curve(metric, split, scores, [*sizes, 2 * sizes[-1], 4 * sizes[-1]], lower)

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import report_run, resumable, score_lines
-from finetune.config.options import COMMON, DATA, Help
+from finetune.config.options import COMMON, DATA, Help, argument
 from finetune.config.tasks import Resume
 from finetune.types import UserError
 
@@ -29,7 +27,7 @@ class Distill(FormatOption, Command):
         finetune distill runs/nli --layers 4 --unlabeled more.jsonl --baseline
     """
 
-    teacher: Annotated[Positional[str], arg(metavar="TEACHER")]
+    teacher: Annotated[str, argument("TEACHER")]
     """Folder of a run of `classify`, `nli`, `tag` or `ner`, or hub id of such a model. The student
     has its task, labels and data, and its settings except the training settings."""
     model: Annotated[str | None, COMMON] = None

@@ -14,8 +14,6 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from tyro.conf import arg
-
 from finetune.config.options import Help
 from finetune.config.tasks import TrainConfig, flag
 
@@ -26,12 +24,12 @@ MOST_OPTIONS = 20
 WIDTH, COLUMN = 100, 28
 """Most characters of a line, and the column of the texts."""
 
-_ARG: Any = type(arg())
-
 
 class Option(NamedTuple):
     """An option or a positional argument of a command."""
 
+    field: str
+    """The name of the field."""
     name: str
     """The option, such as ``--batch-size``, or the name of the positional argument."""
     metavar: str
@@ -44,8 +42,18 @@ class Option(NamedTuple):
     """The text under the field."""
     group: str
     """The heading in the help."""
-    common: bool
-    """Whether `--help` lists the option where the command has many."""
+    mark: Help
+    """The mark of the field."""
+
+    @property
+    def common(self) -> bool:
+        """True if `--help` lists the option where the command has many."""
+        return self.mark.common
+
+    @property
+    def switch(self) -> bool:
+        """True for an option whose value may be left out, such as `--resume [auto]`."""
+        return bool in get_args(self.kind) and NoneType not in get_args(self.kind)
 
     @property
     def positional(self) -> bool:
@@ -93,10 +101,8 @@ def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
             for mark in getattr(hints[name], "__metadata__", ()):
                 if isinstance(mark, Help):
                     marks[name], groups[name] = mark, mark.group or groups[name]
-                elif isinstance(mark, _ARG) and mark.metavar is not None:
-                    names[name], groups[name] = mark.metavar, "arguments"
-                elif isinstance(mark, _ARG) and mark.name is not None:
-                    names[name] = flag(mark.name)
+                    own = mark.metavar if mark.positional else mark.name
+                    names |= {} if own is None else {name: own}
     found = []
     owners = [inspect.get_annotations(base) for base in kind.__mro__]
     depth = {name: index for index, own in reversed([*enumerate(owners)]) for name in own}
@@ -109,13 +115,14 @@ def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
         metavar = mark.metavar or _metavar(kinds[field.name], field.name)
         found.append(
             Option(
+                field.name,
                 names.get(field.name, flag(field.name)),
                 metavar,
                 kinds[field.name],
                 value,
                 texts[field.name],
                 groups[field.name],
-                mark.common,
+                mark,
             )
         )
     return found

@@ -1,4 +1,4 @@
-"""The command line: the list of commands, parsing by tyro, errors and exit codes."""
+"""The command line: the list of commands, parsing, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import gc
 import io
 import logging
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-import tyro
 
 import finetune
 from finetune import registry
 from finetune.cli.command import Command
 from finetune.cli.output import error_line, show
 from finetune.cli.overview import overview
+from finetune.cli.parsing import made, parsed, parsed_known
+from finetune.config.recipes import is_multitask, listed_recipes, load_recipe
 from finetune.config.tasks import CONFIGS
 from finetune.registry import LISTS, Registry
 from finetune.runtime.processes import (
@@ -40,26 +39,6 @@ OPTIONS_OF_ALL = ("--quiet", "--verbose")
 
 COMMANDS = (*CONFIGS, *registry.COMMANDS)
 """The names of all commands."""
-
-TRANSFORMERS_NAMES = {
-    "--learning-rate": "--lr",
-    "--output-dir": "--out",
-    "--num-train-epochs": "--epochs",
-    "--max-steps": "--steps",
-    "--max-seq-length": "--max-length",
-    "--model-name-or-path": "--model",
-}
-"""Options of the training scripts of transformers that the commands for training accept."""
-
-OTHER_MEANING = {
-    "--per-device-train-batch-size": "here a batch has the same examples on any number of devices: "
-    "write --batch-size for the examples per step over all devices (--max-tokens bounds memory)",
-    "--gradient-accumulation-steps": "steps over --max-tokens accumulate by themselves: write "
-    "--batch-size for the examples per step over all devices",
-}
-"""Options of these scripts that have no equivalent, and the reason."""
-
-MARKERS = (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -170,54 +149,40 @@ def parse(arguments: Sequence[str]) -> Any:
     """Return the dataclass of the command, with its options.
 
     Raises:
-        UserError: If a value is out of range.
-        SystemExit: After help, or with 2 after tyro's message about wrong arguments.
+        UserError: If an option or a value is wrong.
+        SystemExit: After help.
     """
     name, *rest = arguments or ["help"]
     if (text := _information(name, rest)) is not None:
         show(text)
         sys.exit(0)
     _require_command(name)
-    rest = ["--format=json" if argument == "--json" else argument for argument in rest]
-    rest = _with_resume(rest)
-    if name in ("curve", "search") and rest and rest[0] in CONFIGS:
-        return _parse_repeated(name, rest)
-    if name in (*CONFIGS, "run", "check"):
-        rest = _translated(rest)
-    if name == "run" and (listed := _recipe_list(rest)) is not None:
-        path, key = listed
-        rest.remove(path)
-        return Registry[Callable[..., Command]]({key: LISTS[key].parse})[key](path, rest, parse)
-    default: Any = tyro.MISSING_NONPROP
-    if name in (*CONFIGS, "run"):
-        from finetune.cli.train import expand_recipe
+    if name == "run" and (path := _recipe_of(rest)) is not None:
+        others = [argument for argument in rest if argument != path]
+        if (key := listed_recipes(path)) is not None:
+            return Registry[Callable[..., Command]]({key: LISTS[key].parse})[key](path, others)
+        if is_multitask(path):
+            from finetune.cli.train import Multitask
 
-        name, rest, recipe = expand_recipe(name, rest)
-        default = tyro.MISSING_NONPROP if recipe is None else recipe
-    messages = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(messages):
-            return tyro.cli(
-                command_class(name),
-                prog=f"finetune {name}",
-                args=rest,
-                default=default,
-                config=MARKERS,
-            )
-    except SystemExit as end:
-        cause: BaseException | None = end
-        while cause is not None:  # a range check of a configuration, which tyro would put in a box
-            if isinstance(cause, UserError):
-                raise cause from None
-            cause = cause.__context__
-        if text := messages.getvalue():
-            show(_without_none(text.rstrip("\n")), error=True)
-        raise
+            return made(Multitask, parsed("run", Multitask, rest))
+        name, rest = load_recipe(path).task, [f"--recipe={path}", *others]
+    kind = command_class(name)
+    if name == "search" and rest and rest[0] in CONFIGS:
+        from finetune.cli.search import search_command
+
+        kind = search_command(rest[0])
+    values, given = parsed(name, kind, rest), None
+    if name in CONFIGS:
+        from finetune.cli.train import recipe_command
+
+        given = recipe_command(name, values)
+    return made(kind, values, given)
 
 
-def _without_none(message: str) -> str:
-    """Return a message of tyro without `{None}|`, at the same width."""
-    return re.sub(r"\{None\}\|(\w+)", lambda found: found[1] + " " * len("{None}|"), message)
+def _recipe_of(arguments: Sequence[str]) -> str | None:
+    """Return the recipe that the arguments of `finetune run` name, if there is one."""
+    path: str | None = parsed_known("run", command_class("run"), arguments)[0].get("recipe")
+    return path
 
 
 def _information(name: str, rest: list[str]) -> str | None:
@@ -255,66 +220,20 @@ def _help(name: str, rest: list[str], *, everything: bool) -> str:
     from finetune.cli.help import command_help
 
     _require_command(name)
-    given = None
-    if name == "run" and rest and (listed := _recipe_list(rest)) is not None:
-        key = listed[1]
-        kind = Registry[type[Any]]({key: LISTS[key].command})[key]
-        return command_help("run", kind, None, everything=everything)
-    if name in CONFIGS or (name == "run" and rest):
-        from finetune.cli.train import expand_recipe
+    kind, given = command_class(name), None
+    if name == "run" and (path := _recipe_of(rest)) is not None:
+        if (key := listed_recipes(path)) is not None:
+            kind = Registry[type[Any]]({key: LISTS[key].command})[key]
+        elif is_multitask(path):
+            from finetune.cli.train import Multitask
 
-        name, _, given = expand_recipe(name, rest)
-    kind = command_class(name)
+            kind = Multitask
+        else:
+            name = load_recipe(path).task
+            rest = [f"--recipe={path}", *(argument for argument in rest if argument != path)]
+            kind = command_class(name)
+    if name in CONFIGS:
+        from finetune.cli.train import recipe_command
+
+        given = recipe_command(name, parsed_known(name, kind, rest)[0])
     return command_help(name, kind, given, everything=everything)
-
-
-def _recipe_list(rest: list[str]) -> tuple[str, str] | None:
-    """Return the file that `finetune run` names, and its key of ``LISTS``; None for a recipe."""
-    from finetune.cli.train import named_recipe
-    from finetune.config.recipes import listed_recipes
-
-    path = named_recipe(rest)
-    key = listed_recipes(path) if path is not None else None
-    return None if path is None or key is None else (path, key)
-
-
-def _parse_repeated(name: str, arguments: list[str]) -> Command:
-    """Return the command that trains a task many times."""
-    if name == "curve":
-        from finetune.cli.curve import parse_curve
-
-        return parse_curve(arguments[0], arguments[1:], parse)
-    from finetune.cli.search import parse_search
-
-    return parse_search(arguments[0], arguments[1:], parse)
-
-
-def _with_resume(arguments: list[str]) -> list[str]:
-    """Join `--resume` and its optional value: `--resume=True` or `--resume=auto`."""
-    switches, joined = {"--resume": "--resume=True", "--no-resume": "--resume=False"}, list[str]()
-    for argument in arguments:
-        if argument == "auto" and joined[-1:] == ["--resume=True"]:
-            joined[-1] = "--resume=auto"
-        else:
-            joined.append(switches.get(argument, argument))
-    return joined
-
-
-def _translated(arguments: list[str]) -> list[str]:
-    """Replace the options of the training scripts of transformers."""
-    translated, files, rest = [], {}, iter(arguments)
-    for argument in rest:
-        given, equals, value = argument.partition("=")
-        name = given.replace("_", "-") if given.startswith("--") else given
-        if name in OTHER_MEANING:
-            raise UserError(f"{given}: {OTHER_MEANING[name]}.")
-        if name in ("--train-file", "--validation-file", "--test-file"):
-            files[name[2:-5]] = value if equals else next(rest, "")
-        else:
-            translated.append(TRANSFORMERS_NAMES.get(name, given) + equals + value)
-    if files and any(argument.split("=")[0] == "--data" for argument in translated):
-        raise UserError(
-            f"--data names the files of all splits: leave --{next(iter(files))}-file out."
-        )
-    data = ",".join(f"{split}={file}" for split, file in files.items())
-    return [*translated, f"--data={data}"] if files else translated

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import report_run, score_lines
-from finetune.config.options import Help
+from finetune.config.options import Help, argument
 from finetune.types import quantity
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ class Merge(FormatOption, Command):
         finetune merge runs/a runs/b runs/c --method greedy --out runs/soup
     """
 
-    runs: Annotated[Positional[tuple[str, ...]], arg(metavar="RUN …")]
+    runs: Annotated[tuple[str, ...], argument("RUN …")]
     """Folders of finished runs, two or more. The first gives the settings and the order of
     labels."""
     out: Annotated[str, Help("FOLDER", "output", common=True)]

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from tyro.conf import Positional, UseAppendAction, arg
-
 from finetune.cli.output import TableFormat, show
-from finetune.config.options import Help
+from finetune.config.options import Help, argument
 from finetune.config.tasks import column_map
 from finetune.types import UserError
 
@@ -45,7 +43,7 @@ class OutOption:
 class ModelArgument:
     """The argument of the commands that read an encoder."""
 
-    model: Annotated[Positional[str], arg(metavar="MODEL")]
+    model: Annotated[str, argument("MODEL")]
     """Model name, folder, or folder of a run."""
 
 
@@ -89,7 +87,7 @@ class TextOptions:
 
     group: ClassVar[str] = "data"
 
-    text: UseAppendAction[tuple[str, ...]] = ()
+    text: Annotated[tuple[str, ...], Help(append=True)] = ()
     """A text; may be repeated. Write --text=TEXT if it begins with a dash."""
     file: str | None = None
     """Texts or words in any format; `-` is standard input. Formats are JSON Lines, CSV, TSV, plain
@@ -107,22 +105,30 @@ class InputOptions(TextOptions, DataOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationOptions(FormatOption, DataOptions):
-    """Options of the commands that evaluate predictions."""
+class GoldOptions(DataOptions):
+    """Options of the commands that compare predictions with gold."""
 
     group: ClassVar[str] = "data"
 
     gold: Annotated[str | None, Help("FILE")] = None
     """File of gold labels. Unset takes the gold in the predictions of a run, or the last column but
     one of predictions in columns."""
-    split: str = "test"
-    """Split of the predictions in run folders."""
     train: Annotated[str | None, Help("DATA")] = None
     """Training data of the systems, to tell seen from unseen names and words. Unset is the
     vocabulary in a run folder."""
     positive: Annotated[str | None, Help("LABEL")] = None
     """Positive class of `f1`, if there are two labels. Unset is the class of the run, else a choice
     by name as in training, else the rarer class of gold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions(FormatOption, GoldOptions):
+    """Options of the commands that print what they find in predictions."""
+
+    group: ClassVar[str] = "data"
+
+    split: str = "test"
+    """Split of the predictions in run folders."""
 
 
 @dataclass(frozen=True, kw_only=True)

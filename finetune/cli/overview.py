@@ -15,21 +15,17 @@ GROUPS: dict[str, dict[str, str]] = {
     "train": {
         **{name: row.summary for name, row in TASKS.items()},
         "vocabulary": "a subword vocabulary, also for a trained encoder",
-        "multitask": "several tasks on one encoder",
         "distill": "a small student of a trained model",
         "merge": "the mean of the weights of several runs",
-        "run": "a recipe, a suite of recipes, or the settings of a run",
-        "recipes": "list the recipes and the scores they expect",
-        "curve": "scores by amount of training data",
+        "run": "a recipe, a suite of recipes, several tasks, or a run; list recipes",
         "search": "search for the best settings",
     },
     "predict and score": {
         "predict": "predict texts or words with a trained model",
         "score": "score predictions, or a model on a file",
         "compare": "test whether systems differ; tables for papers",
-        "analyze": "scores by subgroup, confusions and lists of errors",
         "thresholds": "choose the thresholds of labels",
-        "report": "write the HTML report of runs",
+        "report": "a page on runs, or scores by subgroup, confusions and errors as text",
     },
     "data and annotation": {
         "check": "find problems in data before training",
@@ -51,7 +47,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "export": "an ONNX graph with a program that predicts from it, also in int8",
         "serve": "trained models over HTTP",
         "push": "upload a model to the hub",
-        "submit": "the files of a benchmark's server from the runs of a suite",
         "bench": "measure speed and memory",
     },
 }

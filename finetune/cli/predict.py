@@ -12,12 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.options import InputOptions, OutOption, SpeedOptions
 from finetune.cli.output import check_output, inputs_of, open_records, quiet_libraries, show
-from finetune.config.options import DATA, OUTPUT, Help
+from finetune.config.options import DATA, OUTPUT, Help, argument
 from finetune.config.tasks import LARGEST
 from finetune.data.json_files import read_object
 from finetune.registry import PREDICTORS, Registry
@@ -55,7 +53,7 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
         finetune predict runs/nli --file shards/ --out predictions/ --shard 0/8
     """
 
-    folder: Annotated[Positional[str], arg(metavar="RUN")]
+    folder: Annotated[str, argument("RUN")]
     """Folder of a run, or hub id of a model (OWNER/NAME, OWNER/NAME@REVISION). Also a classifier,
     tagger or masked language model of transformers: a folder, hub id or short name. A masked
     language model fills [MASK] or <mask> with the five most probable subwords."""

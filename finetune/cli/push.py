@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.output import show
+from finetune.config.options import argument
 from finetune.types import UserError, abbreviated
 
 if TYPE_CHECKING:
@@ -27,9 +26,9 @@ class Push(Command):
         finetune push runs/nli me/nli-model --private --license apache-2.0
     """
 
-    folder: Annotated[Positional[str], arg(metavar="RUN")]
+    folder: Annotated[str, argument("RUN")]
     """Folder of the run."""
-    id: Annotated[Positional[str], arg(metavar="OWNER/NAME")]
+    id: Annotated[str, argument("OWNER/NAME")]
     """Id on the hub."""
     private: bool = False
     """Make the repository private, if it is new."""

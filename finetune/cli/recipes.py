@@ -1,70 +1,57 @@
-"""`finetune recipes`."""
+"""The list of recipes and suites: `finetune run` without a recipe."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.cli.command import Command
-from finetune.cli.options import FormatOption
-from finetune.cli.output import error_line, print_tables, show
+from finetune.cli.output import TableFormat, error_line, print_tables, show
 from finetune.registry import LISTS, Registry
 from finetune.types import UserError, abbreviated, quantity
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipes(FormatOption, Command):
-    """List recipes and suites, the scores they expect, and the scores of your runs of them.
+def list_recipes(folder: str, runs_folder: str, format: TableFormat) -> None:
+    """Print the recipes and suites of a folder, the scores they expect, and the scores of runs.
 
-    Examples:
-        finetune recipes
-        finetune recipes --folder my-recipes --format csv
+    Raises:
+        UserError: At the end, if one cannot be read.
     """
+    from finetune.config.recipes import find_recipes, find_suites
+    from finetune.evaluation.reproduction import (
+        RECIPE_COLUMNS,
+        finished_runs,
+        recipe_lines,
+        recipe_rows,
+    )
 
-    folder: str = "recipes"
-    """Folder of recipes, with its subfolders; if there is no `recipes` here, the packaged ones."""
-    runs: str = "runs"
-    """Folder of your runs; each run records the recipe that it followed."""
-
-    def run(self) -> None:
-        """Print the recipes; raises UserError at the end if one cannot be read."""
-        from finetune.config.recipes import find_recipes, find_suites
-        from finetune.evaluation.reproduction import (
-            RECIPE_COLUMNS,
-            finished_runs,
-            recipe_lines,
-            recipe_rows,
+    paths = find_recipes(folder)
+    if not paths:
+        raise UserError(f"{folder}: no recipes (*.yaml) in this folder.")
+    suites = find_suites(folder)
+    runs = finished_runs(Path(runs_folder))
+    unreadable: list[str] = []
+    rows: list[list[Any]] = []
+    for path in [*paths, *suites]:
+        try:
+            if path in suites:
+                lines = _lines_of_list(path)
+            else:
+                lines = list(recipe_lines(path, runs))
+                rows += recipe_rows(path, runs)
+        except (UserError, OSError) as error:
+            unreadable.append(str(path))
+            lines = [error_line(error)[0]]
+        if format == "table" or str(path) in unreadable:
+            show("\n    ".join([str(path), *lines]), error=format != "table")
+    if format != "table":
+        print_tables(format, ("", RECIPE_COLUMNS, rows))
+    if unreadable:
+        number = len(paths) + len(suites)
+        raise UserError(
+            f"{len(unreadable)} of {quantity(number, 'recipe')} cannot be read: "
+            f"{abbreviated(unreadable, 3)}; the reasons are above."
         )
-
-        paths = find_recipes(self.folder)
-        if not paths:
-            raise UserError(f"{self.folder}: no recipes (*.yaml) in this folder.")
-        suites = find_suites(self.folder)
-        runs = finished_runs(Path(self.runs))
-        unreadable: list[str] = []
-        rows: list[list[Any]] = []
-        for path in [*paths, *suites]:
-            try:
-                if path in suites:
-                    lines = _lines_of_list(path)
-                else:
-                    lines = list(recipe_lines(path, runs))
-                    rows += recipe_rows(path, runs)
-            except (UserError, OSError) as error:
-                unreadable.append(str(path))
-                lines = [error_line(error)[0]]
-            if self.format == "table" or str(path) in unreadable:
-                show("\n    ".join([str(path), *lines]), error=self.format != "table")
-        if self.format != "table":
-            print_tables(self.format, ("", RECIPE_COLUMNS, rows))
-        if unreadable:
-            number = len(paths) + len(suites)
-            raise UserError(
-                f"{len(unreadable)} of {quantity(number, 'recipe')} cannot be read: "
-                f"{abbreviated(unreadable, 3)}; the reasons are above."
-            )
 
 
 def _lines_of_list(path: Path) -> list[str]:

@@ -9,13 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.options import DataOptions, FormatOption
 from finetune.cli.output import TableFormat, print_tables, show
 from finetune.cli.predict import Predict
-from finetune.config.options import DATA
+from finetune.config.options import DATA, argument
 from finetune.config.tasks import column_map
 from finetune.types import UserError
 
@@ -29,11 +27,11 @@ class Score(FormatOption, DataOptions, Command):
         finetune score runs/nli --data new-test.jsonl --format table
     """
 
-    predictions: Annotated[Positional[str], arg(metavar="PREDICTIONS")]
+    predictions: Annotated[str, argument("PREDICTIONS")]
     """File of predictions (JSON Lines), aligned with gold by `id` where both have ids, else by
     position. `-` reads standard input. A run folder, or a folder of seeds, has scores: the
     command prints them. With --data, a run folder, saved model or hub id."""
-    gold: Annotated[Positional[str | None], arg(metavar="GOLD")] = None
+    gold: Annotated[str | None, argument("GOLD")] = None
     """File of gold labels."""
     data: Annotated[str | None, DATA] = None
     """File with gold labels that the model predicts first, such as another test set."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import tyro
-from tyro.conf import Positional, UseAppendAction, arg
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
-from finetune.cli.train import TaskCommand, report_run, require_unset, resumable, score_lines
+from finetune.cli.train import (
+    TaskCommand,
+    report_run,
+    require_unset,
+    resumable,
+    score_lines,
+    task_command,
+)
+from finetune.config.options import Help, argument
 from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 class SearchOptions(FormatOption):
     """Options of `finetune search`, besides the options of the task."""
 
-    space: UseAppendAction[tuple[tuple[str, ...], ...]] = ()
+    space: Annotated[tuple[tuple[str, ...], ...], Help(append=True)] = ()
     """The values to try, such as `lr=1e-5:5e-4:log`, `warmup=0:0.3`, `batch_size=8,16,32` or
     `tuning=full,lora`. Unset are the learning rate (a fifth to five times the default), the batch
     size, the warm-up and the weight decay, as far as their options are not given."""
@@ -50,7 +54,7 @@ class Search(SearchOptions, Command):
         finetune search tag --data conll2003 --space lr=1e-5:5e-4:log crf=true,false
     """
 
-    task: Annotated[Positional[str], arg(metavar="TASK")]
+    task: Annotated[str, argument("TASK")]
     """The task; all options of `finetune TASK` apply too (`finetune TASK --help`)."""
 
     @property
@@ -59,7 +63,7 @@ class Search(SearchOptions, Command):
         return True
 
     def run(self) -> None:
-        """Raise UserError: ``parse_search`` replaces this command where TASK is one."""
+        """Raise UserError: ``search_command`` replaces this command where TASK is one."""
         raise UserError(f"search: {self.task!r} is no task: write finetune search classify …")
 
 
@@ -125,11 +129,13 @@ def _summarize(found: FinishedSearch, *, error: bool) -> None:
     show(f"Everything is in {result.folder}: {found.page.name} is the page.", error=True)
 
 
-def parse_search(
-    task: str, rest: Sequence[str], parse: Callable[[Sequence[str]], Any]
-) -> TaskSearch:
-    """Return the command; ``parse`` reads the arguments of the task."""
-    options, others = tyro.cli(
-        SearchOptions, args=rest, prog="finetune search", return_unknown_args=True, add_help=False
+def search_command(task: str) -> type[TaskSearch]:
+    """Return the command that searches for the settings of a task."""
+    return make_dataclass(
+        "Search",
+        [("training", task_command(task))],
+        bases=(TaskSearch,),
+        namespace={"__doc__": Search.__doc__},
+        frozen=True,
+        kw_only=True,
     )
-    return TaskSearch(task=task, training=parse([task, *others]), **vars(options))

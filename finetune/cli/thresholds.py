@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
 from finetune.cli.output import print_tables, show
+from finetune.config.options import argument
 from finetune.data.dataset import DataError
 from finetune.types import UserError
 
@@ -32,7 +31,7 @@ class Thresholds(FormatOption, Command):
         finetune thresholds runs/spam --precision 0.95 --dry-run
     """
 
-    folder: Annotated[Positional[str], arg(metavar="RUN")]
+    folder: Annotated[str, argument("RUN")]
     """Folder of a run of `classify` or `nli`."""
     metric: str | None = None
     """Metric to raise. Unset is `f1` of two labels, and `micro_f1` of several."""

@@ -14,13 +14,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import tyro
-from tyro.conf import OmitArgPrefixes, Positional, arg
-
 from finetune.cli.command import Command, TrainingCommand
+from finetune.cli.options import FormatOption
 from finetune.cli.output import error_line, print_table, quiet_libraries, show
 from finetune.cli.push import show_push
-from finetune.config.options import COMMON, Help
+from finetune.config.options import COMMON, Help, argument
 from finetune.config.recipes import RecipeRun, load_multitask, load_recipe
 from finetune.config.tasks import CONFIGS, Resume, TrainConfig, flag, settings
 from finetune.config.values import require_count
@@ -54,6 +52,10 @@ class RunOptions:
     folds are kept, so the same command continues or adds repeats."""
     repeats: int = 1
     """Repeat the cross-validation N times with new folds."""
+    sizes: Annotated[tuple[int, ...] | None, Help("N …")] = None
+    """Train on growing parts of the training data, as in `--sizes 100,200,500`, and estimate the
+    score with more; without numbers on all, and four times the half of the last. Each size has
+    --seeds runs (3 if unset), each with its own subsets, the smaller within the larger."""
     hold_out: bool = False
     """Train and test one fold of each repeat only: with --folds 5 --repeats 10, ten runs that each
     hold out a fifth."""
@@ -74,7 +76,7 @@ class TaskCommand(TaskOptions, TrainingCommand):
     """A command that trains a task."""
 
     task: ClassVar[str]
-    config: OmitArgPrefixes[TrainConfig]
+    config: TrainConfig
     """Settings of the run."""
 
     def run(self) -> None:
@@ -88,12 +90,7 @@ class TaskCommand(TaskOptions, TrainingCommand):
             recipe_run = RecipeRun.of(recipe, self.config, recipe_config)
         elif self.smoke:
             raise UserError("--smoke needs a recipe: add --recipe FILE, or leave --smoke out.")
-        if self.folds is None and (self.repeats != 1 or self.hold_out):
-            raise UserError("--repeats and --hold-out need --folds N.")
-        if self.folds is not None:
-            self._check_folds()
-        if self.seeds is not None:
-            self._check_seeds(self.seeds)
+        self._check_repetitions()
         quiet_libraries()
         if num_processes() == 1 and not self.config.resume:
             from finetune.data.reading import look_at_data
@@ -103,10 +100,27 @@ class TaskCommand(TaskOptions, TrainingCommand):
             dry_run(self.task, self.config)
         elif self.folds is not None:
             train_folds(self.task, self.config, self.folds, self.repeats, self.hold_out)
+        elif self.sizes is not None:
+            from finetune.cli.curve import train_on_sizes
+            from finetune.training.environment import command_line
+
+            once = partial(train_once, self.task, command_line)
+            train_on_sizes(self.task, self.config, self.sizes, self.seeds, once, announce)
         elif self.seeds is None:
             train(self.task, self.config, recipe_run)
         else:
             train_seeds(self.task, self.config, self.seeds, recipe_run)
+
+    def _check_repetitions(self) -> None:
+        """Raise UserError for seeds, folds or sizes that do not go together."""
+        if self.folds is None and (self.repeats != 1 or self.hold_out):
+            raise UserError("--repeats and --hold-out need --folds N.")
+        if self.folds is not None:
+            self._check_folds()
+        if self.seeds is not None:
+            self._check_seeds(self.seeds)
+        if self.sizes is not None:
+            self._check_sizes()
 
     def _check_seeds(self, number: int) -> None:
         require_count("--seeds", number)
@@ -117,6 +131,16 @@ class TaskCommand(TaskOptions, TrainingCommand):
                 "--push-to-hub uploads a single run: leave it out with --seeds, and upload the "
                 "seed you choose with: finetune push RUN ID"
             )
+
+    def _check_sizes(self) -> None:
+        for name, given in (
+            ("--folds", self.folds is not None),
+            ("--resume", self.config.resume),
+            ("--push-to-hub", self.config.push_to_hub is not None),
+            ("--recipe", self.recipe is not None),
+        ):
+            if given:
+                raise UserError(f"{name} does not go with --sizes: leave one of them out.")
 
     def _check_folds(self) -> None:
         config = self.config
@@ -138,19 +162,35 @@ class TaskCommand(TaskOptions, TrainingCommand):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(RunOptions):
-    """Train with the settings of a recipe or of a run, which options of its task override.
+class Run(FormatOption, RunOptions, Command):
+    """Train with the settings of a recipe or of a run, or list the recipes.
 
     Examples:
+        finetune run
         finetune run mnli-roberta-base --seeds 5
         finetune run runs/my-run --lr 1e-5
     """
 
-    recipe: Annotated[Positional[str], arg(metavar="RECIPE")]
-    """File, name of a packaged recipe, or folder of a run, whose settings it takes. `finetune
-    recipes` lists recipes, and `finetune run RECIPE --help` lists the options of its task with the
-    values of the recipe. The name or file of a suite trains all of its recipes (`finetune run glue
-    --help`)."""
+    recipe: Annotated[str | None, argument("RECIPE")] = None
+    """File, name of a packaged recipe, or folder of a run, whose settings it takes; options of its
+    task override them (`finetune run RECIPE --help` lists them with the values of the recipe). The
+    name or file of a suite trains all of its recipes, a file with `task: multitask` several tasks
+    on one encoder (`finetune run glue --help`). Without it, list recipes and suites, the scores
+    they expect, and the scores of your runs of them."""
+    folder: str = "recipes"
+    """Folder of recipes to list, with its subfolders; if there is no `recipes` here, the packaged
+    ones."""
+    runs: str = "runs"
+    """Folder of your runs, for the list; each run records the recipe that it followed."""
+
+    def run(self) -> None:
+        """List the recipes; with one, its task is run in place of this command."""
+        given = {name for name, value in vars(self).items() if value != getattr(Run, name, None)}
+        if wrong := given - {"folder", "runs", "format"}:
+            raise UserError(f"finetune run {flag(min(wrong))} needs a recipe: finetune run RECIPE.")
+        from finetune.cli.recipes import list_recipes
+
+        list_recipes(self.folder, self.runs, self.format)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,11 +198,11 @@ class Multitask(Command):
     """Train several tasks on one encoder, with the settings of a recipe.
 
     Examples:
-        finetune multitask recipe.yaml
-        finetune multitask recipe.yaml --alpha 0 --out runs/joint
+        finetune run multitask.yaml
+        finetune run multitask.yaml --alpha 0 --out runs/joint
     """
 
-    recipe: Annotated[Positional[str], arg(metavar="RECIPE")]
+    recipe: Annotated[str, argument("RECIPE")]
     """File with `task: multitask` and the settings of each task below `tasks`."""
     out: str | None = None
     """Folder, with a run folder for each task; unset is `runs/RECIPE-seedN`."""
@@ -233,7 +273,7 @@ def task_command(task: str) -> type[TaskCommand]:
     config = CONFIGS[task]
     return make_dataclass(
         task.capitalize(),
-        [("config", OmitArgPrefixes[config])],  # type: ignore[misc, valid-type]
+        [("config", config)],
         bases=(TaskCommand,),
         namespace={"task": task, "__doc__": config.__doc__},
         frozen=True,
@@ -252,47 +292,23 @@ def require_unset(name: str, command: TaskCommand) -> None:
         ("--seeds", command.seeds is not None),
         ("--resume", command.config.resume),
         ("--folds", command.folds is not None),
+        ("--sizes", command.sizes is not None),
         ("--push-to-hub", command.config.push_to_hub is not None),
     ):
         if given:
             raise UserError(f"{name}: {option} does not apply: leave it out.")
 
 
-def expand_recipe(name: str, rest: list[str]) -> tuple[str, list[str], TaskCommand | None]:
-    """Load the recipe that the arguments name.
-
-    Returns the command, with the task of the recipe in place of `run`; its arguments; and the
-    recipe's settings as their defaults.
-    """
-    if name == "run":
-        path = named_recipe(rest)
-        rest.remove(path)
-        name, rest = load_recipe(path).task, [f"--recipe={path}", *rest]
-    if name not in CONFIGS:
-        return name, rest, None
-    if not any(argument.partition("=")[0] == "--recipe" for argument in rest):
-        return name, rest, None
-    options = _known_options(TaskOptions, name, rest)
-    recipe = load_recipe(options.recipe)
+def recipe_command(name: str, values: Mapping[str, Any]) -> TaskCommand | None:
+    """Return the command with the settings of the recipe among its values, if there is one."""
+    if (path := values.get("recipe")) is None:
+        return None
+    recipe = load_recipe(path)
     if recipe.task != name:
-        raise UserError(f"{options.recipe} is a recipe for {recipe.task}, not {name}.")
-    if options.smoke:
+        raise UserError(f"{path} is a recipe for {recipe.task}, not {name}.")
+    if values.get("smoke"):
         recipe = recipe.smoke_recipe()
-    return name, rest, task_command(name)(config=recipe.config())
-
-
-def named_recipe(rest: list[str]) -> str:
-    """Return the recipe among the arguments of `finetune run`."""
-    if rest and not rest[0].startswith("-"):
-        return rest[0]
-    return str(_known_options(Run, "run", rest).recipe)
-
-
-def _known_options(kind: type[Any], name: str, arguments: list[str]) -> Any:
-    options, _ = tyro.cli(
-        kind, args=arguments, prog=f"finetune {name}", return_unknown_args=True, add_help=False
-    )
-    return options
+    return task_command(name)(config=recipe.config())
 
 
 def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:

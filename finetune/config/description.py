@@ -59,7 +59,7 @@ class TaskDescription:
     label_errors: bool = False
     """Whether `finetune check --label-errors` ranks the labels of its data."""
     joint: bool = False
-    """Whether several tasks can share an encoder in training (``finetune multitask``)."""
+    """Whether several tasks can share an encoder in training (recipes with ``task: multitask``)."""
     metrics: tuple[str, ...] = ()
     """The metrics that recipes may expect."""
     searched: Mapping[str, tuple[float, float]] | None = None

@@ -20,6 +20,17 @@ class Help:
     """Heading of the option in the help; unset is the heading of its class."""
     common: bool = False
     """Whether `--help` lists the option where the command has too many for one screen."""
+    positional: bool = False
+    """Whether the value is written without the name of the option."""
+    append: bool = False
+    """Whether the option may be repeated, each time with one value (or one list of values)."""
+    name: str | None = None
+    """The option, if it is not the name of the field."""
+
+
+def argument(metavar: str) -> Help:
+    """Return the mark of a positional argument."""
+    return Help(metavar, "arguments", positional=True)
 
 
 DATA = Help(group="data", common=True)

@@ -11,12 +11,11 @@ import dataclasses
 import glob
 import re
 import shlex
-import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, get_args
 
 from finetune.config.expected_scores import Expected, read_expected
 from finetune.config.tasks import (
@@ -28,7 +27,7 @@ from finetune.config.tasks import (
     setting_types,
     settings,
 )
-from finetune.config.values import description
+from finetune.config.values import converted
 from finetune.registry import LISTS
 from finetune.types import UserError, abbreviated, did_you_mean
 
@@ -211,8 +210,16 @@ def _yaml_files(folder: str | Path) -> list[Path]:
 
 def listed_recipes(path: str | Path) -> str | None:
     """Return the key under which a file lists recipes, one of ``LISTS``; None for a recipe."""
+    for key, row in LISTS.items():
+        if (Path(path) / row.file).is_file():  # the folder of its runs
+            return key
     _, content, _ = open_recipe(path)
     return next((key for key in content if key in LISTS), None)
+
+
+def is_multitask(path: str | Path) -> bool:
+    """Return whether a file is a recipe for several tasks on one encoder."""
+    return open_recipe(path)[1].get("task") == MULTITASK
 
 
 def load_recipe(path: str | Path) -> Recipe:
@@ -225,7 +232,7 @@ def load_recipe(path: str | Path) -> Recipe:
     if path.name == RUN_SETTINGS:
         return _recipe_of_run(path, content, where)
     if task == MULTITASK:
-        raise UserError(f"{path} is a recipe for several tasks: finetune {MULTITASK} {path}")
+        raise UserError(f"{path} is a recipe for several tasks: finetune run {path}")
     if task is None and LISTS.keys() & content.keys():
         raise UserError(f"{path} lists recipes, and is none: finetune run {path}")
     if task is None:
@@ -310,7 +317,7 @@ def load_multitask(path: str | Path, **overrides: Any) -> MultitaskRecipe:
             f"{where('tasks')}: `tasks` must have two or more names, each with the settings of a "
             "task, such as `questions: {task: classify, data: questions.csv}`."
         )
-    alpha = _typed(f"{where('alpha')}: alpha", content.get("alpha", 0.5), float)
+    alpha = converted(f"{where('alpha')}: alpha", content.get("alpha", 0.5), float)
     given = overrides.pop("alpha", None)
     alpha = alpha if given is None else given
     common = {k: v for k, v in content.items() if k not in (*OWN_KEYS, "alpha", "tasks")}
@@ -349,7 +356,7 @@ def open_recipe(path: str | Path) -> tuple[Path, dict[str, Any], Callable[..., s
     path = Path(path)
     path = path / RUN_SETTINGS if (path / RUN_SETTINGS).is_file() else _locate(path)
     if not path.is_file():
-        raise UserError(f"{path}: no such recipe file. `finetune recipes` lists the recipes.")
+        raise UserError(f"{path}: no such recipe file. `finetune run` lists the recipes.")
     content, lines = _read(path)
 
     def where(*keys: Any) -> str:
@@ -499,7 +506,7 @@ def typed_values(
                 f"{where}: unknown {what.format(key)}.{did_you_mean(str(key), hints)} Legal are "
                 f"{abbreviated(hints, 50)}."
             )
-        typed[key] = _typed(f"{where}: {key}", value, hints[key])
+        typed[key] = converted(f"{where}: {key}", value, hints[key])
     return typed
 
 
@@ -508,33 +515,4 @@ def typed_setting(task: str, name: str, text: str) -> Any:
     hint = setting_types(CONFIGS[task])[name]
     is_truth = bool in (hint, *get_args(hint))
     value = {"true": True, "false": False}.get(text.lower(), text) if is_truth else text
-    return _typed(flag(name), value, hint)
-
-
-def _typed(name: str, value: Any, hint: Any) -> Any:
-    """Convert a YAML value to the type of a field: YAML 1.1 reads 1e-5 as text, on as true."""
-    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    if value is None and type(None) in options:
-        return None
-    if len(options) > 1 and any(value in get_args(option) for option in options):
-        return value
-    if get_origin(hint) is tuple:
-        items = value if isinstance(value, list) else [value]
-        return tuple(_typed(name, item, str) for item in items)
-    if get_origin(hint) is Literal:
-        choices = get_args(hint)
-        if isinstance(value, bool) and "on" in choices:
-            value = "on" if value else "off"
-        if value not in choices:
-            raise UserError(
-                f"{name} must be one of {', '.join(choices)}, not {value!r}."
-                f"{did_you_mean(str(value), choices)}"
-            )
-        return value
-    kind = options[0]
-    if isinstance(value, bool) == (kind is bool) and isinstance(value, str | int | float):
-        try:
-            return value if kind is bool else kind(str(value))
-        except ValueError:
-            pass  # float("many")
-    raise UserError(f"{name} must be {description(hint)}, not {value!r:.60}.")
+    return converted(flag(name), value, hint)

@@ -15,7 +15,7 @@ from typing import (
     is_typeddict,
 )
 
-from finetune.types import UserError
+from finetune.types import UserError, did_you_mean
 
 _NAMES = {
     float: "a number",
@@ -82,6 +82,38 @@ def description(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return f"one of {', '.join(get_args(hint))}"
     return _NAMES.get(get_origin(hint) or hint, "of another type")
+
+
+def converted(name: str, value: Any, hint: Any) -> Any:
+    """Return a value of YAML or text of the command line in the type of a hint.
+
+    YAML 1.1 reads 1e-5 as text, and on as true.
+    """
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if value is None and type(None) in options:
+        return None
+    if len(options) > 1 and any(value in get_args(option) for option in options):
+        return value
+    if get_origin(hint) is tuple:
+        items = value if isinstance(value, list) else [value]
+        return tuple(converted(name, item, str) for item in items)
+    if get_origin(hint) is Literal:
+        choices = get_args(hint)
+        if isinstance(value, bool) and "on" in choices:
+            value = "on" if value else "off"
+        if value not in choices:
+            raise UserError(
+                f"{name} must be one of {', '.join(choices)}, not {value!r}."
+                f"{did_you_mean(str(value), choices)}"
+            )
+        return value
+    kind = options[0]
+    if isinstance(value, bool) == (kind is bool) and isinstance(value, str | int | float):
+        try:
+            return value if kind is bool else kind(str(value))
+        except ValueError:
+            pass  # float("many")
+    raise UserError(f"{name} must be {description(hint)}, not {value!r:.60}.")
 
 
 def text_encoding(name: str) -> str:

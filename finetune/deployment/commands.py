@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.output import quiet_libraries, show
-from finetune.config.options import DATA, Help
+from finetune.config.options import DATA, Help, argument
 from finetune.deployment.batcher import Limits
 from finetune.types import UserError, install_command
 
@@ -37,7 +35,7 @@ class Serve(Limits, Command):
         finetune serve nli=runs/nli topics=exported --port 8080
     """
 
-    runs: Annotated[Positional[tuple[str, ...]], arg(metavar="RUN …")]
+    runs: Annotated[tuple[str, ...], argument("RUN …")]
     """Folders of runs, of models or of exports (which need no torch), or hub ids (OWNER/NAME,
     OWNER/NAME@REVISION), each with the name of the model before it if you like: name=RUN."""
     host: str = "127.0.0.1"
@@ -115,7 +113,7 @@ class Export(Command):
         finetune export runs/nli --out exported --int8 --max-loss 1
     """
 
-    folder: Annotated[Positional[str], arg(metavar="RUN")]
+    folder: Annotated[str, argument("RUN")]
     """Folder of a run or of a model in it."""
     out: Annotated[str, Help("FOLDER", "output")]
     """New folder for the graph, the program that predicts, tokenizer and labels. It appears when it

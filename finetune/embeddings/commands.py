@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import UseAppendAction
-
 from finetune.cli.command import Command
 from finetune.cli.options import (
     DataOptions,
@@ -25,7 +23,7 @@ from finetune.cli.options import (
     SeedOption,
 )
 from finetune.cli.output import check_output, inputs_of, quiet_libraries
-from finetune.config.options import COMMON, DATA, OUTPUT, Help
+from finetune.config.options import COMMON, DATA, Help
 from finetune.runtime.files import require_replaceable
 from finetune.runtime.records import RECORD_SUFFIXES, require_suffix
 from finetune.types import UserError
@@ -184,11 +182,11 @@ class Geometry(EncodingOption, ModelArgument, WordPoolingOption, FormatOption, S
 
     data: Annotated[str, DATA]
     """Texts: a file or folder, as for `pretrain`."""
-    out: Annotated[UseAppendAction[tuple[str, ...]], OUTPUT] = ()
+    out: Annotated[tuple[str, ...], Help(group="output", common=True, append=True)] = ()
     """File to write: .html (a page) or .json (all figures); may be repeated."""
     texts: int = 1000
     """Lines of text to sample."""
-    sentence: Annotated[UseAppendAction[tuple[str, ...]], DATA] = ()
+    sentence: Annotated[tuple[str, ...], Help(group="data", common=True, append=True)] = ()
     """A sentence whose attention to show; may be repeated. Unset shows two of the sample."""
     encoder: ReadingOptions = field(default_factory=ReadingOptions)
     """Lengths, batches and source of the encoder."""
@@ -219,7 +217,7 @@ class Map(LayersOption, ModelArgument, WordPoolingOption, SeedOption, DataOption
     file: Annotated[str, DATA]
     """Texts or sentences of any format of `predict`, with labels, tags, spans or nothing; `-` is
     standard input."""
-    out: Annotated[UseAppendAction[tuple[str, ...]], OUTPUT] = ()
+    out: Annotated[tuple[str, ...], Help(group="output", common=True, append=True)] = ()
     """File to write: .html (a page) or .json (all figures); may be repeated."""
     layers: str = "all"
     method: Literal["tsne", "pca"] = "tsne"

@@ -147,7 +147,7 @@ def read_gold_file(
     if kind == "subwords":
         raise DataError(
             "predictions of masked subwords hold their gold, which depends on the masks: use "
-            "`finetune analyze` or `compare` without a file of gold."
+            "`finetune report --format table` or `compare` without a file of gold."
         )
     if kind in KINDS:
         return KINDS[kind].read_gold(path, encoding)

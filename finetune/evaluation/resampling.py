@@ -120,7 +120,7 @@ def count_metric(
 
     The metric is a name in ``metrics.METRICS``; the precision, recall or F1 of one label, tag or
     type, such as ``f1:NAME`` and ``span_f1_strict:TYPE``; or the score of a subgroup in a table of
-    ``finetune analyze`` (``subgroup_metrics``). A UserError names the metrics of the predictions.
+    ``finetune report`` (``subgroup_metrics``). A UserError names the metrics of the predictions.
     """
     pairs = comparable(runs)
     table = METRICS[pairs[0].kind]
@@ -159,7 +159,7 @@ def comparable(runs: Sequence[AlignedPredictions]) -> list[Pairs]:
 def subgroup_metrics(
     runs: Sequence[AlignedPredictions], train: TrainingVocabulary | None = None
 ) -> dict[str, Metric]:
-    """Return the metrics of each subgroup in the tables of ``finetune analyze``.
+    """Return the metrics of each subgroup in the tables of ``finetune report``.
 
     Their names join the score, the table and the subgroup, with ``_`` for spaces:
     ``span_f1_length:3``, ``span_f1_in_training:unseen``, ``accuracy_position:1``.

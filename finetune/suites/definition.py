@@ -251,7 +251,7 @@ def _recipe(path: Path, where: str, named: str, model: str) -> Recipe:
         raise UserError(f"{where}: {error}") from error
 
 
-_HINT = "`finetune recipes` lists the recipes."
+_HINT = "`finetune run` lists the recipes."
 
 
 def _score(where: str, recipe: Recipe, text: str) -> Score:

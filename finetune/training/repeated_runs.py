@@ -334,15 +334,16 @@ def train_sizes(
     Without ``sizes`` they are all examples, and four times the half.
     """
     raw = _read(name, config)
-    _train_split(raw, config, "curve")
+    _train_split(raw, config, "--sizes")
     if config.validation != "none" or "test" not in raw.splits:
         raw = with_held_out_splits(raw, config)
         config = replace(config, validation_share=None, test_share=None)
     if not raw.scored_splits:
         raise UserError(
-            "curve: --validation none leaves no split to score: leave it out, or name a test split."
+            "--sizes: --validation none leaves no split to score: leave it out, or name a test "
+            "split."
         )
-    examples = _train_split(raw, config, "curve")
+    examples = _train_split(raw, config, "--sizes")
     labels = {label for example in examples for label in gold_labels(example) or ()}
     numbers = any(isinstance(getattr(each, "label", None), float) for each in examples)
     least = 2 if numbers else len(labels)

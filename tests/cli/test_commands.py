@@ -246,10 +246,10 @@ def test_tables_of_runs(place: Path, outcomes: dict[str, Outcome]):
     table = list(csv.DictReader(io.StringIO(run("score", folder, "--format", "csv").out)))
     found = {(row["split"], row["metric"]): float(row["value"]) for row in table}
     assert found == {(s, name): v for s, each in metrics.items() for name, v in each.items()}
-    whole = run("analyze", folder, "--format", "csv")
-    one = run("analyze", folder, "--format", "csv", "--table", "scores")
+    whole = run("report", folder, "--format", "csv")
+    one = run("report", folder, "--format", "csv", "--table", "scores")
     assert whole.err == "" and whole.out.startswith(one.out) and one.out.startswith("metric,value")
-    wrong = run("analyze", folder, "--table", "x")
+    wrong = run("report", folder, "--table", "x", "--format", "table")
     assert wrong.code == 2 and "scores, label, confusion" in wrong.err
     same = run("compare", folder, folder, "--resamples", "50", "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(same.out)))
@@ -366,9 +366,9 @@ def test_recipes_check_and_run(place: Path, tmp_path: Path):
         "expected:\n  - {split: test, metric: accuracy, value: 0.5, tolerance: 0.5, source: here}\n"
         "  - {split: test, metric: pearson, value: 0.5, tolerance: 0.5, source: here}\n"
     )
-    listed = run("recipes", "--folder", tmp_path)
+    listed = run("run", "--folder", tmp_path)
     assert "mine.yaml" in listed.out and "test accuracy 0.5 ± 0.5 (here)" in listed.out
-    rows = json.loads(run("recipes", "--folder", tmp_path, "--format", "json").out)
+    rows = json.loads(run("run", "--folder", tmp_path, "--format", "json").out)
     assert [(row["metric"], row["expected"]) for row in rows] == [
         ("accuracy", 0.5),
         ("pearson", 0.5),
@@ -415,7 +415,7 @@ def test_the_class_of_f1_is_named(place: Path, outcomes: dict[str, Outcome]):
     for file in ("README.md", "best/README.md"):
         assert "| `f1` of `pos` | " in (place / "classify" / file).read_text("utf-8")
     assert ">f1 (pos)<" in (place / "classify/report.html").read_text("utf-8")
-    analysis = run("analyze", place / "classify", "--positive", "neg")
+    analysis = run("report", place / "classify", "--positive", "neg", "--format", "table")
     assert "  f1 (neg) " in analysis.out
 
 

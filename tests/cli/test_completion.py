@@ -16,9 +16,10 @@ TYPED = {
     "nl": {"nli"},
     "nli --prec": {"--precision"},
     "nli --precision b": {"bf16"},
-    "curve ta": {"tag"},
-    "curve tag --siz": {"--sizes"},
-    "curve tag --epo": {"--epochs"},
+    "search ta": {"tag"},
+    "search tag --tria": {"--trials"},
+    "search tag --epo": {"--epochs"},
+    "tag --siz": {"--sizes"},
 }
 """Words after `finetune`, and what completes the last."""
 

@@ -228,18 +228,6 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
         "merge": [["merge", runs["classify"], copy_of(runs["classify"]), "--out", out / "soup"]],
         "cache": [["cache"]],
         "check": [["check", sentiment, "--task=classify", "--model", encoder]],
-        "curve": [
-            [
-                "curve",
-                "classify",
-                *training("classify", "--model", encoder)[1:-5],
-                *SMALL,
-                "--sizes=8",
-                "--runs=1",
-                "--out",
-                out / "c",
-            ]
-        ],
         "search": [
             [
                 "search",
@@ -259,16 +247,14 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
         "run": [
             ["run", folder / "single.yaml", "--out", out / "r", *SMALL],
             ["run", folder / "trusting.yaml", "--dry-run", *SMALL],
+            ["run", folder / "recipe.yaml", "--out", out / "mt"],
+            ["run", folder / "suite", "--submit", out / "answers.zip"],
         ],
-        "multitask": [["multitask", folder / "recipe.yaml", "--out", out / "mt"]],
         "bench": [["bench", "--model", encoder, "--size=small", "--rounds=1", "--phases=predict"]],
         "push": [["push", runs["classify"], "ana/x"]],
-        "submit": [["submit", folder / "suite", "--out", out / "answers.zip"]],
-        "report": [["report", runs["classify"]]],
+        "report": [["report", runs["classify"], *how] for how in ((), ("--format", "table"))],
         "compare": [["compare", runs["classify"], runs["classify"]]],
         "score": [["score", runs["classify"]]],
-        "analyze": [["analyze", runs["classify"]]],
-        "recipes": [],
         "convert": [],
         "agreement": [],
         "review": [],

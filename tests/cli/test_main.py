@@ -12,7 +12,6 @@ import pytest
 
 from finetune import reporting
 from finetune.cli import train
-from finetune.cli.analyze import Analyze
 from finetune.cli.check import Check
 from finetune.cli.compare import Compare
 from finetune.cli.main import COMMANDS, main, parse
@@ -93,7 +92,7 @@ def test_help_of_a_recipe_has_its_values(recipe: Path):
     assert outcome.code == 0 and "usage: finetune tag" in outcome.out
     assert "(default: 0.001)" in outcome.out
     assert "usage: finetune run" in run("run", "--help").out
-    assert "usage: finetune curve" in run("curve", "tag", "--help").out
+    assert "usage: finetune search" in run("search", "tag", "--help").out
 
 
 def test_a_setting_that_only_the_recipe_makes_legal(calls: list[tuple], recipe: Path):
@@ -125,7 +124,8 @@ def test_positionals_and_options_in_any_order():
     assert parse(["score", "p.jsonl", "g.conll", "--columns", "tags=3"]) == score
     compare = Compare(first="a", second="b,c", unit="document", format="json")
     assert parse(["compare", "a", "--unit", "document", "b,c", "--format", "json"]) == compare
-    assert parse(["analyze", "p", "g"]) == Analyze(predictions="p", gold_file="g")
+    report = Report(folders=("p",), gold="g", format="csv")
+    assert parse(["report", "p", "--gold", "g", "--format", "csv"]) == report
     assert parse(["report", "a", "b", "--out", "x"]) == Report(folders=("a", "b"), out="x")
 
 
@@ -194,12 +194,35 @@ def test_a_report_that_fails_leaves_the_run_finished(
     Path(file).unlink()
 
 
-def test_a_wrong_option_lists_similar_ones_of_its_command(calls: list[tuple]):
-    outcome = run("tag", "--batch-sze", "3")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--batch-sze", "3"], "unknown option '--batch-sze'. Perhaps you meant '--batch-size'?"),
+        (["--learning-rat", "3"], "Perhaps you meant '--learning-rate'?"),
+        (["--lr"], "--lr: expected one argument: see finetune tag --help"),
+        (["--lr", "high"], "--lr must be a number, not 'high'"),
+        (["--limit", "1.5"], "--limit must be a whole number, not '1.5'"),
+        (["--tuning", "lor"], "must be one of full, lora, bitfit, head, mask, not 'lor'"),
+        (["folder"], "unexpected argument 'folder'"),
+        (["--crf=yes"], "--crf"),
+    ],
+)
+def test_a_wrong_option_or_value_gets_one_line(arguments: list[str], said: str, calls: list[tuple]):
+    outcome = run("tag", *arguments)
     assert outcome.code == 2 and outcome.out == "" and not calls
-    assert "--batch-size INT" in outcome.err and "finetune tag --help" in outcome.err
-    assert "{None}" not in run("tag", "--limt", "3").err
-    assert "classify" not in outcome.err and outcome.err.count("\n") < 12
+    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
+    assert said in outcome.err, outcome.err
+
+
+def test_lists_and_switches(calls: list[tuple]):
+    parsed = parse(["classify", "--sizes", "100,200", "400", "--resume", "auto", "--no-smoke"])
+    assert (parsed.sizes, parsed.config.resume, parsed.smoke) == ((100, 200, 400), "auto", False)
+    assert parse(["classify", "--sizes"]).sizes == () and parse(["classify"]).sizes is None
+    assert parse(["tag", "--resume"]).config.resume is True
+    assert parse(["tag", "--no-resume"]).config.resume is False
+    assert parse(["score", "p", "--json"]).format == "json"
+    search = parse(["search", "tag", "--space", "lr=1,2", "steps=3", "--space", "seed=1", "--crf"])
+    assert search.space == (("lr=1,2", "steps=3"), ("seed=1",)) and search.training.config.crf
 
 
 def test_traceback_on_demand(monkeypatch: pytest.MonkeyPatch):
@@ -211,13 +234,13 @@ def test_traceback_on_demand(monkeypatch: pytest.MonkeyPatch):
 def test_a_closed_pipe_is_no_error(tmp_path: Path):
     for number in range(3000):
         (tmp_path / f"{number}.yaml").write_text("task: tag\ndescription: something\n")
-    command = f"{sys.executable} -m finetune recipes --folder {tmp_path} | head -1"
+    command = f"{sys.executable} -m finetune run --folder {tmp_path} | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.stderr == "" and done.stdout.count("\n") == 1
 
 
 def test_every_setting_is_an_option():
-    arguments = ["tag", "--no-resume", "--precision", "bf16", "--limit", "None"]
+    arguments = ["tag", "--no-resume", "--precision", "bf16"]
     assert parse(arguments).config == TagConfig(precision="bf16")
 
 
@@ -228,15 +251,13 @@ def test_names_of_the_scripts_of_transformers(
     for name in ("a.conll", "b.conll"):
         (tmp_path / name).write_text("Ann\tB-PER\nran\tO\n")
     arguments = ("--model_name_or_path", "m", "--learning_rate=1e-3", "--output-dir", "o")
-    files = ("--train_file", "a.conll", "--test-file=b.conll")
-    outcome = run("tag", *arguments, "--num-train-epochs", "2", *files)
+    outcome = run("tag", *arguments, "--num-train-epochs", "2")
     assert outcome.code == 0, outcome.err
-    expected = TagConfig(model="m", lr=1e-3, out="o", epochs=2, data="train=a.conll,test=b.conll")
-    assert calls[0][2] == expected
+    assert calls[0][2] == TagConfig(model="m", lr=1e-3, out="o", epochs=2)
     refused = run("tag", "--per_device_train_batch_size", "8")
     assert refused.code == 2 and "write --batch-size for the examples per step" in refused.err
-    both = run("tag", "--data", "d", "--train-file", "a.conll")
-    assert both.err == "error: --data names the files of all splits: leave --train-file out.\n"
+    files = run("tag", "--train_file", "a.conll")
+    assert files.code == 2 and "write --data train=FILE,validation=FILE" in files.err
 
 
 def test_version():

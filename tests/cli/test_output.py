@@ -73,12 +73,15 @@ def test_control_characters_are_printed_as_text(tmp_path: Path, capsys: pytest.C
     print_table((attack,), [(attack,)], attack)
     rows = [{"label": attack, "gold": "b", "text": attack}, {"label": "b", "gold": "b"}]
     (tmp_path / "p.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    outcomes = [run("analyze", tmp_path / "p.jsonl"), run("score", tmp_path / attack, "x")]
+    outcomes = [
+        run("report", tmp_path / "p.jsonl", "--format", "table"),
+        run("score", tmp_path / attack, "x"),
+    ]
     (tmp_path / "train.jsonl").write_text(
         "".join(json.dumps({"text": f"{n}", "label": attack + str(n % 2)}) + "\n" for n in range(9))
     )
     (tmp_path / "r.yaml").write_text(f"task: tag\ndescription: {json.dumps(attack)}\n")
-    outcomes += [run("check", tmp_path / "train.jsonl"), run("recipes", "--folder", tmp_path)]
+    outcomes += [run("check", tmp_path / "train.jsonl"), run("run", "--folder", tmp_path)]
     texts = [capsys.readouterr().out, *(outcome.out + outcome.err for outcome in outcomes)]
     for text in texts:
         assert "\\u001b[2J" in text and not set(attack) & set(text) - set("[2J31m")

@@ -116,7 +116,7 @@ def test_an_unset_model_is_the_default_or_that_of_the_run_to_start_from():
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=lambda config: config.__name__)
 def test_class_variables_name_their_type(config: type[TrainConfig]):
-    """Early versions of tyro take a bare ``ClassVar`` for an option."""
+    """A bare ``ClassVar`` says no type."""
     hints = [
         str(hint).removeprefix("typing.")
         for kind in config.__mro__

@@ -183,14 +183,17 @@ def test_commands_read_the_encoding_and_runs_keep_it(tmp_path: Path):
         "cp1252",
     )
     answers = write_jsonl(tmp_path / "answers.jsonl", predictions)
-    for command in ("score", "analyze"):
-        assert run(command, answers, gold).code == 2
-        outcome = run(command, answers, gold, "--encoding", "cp1252")
+    for command in (
+        ("score", answers, gold),
+        ("report", answers, "--gold", gold, "--format", "table"),
+    ):
+        assert run(*command).code == 2
+        outcome = run(*command, "--encoding", "cp1252")
         assert outcome.code == 0 and "0.75" in outcome.out
     both = run("compare", answers, answers, "--gold", gold, "--encoding", "cp1252")
     assert both.code == 0, both.err
     (columns := tmp_path / "system.conll").write_text("né B-P B-P\nà O B-P\n", "cp1252")
-    outcome = run("analyze", columns, "--encoding", "cp1252")
+    outcome = run("report", columns, "--encoding", "cp1252", "--format", "table")
     assert outcome.code == 0, outcome.err
 
 

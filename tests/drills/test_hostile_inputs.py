@@ -102,7 +102,7 @@ def data_cases() -> Iterator[Case]:
         "predict texts": ("predict", "classify", "--file"),
         "predict words": ("predict", "tag", "--file"),
         "gold of score": ("score", "classify/predictions.test.jsonl"),
-        "gold of analyze": ("analyze", "classify/predictions.test.jsonl"),
+        "gold of analyze": ("report", "classify/predictions.test.jsonl", "--format=table"),
         "gold of compare": ("compare", "classify", "classify", "--gold"),
     }
     for (name, command), (kind, content) in itertools.product(train.items(), NOT_ROWS.items()):
@@ -250,7 +250,7 @@ def saved_cases() -> Iterator[Case]:  # noqa: C901
         yield Case(f"resume: log.jsonl: {kind}", resume, "classify/log.jsonl", content, False)
         for name, command in {
             "score": ("score", "new.jsonl", "texts/test.jsonl"),
-            "analyze": ("analyze", "new.jsonl"),
+            "analyze": ("report", "new.jsonl", "--format=table"),
             "compare": ("compare", "classify", "new.jsonl"),
         }.items():
             yield Case(f"{name}: predictions: {kind}", command, "new.jsonl", content)
@@ -276,7 +276,7 @@ def saved_cases() -> Iterator[Case]:  # noqa: C901
         for file in ("seeds.json", "seed-1/config.json"):
             yield Case(
                 f"recipes: {file}: {kind}",
-                ("recipes", "--folder=r", "--runs=."),
+                ("run", "--folder=r", "--runs=."),
                 f"seeds/{file}",
                 content,
                 False,
@@ -297,26 +297,26 @@ def edited_cases(rng: random.Random) -> Iterator[Case]:
         "classify/config.json": ("report", "classify", "--out=page.html"),
         "tag/metrics.json": ("report", "tag", "--out=page.html"),
         "tag/environment.json": ("report", "tag", "--out=page.html"),
-        "tag/training_vocabulary.json": ("analyze", "tag"),
-        "seeds/seeds.json": ("recipes", "--folder=r", "--runs=."),
-        "seeds/seed-1/metrics.json": ("recipes", "--folder=r", "--runs=seeds/seed-1"),
+        "tag/training_vocabulary.json": ("report", "tag", "--format=table"),
+        "seeds/seeds.json": ("run", "--folder=r", "--runs=."),
+        "seeds/seed-1/metrics.json": ("run", "--folder=r", "--runs=seeds/seed-1"),
         "seeds/seed-1/environment.json": ("report", "seeds", "--out=page.html"),
     }
     for (file, command), number in itertools.product(commands.items(), range(10)):
         yield Case(f"edited {number}: {file}", command, file, edit(rng.randrange(2**32)), False)
     lines = {
         "classify/predictions.test.jsonl": [
-            ("analyze", "classify"),
+            ("report", "classify", "--format=table"),
             ("score", "{}", "texts/test.jsonl"),
             ("report", "classify", "--out=page.html"),
         ],
         "tag/predictions.test.jsonl": [
-            ("analyze", "tag"),
+            ("report", "tag", "--format=table"),
             ("compare", "tag", "tag"),
             ("score", "{}", "words/test.jsonl"),
         ],
         "ner/predictions.test.jsonl": [
-            ("analyze", "ner"),
+            ("report", "ner", "--format=table"),
             ("report", "ner", "--out=page.html"),
             ("score", "{}", "words/test.jsonl"),
         ],
@@ -427,7 +427,7 @@ def recipe_cases() -> Iterator[Case]:
         for name, command in {
             "run": ("run", "new.yaml"),
             "check": ("check", "new.yaml"),
-            "recipes": ("recipes", "--folder=."),
+            "recipes": ("run", "--folder=."),
             "recipe": ("classify", "--recipe=new.yaml"),
         }.items():
             yield Case(f"{name}: {kind}", command, "new.yaml", content, name != "recipes")
@@ -453,7 +453,7 @@ def argument_cases() -> Iterator[Case]:
             "score": ("score", value, value),
             "run": ("run", value),
             "report": ("report", value),
-            "recipes": ("recipes", f"--folder={value}"),
+            "recipes": ("run", f"--folder={value}"),
         }.items():
             yield Case(f"{name} {value[:12]!r}", command, "", b"", named="")
     for value in ("\udc80", "a\udcffb", "\ud83d"):
@@ -504,9 +504,6 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
 
 def assert_one_line(outcome: Outcome, case: Case) -> None:
     assert "\0" not in outcome.err and "Traceback" not in outcome.err
-    if "For full helptext" in outcome.err:  # tyro's message about an argument
-        assert case.named is not None and case.named in outcome.err
-        return
     lines = outcome.err.splitlines()
     errors = [line for line in lines if line.startswith(("error: ", "internal error: "))]
     assert len(errors) == 1, outcome.err[-2000:]

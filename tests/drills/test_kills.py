@@ -28,7 +28,7 @@ TASKS = {
     "choice": ("choice", "--data", "choices"),
     "pretrain": ("pretrain", "--data", "text"),
     "sentence": ("sentence", "--data", "numbers", "--objective", "cosine"),
-    "multitask": ("multitask", "both.yaml"),
+    "multitask": ("run", "both.yaml"),
     "distill": ("distill", "teacher", "--model", "narrow", "--unlabeled", "entities/test.jsonl"),
 }
 BOTH = """task: multitask

@@ -237,7 +237,7 @@ def test_command(models: Path, tmp_path: Path) -> None:
     assert [json.loads(line)["senses"] for line in again.out.splitlines()] == [
         line["senses"] for line in lines
     ]
-    analyzed = run("analyze", str(out))
+    analyzed = run("report", str(out), "--format", "table")
     assert analyzed.code == 0 and "VERB" in analyzed.out, analyzed.err
     reported = run("report", str(out))
     assert reported.code == 0 and "VERB" in (out / "report.html").read_text("utf-8"), reported.err

@@ -39,7 +39,7 @@ from tests.tiny import save_tiny_checkpoint
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "data"
 TABLES = ("table", "csv", "latex", "markdown", "json")
-ANALYSIS = {name: ["analyze", "--format", name] for name in TABLES}
+ANALYSIS = {name: ["report", "--format", name] for name in TABLES}
 """How the analysis of predictions is asked for, by format."""
 CONVERTED = "jsonl json csv tsv xlsx parquet conll prodigy doccano label-studio brat".split()
 DAMAGED_FILES = 12

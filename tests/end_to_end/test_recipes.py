@@ -110,7 +110,7 @@ def test_a_packaged_recipe_is_found_from_anywhere(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_recipe("recipes/nli/mnli-roberta-base.yaml").task == "nli"
     assert load_recipe("nli/mnli-roberta-base.yaml").name == "nli-mnli-roberta-base"
-    assert "mnli-roberta-base" in run("recipes").out
+    assert "mnli-roberta-base" in run("run").out
 
 
 def data_of(recipe: Recipe) -> str:

@@ -132,8 +132,8 @@ def test_every_metric_that_score_prints(place: Path):
 
 
 def told(*arguments: str) -> dict[str, float]:
-    """The scores that `finetune analyze` prints, and those of its tables, by name of metric."""
-    found = json.loads(run("analyze", *arguments, "--format", "json").out)
+    """The scores that `finetune report --format json` prints, and those of its tables, by name of metric."""
+    found = json.loads(run("report", *arguments, "--format", "json").out)
     scores = dict(found["scores"])
     for name, rows in found["tables"].items():
         for row in rows:
@@ -190,7 +190,7 @@ def test_every_score_of_spans_of_analyze(place: Path):
     write_jsonl(place / "found.jsonl", answers)
     write_jsonl(place / "train.jsonl", nested[:10])
     more = ("--train", "train.jsonl")
-    scores = told("found.jsonl", "nested.jsonl", *more)
+    scores = told("found.jsonl", "--gold", "nested.jsonl", *more)
     assert {
         "span_f1_partial",
         "span_f1_type",
@@ -204,7 +204,7 @@ def test_every_score_of_spans_of_analyze(place: Path):
         "span_f1_strict:PER",
     } <= {*scores}
     agree("found.jsonl", "found.jsonl", "--gold", "nested.jsonl", *more, told_of=scores)
-    scores = told("bad.jsonl", "gold.jsonl")
+    scores = told("bad.jsonl", "--gold", "gold.jsonl")
     assert {"span_f1_partial", "span_f1_strict", "tag_accuracy"} <= {*scores}
     agree("good.jsonl", "bad.jsonl", "--gold", "gold.jsonl", told_of=scores)
 
@@ -230,7 +230,7 @@ def test_every_score_of_tags_of_analyze(place: Path):
         write_jsonl(place / f"{name}.jsonl", rows)
     write_jsonl(place / "pos.jsonl", gold)
     write_jsonl(place / "train.jsonl", gold[:8])
-    scores = told("b.jsonl", "pos.jsonl", "--train", "train.jsonl")
+    scores = told("b.jsonl", "--gold", "pos.jsonl", "--train", "train.jsonl")
     assert {
         "weighted_f1",
         "matthews",
@@ -267,7 +267,7 @@ def test_every_score_of_labels_of_analyze(place: Path, several: bool):
         ]
         write_jsonl(place / f"{name}.jsonl", rows)
     write_jsonl(place / "g.jsonl", gold)
-    scores = told("b.jsonl", "g.jsonl")
+    scores = told("b.jsonl", "--gold", "g.jsonl")
     assert {"weighted_f1", "macro_f1", "ece", "recall:z"} <= {*scores}
     assert several or "accuracy_text_length:11-25" in scores
     agree("a.jsonl", "b.jsonl", "--gold", "g.jsonl", told_of=scores)
@@ -507,7 +507,7 @@ def test_a_real_run_needs_its_folder_only(task: str, make: Callable[[Path], Path
     for split in ("validation", "test"):
         scores, found = metrics[split], compared(out, out, "--split", split)
         assert found["a"]["value"] == pytest.approx(scores[found["metric"]])
-        analysis = json.loads(run("analyze", out, "--split", split, "--format", "json").out)
+        analysis = json.loads(run("report", out, "--split", split, "--format", "json").out)
         assert analysis["scores"].items() >= scores.items()
         assert ("in training" in analysis["tables"]) == (task != "classify")
     path = out / "predictions.test.jsonl"

@@ -1,4 +1,4 @@
-"""`finetune analyze` from end to end, against `finetune score` and scikit-learn."""
+"""`finetune report --format` from end to end, against `finetune score` and scikit-learn."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def analysed(*arguments: str | Path) -> dict:
-    outcome = run("analyze", *arguments, "--format", "json")
+    outcome = run("report", *arguments, "--format", "json")
     assert (outcome.code, outcome.err) == (0, ""), outcome.err
     return json.loads(outcome.out)
 
@@ -65,7 +65,9 @@ def test_entities(place: Path):
     write_jsonl(place / "gold.jsonl", gold)
     write_jsonl(place / "train.jsonl", tagged(20, 2))
     write_jsonl(place / "pred.jsonl", answers(gold))
-    found = analysed("pred.jsonl", "gold.jsonl", "--train", "train.jsonl", "--examples", "3")
+    found = analysed(
+        "pred.jsonl", "--gold", "gold.jsonl", "--train", "train.jsonl", "--examples", "3"
+    )
     scores = json.loads(run("score", "pred.jsonl", "gold.jsonl").out)
     macro = found["scores"].pop("span_f1_macro")
     by_type = [row["f1"] for row in found["tables"]["type"]]
@@ -98,7 +100,7 @@ def test_parts_of_speech(place: Path):
     predicted = answers(gold)
     for name, rows in (("gold", gold), ("train", train), ("pred", predicted)):
         write_jsonl(place / f"{name}.jsonl", rows)
-    found = analysed("pred.jsonl", "gold.jsonl", "--train", "train.jsonl")
+    found = analysed("pred.jsonl", "--gold", "gold.jsonl", "--train", "train.jsonl")
     known = {word for row in train for word in row["tokens"]}
     unseen = [
         a == b
@@ -128,7 +130,7 @@ def test_labels_against_scikit_learn(place: Path):
     write_jsonl(
         place / "pred.jsonl", [{"id": i, "label": x, "score": 0.8} for i, x in enumerate(answered)]
     )
-    found = analysed("pred.jsonl", "gold.jsonl")
+    found = analysed("pred.jsonl", "--gold", "gold.jsonl")
     matrix = [list(row["predicted"].values()) for row in found["tables"]["confusion"]]
     assert matrix == confusion_matrix(right, answered, labels=names).tolist()
     expected = zip(*precision_recall_fscore_support(right, answered, labels=names), strict=True)
@@ -153,7 +155,7 @@ def test_predictions_that_contradict_gold(place: Path):
         for x in right
     ]
     write_jsonl(place / "pred.jsonl", rows)
-    found = analysed("pred.jsonl", "gold.jsonl")
+    found = analysed("pred.jsonl", "--gold", "gold.jsonl")
     (error,) = found["contradictions"]
     assert (error["id"], error["gold"], error["predicted"], error["confidence"]) == (
         3,
@@ -162,16 +164,20 @@ def test_predictions_that_contradict_gold(place: Path):
         0.8,
     )
     assert (found["num_contradictions"], found["contradictions_left_out"]) == (1, None)
-    shown = " ".join(run("analyze", "pred.jsonl", "gold.jsonl").out.split())
+    shown = " ".join(
+        run("report", "pred.jsonl", "--gold", "gold.jsonl", "--format", "table").out.split()
+    )
     assert "than usual for their class (1): look at these first" in shown
     assert "wrong" not in shown
 
     rows[0], rows[1] = rows[1], rows[0]
     write_jsonl(place / "pred.jsonl", rows)
-    found = analysed("pred.jsonl", "gold.jsonl")
+    found = analysed("pred.jsonl", "--gold", "gold.jsonl")
     error = found["calibration"]["expected_calibration_error"]
     assert found["contradictions"] == [] and error > 0.05
-    shown = " ".join(run("analyze", "pred.jsonl", "gold.jsonl").out.split())
+    shown = " ".join(
+        run("report", "pred.jsonl", "--gold", "gold.jsonl", "--format", "table").out.split()
+    )
     assert "Doubtful gold labels are not listed: that takes an accuracy of 0.9 or an" in shown
     assert f"these predictions have 0.7000 and {error:.4f}" in found["contradictions_left_out"]
     assert "look at these first" not in shown
@@ -186,18 +192,18 @@ def test_sets_numbers_and_spans(place: Path):
         {"label": ["b"], "scores": {"a": 0.1, "b": 0.7}},
     ]
     write_jsonl(place / "pred.jsonl", rows)
-    found = analysed("pred.jsonl", "gold.jsonl")
+    found = analysed("pred.jsonl", "--gold", "gold.jsonl")
     assert found["errors"] == {"miss": 1, "false positive": 1}
     assert sum(each["number"] for each in found["calibration"]["bins"]) == 4
     write_jsonl(place / "gold.jsonl", [{"text": "t", "label": 1.5}, {"text": "u", "label": 2.5}])
     write_jsonl(place / "pred.jsonl", [{"label": 1.5}, {"label": 0.0}])
-    found = analysed("pred.jsonl", "gold.jsonl", "--examples", "1")
+    found = analysed("pred.jsonl", "--gold", "gold.jsonl", "--examples", "1")
     assert found["examples"]["error"][0]["text"] == "u"
     spans = [{"start": 0, "end": 3, "label": "ORG"}, {"start": 0, "end": 1, "label": "LOC"}]
     write_jsonl(place / "gold.jsonl", [{"tokens": ["New", "York", "Times"], "spans": spans}])
     spans = [spans[0] | {"score": 0.9}, {"start": 0, "end": 2, "label": "LOC", "score": 0.6}]
     write_jsonl(place / "pred.jsonl", [{"words": ["New", "York", "Times"], "spans": spans}])
-    found = analysed("pred.jsonl", "gold.jsonl")
+    found = analysed("pred.jsonl", "--gold", "gold.jsonl")
     assert found["errors"] == {"boundary": 1}
     assert found["most_confident"][0]["confidence"] == 0.6
     assert [row["depth"] for row in found["tables"]["depth"]] == ["outermost", "within 1"]
@@ -212,24 +218,27 @@ def test_a_run_folder_knows_gold_and_training_data(place: Path):
     TrainingVocabulary.of(splits["train"]).save(folder)
     found = analysed(folder)
     assert found["num_examples"] == 12 and found["tables"]["in training"]
-    shown = run("analyze", folder, "--examples", "1")
+    shown = run("report", folder, "--examples", "1", "--format", "table")
     assert shown.code == 0 and "By occurrence in the training data" in shown.out
     assert "\x1b" not in shown.out
     for name in ("seed-1", "seed-2"):
         (place / "runs" / name).mkdir(parents=True)
         write_jsonl(place / "runs" / name / "predictions.test.jsonl", answers(tagged(12, 12)))
-    assert "2 runs" in run("analyze", "runs").err
+    assert "2 runs" in run("report", "runs", "--format", "table").err
 
 
 def test_refused(place: Path):
-    assert "Missing from finetune analyze" in run("analyze").err
-    assert "--examples must be 0 or more" in run("analyze", "a", "b", "--examples", "-1").err
+    assert "required: RUN" in run("report").err
+    assert "--gold applies to the analysis" in run("report", "a", "--gold", "b").err
+    two = run("report", "a", "b", "--format", "csv")
+    assert "several runs are compared on a page" in two.err
+    assert (
+        "--examples must be 0 or more" in run("report", "a", "--gold", "b", "--examples", "-1").err
+    )
     write_jsonl(place / "pred.jsonl", [{"label": "a"}])
-    assert "--gold FILE" in run("analyze", "pred.jsonl").err
+    assert "--gold FILE" in run("report", "pred.jsonl", "--format", "table").err
     write_jsonl(place / "gold.jsonl", [{"text": "t", "label": "a"}])
     assert analysed("pred.jsonl", "--gold", "gold.jsonl")["scores"]["accuracy"] == 1.0
-    twice = run("analyze", "pred.jsonl", "gold.jsonl", "--gold", "gold.jsonl")
-    assert "gold is given twice" in twice.err
 
 
 def test_types_of_spans_against_each_other(place: Path):
@@ -247,7 +256,7 @@ def test_types_of_spans_against_each_other(place: Path):
 
     write_jsonl(place / "gold.jsonl", rows(gold))
     write_jsonl(place / "answers.jsonl", rows(answers))
-    found = analysed("answers.jsonl", "gold.jsonl")
+    found = analysed("answers.jsonl", "--gold", "gold.jsonl")
     assert found["scores"]["span_f1_macro"] == pytest.approx((1 + 0 + 0) / 3)
     none = "(nothing)"
     assert found["tables"]["confusion"] == [

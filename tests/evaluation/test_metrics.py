@@ -532,7 +532,9 @@ def test_f1_of_glue_is_scikit_learns_in_every_command(
     write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": label} for label in gold])
     write_jsonl(tmp_path / "answers.jsonl", [{"label": label} for label in answers])
     assert json.loads(run("score", "answers.jsonl", "gold.jsonl").out)["f1"] == expected
-    found = json.loads(run("analyze", "answers.jsonl", "gold.jsonl", "--format", "json").out)
+    found = json.loads(
+        run("report", "answers.jsonl", "--gold", "gold.jsonl", "--format", "json").out
+    )
     assert found["scores"]["f1"] == expected
     compared = run(
         "compare",
@@ -578,7 +580,7 @@ def test_the_positive_class_of_score_is_the_rarer_the_given_or_that_of_the_run(
     assert json.loads(outcome.out)["f1"] == pytest.approx(12 / 14) and "f1" not in outcome.err
     write_jsonl(tmp_path / "run.jsonl", [row | {"positive_label": "legit"} for row in answers])
     for command in (
-        ("analyze", "run.jsonl", "gold.jsonl"),
+        ("report", "run.jsonl", "--gold", "gold.jsonl", "--format", "table"),
         (
             "compare",
             "run.jsonl",

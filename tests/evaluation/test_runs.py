@@ -457,14 +457,17 @@ def test_the_output_names_alignment_by_position(tmp_path: Path):
     answers = write_jsonl(tmp_path / "answers.jsonl", labels(*"abca"))
     outcome = run("score", answers, gold)
     assert outcome.err == "Aligned by position: one of the files has no ids.\n"
-    assert ", aligned by position\n" in run("analyze", answers, gold).out
+    assert (
+        ", aligned by position\n" in run("report", answers, "--gold", gold, "--format", "table").out
+    )
     write_jsonl(answers, with_ids(labels(*"abca"), KEYS))
     assert run("score", answers, gold).err == ""
     assert (
         "q3"
         in run(
-            "analyze",
+            "report",
             write_jsonl(answers, with_ids(labels(*"bbca"), KEYS)),
+            "--gold",
             gold,
             "--format",
             "json",

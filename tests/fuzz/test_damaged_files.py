@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "convert to JSON Lines": ("convert", FILE, "--to", "jsonl", "--out", OUT),
     "convert to doccano": ("convert", FILE, "--to", "doccano", "--out", OUT),
     "convert to columns": ("convert", FILE, "--to", "conll", "--out", "OUT.conll"),
-    "analyze": ("analyze", FILE),
+    "analyze": ("report", FILE, "--format", "table"),
     "score": ("score", FILE),
     "agreement": ("agreement", FILE, FILE),
 }

@@ -535,7 +535,7 @@ def test_recipes_of_questions_and_choices_by_their_names(
         assert scores["f1"]["published"]["value"] == expected
     record = json.loads(Path("suite/squad_v2/seed-1/best/finetune.json").read_text())["extra"]
     assert record["unanswerable"] is True
-    outcome = run("submit", "suite", "--out", "answers.zip")
+    outcome = run("run", "suite", "--submit", "answers.zip")
     assert outcome.code == 0, outcome.err
     for name in ("race-roberta-large", "dream-roberta-large", "swag-roberta-base"):
         outcome = run("run", name, *smoke[:5], "--out", name)

@@ -136,7 +136,7 @@ def test_commands_find_the_columns_of_training(place: Path, tmp_path: Path) -> N
         rows = csv.writer(file)
         rows.writerows([("Team", "Ticket"), *((row["gold"], row["text"]) for row in held_out)])
     options = ("--gold", gold, "--split", "validation")
-    assert run("analyze", place / "run", *options).code == 0
+    assert run("report", place / "run", *options, "--format", "table").code == 0
     other = shutil.copytree(place / "run", tmp_path / "other")
     compared = run("compare", place / "run", other, *options)
     assert compared.code == 0, compared.err

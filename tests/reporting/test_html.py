@@ -109,7 +109,7 @@ RUNS = {
 def test_every_kind_of_predictions(kind: str, tmp_path: Path):
     folder = RUNS[kind](tmp_path / "run")
     page = reported(folder)
-    found = json.loads(run("analyze", folder, "--format", "json").out)
+    found = json.loads(run("report", folder, "--format", "json").out)
     scores = json.loads((folder / "metrics.json").read_text())["test"]
     for name, value in scores.items():
         assert ":" in name or (name in page.text and format_value(value) in page.text)
@@ -119,7 +119,7 @@ def test_every_kind_of_predictions(kind: str, tmp_path: Path):
                 assert f"{row['f1']:.4f}" in page.text
     if (error := found["calibration"]["expected_calibration_error"]) is not None:
         assert f"ECE {error:.4f}" in page.text
-    every = json.loads(run("analyze", folder, "--format", "json", "--examples", "99").out)[
+    every = json.loads(run("report", folder, "--format", "json", "--examples", "99").out)[
         "examples"
     ]
     wrong = {error["id"] for some in every.values() for error in some}
@@ -493,8 +493,8 @@ def test_runs_are_read_from_any_folder(tmp_path: Path, monkeypatch: pytest.Monke
     label_run(Path("a"))
     label_run(Path("b"))
     (elsewhere := tmp_path / "elsewhere" / "deep").mkdir(parents=True)
-    expected = run("analyze", "a", "--format", "json").out.replace('"a/', '"../../a/')
+    expected = run("report", "a", "--format", "json").out.replace('"a/', '"../../a/')
     monkeypatch.chdir(elsewhere)
-    assert run("analyze", "../../a", "--format", "json").out == expected
+    assert run("report", "../../a", "--format", "json").out == expected
     assert run("compare", "../../a", "../../b", "--resamples", "9").code == 0
     assert run("report", "../../a", "../../b").code == 0

@@ -107,7 +107,7 @@ def test_packaged_suites(path: Path):
                 assert member.start is not None
     text = path.read_text("utf-8")
     assert f"finetune run {path.stem}" in text and read.source
-    listed = run("recipes").out
+    listed = run("run").out
     assert read.title in listed
 
 

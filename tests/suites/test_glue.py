@@ -106,7 +106,7 @@ def small_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def submit(*arguments: str | Path) -> Outcome:
-    return run("submit", *arguments)
+    return run("run", *("--submit" if each == "--out" else each for each in arguments))
 
 
 def test_glue_from_the_hub_to_its_server(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -238,11 +238,11 @@ def test_questions_of_a_suite_are_answered(tmp_path: Path):
 
 def test_other_folders_are_refused(tmp_path: Path):
     outcome = submit(tmp_path, "--out", tmp_path / "glue.zip")
-    assert (
-        outcome.code == 2 and "no suite.json in it: give a folder of `finetune run" in outcome.err
-    )
+    assert outcome.code == 2 and "no such recipe file" in outcome.err
+    (tmp_path / "suite.json").write_text('{"suite": "x", "title": "X", "members": {"a": {}}}')
     outcome = submit(tmp_path, "--out", tmp_path / "glue.tar")
     assert outcome.code == 2 and "the suffix names the format: one of .zip" in outcome.err
-    (tmp_path / "suite.json").write_text('{"suite": "x", "title": "X", "members": {"a": {}}}')
+    outcome = run("run", tmp_path)
+    assert outcome.code == 2 and "name the suite to continue it" in outcome.err
     outcome = submit(tmp_path, "--out", tmp_path / "glue.zip")
     assert outcome.code == 2 and "suite.json" in outcome.err

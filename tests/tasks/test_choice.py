@@ -180,7 +180,7 @@ def test_analysis_comparison_and_report(trained: Path, place: Path) -> None:
     rows = [json.loads(line) for line in (trained / "predictions.test.jsonl").open()]
     rows[0] |= {"choice": 1 - rows[0]["gold"], "scores": [0.5] * len(rows[0]["choices"])}
     wrong.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    outcome = run("analyze", wrong)
+    outcome = run("report", wrong, "--format", "table")
     assert outcome.code == 0 and "number of choices" in outcome.out, outcome.err
     right, chosen = (rows[0]["choices"][n] for n in (rows[0]["gold"], rows[0]["choice"]))
     assert f"gold {right}, predicted {chosen}" in outcome.out

@@ -413,7 +413,7 @@ def test_commands(tmp_path: Path) -> None:
     saved = json.loads((first / "metrics.json").read_text(encoding="utf-8"))["test"]
     for name in ("exact_match", "f1", "noans_exact"):
         assert json.loads(scores.out)[name] == pytest.approx(saved[name], abs=1e-12)
-    analyzed = run("analyze", first)
+    analyzed = run("report", first, "--format", "table")
     assert "By question word" in analyzed.out and "Errors: " in analyzed.out
     compared = run("compare", first, run_folder / "seed-2", "--metric", "exact_match")
     assert compared.code == 0, compared.err

@@ -344,7 +344,7 @@ def test_entities_of_a_model_then_their_relations(place: Path, tmp_path: Path):
     missed = json.loads(run("score", tmp_path / "lost.jsonl", gold).out)
     rates = [missed[f"relation_{rate}_strict"] for rate in ("precision", "recall")]
     assert rates == pytest.approx([1.0, 6 / 9])
-    assert "By relation" in run("analyze", relations).out
+    assert "By relation" in run("report", relations, "--format", "table").out
     spans = Predictor(entities).predict(["Ana lives in Oslo and saw Quito"])
     (found,) = Predictor(relations).predict(spans)
     assert found.text == "Ana lives in Oslo and saw Quito" and found.spans == spans[0].spans
@@ -385,7 +385,9 @@ def test_words_of_predictions_may_be_fewer_than_those_of_gold(tmp_path: Path):
     write_jsonl(tmp_path / "found.jsonl", [found])
     scores = json.loads(run("score", tmp_path / "found.jsonl", tmp_path / "gold.jsonl").out)
     assert (scores["relation_precision_strict"], scores["relation_recall_strict"]) == (0.5, 1.0)
-    shown = run("analyze", tmp_path / "found.jsonl", tmp_path / "gold.jsonl").out
+    shown = run(
+        "report", tmp_path / "found.jsonl", "--gold", tmp_path / "gold.jsonl", "--format", "table"
+    ).out
     assert "Ana (X) → anti - C D3 (Y)" in shown and "Calibration of relations" in shown
     for bad, message in (
         ({"words": [*words[:-1], "Osli"]}, "7 words for the 8 words"),

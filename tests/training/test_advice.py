@@ -24,7 +24,7 @@ def test_few_texts_name_few_shot_training_epochs_labels_and_a_command(degenerate
 def test_tasks_without_few_shot_training_try_more_epochs():
     words = [TokenExample(n, ("w",), tags=("O",)) for n in range(20)]
     said = advice(TagConfig(out="x"), words, True)
-    assert "--few-shot" not in said and "finetune curve" in said
+    assert "--few-shot" not in said and "--sizes" in said
     assert said.endswith("Try: finetune run x/config.json --epochs 100 --out x-2")
 
 

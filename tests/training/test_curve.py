@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,6 @@ def test_a_curve_is_measured_extended_and_written(tmp_path: Path, monkeypatch: p
     save_tiny_checkpoint(tmp_path / "model", "bert")
     data.sentiment(tmp_path / "data", (24, 8, 8))
     command = [
-        "curve",
         "classify",
         "--model",
         "model",
@@ -35,27 +33,18 @@ def test_a_curve_is_measured_extended_and_written(tmp_path: Path, monkeypatch: p
         "8",
         "--out",
         "curve",
-        "--runs",
+        "--seeds",
         "1",
-        "--format",
-        "csv",
     ]
     outcome = run(*command, "--sizes", "6", "12")
     assert outcome.code == 0, outcome.err
-    rows = list(csv.DictReader(io.StringIO(outcome.out)))
-    assert [(row["examples"], row["runs"], row["fitted"]) for row in rows] == [
-        ("6", "1", ""),
-        ("12", "1", ""),
-    ]
-    assert "needs 3 sizes" in outcome.err
-    more = run(*command, "--sizes", "6", "12", "24")
-    assert more.code == 0 and more.err.count("is finished: kept") == 2, more.err
-    rows = list(csv.DictReader(io.StringIO(more.out)))
-    assert [row["examples"] for row in rows] == ["6", "12", "24", "48", "96"]
+    assert "needs 3 sizes" in outcome.out
+    more = run(*command, "--sizes", "6,12,24")
+    assert more.code == 0 and more.out.count("is finished: kept") == 2, more.out
     found = json.loads(Path("curve/curve.json").read_text("utf-8"))
-    assert [float(row["fitted"]) for row in rows] == [
-        each["value"] for each in found["predicted"].values()
-    ]
+    assert list(found["predicted"]) == ["6", "12", "24", "48", "96"]
+    for size, each in found["predicted"].items():
+        assert re.search(rf"^ *{size} .*{each['value']:.4f}", more.out, flags=re.MULTILINE)
     assert "power law" in Path("curve/curve.html").read_text("utf-8")
     splits = json.loads(Path("curve/size-12-1/environment.json").read_text("utf-8"))["splits"]
     assert splits["train"] == 12
@@ -66,13 +55,13 @@ def test_a_curve_is_measured_extended_and_written(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("classfy",), "is no task"),
-        (("classify", "--folds", "3"), "--folds does not apply"),
-        (("classify", "--runs", "0"), "--runs must be 1 or more"),
+        (("--folds", "3"), "--folds does not go with --sizes"),
+        (("--resume",), "--resume does not go with --sizes"),
+        (("--seeds", "0"), "--seeds must be 1 or more"),
     ],
 )
 def test_options_of_curves(arguments: tuple[str, ...], message: str):
-    outcome = run("curve", *arguments)
+    outcome = run("classify", "--sizes", "9", *arguments)
     assert outcome.code == 2 and message in outcome.err
 
 
@@ -80,7 +69,7 @@ def test_a_curve_without_a_split_to_score_is_refused_before_training(tmp_path: P
     save_tiny_checkpoint(tmp_path / "model", "bert")
     data.sentiment(tmp_path / "data", (24, 8, 8))
     given = ("--model", tmp_path / "model", "--data", tmp_path / "data" / "train.jsonl")
-    outcome = run("curve", "classify", *given, "--validation", "none", "--out", tmp_path / "curve")
+    outcome = run("classify", "--sizes", *given, "--validation=none", "--out", tmp_path / "curve")
     assert outcome.code == 2 and "leaves no split to score" in outcome.err
     assert not (tmp_path / "curve").exists()
 

@@ -158,7 +158,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_starts_again(
 
 @pytest.mark.slow
 def test_two_processes_train_the_same_weights(whole: Path, place: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "finetune", "multitask", str(place / "both.yaml")]
+    command = [sys.executable, "-m", "finetune", "run", str(place / "both.yaml")]
     processes = in_two_processes([*command, f"--out={tmp_path / 'run'}"])
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs

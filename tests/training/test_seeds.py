@@ -80,7 +80,7 @@ def test_seeds_are_trained_kept_and_resumed(place: Path, tmp_path: Path, monkeyp
     outcome = run("run", place / "small.yaml", "--seeds", "1", "--steps", "2", "--out", "other")
     assert "not comparable (steps changed)" in outcome.out
 
-    listed = run("recipes", "--folder", place)
+    listed = run("run", "--folder", place)
     assert f"{folder}: test accuracy: expected 0.5 ± 0.5, mean of 3 seeds" in listed.out
 
 
@@ -89,7 +89,7 @@ def test_a_single_run_of_a_recipe_is_listed(place: Path, tmp_path: Path, monkeyp
     assert run("run", place / "small.yaml").code == 0
     assert Path("runs/classify-small/metrics.json").is_file()
     assert run("run", place / "small.yaml", "--steps", "2").code == 0
-    out = run("recipes", "--folder", place).out
+    out = run("run", "--folder", place).out
     assert "runs/classify-small: test accuracy: expected 0.5 ± 0.5, got" in out
     assert "runs/classify-small-2: test accuracy:" in out
     assert "not comparable (steps changed)" in out
@@ -105,7 +105,7 @@ def test_runs_of_a_recipe_are_found_wherever_they_are(place: Path, tmp_path: Pat
     assert (about["name"], about["path"]) == ("classify-small", str(place / "small.yaml"))
 
     def listed(folder: Path) -> list[str]:
-        lines = run("recipes", "--folder", folder, "--runs", tmp_path / "runs").out.splitlines()
+        lines = run("run", "--folder", folder, "--runs", tmp_path / "runs").out.splitlines()
         return [line.split(":")[0].strip() for line in lines if "accuracy: expected" in line]
 
     found = [str(out), str(tmp_path / "runs/two")]
@@ -132,7 +132,7 @@ def test_the_same_data_elsewhere_are_comparable(place: Path, tmp_path: Path):
     arguments = ("--data", place / "data", "--out", tmp_path / "runs" / "two")
     outcome = run("run", tmp_path / "r.yaml", *arguments)
     assert "not comparable" not in outcome.out and JUDGED.search(outcome.out)
-    outcome = run("recipes", "--folder", tmp_path, "--runs", tmp_path / "runs")
+    outcome = run("run", "--folder", tmp_path, "--runs", tmp_path / "runs")
     assert "not comparable" not in outcome.out and JUDGED.search(outcome.out)
 
 
@@ -151,7 +151,7 @@ def test_a_single_run_that_learnt_nothing_reproduces_nothing(place: Path, tmp_pa
     about = json.loads((folder / "environment.json").read_text())
     assert about["recipe"]["verdicts"][0]["verdict"] == "not reproduced (degenerate)"
     assert "one is degenerate: " in (folder / "report.html").read_text("utf-8")
-    outcome = run("recipes", "--folder", tmp_path, "--runs", tmp_path / "runs")
+    outcome = run("run", "--folder", tmp_path, "--runs", tmp_path / "runs")
     assert said in outcome.out
 
 
@@ -171,7 +171,7 @@ def test_a_split_that_the_data_lack_is_refused_before_training(place: Path, tmp_
         (("--folds", "99999999999"), "--folds must be at most 10,000, not 99,999,999,999"),
         (("--folds", "2", "--repeats", "99999999999"), "--repeats must be at most 10,000"),
         (("--folds", "200", "--repeats", "51"), "--folds times --repeats must be at most 10,000"),
-        (("--seeds", "x"), "Error parsing --seeds"),
+        (("--seeds", "x"), "--seeds must be a whole number"),
         (("--seeds", "2", "--resume"), "leave --resume out"),
     ],
 )

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.options import DataOptions, FormatOption, ResampleOptions
 from finetune.cli.output import print_tables, show
+from finetune.config.options import argument
 from finetune.types import UserError
 
 
@@ -23,7 +22,7 @@ class Agreement(FormatOption, ResampleOptions, DataOptions, Command):
         finetune agreement export.json --format markdown
     """
 
-    files: Annotated[Positional[tuple[str, ...]], arg(metavar="FILE …")]
+    files: Annotated[tuple[str, ...], argument("FILE …")]
     """One file for each annotator, or one export that names the annotator of each row; any format
     of `finetune convert`."""
 

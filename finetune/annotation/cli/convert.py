@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.options import DataOptions
 from finetune.cli.output import check_output, show
-from finetune.config.options import OUTPUT, Help
+from finetune.config.options import OUTPUT, Help, argument
 from finetune.runtime.files import is_free, replace_file, replace_folder
 from finetune.runtime.records import RECORD_SUFFIXES, with_same_columns, write_records
 from finetune.types import UserError, quantity
@@ -37,7 +35,7 @@ class Convert(DataOptions, Command):
         finetune convert export.json --to conll --out data.conll
     """
 
-    source: Annotated[Positional[str], arg(metavar="SOURCE")]
+    source: Annotated[str, argument("SOURCE")]
     """File of any format, export of an annotation tool, folder of brat, or predictions of a run."""
     to: Annotated[
         Literal[

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.output import check_output, show
-from finetune.config.options import OUTPUT, Help
+from finetune.config.options import OUTPUT, Help, argument
 from finetune.runtime.files import replace_file, require_replaceable
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
 
@@ -24,7 +22,7 @@ class Review(Command):
         finetune review next.jsonl --out review.html --labels sports politics
     """
 
-    file: Annotated[Positional[str], arg(metavar="FILE")]
+    file: Annotated[str, argument("FILE")]
     """Suspects of `check --label-errors --out`, output of `suggest`, or predictions of a run."""
     out: Annotated[str, OUTPUT]
     """HTML file to write: one file that needs no network."""

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.options import DataOptions, OutOption, SeedOption, SpeedOptions
 from finetune.cli.output import open_records, quiet_libraries, show
-from finetune.config.options import DATA
+from finetune.config.options import DATA, argument
 from finetune.runtime.records import with_columns
 from finetune.types import UserError, quantity
 
@@ -29,7 +27,7 @@ class Suggest(OutOption, SpeedOptions, SeedOption, DataOptions, Command):
         finetune suggest runs/ner --file unlabeled.txt --number 100 --by uncertainty
     """
 
-    folder: Annotated[Positional[str], arg(metavar="RUN")]
+    folder: Annotated[str, argument("RUN")]
     """Folder of a run or of a model in it."""
     file: Annotated[str, DATA]
     """Unlabeled texts or words in any format of `predict`; `-` is standard input."""

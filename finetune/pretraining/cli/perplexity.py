@@ -11,8 +11,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.options import (
     FormatOption,
@@ -29,6 +27,7 @@ from finetune.cli.output import (
     quiet_libraries,
     show,
 )
+from finetune.config.options import argument
 from finetune.config.tasks import column_map
 from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.runtime.records import RECORD_SUFFIXES
@@ -47,7 +46,7 @@ class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command
         finetune perplexity roberta-base --file pairs.jsonl --pairs --out scores.jsonl
     """
 
-    model: Annotated[Positional[str], arg(metavar="MODEL")]
+    model: Annotated[str, argument("MODEL")]
     """Model name, folder, or folder of a run of `pretrain`."""
     pairs: bool = False
     """Compare the two texts of each row: the first should be more likely. Unset compares them if

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, arg
-
 from finetune.cli.command import Command
 from finetune.cli.options import EncodingOption, HubOptions, SeedOption
 from finetune.cli.output import print_table, quiet_libraries, show
-from finetune.config.options import Help
+from finetune.config.options import Help, argument
 from finetune.config.values import text_encoding
 from finetune.types import UserError
 
@@ -36,7 +34,7 @@ class Vocabulary(EncodingOption, SeedOption, HubOptions, Command):
         finetune vocabulary de.txt --for roberta-base --out roberta-de
     """
 
-    texts: Annotated[Positional[str], arg(metavar="TEXTS")]
+    texts: Annotated[str, argument("TEXTS")]
     """A file or folder of text, or several languages or sources: `en=FILE,de=FILE`. Plain text,
     JSON Lines, CSV, TSV or Parquet with a column of texts, or tagged words."""
     out: Annotated[str, Help("FOLDER", "output")]
@@ -50,7 +48,7 @@ class Vocabulary(EncodingOption, SeedOption, HubOptions, Command):
     """Exponent of the sizes of several sources: 1 samples them in proportion, 0 equally."""
     lowercase: bool | None = None
     """Lower-case the text; unset is as the model of --for does, else no."""
-    for_: Annotated[str | None, arg(name="for")] = None
+    for_: Annotated[str | None, Help(name="--for")] = None
     """Encoder that gets the vocabulary; the folder then holds that model too."""
     init: Literal["overlap", "similarity", "mean"] = "similarity"
     """Embeddings of the new vocabulary. `overlap` copies the embeddings of subwords that both

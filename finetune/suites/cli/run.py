@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
-from tyro.conf import Positional, arg
 
 from finetune.cli.command import TrainingCommand
 from finetune.cli.options import FormatOption
 from finetune.cli.output import (
     ScoreCell,
+    check_output,
     error_line,
     print_table,
     print_tables,
@@ -23,8 +22,9 @@ from finetune.cli.output import (
     show,
     table_text,
 )
-from finetune.cli.train import TaskCommand, report_run, resumable
-from finetune.config.options import Help
+from finetune.cli.parsing import made, parsed, parsed_known
+from finetune.cli.train import TaskCommand, recipe_command, report_run, resumable, task_command
+from finetune.config.options import Help, argument
 from finetune.config.recipes import RecipeRun
 from finetune.config.values import require_count
 from finetune.suites.definition import Member, Suite, load_suite
@@ -50,6 +50,8 @@ class SuiteOptions(FormatOption):
     the recipes of its first encoder apply."""
     seeds: int = 1
     """Train N runs of each recipe, with seeds from --seed on. Finished runs are kept."""
+    seed: int | None = None
+    """Seed of the first run of each recipe; with --submit, of the runs to use."""
     only: str | None = None
     """Names of data sets with commas: run these only, and those whose models they start from."""
     data: Annotated[tuple[str, ...], Help("NAME=DATA …", group="data", common=True)] = ()
@@ -58,6 +60,10 @@ class SuiteOptions(FormatOption):
     """Show the runs in their order (data, steps, state) and train nothing."""
     smoke: bool = False
     """Run a quick check of all recipes with their `smoke` settings."""
+    submit: Annotated[str | None, Help("FILE.zip", group="output")] = None
+    """Train nothing, and write the files of the benchmark's server from the finished runs: an
+    archive with one file for each test set, predicted by the run of --seed, or else by the run with
+    the best validation score of each data set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +77,19 @@ class SuiteRun(SuiteOptions, TrainingCommand):
         finetune run small --only sentiment,nli
     """
 
-    suite: Annotated[Positional[str], arg(metavar="SUITE")]
-    """File, or name of a packaged suite. `finetune recipes` lists suites."""
+    suite: Annotated[str, argument("SUITE")]
+    """File, or name of a packaged suite (`finetune run` lists suites); with --submit also the
+    folder of its runs."""
 
     def run(self) -> None:
-        """Raise UserError: ``parse_suite`` replaces this command."""
-        raise UserError(f"run: {self.suite!r} is no suite: write finetune run glue …")
+        """Write the files of --submit from a folder of runs; ``parse_suite`` loads other suites."""
+        if self.submit is None:
+            raise UserError(
+                f"{self.suite} is the folder of a suite: name the suite to continue it, with --out "
+                f"{self.suite}, or add --submit FILE.zip."
+            )
+        quiet_libraries()
+        _submit(Path(self.suite), self.submit, self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +115,8 @@ class LoadedSuite(SuiteRun):
 
         begin = time.monotonic()
         folder = self.folder
+        if self.submit is not None:
+            return _submit(folder, self.submit, self.seed)
         plan = self.plan()
         on_main_process(lambda: self._begin(folder))
         if self.dry_run:
@@ -439,33 +454,46 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, ScoreCell) else value
 
 
-def parse_suite(path: str, rest: Sequence[str], parse: Callable[[Sequence[str]], Any]) -> SuiteRun:
+def _submit(folder: Path, out: str, seed: int | None) -> None:
+    """Predict the test splits, and write the archive once all files are complete."""
+    from finetune.suites.results import open_suite
+    from finetune.suites.submission import submission, write_archive
+
+    check_output(out, folder.glob("*"), (".zip",))
+    texts = submission(open_suite(folder), seed=seed, say=partial(show, error=True))
+    write_archive(Path(out), texts)
+    show(f"{out}: {quantity(len(texts), 'file')}")
+
+
+def parse_suite(path: str, rest: Sequence[str]) -> SuiteRun:
     """Return the command that runs a suite.
 
     Args:
         path: The file or name of the suite.
         rest: The other arguments. Those that are not options of the suite are options of every
             member.
-        parse: Parses the arguments of a command.
 
     Raises:
         UserError: The suite, an option, or the settings of a member are wrong.
     """
-    options, others = tyro.cli(
-        SuiteOptions, args=rest, prog="finetune run", return_unknown_args=True, add_help=False
-    )
+    values, others = parsed_known("run", SuiteOptions, rest)
+    options: SuiteOptions = made(SuiteOptions, values)
+    if Path(path).is_dir():
+        return SuiteRun(suite=path, **vars(options))
     require_count("--seeds", options.seeds)
     suite = load_suite(path, options.model)
     data = _data(suite, options.data)
     members = suite.order(_names(options.only))
     commands = {}
     for member in members:
-        own = [*others]
-        own += [] if options.model is None else [f"--model={options.model}"]
-        own += ["--smoke"] if options.smoke else []
-        own += [f"--data={data[member.name]}"] if member.name in data else []
+        task = member.recipe.task
         try:
-            command = parse(["run", str(member.recipe.path), *own])
+            own = parsed(task, task_command(task), others)
+            own |= {} if options.model is None else {"model": options.model}
+            own |= {} if options.seed is None else {"seed": options.seed}
+            own |= {"data": data[member.name]} if member.name in data else {}
+            own |= {"recipe": str(member.recipe.path), "smoke": options.smoke}
+            command = made(task_command(task), own, recipe_command(task, own))
         except UserError as error:
             raise UserError(f"{member.name}: {error}") from error
         _check(member, command)
@@ -491,6 +519,7 @@ def _check(member: Member, command: TaskCommand) -> None:
     """Raise UserError for an option that does not apply to a suite."""
     config, recipe = command.config, member.recipe.config()
     for option, given in (
+        ("--sizes", command.sizes is not None),
         ("--folds", command.folds is not None or command.repeats != 1 or command.hold_out),
         ("--resume", config.resume),
         ("--push-to-hub", config.push_to_hub is not None),

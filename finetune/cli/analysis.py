@@ -1,18 +1,12 @@
-"""`finetune analyze`."""
+"""The analysis of a system as text and tables: `finetune report --format`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from tyro.conf import Positional, arg
-
-from finetune.cli.command import Command
-from finetune.cli.options import EvaluationOptions
-from finetune.cli.output import cell, print_table, print_tables, show
-from finetune.types import UserError, abbreviated, quantity
+from finetune.cli.output import cell, print_table, show
+from finetune.types import abbreviated, quantity
 
 if TYPE_CHECKING:
     from finetune.evaluation.error_analysis import Analysis
@@ -20,54 +14,6 @@ if TYPE_CHECKING:
 
 MOST_COLUMNS, MOST_ROWS = 20, 15
 """Labels of the largest confusion matrix, and rows of other tables, in a text for reading."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Analyze(EvaluationOptions, Command):
-    """Analyze the predictions of one system: subgroup scores, calibration, and errors to read.
-
-    Examples:
-        finetune analyze runs/ner
-        finetune analyze predictions.jsonl gold.conll --table confusion --format csv
-    """
-
-    predictions: Annotated[Positional[str], arg(metavar="PREDICTIONS")]
-    """Run folder, or file of predictions."""
-    gold_file: Annotated[Positional[str | None], arg(metavar="GOLD")] = None
-    """File of gold labels."""
-    examples: int = 10
-    """Number of errors of each category to show."""
-    table: str | None = None
-    """Print one table only, such as `scores`, `label` or `calibration`; an unknown name lists all.
-    """
-
-    def run(self) -> None:
-        """Analyze the predictions and print the result."""
-        from finetune.evaluation.error_analysis import analysis_record, analyze
-
-        if self.examples < 0:
-            raise UserError(f"--examples must be 0 or more, not {self.examples}.")
-        if None not in (self.gold_file, self.gold):
-            raise UserError(f"gold is given twice, as {self.gold_file} and as --gold {self.gold}.")
-        found = analyze(
-            self.predictions,
-            self.gold_file or self.gold,
-            split=self.split,
-            train=self.train,
-            **self.reading,
-            positive=self.positive,
-        )
-        if self.format == "json" and self.table is None:
-            show(json.dumps(analysis_record(found, self.examples), indent=2, ensure_ascii=False))
-        elif self.format == "table" and self.table is None:
-            print_analysis(found, self.examples)
-        else:
-            tables = analysis_tables(found)
-            if self.table is not None and self.table not in tables:
-                names = ", ".join(tables)
-                raise UserError(f"--table {self.table}: the tables of this analysis are {names}.")
-            chosen = list(tables) if self.table is None else [self.table]
-            print_tables(self.format, *(tables[name] for name in chosen))
 
 
 def analysis_tables(found: Analysis) -> dict[str, tuple[str, list[str], list[list[Any]]]]:
