@@ -26,6 +26,8 @@ ALIASES = {
     "--model": "--model-name-or-path",
 }
 """Names of options in the training scripts of transformers, which are accepted too."""
+ONE_WORD = {"--data": "--file", "--file": "--data"}
+"""Options that both name what a command reads: a command that has one also takes the other."""
 OTHER_MEANING = {
     "--per-device-train-batch-size": "here a batch has the same examples on any number of devices: "
     "write --batch-size for the examples per step over all devices (--max-tokens bounds memory)",
@@ -62,6 +64,11 @@ def parsed(name: str, kind: type[Any], arguments: Sequence[str]) -> dict[str, An
         names = [option.name for option in options_of(kind) if not option.positional]
         what = "unknown option" if given.startswith("-") else "unexpected argument"
         near = did_you_mean(spelled, [*names, *ALIASES.values()]) if given[:1] == "-" else ""
+        first = next((option.name for option in options_of(kind) if option.positional), None)
+        if spelled in ("--model", "--run") and first in ("MODEL", "RUN"):
+            near = f" Write the model without an option: finetune {name} {first}."
+        elif what == "unexpected argument" and {"--model", "--data"} <= {*names}:
+            near = " Write --model for an encoder, and --data for data."
         raise UserError(
             f"finetune {name}: {what} {rest[0]!r:.60}.{near} See finetune {name} --help."
         )
@@ -73,9 +80,12 @@ def parsed_known(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the values of the options of a command, and the arguments that it does not know."""
     options = options_of(kind)
+    own = {option.name for option in options}
     parser = _Parser(prog=f"finetune {name}", add_help=False, allow_abbrev=False)
     for option in options:
-        _add(parser, option)
+        other = ONE_WORD.get(option.name)
+        aliases = [ALIASES.get(option.name), None if other in own else other]
+        _add(parser, option, [each for each in aliases if each is not None])
     found, rest = parser.parse_known_intermixed_args(list(arguments))
     by_field = {option.field: option for option in options}
     given = {field: value for field, value in vars(found).items() if value is not None}
@@ -101,7 +111,7 @@ def made(kind: type[Any], values: Mapping[str, Any], given: Any = None) -> Any:
     return kind(**arguments)
 
 
-def _add(parser: argparse.ArgumentParser, option: Option) -> None:
+def _add(parser: argparse.ArgumentParser, option: Option, aliases: Sequence[str]) -> None:
     """Add an option to a parser, without its default: what is not given has no value."""
     several = _tuple_of(option.kind) is not None
     if option.positional:
@@ -110,7 +120,7 @@ def _add(parser: argparse.ArgumentParser, option: Option) -> None:
         # intermixed parsing resets positional arguments that are not there
         parser.add_argument(option.field, metavar=option.metavar, nargs=number, default=default)
         return
-    names = [option.name, *([ALIASES[option.name]] if option.name in ALIASES else [])]
+    names = [option.name, *aliases]
     names += [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]
     settings: dict[str, Any] = {"dest": option.field, "default": argparse.SUPPRESS}
     if option.kind is bool:

@@ -203,7 +203,7 @@ def test_a_report_that_fails_leaves_the_run_finished(
         (["--lr", "high"], "--lr must be a number, not 'high'"),
         (["--limit", "1.5"], "--limit must be a whole number, not '1.5'"),
         (["--tuning", "lor"], "must be one of full, lora, bitfit, head, mask, not 'lor'"),
-        (["folder"], "unexpected argument 'folder'"),
+        (["folder"], "unexpected argument 'folder'. Write --model for an encoder, and --data"),
         (["--crf=yes"], "--crf"),
     ],
 )
@@ -212,6 +212,13 @@ def test_a_wrong_option_or_value_gets_one_line(arguments: list[str], said: str, 
     assert outcome.code == 2 and outcome.out == "" and not calls
     assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
     assert said in outcome.err, outcome.err
+
+
+def test_one_word_for_input(calls: list[tuple]):
+    assert parse(["predict", "run", "--data", "a"]) == parse(["predict", "run", "--file", "a"])
+    assert parse(["tag", "--file", "a"]).config.data == "a"
+    outcome = run("predict", "--model", "run", "--file", "a")
+    assert outcome.code == 2 and "finetune predict RUN" in outcome.err
 
 
 def test_lists_and_switches(calls: list[tuple]):

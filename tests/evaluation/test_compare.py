@@ -132,7 +132,7 @@ def test_every_metric_that_score_prints(place: Path):
 
 
 def told(*arguments: str) -> dict[str, float]:
-    """The scores that `finetune report --format json` prints, and those of its tables, by name of metric."""
+    """The scores that `finetune report` prints, and those of its tables, by name of metric."""
     found = json.loads(run("report", *arguments, "--format", "json").out)
     scores = dict(found["scores"])
     for name, rows in found["tables"].items():

@@ -129,7 +129,7 @@ def chosen(run: AlignedPredictions, which: Sequence[int]) -> AlignedPredictions:
 
 
 def scores_of(run: AlignedPredictions, names: Sequence[str]) -> dict[str, float]:
-    """All scores of `finetune score` and `finetune report --format json`, and those of single names, of which
+    """All scores of `finetune score` and `finetune report`, and those of single names, of which
     ``names`` occur in some run."""
     found = analyze_predictions(run, TRAIN)
     scores = dict(found.scores)
