@@ -33,6 +33,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from tests import small_data as data
 from tests.command import run
 from tests.end_to_end.recorded_runs import SENSES
+from tests.end_to_end.wing_outputs import of_annotators, of_masks, of_vocabularies
 from tests.fuzz.mutations import SEEDS, damaged
 from tests.tiny import save_tiny_checkpoint
 
@@ -509,6 +510,9 @@ def record() -> dict[str, Any]:
         of_readers(recorder)
         of_server(recorder, runs)
         of_vectors(recorder, place / "tiny")
+        of_vocabularies(recorder, place / "tiny")
+        of_masks(recorder, place / "tiny", runs["subwords"])
+        of_annotators(recorder, runs)
     finally:
         os.chdir(before)
         shutil.rmtree(place)

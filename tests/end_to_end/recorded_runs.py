@@ -76,6 +76,7 @@ def runs(folder: Path) -> dict[str, list[list[str | Path]]]:
     sentiment = data.sentiment(folder / "recipe-data")
     recipe.write_text(RECIPE.format(model=model, data=sentiment), encoding="utf-8")
     texts = data.running_text(folder / "text") / "test.txt"
+    short = data.running_text(folder / "short-text", short=True)
     (folder / "runs" / "perplexity").mkdir(parents=True)
     one = [*train("classify", model, data.sentiment, "--steps", "4"), "--out", "OUT/one"]
     into: list[str | Path] = ["--out", "OUT"]
@@ -103,6 +104,19 @@ def runs(folder: Path) -> dict[str, list[list[str | Path]]]:
         "wsd": [*senses, "--inventory", SENSES / "wordnet", "--glosses", "0.5"],
         "recipe": ["run", recipe, "--seeds", "2"],
     }
+    for objective, more in {
+        "spans": ("--mask", "spans", "--boundary", "--nsp"),
+        "boundary": ("--mask", "spans", "--boundary"),
+        "nsp": ("--nsp",),
+        "words": ("--mask", "words", "--explore", "--packing", "full-sentences"),
+        "frequency": ("--replacement", "unigram", "--mask-probability", "0.3"),
+    }.items():
+        given = train("pretrain", model, data.running_text, "--steps", "4", *more)
+        given[given.index("--data") + 1] = short
+        single[f"pretrain_{objective}"] = given
+    sources = f"en={short},more={texts.parent}"
+    new = ["--config", "small", "--tokenizer", model, "--steps", "2", "--alpha", "0.2"]
+    single["pretrain_new"] = ["pretrain", "--data", sources, *common, *new]
     for objective, make in {
         "mirror": data.running_text,
         "simcse": data.sentiment,

@@ -1,0 +1,300 @@
+"""What ``recorded_outputs`` records of vocabularies, perplexity, pretraining and annotation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests import small_data
+from tests.small_data import write_jsonl
+from tests.tiny import save_tiny_checkpoint
+
+if TYPE_CHECKING:
+    from tests.end_to_end.recorded_outputs import Recorder
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "data"
+TABLES = ("table", "csv", "latex", "markdown", "json")
+CONVERTED = "jsonl json csv tsv xlsx parquet conll prodigy doccano label-studio brat spacy".split()
+SUFFIXES = {"prodigy": "jsonl", "doccano": "jsonl", "label-studio": "json", "spacy": "json"}
+TEXTS = EXAMPLES / "text" / "train.txt"
+VECTORS = {
+    "source.vec": "6 3\nthe 1 0 0\ntrain 0 1 0\nhouse 0 0 1\nwas 1 1 0\nold 0 1 1\nand 1 0 1\n",
+    "target.vec": "the 0 1 0\nof 0 0 1\nriver 1 0 0\nand 1 1 0\nwas 0 1 1\n",
+    "words.tsv": "the\tthe\nwas\tof\nhouse\triver\n",
+}
+SPAN = {"start": 0, "end": 3, "label": "X"}
+FILES: dict[str, list[dict[str, Any]]] = {
+    "one.jsonl": [{"id": n, "text": f"t{n}", "label": c} for n, c in enumerate("xxyyz")],
+    "two.jsonl": [{"id": n, "text": f"t{n}", "label": c} for n, c in enumerate("xyyyz")],
+    "three.jsonl": [{"id": n, "text": f"t{n}", "label": c} for n, c in enumerate("xyy")],
+    "lists-1.jsonl": [{"text": f"t{n}", "label": [*c]} for n, c in enumerate(("xy", "", "x"))],
+    "lists-2.jsonl": [{"text": f"t{n}", "label": [*c]} for n, c in enumerate(("x", "y", "x"))],
+    "numbers.jsonl": [{"id": n, "text": f"t{n}", "label": n / 2} for n in range(5)],
+    "spans-1.jsonl": [
+        {"id": 0, "text": "Ann Lee of Rome ran", "spans": [[0, 7, "PER"], [11, 15, "LOC"]]},
+        {"id": 1, "text": "Ann Lee of Rome ran", "spans": [[0, 7, "PER"]]},
+        {"id": 2, "text": "Ann Lee of Rome ran", "spans": [], "source": "web"},
+    ],
+    "spans-2.jsonl": [
+        {"id": 0, "text": "Ann Lee of Rome ran", "spans": [[0, 7, "PER"], [11, 15, "ORG"]]},
+        {"id": 1, "text": "Ann Lee of Rome ran", "spans": [[0, 3, "PER"], [1, 5, "PART"]]},
+        {"id": 2, "text": "Ann Lee of Rome ran", "spans": [[11, 15, "LOC"]]},
+    ],
+    "tags-1.jsonl": [{"tokens": ["a", "b", "c"], "tags": ["N", "V", "N"]}],
+    "tags-2.jsonl": [{"tokens": ["a", "b", "c"], "tags": ["N", "V", "A"]}],
+    "skipped.jsonl": [
+        {"text": "a", "label": "x", "answer": "accept", "_annotator_id": "ann"},
+        {"text": "a", "label": "y", "answer": "accept", "_annotator_id": "bob"},
+        {"text": "b", "label": "y", "answer": "reject", "_annotator_id": "bob"},
+    ],
+    "pairs.jsonl": [{"text": "a", "text_pair": "b", "label": "x", "source": "web"}],
+    "bad.jsonl": [{"text": "t0", "label": "x"}],
+    "decisions.jsonl": [
+        {"text": "t0", "given": "x", "decision": "edit", "label": "z", "id": 0},
+        {"text": "t1", "given": "y", "decision": "accept", "label": "x", "id": 1},
+        {"text": "none", "given": None, "decision": "accept", "label": "x"},
+    ],
+    "of-lists.jsonl": [
+        {"text": "t0", "given": "y", "decision": "accept", "label": "not y"},
+        {"text": "t1", "given": ["y"], "decision": "edit", "label": ["x"]},
+    ],
+    "of-spans.jsonl": [
+        {"id": 1, "text": "Ann Lee of Rome ran", "decision": "edit", "spans": [SPAN],
+         "given": {"spans": [{"start": 0, "end": 7, "label": "PER"}]}},
+    ],
+    "of-tags.jsonl": [
+        {"words": ["a", "b", "c"], "decision": "edit", "tags": ["V", "V", "V"],
+         "given": {"tags": ["N", "V", "N"]}},
+    ],
+    "suspects.jsonl": [
+        {"file": "a.jsonl", "line": 3, "given": "no", "suggested": "yes", "confidence": 0.9,
+         "given_confidence": 0.1, "margin": 0.8, "text": "text", "kind": "label"},
+        {"file": "a.jsonl", "line": 4, "given": "x", "suggested": "not x", "confidence": 0.9,
+         "given_confidence": 0.1, "margin": 0.8, "text": "more", "kind": "label"},
+    ],
+}  # fmt: skip
+
+
+def of_vocabularies(recorder: Recorder, model: Path) -> None:
+    """Record vocabularies of each kind, for each way to begin their embeddings."""
+    place, record = recorder.place, recorder.command
+    for name, content in VECTORS.items():
+        (place / name).write_text(content, encoding="utf-8")
+    files = place / "source.vec", place / "target.vec"
+    sources = f"en={TEXTS},more={EXAMPLES / 'text' / 'validation.txt'}"
+    made: dict[str, tuple[str | Path, ...]] = {
+        "wordpiece": (TEXTS, "--kind", "wordpiece", "--size", "500"),
+        "bpe": (TEXTS, "--kind", "bpe", "--size", "500"),
+        "unigram": (TEXTS, "--kind", "unigram", "--size", "300"),
+        "sources": (sources, "--size", "400", "--alpha", "0.5", "--lowercase", "True"),
+        "overlap": (TEXTS, "--for", model, "--size", "420", "--init", "overlap"),
+        "similarity": (TEXTS, "--for", model, "--size", "420"),
+        "mean": (TEXTS, "--for", model, "--size", "420", "--init", "mean", "--seed", "3"),
+        "bytes for words": (TEXTS, "--for", model, "--kind", "bpe", "--size", "420"),
+        "vectors": (TEXTS, "--for", model, "--size", "420", "--vectors", *files),
+        "dictionary": (TEXTS, "--for", model, "--size", "420", "--vectors", *files,
+                       "--dictionary", place / "words.tsv"),
+        "wrong/size": (TEXTS, "--size", "5"),
+        "wrong/no size": (TEXTS, "--size", "0"),
+        "wrong/alpha": (TEXTS, "--alpha", "2"),
+        "wrong/vectors": (TEXTS, "--vectors", *files),
+        "wrong/one of vectors": (TEXTS, "--for", model, "--vectors", files[0]),
+        "wrong/dictionary": (TEXTS, "--for", model, "--dictionary", place / "words.tsv"),
+        "wrong/dimensions": (TEXTS, "--for", model, "--vectors", files[0], place / "words.tsv"),
+        "wrong/texts": (place / "none.txt",),
+        "wrong/model": (TEXTS, "--for", place / "none"),
+        "wrong/out": (TEXTS, "--out", TEXTS),
+    }  # fmt: skip
+    for number, (name, arguments) in enumerate(made.items()):
+        out = place / f"vocabulary-{number}"
+        more = () if "--out" in arguments else ("--out", out)
+        record(f"vocabulary/{name}", "vocabulary", *arguments, *more)
+        if name == "unigram":  # scores differ in their last digits
+            exit_code, shown, said = recorder.entries[f"vocabulary/{name}"]
+            shown = re.sub(r"fingerprint \w+", "fingerprint", shown)
+            recorder.entries[f"vocabulary/{name}"] = [exit_code, shown, said]
+        for file in sorted(out.rglob("*")) if out.exists() else ():
+            if file.suffix == ".safetensors":
+                content: Any = hashlib.sha256(file.read_bytes()).hexdigest()
+            else:
+                content = json.loads(file.read_text("utf-8"))
+            if name == "unigram" and file.name == "tokenizer.json":
+                content = sorted(token for token, _ in content["model"]["vocab"])
+            elif name == "unigram":
+                content.pop("fingerprint", None)
+            elif file.name == "tokenizer.json":
+                content = hashlib.sha256(file.read_bytes()).hexdigest()
+            recorder.entries[f"vocabulary/{name}/{file.name}"] = content
+
+
+def of_masks(recorder: Recorder, model: Path, run: Path) -> None:
+    """Record perplexity, and texts with masks that a run fills."""
+    place, record = recorder.place, recorder.command
+    texts, pairs = EXAMPLES / "text" / "validation.txt", EXAMPLES / "minimal_pairs" / "test.jsonl"
+    blank = place / "with-blank.jsonl"
+    write_jsonl(blank, [{"text": t, "id": n} for n, t in enumerate(("Ana saw it.", "", "ጠቅላይ"))])
+    scored: dict[str, tuple[str | Path, ...]] = {
+        "texts": ("--file", texts),
+        "texts by word": ("--file", texts, "--method", "word", "--max-length", "16"),
+        "pairs": ("--file", pairs, "--resamples", "50"),
+        "one text": ("--text", "Ana saw the river.", "--text", "She slept."),
+        "two texts": ("--text", "Ana saw it.", "--text", "Ana see it.", "--pairs"),
+        "blank": ("--file", blank),
+    }
+    for name, arguments in scored.items():
+        for form in TABLES:
+            record(f"perplexity/{name}/{form}", "perplexity", model, *arguments, "--format", form)
+    for name in ("texts by word", "pairs", "two texts", "blank"):
+        for more in ((), ("--subwords",)):
+            for suffix in ("jsonl", "csv"):
+                out = place / f"scores.{suffix}"
+                own = f"perplexity/{name}/{suffix}{''.join(more)}"
+                record(own, "perplexity", model, *scored[name], "--out", out, *more)
+                if out.exists():
+                    recorder.file(f"{own}/file", out)
+                    out.unlink()
+    wrong: dict[str, tuple[str | Path, ...]] = {
+        "nothing": (),
+        "method": ("--text", "a", "--method", "words"),
+        "one of two": ("--text", "a", "--pairs"),
+        "subwords": ("--text", "a", "--subwords"),
+        "resamples": ("--text", "a", "--resamples", "0"),
+        "suffix": ("--text", "a", "--out", "a.txt"),
+        "empty": ("--file", write_jsonl(place / "empty.jsonl", [])),
+    }
+    for name, arguments in wrong.items():
+        record(f"perplexity/wrong/{name}", "perplexity", model, *arguments)
+    record("perplexity/of a run", "perplexity", run, "--text", "Ana saw the river.")
+    long = "Ana saw the river . " * 12
+    for name, text in {
+        "two": "Ana saw the [MASK] river near <mask> and the old house .",
+        "long": f"{long}[MASK] {long}[MASK]",
+        "none": "Ana saw the river .",
+        "of a character": "A[MASK]a",
+    }.items():
+        record(f"masks/{name}", "predict", run, "--text", text)
+
+
+def of_annotators(recorder: Recorder, runs: dict[str, Path]) -> None:
+    """Record agreement, conversions, suspects, suggestions and pages to review."""
+    place, record = recorder.place / "annotated", recorder.command
+    for name, rows in FILES.items():
+        write_jsonl(place / name, rows)
+    (place / "tags.conll").write_text("Bo\tB-PER\nran\tO\n\nsat\tO\n")
+    sides = {
+        "labels": ("one", "two"),
+        "three": ("one", "two", "three"),
+        "lists": ("lists-1", "lists-2"),
+        "spans": ("spans-1", "spans-2"),
+        "tags": ("tags-1", "tags-2"),
+        "columns": ("skipped",),
+        "wrong/numbers": ("numbers", "numbers"),
+        "wrong/other numbers": ("numbers", "one"),
+        "wrong/kinds": ("one", "spans-1"),
+        "wrong/texts": ("one", "bad"),
+        "wrong/alone": ("one",),
+        "wrong/several": ("skipped", "one"),
+    }
+    for name, stems in sides.items():
+        for form in TABLES if "/" not in name else ("table",):
+            words = [place / f"{stem}.jsonl" for stem in stems]
+            more = ("--resamples", "50", "--format", form)
+            record(f"agreement/{name}/{form}", "agreement", *words, *more)
+    kinds = {
+        kind: next(folder.glob("predictions.test.jsonl"), folder / "predictions.validation.jsonl")
+        for kind, folder in runs.items()
+    }
+    kinds |= {
+        name.removesuffix(".jsonl"): place / name
+        for name in FILES
+        if name.startswith(("spans", "tags", "lists", "pairs", "skipped", "numbers"))
+    }
+    applied = {
+        "labels": ("one.jsonl", "decisions.jsonl"),
+        "lists": ("lists-1.jsonl", "of-lists.jsonl"),
+        "spans": ("spans-1.jsonl", "of-spans.jsonl"),
+        "tags": ("tags-1.jsonl", "of-tags.jsonl"),
+        "of spans on labels": ("one.jsonl", "of-spans.jsonl"),
+        "of labels on tags": ("tags.conll", "decisions.jsonl"),
+        "no decisions": ("one.jsonl", "two.jsonl"),
+    }
+    for name, (data, decisions) in applied.items():
+        out = place / "decided.jsonl"
+        words = ["convert", place / data, "--decisions", place / decisions]
+        record(f"decisions/{name}", *words, "--to", "jsonl", "--out", out)
+        if out.exists():
+            recorder.file(f"decisions/{name}/file", out)
+            out.unlink()
+    for kind, file in kinds.items():
+        for to in CONVERTED:
+            suffix = SUFFIXES.get(to, to)
+            out = place / (f"converted.{suffix}" if to != "brat" else f"brat-{kind}")
+            record(f"convert/{kind}/{to}", "convert", file, "--to", to, "--out", out)
+            if out.exists():
+                recorder.file(f"convert/{kind}/{to}/file", out)
+                if out.is_file():
+                    out.unlink()
+    page = place / "page.html"
+    reviewed: dict[str, tuple[str | Path, ...]] = {
+        "suspects": ("suspects.jsonl", "--labels", "maybe"),
+        "no suspects": ("one.jsonl",),
+        "no columns": ("pairs.jsonl", "--columns", "text=Message"),
+        "other columns": ("pairs.jsonl", "--columns", "text=source"),
+        "folder": (".",),
+    }
+    for name, (file, *more) in reviewed.items():
+        record(f"review/{name}", "review", place / file, *more, "--out", page)
+        if page.exists():
+            recorder.file(f"review/{name}/page", page)
+            page.unlink()
+    _suggestions(recorder, runs)
+    _suspects(recorder)
+
+
+def _suggestions(recorder: Recorder, runs: dict[str, Path]) -> None:
+    texts = EXAMPLES / "sentiment" / "test.jsonl"
+    for by in ("both", "uncertainty", "diversity", "random"):
+        for kind in ("label", "labels", "tags", "spans", "number", "answers"):
+            words = (runs[kind], "--file", texts, "--number", "3", "--by", by)
+            recorder.command(f"suggest/{kind}/{by}", "suggest", *words)
+    recorder.command("suggest/none", "suggest", runs["label"], "--file", texts, "--number", "0")
+
+
+def _suspects(recorder: Recorder) -> None:
+    """Record suspects of labels, of several labels, of tags and of spans."""
+    place = recorder.place
+    model = save_tiny_checkpoint(place / "calm", "bert", dropout=0.0, layers=3)
+    searched: dict[str, tuple[str, Any, str]] = {
+        "label": ("classify", small_data.sentiment, "epochs: 12\n"),
+        "labels": ("classify", small_data.topics, "epochs: 12\n"),
+        "tags": ("tag", small_data.entities, "epochs: 12\n"),
+        "spans": ("ner", small_data.entities, "epochs: 40\nmax_width: 2\nhead_lr: 2e-3\n"),
+    }
+    for name, (task, make, more) in searched.items():
+        folder = make(place / f"suspects-{name}", (80, 8, 8))
+        rows = [json.loads(line) for line in (folder / "train.jsonl").open(encoding="utf-8")]
+        for row in rows[::9]:  # some labels are wrong
+            if isinstance(row.get("label"), str):
+                row["label"] = "neg" if row["label"] == "pos" else "pos"
+            elif "tags" in row:
+                row["tags"] = ["O" if tag == "B-PER" else tag for tag in row["tags"]]
+        write_jsonl(folder / "train.jsonl", rows)
+        recipe = place / f"suspects-{name}.yaml"
+        recipe.write_text(
+            f"task: {task}\ndescription: planted\nmodel: {model}\ndata: {folder}\n"
+            f"batch_size: 8\nlr: 2e-3\nprecision: fp32\nmax_length: 40\n{more}",
+            encoding="utf-8",
+        )
+        out, page = place / f"suspects-{name}.jsonl", place / "suspects.html"
+        words = ("check", recipe, "--label-errors", "--folds", "2", "--examples", "3")
+        recorder.command(f"suspects/{name}", *words, "--out", out)
+        exit_code, shown, said = recorder.entries[f"suspects/{name}"]
+        said = re.sub(r"(?m)^step \d+: .*\n", "", said)  # shown by time
+        recorder.entries[f"suspects/{name}"] = [exit_code, shown, said]
+        if out.exists():
+            recorder.file(f"suspects/{name}/file", out)
+            recorder.command(f"suspects/{name}/review", "review", out, "--out", page)
+            recorder.file(f"suspects/{name}/page", page)
