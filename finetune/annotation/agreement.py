@@ -61,7 +61,8 @@ def measure_agreement(
     sides = {
         both: [
             (golds[both[0]][id], golds[both[1]][id])
-            for id in golds[both[0]].keys() & golds[both[1]].keys()
+            for id in golds[both[0]]
+            if id in golds[both[1]]
         ]
         for both in combinations(golds, 2)
     }

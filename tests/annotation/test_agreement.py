@@ -150,6 +150,17 @@ def test_several_labels_and_tags(tmp_path):
     assert tables["pairs"][0]["cohens_kappa"] == pytest.approx(expected)
 
 
+def test_texts_are_resampled_in_the_order_of_the_file(tmp_path):
+    """Also texts without ids, whatever the order of their hashes."""
+    first, second = (
+        [{"text": f"t{n}", "label": [*c]} for n, c in enumerate(each)]
+        for each in (["xy", "", "x", "z", "yz", "x"] * 3, ["x", "y", "x"] * 6)
+    )
+    plain, _ = measured(tmp_path, first=first, second=second)
+    known = [[{**row, "id": n} for n, row in enumerate(rows)] for rows in (first, second)]
+    assert measured(tmp_path, first=known[0], second=known[1])[0]["pairs"] == plain["pairs"]
+
+
 def test_errors(tmp_path):
     with pytest.raises(UserError, match="no rows of two annotators"):
         measured(tmp_path, one=labeled("xy"))
