@@ -1,8 +1,10 @@
-"""Marks of settings and options for the help of the command line."""
+"""Marks of settings and options: their help, their legal values, and what they may change."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +41,50 @@ OUTPUT = Help(group="output", common=True)
 """The mark of an option that concerns the output."""
 COMMON = Help(common=True)
 """The mark of an option that many people use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The legal values of a setting that is set: ``lr: Annotated[float | None, POSITIVE]``."""
+
+    legal: Callable[[Any], bool]
+    wanted: str
+    """The values in words, after "must be"."""
+
+
+POSITIVE = Limit(lambda value: value > 0, "above 0")
+NOT_NEGATIVE = Limit(lambda value: value >= 0, "0 or more")
+FRACTION = Limit(lambda value: 0 < value < 1, "between 0 and 1")
+SHARE = Limit(lambda value: 0 <= value < 1, "0 or more and below 1")
+FACTOR = Limit(lambda value: 0 < value <= 1, "above 0 and at most 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What a setting may change.
+
+    A field without this mark has the ``changes`` of its class, by default of the class that
+    declares it first.
+    """
+
+    data: bool = False
+    """The prepared data, and what follows from them alone. If a setting changes nothing else, the
+    fingerprint of the data tells."""
+    model: bool = False
+    """How the saved model reads and predicts. Models that differ in it cannot be merged."""
+    weights: bool = False
+    """The weights: where they start, and how they are trained."""
+    scores: bool = False
+    """What is scored, and which model is selected: results of other values cannot be compared."""
+    inherited: bool = True
+    """Whether a student of ``finetune distill`` has the value of its teacher."""
+    shared: bool = True
+    """Whether tasks that train one encoder together need the same value."""
+    acts: str = ""
+    """What it does on this machine or elsewhere, for what only a command can set: a file may be a
+    stranger's, and another run does not inherit it."""
+
+    @property
+    def results(self) -> bool:
+        """Whether the setting may change results of a run, besides by the data."""
+        return self.model or self.weights or self.scores

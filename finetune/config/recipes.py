@@ -21,8 +21,9 @@ from finetune.config.expected_scores import Expected, read_expected
 from finetune.config.tasks import (
     CONFIGS,
     IN_MEMORY,
-    RESULT_FREE,
     TrainConfig,
+    changes_of,
+    changes_results,
     flag,
     setting_types,
     settings,
@@ -42,18 +43,10 @@ FACTS = frozenset({"task", "fingerprint", "training_fingerprint", "precision_use
     "merged",
 }
 """Keys of that file which are no settings."""
-OF_COMMAND = {
-    "trust_remote_code": "runs the Python code of a model",
-    "custom_metrics": "runs a Python file",
-    "custom_loss": "runs a Python file",
-    "out": "writes to a folder of this machine",
-    "resume": "continues what is in a folder of this machine",
-    "push_to_hub": "uploads the model",
-    "track": "sends scores to a service",
-}
-"""Settings that a file, which may be a stranger's, cannot set, and what they do. Another run with
-the settings of a run does not inherit them."""
-MAY_DIFFER = ("seed", *(OF_COMMAND.keys() - {"custom_loss"}))
+MAY_DIFFER = (
+    "seed",
+    *(name for name, mark in changes_of(TrainConfig).items() if mark.acts and not mark.weights),
+)
 """Settings in which a run that follows a recipe may differ from it."""
 SMOKE_EVALUATION = 200
 """Examples of each split besides train that a quick check scores."""
@@ -148,7 +141,8 @@ def changed(saved: Mapping[str, Any], config: TrainConfig, *free: str) -> list[s
     """
     before = {**settings(type(config)()), **saved}
     now = settings(config)
-    return [name for name in now if name not in RESULT_FREE | {*free} and before[name] != now[name]]
+    compared = [name for name in now if changes_results(name) and name not in free]
+    return [name for name in compared if before[name] != now[name]]
 
 
 def packaged_folder(name: str) -> Path:
@@ -177,11 +171,11 @@ def recipe_text(
     """Return the YAML of a recipe with the settings that differ from the defaults of the task."""
     import yaml
 
-    defaults = settings(CONFIGS[task]())
+    defaults, of_command = settings(CONFIGS[task]()), changes_of(CONFIGS[task])
     own = {
         name: value
         for name, value in settings(config).items()
-        if name in ("model", "data") or (value != defaults[name] and name not in OF_COMMAND)
+        if name in ("model", "data") or (value != defaults[name] and not of_command[name].acts)
     }
     content = {"task": task, "description": description, **own}
     content |= {"expected": [dataclasses.asdict(each) for each in expected]} if expected else {}
@@ -284,10 +278,11 @@ def _recipe_of_run(path: Path, content: dict[str, Any], where: Callable[..., str
             f"{path}: the run is the mean of other runs: repeat the `finetune merge` command in "
             f"{path.with_name('README.md')} with another --out."
         )
+    marks = changes_of(CONFIGS[task])
     for name in ("custom_metrics", "custom_loss"):
         if content.get(name):
             raise UserError(
-                f"{path}: the run had {flag(name)}, which {OF_COMMAND[name]} and is no setting of "
+                f"{path}: the run had {flag(name)}, which {marks[name].acts} and is no setting of "
                 f"a file: repeat the command in {path.with_name('README.md')} with another --out."
             )
     if content.get("data") == IN_MEMORY:
@@ -295,9 +290,8 @@ def _recipe_of_run(path: Path, content: dict[str, Any], where: Callable[..., str
             f"{path}: the run was trained on data in memory, which it does not keep: save the data "
             f"to a file, and train with `finetune {task} --data FILE`."
         )
-    values = {
-        name: value for name, value in content.items() if name not in FACTS | OF_COMMAND.keys()
-    }
+    of_command = {name for name, mark in marks.items() if mark.acts}
+    values = {name: value for name, value in content.items() if name not in FACTS | of_command}
     typed = _typed_settings(where, task, values)
     return Recipe(path, task, typed, f"The settings of the run {path.parent}.")
 
@@ -466,17 +460,18 @@ def _lines(path: Path, node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple
 def _typed_settings(
     where: Callable[..., str], task: str, values: Mapping[str, Any], *above: str
 ) -> dict[str, Any]:
-    """Return the settings with the types of the task's fields; UserError for ``OF_COMMAND``."""
+    """Return the settings with the types of their fields; UserError for those of a command."""
     kind = CONFIGS[task]
-    hints, what = setting_types(kind), f"setting {{!r}} for task {task}"
+    hints, marks = setting_types(kind), changes_of(kind)
+    what = f"setting {{!r}} for task {task}"
     typed = dict[str, Any]()
     for key, own in values.items():
         place = where(*above, key)
         typed |= (found := typed_values(place, what, hints, {key: own}))
         for name, value in found.items():
-            if name in OF_COMMAND and value != getattr(kind, name):
+            if marks[name].acts and value != getattr(kind, name):
                 raise UserError(
-                    f"{place}: a file cannot set {key}, which {OF_COMMAND[name]}: remove it, "
+                    f"{place}: a file cannot set {key}, which {marks[name].acts}: remove it, "
                     f"and if you want it, write {written(name, value)} in the command."
                 )
     return typed

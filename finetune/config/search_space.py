@@ -9,23 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from finetune.config.recipes import typed_setting
-from finetune.config.tasks import CONFIGS, RESULT_FREE, TrainConfig, flag, setting_types
+from finetune.config.tasks import CONFIGS, TrainConfig, changes_of, flag, setting_types
 from finetune.types import UserError, abbreviated, did_you_mean
 
-NOT_SEARCHED = RESULT_FREE | {
-    "data",
-    "columns",
-    "validation",
-    "validation_share",
-    "test_share",
-    "test_sets",
-    "limit_eval",
-    "predict_unlabeled",
-    "metric",
-    "custom_metrics",
-    "revision",
-}
-"""Settings that change no score, or that make the scores of trials incomparable."""
 SYNTAX = "NAME=A,B,C, or NAME=LOW:HIGH for numbers (NAME=LOW:HIGH:log on a logarithmic scale)"
 
 
@@ -95,7 +81,8 @@ def parse_space(
     """
     space: dict[str, Choices | Range] = {}
     for name, value in _named(items):
-        legal = [each for each in setting_types(CONFIGS[task]) if each not in NOT_SEARCHED]
+        marks = changes_of(CONFIGS[task])
+        legal = [each for each, mark in marks.items() if mark.results and not mark.scores]
         name = name.replace("-", "_")
         if name not in legal:
             raise UserError(

@@ -8,9 +8,10 @@ each time the command line reads them.
 
 import dataclasses
 import functools
+import inspect
 import math
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import (
@@ -20,6 +21,7 @@ from typing import (
     Literal,
     NamedTuple,
     Self,
+    TypeVar,
     cast,
     get_args,
     get_origin,
@@ -27,7 +29,17 @@ from typing import (
 )
 
 from finetune.config.description import CALIBRATION, PROBLEMS, TaskDescription
-from finetune.config.options import COMMON, Help
+from finetune.config.options import (
+    COMMON,
+    FACTOR,
+    FRACTION,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    Changes,
+    Help,
+    Limit,
+)
 from finetune.config.values import conforms, description, text_encoding
 from finetune.registry import TASKS, Registry
 from finetune.types import UserError
@@ -42,8 +54,43 @@ MAX_TOKENS, MAX_TOKENS_ON_CUDA = 4096, 32_768
 """Default tokens per forward pass. On a GPU, most optimizer batches then fit into one pass: the
 launches of a second one cost more than its rows."""
 
-Ranges = Mapping[tuple[str, ...], tuple[Callable[[Any], bool], str]]
-"""The legal values of settings, and their description."""
+M = TypeVar("M")
+
+TASK = Changes(data=True, model=True)
+"""What a setting of a task changes, unless its mark says otherwise."""
+LOSS = Changes(data=True, weights=True)
+"""Settings of training that must fit to the data."""
+WEIGHTS = Changes(weights=True)
+COURSE = Changes(weights=True, inherited=False)
+"""Settings that say how one run was trained, and not its student."""
+OWN_COURSE = Changes(weights=True, inherited=False, shared=False)
+NOTHING = Changes()
+"""Settings that concern memory, time and files."""
+
+NUMBER = r"[0-9]{1,3}(\.[0-9]{1,6})?"
+"""A number in a setting such as `focal:2`."""
+EPOCHS = Limit(lambda value: 0 < value <= 1e9, "above 0 and at most 1e9")
+SEED = Limit(lambda value: 0 <= value < 2**32, "from 0 to 4294967295")
+FREEZE = Limit(
+    lambda value: bool(re.fullmatch("none|embeddings|all|[0-9]{1,4}", value)),
+    "none, embeddings, all, or a number of layers",
+)
+CONTEXT = Limit(
+    lambda value: bool(re.fullmatch("none|doc|0*[1-9][0-9]{0,5}", value)),
+    "none, doc, or a number of subwords, 1 or more",
+)
+LOSS_NAME = Limit(
+    lambda value: bool(re.fullmatch(f"ce|(focal|logit-adjusted)(:{NUMBER})?", value)),
+    "ce, focal, focal:GAMMA, logit-adjusted or logit-adjusted:TAU (for weights see "
+    "--class-weights)",
+)
+SAMPLING = Limit(
+    lambda value: (
+        bool(re.fullmatch(f"none|balanced(:{NUMBER})?", value))
+        and (named_strength(value)[1] or 0) <= 1
+    ),
+    "none, balanced, or balanced:S with S from 0 to 1",
+)
 
 
 class ScheduleDefaults(NamedTuple):
@@ -68,6 +115,7 @@ class ModelSettings:
     """The encoder, and which of its weights are trained."""
 
     group: ClassVar[str] = "model"
+    changes: ClassVar[Changes] = COURSE
 
     model: Annotated[str | None, COMMON] = None
     """Pretrained encoder: hub id, short name such as `minilm`, or folder. `minilm` is
@@ -79,23 +127,23 @@ class ModelSettings:
     """Start from the encoder of this run folder, saved model or hub id. Its head is reused if it
     is of the same kind and has all the new labels by name; otherwise, and always with `ner`, the
     head is new. A --model given as well must have the same architecture."""
-    trust_remote_code: bool = False
+    trust_remote_code: Annotated[bool, Changes(acts="runs the Python code of a model")] = False
     """Allow a model's own Python code from the hub to run."""
     tuning: Annotated[Literal["full", "lora", "bitfit", "head", "mask"], COMMON] = "full"
     """Weights to train besides the head. `full`: the whole encoder; `lora` (needs the extra
     `peft`): matrices of low rank that are added to its linear layers; `bitfit`: its biases; `head`:
     none; `mask`: which weights of its linear layers to set to 0. The saved model is an ordinary
     one; `lora` and `mask` also write `adapter/`, which is small."""
-    lora_rank: int = 8
+    lora_rank: Annotated[int, POSITIVE] = 8
     """Rank of the matrices of `--tuning lora`."""
-    lora_alpha: float | None = None
+    lora_alpha: Annotated[float | None, POSITIVE] = None
     """Scales the matrices of `--tuning lora` by --lora-alpha / --lora-rank; unset is the rank."""
     lora_targets: Annotated[tuple[str, ...], Help("NAME …")] = ()
     """Names of the linear layers to adapt, such as `query value`; unset are all of the encoder."""
-    freeze: Annotated[str, Help("WHAT")] = "none"
+    freeze: Annotated[str, Help("WHAT"), FREEZE] = "none"
     """Weights to keep fixed: `none`, `embeddings`, `all` (the whole encoder), or N (the embeddings
     and the N lowest layers)."""
-    bilstm: bool = False
+    bilstm: Annotated[bool, Changes(model=True, inherited=False)] = False
     """Put a bidirectional LSTM between encoder and head (Rahman et al., 2024). Plain transformers
     cannot load the saved model."""
 
@@ -105,6 +153,7 @@ class DataSettings:
     """The data, and their splits."""
 
     group: ClassVar[str] = "data"
+    changes: ClassVar[Changes] = Changes(data=True, scores=True, shared=False)
 
     data: Annotated[str, COMMON] = ""
     """A folder, a file, `train=FILE,test=FILE`, or a hub data set (`mnli`). A folder has
@@ -114,24 +163,24 @@ class DataSettings:
     """Columns if their names are not recognized: `text=review label=stars`. Roles are text,
     pair, label and negative, or words, tags, spans, relations and document. Numbers, from 0, name
     columns without a header."""
-    encoding: str = "utf-8"
+    encoding: Annotated[str, Changes(data=True, shared=False)] = "utf-8"
     """Text encoding of the data files, such as `cp1252`, `utf-16` or `gb18030`."""
     validation: Literal["auto", "none"] = "auto"
     """Split that selects the best model: the validation split of the data, else examples held out
     of train (`auto`); or `none`: train on every row and keep the last model."""
-    validation_share: float | None = None
+    validation_share: Annotated[float | None, FRACTION] = None
     """Fraction of train to hold out if the data have no validation split; unset is 0.1, or
     about 10,000 examples if that is less. Equal texts, and with 20 documents or more whole
     documents, stay together; labels are stratified."""
-    test_share: float | None = None
+    test_share: Annotated[float | None, FRACTION] = None
     """Fraction of train to hold out as a test split, in the same way, if the data have none; unset
     is 0."""
     test_sets: Annotated[tuple[str, ...], Help("NAME=DATA …")] = ()
     """Further test sets, each scored as the split test_NAME: `de=xnli:de fr=french.jsonl`. Of data
     with several splits it is the test split."""
-    limit: Annotated[int | None, COMMON] = None
+    limit: Annotated[int | None, COMMON, POSITIVE, Changes(weights=True, shared=False)] = None
     """Train on the first N training examples."""
-    limit_eval: int | None = None
+    limit_eval: Annotated[int | None, POSITIVE, Changes(scores=True, shared=False)] = None
     """Score only the first N examples of each other split; unset is all, and 200 with --smoke."""
     predict_unlabeled: bool = False
     """Also predict the test splits without labels, such as the test splits of GLUE."""
@@ -142,74 +191,83 @@ class TrainingSettings:
     """The optimizer, its schedule, and the arithmetic."""
 
     group: ClassVar[str] = "training"
+    changes: ClassVar[Changes] = WEIGHTS
 
-    epochs: Annotated[float | None, COMMON] = None
+    epochs: Annotated[float | None, COMMON, EPOCHS, OWN_COURSE] = None
     """Passes over the training data; unset is 3, and more for small data. Unset is up to 10 if 3
     passes make fewer than 500 steps (runs of few steps are unstable)."""
-    steps: int | None = None
+    steps: Annotated[int | None, POSITIVE, OWN_COURSE] = None
     """Optimizer steps, in place of --epochs."""
-    batch_size: Annotated[int, COMMON] = 32
+    batch_size: Annotated[int, COMMON, POSITIVE, Changes(weights=True, shared=False)] = 32
     """Examples per optimizer step, over all devices together."""
-    max_tokens: Annotated[int | None, COMMON] = None
+    max_tokens: Annotated[int | None, COMMON, POSITIVE, NOTHING] = None
     """Tokens per forward pass: changes memory and speed only, never results. Unset is 4096,
     and 32768 on a CUDA device. Steps of more tokens take several passes."""
-    max_length: Annotated[int | None, COMMON] = None
+    max_length: Annotated[int | None, COMMON, POSITIVE, Changes(weights=True, shared=False)] = None
     """Longest sequence in tokens; unset takes the model's limit, at most 512."""
-    overlap: int | None = None
+    overlap: Annotated[int | None, NOT_NEGATIVE, Changes(data=True, weights=True, shared=False)] = (
+        None
+    )
     """Tokens that neighboring windows of an input over --max-length share; unset is 64, at most
     half of --max-length."""
-    lr: Annotated[float | None, COMMON] = None
+    lr: Annotated[float | None, COMMON, POSITIVE, COURSE] = None
     """Peak learning rate of the encoder; unset is 2e-5, 1e-4 if it is small. Small encoders are
     narrower than 512. Other ways of --tuning than full multiply it: lora by 20, bitfit by 50, head
     by 100, mask by 5."""
-    head_lr: float | None = None
+    head_lr: Annotated[float | None, POSITIVE, OWN_COURSE] = None
     """Peak learning rate of the newly added head; unset is --lr."""
-    layer_decay: float = 1.0
+    layer_decay: Annotated[float, FACTOR, COURSE] = 1.0
     """Factor on the learning rate for each layer further down: 1 is no decay, 0.8 to 0.9 is
     usual."""
-    warmup: float = 0.1
+    warmup: Annotated[float, NOT_NEGATIVE] = 0.1
     """Steps of linear warm-up, or below 1 a fraction of all steps. Linear decay to 0 follows."""
-    weight_decay: float = 0.01
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.01
     """Decoupled weight decay, on weight matrices only (not on biases and norms)."""
-    adam_beta2: float = 0.999
+    adam_beta2: Annotated[float, SHARE] = 0.999
     """Decay of Adam's mean of squared gradients; some papers use 0.98."""
-    adam_epsilon: float = 1e-8
+    adam_epsilon: Annotated[float, POSITIVE] = 1e-8
     """Constant that Adam adds to the root of the mean squared gradient; some papers use 1e-6."""
-    clip: float = 1.0
+    clip: Annotated[float, NOT_NEGATIVE] = 1.0
     """Largest gradient norm; 0 turns clipping off."""
-    seed: Annotated[int, COMMON] = 1
+    seed: Annotated[int, COMMON, SEED, Changes(data=True, weights=True, inherited=False)] = 1
     """Seed of the new head, the data order and dropout."""
-    metric: str | None = None
+    metric: Annotated[str | None, Changes(scores=True, shared=False)] = None
     """Validation metric that selects the best model; unset takes the task's default."""
-    custom_metrics: Annotated[tuple[str, ...], Help("FILE.py:FUNCTION …")] = ()
+    custom_metrics: Annotated[
+        tuple[str, ...],
+        Help("FILE.py:FUNCTION …"),
+        Changes(scores=True, acts="runs a Python file"),
+    ] = ()
     """Custom metrics, as FILE.py:FUNCTION: functions of gold and predictions, which --metric can
     name. The files are executed."""
-    custom_loss: Annotated[str | None, Help("FILE.py:FUNCTION")] = None
+    custom_loss: Annotated[
+        str | None, Help("FILE.py:FUNCTION"), Changes(weights=True, acts="runs a Python file")
+    ] = None
     """Custom loss, as FILE.py:FUNCTION: a function of the logits and the targets of a batch that
     returns the sum of its losses and the number to divide it by. The file is executed."""
-    eval_every: int | None = None
+    eval_every: Annotated[int | None, POSITIVE, OWN_COURSE] = None
     """Steps between evaluations on the validation split; unset is once an epoch."""
-    patience: int | None = None
+    patience: Annotated[int | None, POSITIVE, COURSE] = None
     """Stop after this many evaluations without a better score; unset never stops early."""
-    average: Literal["none", "ema", "tail"] = "none"
+    average: Annotated[Literal["none", "ema", "tail"], COURSE] = "none"
     """Average the weights over training: `ema` is an exponential moving average over steps, `tail`
     the mean of the weights at the last evaluations (--average-last). Training stays the same. Each
     evaluation scores both, and the better of averaged and plain weights is saved; without
     validation data the average."""
-    average_decay: float | None = None
+    average_decay: Annotated[float | None, FRACTION, COURSE] = None
     """Decay of `--average ema`, at step t at most (1 + t) / (10 + t); unset is 0.999."""
-    average_last: int | None = None
+    average_last: Annotated[int | None, Limit(lambda value: value >= 2, "2 or more"), COURSE] = None
     """Number of evaluations that `--average tail` averages, the newest included; unset is 3."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Arithmetic of the forward pass; weights stay float32. `auto` is bf16 if the hardware
     supports it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
-    batching: Literal["auto", "packed", "padded"] = "auto"
+    batching: Annotated[Literal["auto", "packed", "padded"], NOTHING] = "auto"
     """Pack sequences into one row without padding, or pad them; `auto` packs if the model family
     allows it. Never changes results."""
-    sparse_embeddings: Literal["auto", "on", "off"] = "auto"
+    sparse_embeddings: Annotated[Literal["auto", "on", "off"], NOTHING] = "auto"
     """Train only the embeddings of subwords that occur in the data, and apply the weight decay of
     all others when saving; `auto` is on if under 60 % occur. Never changes results."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Annotated[bool, Changes(inherited=False)] = False
     """Recompute the activations of each layer in the backward pass: less memory, a third more time.
     Never changes results."""
 
@@ -223,17 +281,31 @@ class OutputSettings:
     """The run folder, and where else results go."""
 
     group: ClassVar[str] = "output"
+    changes: ClassVar[Changes] = Changes(inherited=False)
 
-    out: Annotated[str | None, Help("FOLDER", common=True)] = None
+    out: Annotated[
+        str | None,
+        Help("FOLDER", common=True),
+        Changes(inherited=False, shared=False, acts="writes to a folder of this machine"),
+    ] = None
     """Run folder; unset makes a new one under `runs/`."""
-    resume: Annotated[Resume, Help("[auto]", common=True)] = False
+    resume: Annotated[
+        Resume,
+        Help("[auto]", common=True),
+        Changes(inherited=False, acts="continues what is in a folder of this machine"),
+    ] = False
     """Continue the run in --out from its last checkpoint; `auto` starts a run if there is none.
     Without --out, continue the newest run of the same name."""
-    save_every: int | None = None
+    save_every: Annotated[int | None, POSITIVE] = None
     """Steps between checkpoints of `last/`; unset saves at each evaluation."""
-    track: Literal["none", "tensorboard", "wandb", "trackio"] = "none"
+    track: Annotated[
+        Literal["none", "tensorboard", "wandb", "trackio"],
+        Changes(inherited=False, acts="sends scores to a service"),
+    ] = "none"
     """Also send losses and scores to this tracker."""
-    push_to_hub: Annotated[str | None, Help("OWNER/NAME")] = None
+    push_to_hub: Annotated[
+        str | None, Help("OWNER/NAME"), Changes(inherited=False, acts="uploads the model")
+    ] = None
     """Upload the best model with its model card to this id on the Hugging Face hub after training.
     The repository is created before training. `finetune push` uploads later."""
 
@@ -283,11 +355,6 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         """Default learning rate in multiples of the usual one of fine-tuning."""
         return 1.0
 
-    @property
-    def ranges(self) -> Ranges:
-        """The legal values of settings that only this task has."""
-        return {}
-
     def _resolved(self) -> dict[str, Any]:
         """Return the values of settings that depend on others, or that may be given otherwise."""
         tuples = [
@@ -312,11 +379,10 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
                     f"{flag(field.name)} must be a finite number, not {value!r:.60}, and whole "
                     f"numbers at most {LARGEST}."
                 )
-        for names, (legal, wanted) in {**RANGES, **self.ranges}.items():
-            for name in names:
-                value = getattr(self, name, None)  # a setting of some tasks, or unset
-                if value is not None and not legal(value):
-                    raise UserError(f"{flag(name)} must be {wanted}, not {value!r}.")
+        for name, limit in marks(type(self), Limit).items():
+            value = getattr(self, name)
+            if value is not None and not limit.legal(value):
+                raise UserError(f"{flag(name)} must be {limit.wanted}, not {value!r}.")
         column_map(self.columns)
         named_test_sets(self.test_sets)
         text_encoding(self.encoding)
@@ -363,14 +429,14 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
 class LabelConfig(TrainConfig):
     """Settings of the tasks that predict labels."""
 
-    class_weights: Annotated[str, COMMON] = "none"
+    class_weights: Annotated[str, COMMON, LOSS] = "none"
     """Weight of each class in the loss: `none`, `auto` or `a=1,b=2.5`. `auto` is the inverse
     frequency."""
-    loss: str = "ce"
+    loss: Annotated[str, LOSS_NAME, LOSS] = "ce"
     """Cross entropy (`ce`); `focal:GAMMA` (default 2), in which correctly predicted examples count
     less; or `logit-adjusted:TAU` (default 1), cross entropy with the logarithms of the class
     frequencies added to the logits, for balanced errors."""
-    label_smoothing: float = 0.0
+    label_smoothing: Annotated[float, SHARE, LOSS] = 0.0
     """Spread this share of the probability of gold evenly over all classes in the loss (Szegedy et
     al., 2016); 0.1 is usual. With several labels for a text, half of it goes to each of yes and
     no."""
@@ -380,13 +446,14 @@ class LabelConfig(TrainConfig):
     label_map: Annotated[str | None, Help("FILE")] = None
     """File with new names for labels: a JSON object `{"label": "new name"}`, or a CSV or TSV table
     with the columns `label` and `name`. Labels with the same new name become one."""
-    sampling: str = "none"
+    sampling: Annotated[str, SAMPLING, Changes(data=True, weights=True, inherited=False)] = "none"
     """Draw rare classes more often: `balanced` gives all classes the same share of an epoch, and
     `balanced:0.5` shares by the square root of their frequency. An epoch keeps its size."""
 
     def _check_combinations(self) -> None:
         super()._check_combinations()
-        for name in LOSS_SETTINGS if self.custom_loss else ():
+        built_in = ("loss", "label_smoothing", "class_weights", "boundary_smoothing")
+        for name in built_in if self.custom_loss else ():
             if (value := getattr(self, name, None)) not in (None, "none", "ce", 0.0):
                 raise UserError(
                     f"{flag(name)} {value} is part of the built-in loss, which --custom-loss "
@@ -414,20 +481,20 @@ class TextConfig(LabelConfig):
     long_text: Literal["truncate", "window", "error"] = "truncate"
     """Treatment of texts over --max-length: cut their end and count them, read them in overlapping
     windows and average the scores, or stop with an error."""
-    classifier_dropout: float | None = None
+    classifier_dropout: Annotated[float | None, SHARE, LOSS] = None
     """Dropout before the classifier; unset is the model's own, and 0 with --pair-encoder bi or
     poly."""
     pair_encoder: Literal["cross", "bi", "poly"] = "cross"
     """Read a pair of texts as one sequence (`cross`), or each text alone, and compare their vectors
     (`bi`, `poly`): less accurate, but the vectors of candidates can be computed once and ranked for
     any query. `poly` compares several vectors of the first text (--poly-codes)."""
-    poly_codes: int | None = None
+    poly_codes: Annotated[int | None, POSITIVE] = None
     """Number of vectors of the first text with `--pair-encoder poly`; unset is 16."""
     marked_words: bool = False
     """Compare the word that the data mark in each text of a pair, in its context (`cross` or `bi`):
     columns `index` and `index_pair` (words between blanks, from 0), or `start`, `end`, `start_pair`
     and `end_pair` (characters)."""
-    per_class: int | None = None
+    per_class: Annotated[int | None, POSITIVE] = None
     """Train on N examples of each label, drawn by --seed. A larger N adds to the examples of a
     smaller N."""
     few_shot: Annotated[bool, COMMON] = False
@@ -439,7 +506,7 @@ class TextConfig(LabelConfig):
     positive: str | None = None
     """Label whose F1 is `f1`, if there are two labels. Unset is X for X and not X, yes for labels
     such as yes and no, else the rarer label in training."""
-    calibrate: Literal["none", "temperature"] = "none"
+    calibrate: Annotated[Literal["none", "temperature"], LOSS] = "none"
     """Fit on the validation split a temperature that divides all logits, so that probabilities
     match the accuracy; predicted labels do not change. `finetune predict` applies it; pipelines of
     transformers and ONNX graphs do not."""
@@ -516,7 +583,7 @@ class ClassifyConfig(TextConfig):
     problem: Annotated[Literal["auto", "single", "multi", "regression"], COMMON] = "auto"
     """Predict one of several labels, any number of labels, or a number; `auto` decides by the
     training labels."""
-    threshold: float = 0.5
+    threshold: Annotated[float, FRACTION] = 0.5
     """Lowest probability (after --calibrate) of a predicted label, with `--problem multi`."""
 
 
@@ -570,9 +637,9 @@ class ChoiceConfig(TrainConfig):
     """Treatment of contexts over --max-length: cut their end (`truncate`) or their beginning
     (`truncate-start`) and count them, or stop with an error. Question and choice are cut only if
     they are too long without any context."""
-    classifier_dropout: float | None = None
+    classifier_dropout: Annotated[float | None, SHARE, LOSS] = None
     """Dropout before the score of a choice; unset is the model's own."""
-    calibrate: Literal["none", "temperature"] = "none"
+    calibrate: Annotated[Literal["none", "temperature"], LOSS] = "none"
     """Fit on the validation split a temperature that divides all scores, so that probabilities
     match the accuracy; predicted choices do not change."""
 
@@ -586,7 +653,7 @@ class ChoiceConfig(TrainConfig):
 class WordConfig(LabelConfig):
     """Settings of the tasks that read sentences as words."""
 
-    context: Annotated[str, COMMON] = "none"
+    context: Annotated[str, COMMON, CONTEXT] = "none"
     """Read each sentence with words of its neighbors: `none`, N subwords on each side, or `doc`.
     These are whole words of the same document, without separators; `doc` fills both sides evenly up
     to --max-length. They get no prediction and no loss. Sentences over --max-length are read in
@@ -640,13 +707,15 @@ class TagConfig(WordConfig):
     decoding: Literal["constrained", "greedy"] = "constrained"
     """Predict the most probable tag sequence that the scheme allows (Viterbi), or the most probable
     tag of each word. Both agree for tags without a span scheme."""
-    calibrate: Literal["none", "temperature"] = "none"
+    calibrate: Annotated[Literal["none", "temperature"], LOSS] = "none"
     """Fit on the validation split a temperature that divides all logits, so that probabilities
     match the accuracy; predicted tags do not change. `finetune predict` applies it; pipelines of
     transformers and ONNX graphs do not."""
     crf: Annotated[bool, COMMON] = False
     """Score tag sequences with a linear-chain CRF over words, and predict the best legal one."""
-    crf_lr: float | None = None
+    crf_lr: Annotated[float | None, POSITIVE, Changes(data=True, weights=True, inherited=False)] = (
+        None
+    )
     """Peak learning rate of the CRF's transitions; unset is 0.05 (they are few weights and start
     at 0)."""
 
@@ -708,21 +777,21 @@ class NerConfig(WordConfig):
     mean (`attention`); or start times end (`biaffine`)."""
     word_vectors: Literal["first", "mean"] = "first"
     """Vector of a word: its first subword, or the mean of its subwords."""
-    max_width: int | None = None
+    max_width: Annotated[int | None, POSITIVE] = None
     """Widest candidate span in words; unset is the width that covers 99.5 % of the training spans
     (`biaffine`: no limit)."""
     multi_label: bool = False
     """Allow several labels for the same words: a sigmoid for each type in place of a softmax over
     the types and "no span"."""
-    negatives: float = 1.0
+    negatives: Annotated[float, FACTOR, LOSS] = 1.0
     """Fraction of the unlabeled candidates that each training step samples."""
-    boundary_smoothing: float = 0.0
+    boundary_smoothing: Annotated[float, SHARE, LOSS] = 0.0
     """Give this share of the probability of each gold span to the spans around it in the loss (Zhu
     & Li, 2022); 0.1 to 0.3 is usual."""
-    boundary_distance: int | None = None
+    boundary_distance: Annotated[int | None, POSITIVE, LOSS] = None
     """Distance of the spans that --boundary-smoothing reaches: the words by which first and last
     word differ, together; unset is 1."""
-    calibrate: Literal["none", "one", "types"] = "none"
+    calibrate: Annotated[Literal["none", "one", "types"], LOSS] = "none"
     """Choose on the validation split the lowest probability of a predicted span: one for all types
     (`one`) or one for each (`types`); `none` is 0.5 (more likely than no span)."""
     decoding: Annotated[Literal["auto", "flat", "nested", "overlapping"], COMMON] = "auto"
@@ -792,7 +861,7 @@ class RelationsConfig(WordConfig):
     decoding: Literal["auto", "one", "both"] = "auto"
     """Predict a relation between two spans in the more probable direction only (`one`), or in each
     direction (`both`). `auto` is one unless over 1 % of the related training pairs have both."""
-    classifier_dropout: float = 0.1
+    classifier_dropout: Annotated[float, SHARE, LOSS] = 0.1
     """Dropout before the classifier."""
 
     def __post_init__(self) -> None:
@@ -834,9 +903,9 @@ class QAConfig(TrainConfig):
         decoding="the best answer over all windows of a context",
     )
     data: str = "squad"
-    max_answer: Annotated[int, COMMON] = 30
+    max_answer: Annotated[int, COMMON, POSITIVE] = 30
     """Longest answer in words."""
-    n_best: int = 5
+    n_best: Annotated[int, POSITIVE] = 5
     """Number of answers in a prediction, the best first."""
     overlap: int | None = None
     """Tokens that neighboring windows of a context share; unset is 128, at most half of
@@ -845,83 +914,6 @@ class QAConfig(TrainConfig):
 
 CONFIGS = Registry[type[TrainConfig]]({name: paths.config for name, paths in TASKS.items()})
 """The configuration class of each task."""
-
-RESULT_FREE = frozenset({"out", "resume", "track", "save_every"}) | {
-    "trust_remote_code",
-    "push_to_hub",
-    "max_tokens",
-    "batching",
-    "sparse_embeddings",
-    "encoding",
-    "gradient_checkpointing",
-}
-"""Settings that cannot change the results of a run; runs that differ in others are incomparable. An
-encoding changes the data, and their fingerprints are compared."""
-LOSS_SETTINGS = ("loss", "label_smoothing", "class_weights", "boundary_smoothing")
-"""Settings of the built-in losses."""
-
-NUMBER = r"[0-9]{1,3}(\.[0-9]{1,6})?"
-"""A number in a setting such as `focal:2`."""
-
-RANGES: Ranges = {
-    (
-        "batch_size",
-        "lr",
-        "limit",
-        "limit_eval",
-        "steps",
-        "max_tokens",
-        "max_length",
-        "head_lr",
-        "crf_lr",
-        "eval_every",
-        "save_every",
-        "patience",
-        "max_width",
-        "adam_epsilon",
-        "poly_codes",
-        "max_answer",
-        "n_best",
-        "per_class",
-        "lora_rank",
-        "lora_alpha",
-        "boundary_distance",
-    ): (lambda value: value > 0, "above 0"),
-    ("epochs",): (lambda value: 0 < value <= 1e9, "above 0 and at most 1e9"),
-    ("warmup", "weight_decay", "clip", "overlap"): (lambda value: value >= 0, "0 or more"),
-    ("layer_decay", "negatives"): (lambda value: 0 < value <= 1, "above 0 and at most 1"),
-    ("adam_beta2", "classifier_dropout", "label_smoothing", "boundary_smoothing"): (
-        lambda value: 0 <= value < 1,
-        "0 or more and below 1",
-    ),
-    ("average_last",): (lambda value: value >= 2, "2 or more"),
-    ("threshold", "validation_share", "test_share", "average_decay"): (
-        lambda value: 0 < value < 1,
-        "between 0 and 1",
-    ),
-    ("seed",): (lambda value: 0 <= value < 2**32, "from 0 to 4294967295"),
-    ("freeze",): (
-        lambda value: bool(re.fullmatch("none|embeddings|all|[0-9]{1,4}", value)),
-        "none, embeddings, all, or a number of layers",
-    ),
-    ("context",): (
-        lambda value: bool(re.fullmatch("none|doc|0*[1-9][0-9]{0,5}", value)),
-        "none, doc, or a number of subwords, 1 or more",
-    ),
-    ("loss",): (
-        lambda value: bool(re.fullmatch(f"ce|(focal|logit-adjusted)(:{NUMBER})?", value)),
-        "ce, focal, focal:GAMMA, logit-adjusted or logit-adjusted:TAU (for weights see "
-        "--class-weights)",
-    ),
-    ("sampling",): (
-        lambda value: (
-            bool(re.fullmatch(f"none|balanced(:{NUMBER})?", value))
-            and (named_strength(value)[1] or 0) <= 1
-        ),
-        "none, balanced, or balanced:S with S from 0 to 1",
-    ),
-}
-"""The legal values of settings of several tasks of the core."""
 
 
 def named_strength(value: str) -> tuple[str, float | None]:
@@ -988,6 +980,49 @@ def setting_types(config: type[TrainConfig]) -> Mapping[str, Any]:
 def _setting_types(config: Any) -> Mapping[str, Any]:
     hints = get_type_hints(config).items()
     return MappingProxyType({n: hint for n, hint in hints if get_origin(hint) is not ClassVar})
+
+
+def marks(config: type[TrainConfig], kind: type[M]) -> Mapping[str, M]:
+    """Return the marks of one kind in the annotations of settings, by setting."""
+    return {name: each for name, _, found in _declared(config) for each in _of_kind(found, kind)}
+
+
+def _of_kind(found: Sequence[Any], kind: type[M]) -> list[M]:
+    return [each for each in found if isinstance(each, kind)]
+
+
+def changes_of(config: type[TrainConfig]) -> Mapping[str, Changes]:
+    """Return what each setting may change."""
+    found: dict[str, Changes] = {}
+    for name, default, found_marks in _declared(config):
+        found.setdefault(name, default)
+        for mark in _of_kind(found_marks, Changes):
+            found[name] = mark
+    return {name: found[name] for name in setting_types(config)}
+
+
+def _declared(config: type[TrainConfig]) -> Sequence[tuple[str, Changes, Sequence[Any]]]:
+    """Return the setting, the ``changes`` of the class and the marks of each declaration."""
+    return _declarations(cast("Hashable", config))
+
+
+@functools.cache
+def _declarations(config: Any) -> Sequence[tuple[str, Changes, Sequence[Any]]]:
+    names, found = setting_types(config), list[tuple[str, Changes, Sequence[Any]]]()
+    for base in reversed(config.__mro__):
+        default, hints = vars(base).get("changes", TASK), get_type_hints(base, include_extras=True)
+        for name in filter(names.__contains__, inspect.get_annotations(base)):
+            found.append((name, default, getattr(hints[name], "__metadata__", ())))
+    return tuple(found)
+
+
+def changes_results(name: str) -> bool:
+    """Return whether a setting may change results of a run besides by the data.
+
+    Runs that differ in such a setting cannot be compared. Names of other things may, too.
+    """
+    mark = changes_of(TrainConfig).get(name)
+    return mark is None or mark.results
 
 
 def choices(config: type[TrainConfig], name: str) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from finetune.config.description import PROBLEMS, TaskDescription
-from finetune.config.options import COMMON
-from finetune.config.tasks import Ranges, TrainConfig
+from finetune.config.options import COMMON, POSITIVE
+from finetune.config.tasks import TrainConfig
 from finetune.types import UserError
 
 
@@ -52,19 +52,14 @@ class SentenceConfig(TrainConfig):
     the vector is the mask token of the template."""
     normalize: bool = False
     """Scale vectors to length 1."""
-    temperature: Annotated[float | None, COMMON] = None
+    temperature: Annotated[float | None, COMMON, POSITIVE] = None
     """Divides the cosines in the loss of mirror, simcse, prompt and ranking; unset is 0.04 for
     mirror and 0.05 (a scale of 20) for others."""
-    mask_span: int = 2
+    mask_span: Annotated[int, POSITIVE] = 2
     """Most subwords that a mask token replaces in the copies of `--objective mirror`."""
     templates: tuple[str, ...] = ()
     """The two templates of `--objective prompt`, with {text} and {mask}; unset are PromptBERT's
     templates. After training, vectors come from the first template."""
-
-    @property
-    def ranges(self) -> Ranges:
-        """The legal values of settings that only this task has."""
-        return {("temperature", "mask_span"): (lambda value: value > 0, "above 0")}
 
     @property
     def trains_language_model(self) -> bool:

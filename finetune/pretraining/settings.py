@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from finetune.config.description import TaskDescription
-from finetune.config.options import COMMON
-from finetune.config.tasks import Ranges, TrainConfig
+from finetune.config.options import COMMON, FRACTION, Limit
+from finetune.config.tasks import TrainConfig
 from finetune.types import UserError
 
 
@@ -40,7 +40,7 @@ class PretrainConfig(TrainConfig):
     or folder whose configuration to take. Needs --tokenizer, unless that model has one."""
     tokenizer: Annotated[str | None, COMMON] = None
     """Folder or model with the tokenizer, for --config."""
-    alpha: float = 0.3
+    alpha: Annotated[float, Limit(lambda value: 0 <= value <= 1, "from 0 to 1")] = 0.3
     """Exponent of the shares of several sources: 1 keeps their proportions, 0 makes them equal.
     Sequences of small sources are repeated."""
     packing: Literal["doc-sentences", "full-sentences"] = "doc-sentences"
@@ -48,7 +48,7 @@ class PretrainConfig(TrainConfig):
     separator."""
     mask: Annotated[Literal["subwords", "words", "spans"], COMMON] = "subwords"
     """Choose single subwords, whole words, or spans of words of geometric length."""
-    mask_probability: float = 0.15
+    mask_probability: Annotated[float, FRACTION] = 0.15
     """Fraction of the subwords to predict. Of these, 80 % are masked, 10 % are random subwords and
     10 % are kept."""
     replacement: Literal["uniform", "unigram"] = "uniform"
@@ -85,14 +85,6 @@ class PretrainConfig(TrainConfig):
         from finetune.models.heads.masked_lm import MaskedLanguageModel
 
         return MaskedLanguageModel.lr_factor
-
-    @property
-    def ranges(self) -> Ranges:
-        """The legal values of settings that only this task has."""
-        return {
-            ("alpha",): (lambda value: 0 <= value <= 1, "from 0 to 1"),
-            ("mask_probability",): (lambda value: 0 < value < 1, "between 0 and 1"),
-        }
 
     def _check_combinations(self) -> None:
         super()._check_combinations()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.config.tasks import RESULT_FREE
+from finetune.config.tasks import changes_results
 from finetune.config.values import conforms
 from finetune.data.json_files import parse_json, read_object
 from finetune.evaluation.alignment import AlignedPredictions
@@ -35,8 +35,8 @@ MOST_CLASSES = 10
 """Most classes whose scores are listed; the report has all."""
 RARE = 10
 """Classes with fewer examples in gold are named as rare."""
-_MAY_DIFFER = RESULT_FREE | {"seed", "revision_used", "data", "data_used"}
-"""Settings that may differ between runs of one system. Data are compared by their fingerprint."""
+_MAY_DIFFER = {"seed", "revision_used", "data", "data_used"}
+"""What may differ between runs of one system. Data are compared by their fingerprint."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,7 @@ def gather(folder: Path, split: str | None) -> System:
         settings = [(name, value) for run in runs for name, value in run.config.items()]
         first = runs[0].config
         differing = {name for name, value in settings if value != first.get(name)} - _MAY_DIFFER
+        differing = set(filter(changes_results, differing))
         differing -= {"fingerprint"} if folds else set()
         if differing:
             names = ", ".join(sorted(differing))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import (
     LabelConfig,
-    ModelSettings,
-    OutputSettings,
     TrainConfig,
-    TrainingSettings,
+    changes_of,
     named_test_sets,
     settings,
 )
@@ -114,7 +112,7 @@ def load_defined(
 def _prepared(definition: TaskDefinition, config: TrainConfig, data: Any) -> Prepared:
     """Return the prepared data and the derived fields of the record, of large data from the cache.
 
-    They depend on the settings of ``_settings_of_data``, and on the labels of a run to resume.
+    They depend on settings that change data, and on the labels of a run to resume.
     """
     saved = _saved_labels(config) if config.resume else ()
     make = partial(_prepare, definition, config, data, saved)
@@ -166,21 +164,14 @@ def inputs_of(
     """
     map_file = config.label_map if isinstance(config, LabelConfig) else None
     others = [Path(map_file)] if map_file else []
+    marks = changes_of(type(config))
     facts = {
         "task": config.description.name,
         "sources": list(map(repr, sources)),
-        "settings": _settings_of_data(config),
+        "settings": {n: value for n, value in settings(config).items() if marks[n].data},
         **more,
     }
     return large_inputs(contents, facts, others)
-
-
-def _settings_of_data(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings that prepared data may depend on: all but how a model is trained."""
-    groups = (OutputSettings, TrainingSettings, ModelSettings)
-    others = {field.name for group in groups for field in fields(group)} - {"seed", "overlap"}
-    limits = {"limit", "limit_eval"}
-    return {n: v for n, v in settings(config).items() if n not in others | limits}
 
 
 def with_new_names(config: TrainConfig, data: Dataset) -> Dataset:

@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.config.tasks import Resume, TrainConfig, column_map
+from finetune.config.tasks import Resume, TrainConfig, changes_of, column_map
 from finetune.data import Dataset
 from finetune.evaluation.runs import RunFolder
 from finetune.inference.inputs import read_inputs
@@ -63,37 +63,6 @@ LR_FACTOR = 6.0
 """The default learning rate of a student, in multiples of the usual one."""
 OUTPUTS = "teacher"
 """Folder in the run folder with the outputs of the teacher, until training ends."""
-OF_TEACHER = (
-    "model",
-    "revision",
-    "init_from",
-    "out",
-    "epochs",
-    "steps",
-    "lr",
-    "head_lr",
-    "crf_lr",
-    "layer_decay",
-    "freeze",
-    "tuning",
-    "lora_rank",
-    "lora_alpha",
-    "lora_targets",
-    "bilstm",
-    "gradient_checkpointing",
-    "sampling",
-    "eval_every",
-    "save_every",
-    "patience",
-    "average",
-    "average_decay",
-    "average_last",
-    "resume",
-    "track",
-    "push_to_hub",
-    "seed",
-)
-"""Settings of the teacher that say how it was trained: its student has the defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,9 +137,7 @@ def student_config(
     """
     kind = type(teacher)
     own: dict[str, Any] = {
-        field.name: getattr(teacher, field.name)
-        for field in dataclasses.fields(kind)
-        if field.name not in OF_TEACHER
+        name: getattr(teacher, name) for name, mark in changes_of(kind).items() if mark.inherited
     }
     start = {"init_from": folder} if model is None else {"model": model}
     config = kind(**{**own, **start, **given})

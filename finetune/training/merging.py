@@ -9,7 +9,6 @@ a run with ``--tuning lora`` takes part with its adapters merged, as it was save
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,14 +18,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from finetune.config.tasks import (
-    DataSettings,
-    OutputSettings,
-    TrainConfig,
-    TrainingSettings,
-    flag,
-    settings,
-)
+from finetune.config.tasks import TrainConfig, changes_of, flag, settings
 from finetune.data import Dataset
 from finetune.evaluation.runs import RunFolder
 from finetune.models.adapters import weight_numbers
@@ -40,29 +32,6 @@ from finetune.types import UserError, abbreviated
 
 Method = Literal["uniform", "greedy"]
 
-_TRAINING = (TrainingSettings, DataSettings, OutputSettings)
-MAY_DIFFER = {field.name for part in _TRAINING for field in dataclasses.fields(part)} | {
-    "model",
-    "init_from",
-    "revision",
-    "trust_remote_code",
-    "tuning",
-    "lora_rank",
-    "lora_alpha",
-    "lora_targets",
-    "freeze",
-    "class_weights",
-    "loss",
-    "label_smoothing",
-    "sampling",
-    "classifier_dropout",
-    "crf_lr",
-    "negatives",
-    "boundary_smoothing",
-    "boundary_distance",
-    "calibrate",
-}
-"""Settings of training, in which the runs may differ. Encoders and data are compared apart."""
 OF_TRAINING = {"class_weights", "class_frequencies", *FITTED}
 """Fields of records that training derives or fits for itself."""
 
@@ -165,8 +134,8 @@ def _require_alike(run: RunFolder, task: Task, other_run: RunFolder, other: Task
         ]
         raise UserError(f"the labels of the runs differ: {'; '.join(parts)}: merge equal labels.")
     before, now = settings(task.record.config), settings(other.record.config)
-    for name in before.keys() - MAY_DIFFER:
-        if before[name] != now[name]:
+    for name, mark in changes_of(type(task.record.config)).items():
+        if mark.model and before[name] != now[name]:
             raise UserError(
                 f"{one} was trained with {flag(name)} {before[name]}, and {two} with {now[name]}: "
                 "merge runs whose models read and predict in the same way."

@@ -18,7 +18,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from finetune.config.tasks import Resume, TrainConfig, flag, settings
+from finetune.config.tasks import Resume, TrainConfig, changes_of, flag, settings
 from finetune.data import Dataset
 from finetune.data.sampling import sampling_probabilities
 from finetune.evaluation.runs import RunFolder
@@ -47,29 +47,6 @@ from finetune.training.step import Step
 from finetune.training.trainer import FitResult, TrainingRun
 from finetune.types import UserError
 
-FREE = (
-    "data",
-    "columns",
-    "encoding",
-    "validation",
-    "validation_share",
-    "test_share",
-    "test_sets",
-    "limit",
-    "limit_eval",
-    "predict_unlabeled",
-    "out",
-    "epochs",
-    "steps",
-    "batch_size",
-    "max_length",
-    "overlap",
-    "head_lr",
-    "metric",
-    "eval_every",
-)
-"""Settings of every task that may differ between tasks of one encoder; ``steps`` is computed."""
-
 
 def planned_steps(
     configs: Sequence[TrainConfig], sizes: Sequence[int], alpha: float
@@ -94,7 +71,7 @@ def fit_together(
 
     Args:
         tasks: by name, each task with its data and settings, ``steps`` among them; settings outside
-            ``FREE`` are equal.
+            mark ``shared`` are equal.
         out: the folder, which this process holds: the checkpoint is in ``last/``, and each task
             has a run folder.
         accelerator: device and processes.
@@ -127,14 +104,15 @@ def _require_common_settings(configs: Mapping[str, TrainConfig]) -> None:
     """Raise UserError unless the settings of encoder and optimizer are equal and supported."""
     (first, config), *others = configs.items()
     common = settings(config)
+    shared = [key for key, mark in changes_of(TrainConfig).items() if mark.shared]
     for name, other in others:
-        for key, value in settings(other).items():
-            if key in common and key not in FREE and key in TrainConfig.__dataclass_fields__:
-                if common[key] != value:
-                    raise UserError(
-                        f"{flag(key)} belongs to the encoder that tasks share: it is "
-                        f"{common[key]!r} for {first}, and {value!r} for {name}."
-                    )
+        values = settings(other)
+        for key in shared:
+            if common[key] != values[key]:
+                raise UserError(
+                    f"{flag(key)} belongs to the encoder that tasks share: it is "
+                    f"{common[key]!r} for {first}, and {values[key]!r} for {name}."
+                )
     wrong = {
         "--tuning": config.tuning != "full",
         "--patience": config.patience is not None,

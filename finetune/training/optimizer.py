@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from finetune.config.tasks import RESULT_FREE, ScheduleDefaults, TrainConfig, settings
+from finetune.config.tasks import ScheduleDefaults, TrainConfig, changes_of, settings
 from finetune.preprocessing.batching import epoch_order
 from finetune.types import UserError
 
@@ -181,4 +181,5 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 def result_settings(config: TrainConfig) -> dict[str, Any]:
     """Return the settings that can change the results of a run."""
-    return {n: value for n, value in settings(config).items() if n not in RESULT_FREE}
+    marks = changes_of(type(config))
+    return {name: value for name, value in settings(config).items() if marks[name].results}

@@ -11,11 +11,12 @@ import pytest
 from finetune.config.tasks import (
     CONFIGS,
     DEFAULT_MODEL,
-    RESULT_FREE,
     ClassifyConfig,
     NliConfig,
     TagConfig,
     TrainConfig,
+    changes_of,
+    changes_results,
     column_map,
     flag,
     from_settings,
@@ -56,7 +57,19 @@ def test_tokens_of_a_pass_follow_the_device_unless_said():
 def test_names():
     assert flag("batch_size") == "--batch-size"
     assert column_map(("text=a", "label=b=c")) == {"text": "a", "label": "b=c"}
-    assert {field.name for field in dataclasses.fields(TrainConfig)} >= RESULT_FREE
+
+
+def test_a_setting_says_what_it_may_change() -> None:
+    marks = changes_of(NerConfig)
+    assert [*marks] == [field.name for field in dataclasses.fields(NerConfig)]
+    results = {name for name, mark in marks.items() if not mark.results}
+    assert results >= {"out", "max_tokens", "batching", "trust_remote_code", "encoding"}
+    assert {"data", "metric", "test_sets"} <= {n for n, mark in marks.items() if mark.scores}
+    assert marks["max_width"].model and marks["max_width"].data, "as other settings of a task"
+    assert marks["negatives"].weights and not marks["negatives"].model
+    assert not marks["head_lr"].inherited, "of the base, though the task declares it again"
+    assert marks["custom_loss"].acts and not marks["lr"].acts
+    assert changes_results("lr") and not changes_results("save_every")
 
 
 WRONG = [
