@@ -12,6 +12,7 @@ from finetune.config.tasks import (
     CONFIGS,
     DEFAULT_MODEL,
     ClassifyConfig,
+    NerConfig,
     NliConfig,
     TagConfig,
     TrainConfig,
