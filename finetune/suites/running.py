@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
-from finetune.config.values import conforms
 from finetune.data import Dataset
-from finetune.data.dataset import texts_of
-from finetune.data.json_files import read_object
-from finetune.runtime.files import write_text
 from finetune.runtime.progress import Reporter, clock
-from finetune.runtime.records import json_line
 from finetune.runtime.signals import Interrupted
 from finetune.suites.definition import Member
 from finetune.tasks import load_task
@@ -26,15 +19,6 @@ from finetune.training.optimizer import Schedule
 from finetune.training.repeated_runs import seed_configs, state_of, train_seeds
 from finetune.training.run_folder import RunWriter
 from finetune.types import UserError, quantity
-
-TIMES_FILE = "times.json"
-"""File in the folder of a suite with the seconds of its runs."""
-SAMPLE = 1000
-"""Examples of a split whose length is measured."""
-FORWARD_AND_BACKWARD = 3
-"""Cost of a training step in forward passes."""
-CHARACTERS = 4
-"""Characters of a token, roughly, for the time that is left."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +62,9 @@ class PlannedMember:
 class Workload:
     """The size of a run, before it has started."""
 
-    sizes: Mapping[str, int]
-    """Examples by split."""
+    num_examples: int
+    """Training examples."""
     num_steps: int
-    cost: float
-    """Tokens of all forward passes, roughly; a training step counts as several."""
 
 
 @dataclass(frozen=True)
@@ -91,123 +73,69 @@ class CheckedMember:
 
     states: Mapping[int, str]
     """Whether each run is ``finished``, ``unfinished`` or ``new``, by seed."""
-    load: Workload | None
-    """The size of a run; None if all are finished."""
-
-    @property
-    def unfinished(self) -> dict[int, float]:
-        """The cost of each run that is not finished, by seed."""
-        cost = 0.0 if self.load is None else self.load.cost
-        return {seed: cost for seed, state in self.states.items() if state != "finished"}
+    num_steps: int
+    """Training steps of a run; 0 if all are finished."""
 
 
 def workload(planned: PlannedMember) -> Workload:
-    """Read the data of a member, and estimate the cost of a run.
+    """Read the data of a member, and return the size of a run.
 
     Raises UserError if settings and data do not fit, so that they are refused before any training.
     """
     config = replace(planned.config, resume=False)
     if planned.start is not None:  # which has perhaps not been trained
         config = replace(config, init_from=None, model=planned.encoder)
-    task, data = load_task(config, planned.member.recipe.task)
+    _, data = load_task(config, planned.member.recipe.task)
     planned.recipe_run.check_splits(data.scored_splits)
-    steps = Schedule.from_config(config, len(data.splits["train"]))
-    lengths = {split: _mean_tokens(rows, task.record.max_length) for split, rows in _rows(data)}
-    cost = FORWARD_AND_BACKWARD * steps.num_steps * steps.batch_size * lengths["train"]
-    evaluations = max(1, steps.num_steps // max(1, steps.eval_every))
-    for index, (split, rows) in enumerate(list(_rows(data))[1:]):
-        cost += lengths[split] * len(rows) * (evaluations + 1 if index == 0 else 1)
-    return Workload({name: len(rows) for name, rows in _rows(data)}, steps.num_steps, cost)
+    num_examples = len(data.splits["train"])
+    return Workload(num_examples, Schedule.from_config(config, num_examples).num_steps)
 
 
-def _rows(data: Dataset) -> list[tuple[str, Sequence[Any]]]:
-    return list(data.splits.items())
+class TimeLeft:
+    """The time left for the runs of a suite: their steps, at the mean rate of this process."""
 
-
-def _mean_tokens(examples: Sequence[Any], longest: int) -> float:
-    """Return the mean length of the first examples in tokens, by their characters."""
-    lengths = [
-        min(longest, 2 + sum(map(len, texts_of(example))) / CHARACTERS)
-        for example in examples[:SAMPLE]
-    ]
-    return statistics.fmean(lengths) if lengths else 0.0
-
-
-@dataclass
-class Clock:
-    """The time that the runs of a suite take and have left, by measured rates.
-
-    A run takes as long as other seeds of its member. Until one has finished, its time follows from
-    its cost and the rate of all runs, the current one included.
-    """
-
-    folder: Path
-    costs: Mapping[tuple[str, int], float]
-    """Cost of each run that is not finished, by member and seed, in order."""
-    seconds: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """Seconds and cost of runs that were trained in one go, by member and seed."""
-    left: list[tuple[str, int]] = field(default_factory=list)
-    begin: float = 0.0
-    share: float = 0.0
-    """Share of the current run that is done."""
-    begin_share: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Read the seconds of earlier runs."""
-        self.left = list(self.costs)
-        path = self.folder / TIMES_FILE
-        content = read_object(path) if path.is_file() else {}
-        if conforms(content, dict[str, dict[str, list[float]]]):
-            self.seconds = content
+    def __init__(self, checked: Mapping[str, CheckedMember]) -> None:
+        self.steps = {
+            (name, seed): member.num_steps
+            for name, member in checked.items()
+            for seed, state in member.states.items()
+            if state != "finished"
+        }
+        """Steps of each run that is not finished, by member and seed."""
+        self.measured: list[tuple[float, int]] = []
+        """Seconds and steps of the runs trained here; the last one may still run."""
+        self.done = 0
+        """Steps of the current run that are done."""
 
     def start(self) -> None:
-        """Begin the next run."""
-        self.begin, self.share, self.begin_share = time.monotonic(), 0.0, 0.0
+        """Begin a run."""
+        self.begin, self.first = time.monotonic(), 0
+        self.measured.append((0.0, 0))
 
-    def advance(self, share: float, *, first: bool = False) -> None:
-        """Note the share of the current run that is done; ``first`` was done before."""
-        self.share = min(1.0, share)
-        if first:
-            self.begin_share = self.share
+    def advance(self, done: int, *, first: bool = False) -> None:
+        """Note the steps of the run that are done; the ``first`` ones were done before."""
+        self.done, self.first = done, done if first else self.first
+        self.measured[-1] = time.monotonic() - self.begin, done - self.first
 
-    def stop(self, *, whole: bool) -> float:
-        """End the current run, and return its seconds; write them if it was ``whole``."""
-        seconds = time.monotonic() - self.begin
-        member, seed = run = self.left.pop(0)
-        if whole:
-            self.seconds.setdefault(member, {})[str(seed)] = [seconds, self.costs[run]]
-            write_text(self.folder / TIMES_FILE, json_line(self.seconds) + "\n")
-        self.begin = self.share = self.begin_share = 0.0
-        return seconds
+    def stop(self, member: str, seed: int) -> float:
+        """End a run; return its seconds."""
+        self.advance(self.done)
+        self.done = 0
+        del self.steps[member, seed]
+        return self.measured[-1][0]
 
     def skip(self, member: str) -> None:
         """Leave out the other runs of a member."""
-        self.left = [run for run in self.left if run[0] != member]
-
-    def remaining(self) -> float | None:
-        """Return the seconds that are left for all runs; None if nothing has been measured."""
-        measured = [pair for seeds in self.seconds.values() for pair in seeds.values()]
-        seconds = sum(each for each, _ in measured)
-        cost = sum(each for _, each in measured)
-        running = bool(self.left) and self.begin > 0 and self.share > self.begin_share
-        if running:
-            seconds += time.monotonic() - self.begin
-            cost += (self.share - self.begin_share) * self.costs[self.left[0]]
-        if not cost:
-            return None
-        total = 0.0
-        for index, run in enumerate(self.left):
-            own = [pair[0] for pair in self.seconds.get(run[0], {}).values()]
-            whole = statistics.fmean(own) if own else self.costs[run] * seconds / cost
-            total += whole * (1 - self.share if index == 0 else 1)
-        return total
+        self.done = 0
+        self.steps = {run: steps for run, steps in self.steps.items() if run[0] != member}
 
     def text(self) -> str:
         """Return the time that is left in words; empty if nothing has been measured."""
-        remaining = self.remaining()
-        if remaining is None or not self.left:
+        seconds, steps = (sum(each) for each in zip((0.0, 0), *self.measured, strict=True))
+        if not steps or not self.steps:
             return ""
-        return f"{clock(remaining)} left for {quantity(len(self.left), 'run')}"
+        left = (sum(self.steps.values()) - self.done) * seconds / steps
+        return f"{clock(left)} left for {quantity(len(self.steps), 'run')}"
 
 
 class SuiteReporter(Reporter):
@@ -216,7 +144,7 @@ class SuiteReporter(Reporter):
     line_every = 60.0
     bar_stays = math.inf
 
-    def __init__(self, title: str, timer: Clock, *, quiet: bool) -> None:
+    def __init__(self, title: str, timer: TimeLeft, *, quiet: bool) -> None:
         super().__init__(quiet)
         self.name, self.timer = title, timer
 
@@ -228,14 +156,13 @@ class SuiteReporter(Reporter):
     def start(self, title: str, total: int | None, done: int = 0, unit: str = "step") -> None:
         """Begin a stage, with the name of the run in its title."""
         super().start(f"{self.name}: {title}", total, done, unit)
-        if len(self._stages) == 1 and total:
-            self.timer.advance(done / total, first=True)
+        if len(self._stages) == 1 and unit == "step":
+            self.timer.advance(done, first=True)
 
     def update(self, done: int, text: str = "", *, share: float | None = None) -> None:
         """Show progress, and the time that is left for all runs."""
-        stage = self._stages[0]
-        if len(self._stages) == 1 and stage.total:
-            self.timer.advance(done / stage.total)
+        if len(self._stages) == 1 and self._stages[0].unit == "step":
+            self.timer.advance(done)
         left = self.timer.text()
         super().update(done, f"{text}, {left};" if left else text, share=share)
 
@@ -263,7 +190,7 @@ class Events:
 def run_members(
     plan: Sequence[PlannedMember],
     checked: Mapping[str, CheckedMember],
-    timer: Clock,
+    timer: TimeLeft,
     train_one: TrainOne,
     events: Events,
     *,
@@ -296,7 +223,7 @@ def run_members(
 def _run_member(
     planned: PlannedMember,
     states: Mapping[int, str],
-    timer: Clock,
+    timer: TimeLeft,
     train_one: TrainOne,
     events: Events,
     quiet: bool,
@@ -305,8 +232,7 @@ def _run_member(
         title = planned.name if planned.num_seeds == 1 else f"{planned.name} seed {config.seed}"
         timer.start()
         train_one(planned, SuiteReporter(title, timer, quiet=quiet), config, data, folder)
-        seconds = timer.stop(whole=states[config.seed] == "new")
-        events.on_end(planned, config.seed, seconds)
+        events.on_end(planned, config.seed, timer.stop(planned.name, config.seed))
 
     train_seeds(
         planned.member.recipe.task,
@@ -321,7 +247,7 @@ def _run_member(
 
 
 def check_members(plan: Sequence[PlannedMember]) -> dict[str, CheckedMember]:
-    """Return the states of all runs, and the workload of members with unfinished runs.
+    """Return the states of all runs, and the steps of those of members with unfinished runs.
 
     Raises UserError that names all members whose runs would fail: by other settings than before,
     or by their data.
@@ -332,7 +258,9 @@ def check_members(plan: Sequence[PlannedMember]) -> dict[str, CheckedMember]:
         try:
             states = planned.states()
             finished = {*states.values()} == {"finished"}
-            found[planned.name] = CheckedMember(states, None if finished else workload(planned))
+            found[planned.name] = CheckedMember(
+                states, 0 if finished else workload(planned).num_steps
+            )
         except UserError as error:
             problems[planned.name] = str(error)
     if problems:

@@ -267,26 +267,27 @@ def test_an_interrupt_ends_the_suite(suite: Path, tmp_path: Path, monkeypatch: p
     assert f"Continue with: finetune run {suite} --out {tmp_path / 'out'}" in outcome.err
 
 
-def test_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Seeds of a member take as long as its others; other members by their cost."""
+def test_the_time_left(monkeypatch: pytest.MonkeyPatch):
+    """All runs go on at the mean rate of the steps that were trained here."""
     now = [100.0]
     monkeypatch.setattr(running.time, "monotonic", lambda: now[0])
-    costs = {("a", 1): 10.0, ("a", 2): 10.0, ("b", 1): 50.0}
-    timer = running.Clock(tmp_path, costs)
-    assert timer.remaining() is None and timer.text() == ""
+    states = {"a": {1: "unfinished", 2: "new"}, "b": {1: "new", 2: "finished"}}
+    steps = {"a": 10, "b": 50}
+    timer = running.TimeLeft(
+        {name: running.CheckedMember(states[name], steps[name]) for name in "ab"}
+    )
+    assert timer.text() == ""
     timer.start()
-    timer.advance(0.0, first=True)
+    timer.advance(4, first=True)
+    assert timer.text() == "", "steps before this start have no time"
     now[0] += 20
-    timer.advance(0.5)
-    assert timer.remaining() == pytest.approx(20 + 40 + 200), "4 seconds for each unit of cost"
-    now[0] += 10
-    assert timer.stop(whole=True) == 30
-    assert timer.remaining() == pytest.approx(30 + 50 * 3)
-    assert timer.text() == "3:00 left for 2 runs"
-    again = running.Clock(tmp_path, {("a", 2): 10.0, ("b", 1): 50.0})
-    assert again.remaining() == pytest.approx(180), "the seconds of earlier runs are kept"
-    again.skip("b")
-    assert again.text() == "0:30 left for 1 run"
+    timer.advance(8)
+    assert timer.text() == "5:10 left for 3 runs", "5 seconds for each of 62 steps"
+    timer.advance(10)
+    assert timer.stop("a", 1) == 20 and timer.text() == "3:20 left for 2 runs"
+    timer.start()
+    timer.skip("a")
+    assert timer.text() == "2:47 left for 1 run"
 
 
 def test_a_table_of_some_members(suite: Path, tmp_path: Path):
@@ -318,7 +319,8 @@ with lock_folder(Path({str(tmp_path / "out")!r})):
 
 
 def test_no_bar_of_a_run_stays(tmp_path: Path):
-    reporter = running.SuiteReporter("mood", running.Clock(tmp_path, {}), quiet=False)
+    (timer := running.TimeLeft({})).start()
+    reporter = running.SuiteReporter("mood", timer, quiet=False)
     reporter.console = Console(file=(stream := io.StringIO()), force_terminal=True, width=120)
     with reporter:
         reporter.start("training", 3)

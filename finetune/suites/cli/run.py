@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from finetune.config.tasks import TrainConfig
     from finetune.data import Dataset
     from finetune.suites.results import MemberScore, SuiteResults
-    from finetune.suites.running import Clock, PlannedMember, SuiteReporter
+    from finetune.suites.running import PlannedMember, SuiteReporter, TimeLeft
     from finetune.training.run_folder import RunWriter
 
 
@@ -109,7 +109,7 @@ class LoadedSuite(SuiteRun):
             on_main_process,
         )
         from finetune.runtime.progress import Reporter
-        from finetune.suites.running import Clock, Events, check_members, run_members
+        from finetune.suites.running import Events, TimeLeft, check_members, run_members
         from finetune.training.environment import command_line
         from finetune.training.run_folder import hold
 
@@ -126,12 +126,7 @@ class LoadedSuite(SuiteRun):
             self._show_additions()
         with hold(folder), resumable(Reporter(quiet=not is_main), command_line):
             checked = on_all_processes(lambda: check_members(plan))
-            costs = {
-                (name, seed): cost
-                for name, member in checked.items()
-                for seed, cost in member.unfinished.items()
-            }
-            timer = Clock(folder, costs)
+            timer = TimeLeft(checked)
             total = sum(map(_num_runs, plan))
             lines = _Lines(self.loaded, folder, timer, total, is_main, self.commands)
             if is_main:
@@ -199,7 +194,6 @@ class LoadedSuite(SuiteRun):
         from finetune.evaluation.runs import RunFolder
         from finetune.runtime.files import entries
         from finetune.suites.results import RESULTS_FILE
-        from finetune.suites.running import TIMES_FILE
         from finetune.training.run_folder import require_own, require_writable
 
         require_writable(folder)
@@ -213,7 +207,7 @@ class LoadedSuite(SuiteRun):
                     "another --out."
                 )
         names = {*entries(folder)} if folder.is_dir() else set()
-        own = {*self.loaded.members, TIMES_FILE, *_RESULT_FILES}
+        own = {*self.loaded.members, *_RESULT_FILES}
         require_own(folder, names <= own or (folder / RESULTS_FILE).is_file())
 
     def _show_additions(self) -> None:
@@ -239,7 +233,7 @@ class LoadedSuite(SuiteRun):
                 states = planned.states()
                 load = workload(planned)
                 kept = sum(state == "finished" for state in states.values())
-                row += [load.sizes["train"], load.num_steps, f"{kept} of {len(states)} runs"]
+                row += [load.num_examples, load.num_steps, f"{kept} of {len(states)} runs"]
             except UserError as error:
                 problems[planned.name] = str(error)
                 row += [None, None, "cannot run"]
@@ -289,7 +283,7 @@ class _Lines:
 
     suite: Suite
     folder: Path
-    timer: Clock
+    timer: TimeLeft
     total: int
     is_main: bool
     chosen: Collection[str]
