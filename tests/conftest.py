@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import time
 import types
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ import torch
 from transformers.utils import logging
 
 torch.set_num_threads(1)
+# A shell that starts the tests with "&" ignores SIGINT, and Python then installs no handler.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.fsync = lambda _: None  # no machine loses its power here: the disk may write when it likes
 logging.set_verbosity_error()  # each change of it clears the caches of all loggers
 gc.disable()  # until the tests are collected: what is imported and collected stays to the end
