@@ -175,7 +175,7 @@ def spread(run, draws: int) -> tuple[Tensor, Tensor]:
     return found.mean(0), found.std(0)
 
 
-@pytest.mark.parametrize(("family", "place"), product(FAMILIES, PLACES))
+@pytest.mark.parametrize(("family", "place"), list(product(FAMILIES, PLACES)))
 def test_dropout_is_where_and_as_often_as_in_the_model(family: str, place: str) -> None:
     model = tiny.model(family, num_hidden_layers=1, initializer_range=0.1).train()
     rates = {n: m for n, m in model.named_modules() if isinstance(m, nn.Dropout)}
