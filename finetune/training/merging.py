@@ -42,19 +42,15 @@ class Parent:
 
     run: RunFolder
     task: Task
-    order: tuple[int, ...]
-    """The place of each label of the first run among the labels of this run."""
 
     @property
     def name(self) -> str:
         """The folder, as the user wrote it."""
         return str(self.run.path)
 
-    def state(self, head: Any = None) -> dict[str, Tensor]:
-        """Load the weights, with the labels in the order of the first run."""
-        head = head or self.task.head(self.run.best)
-        found: dict[str, Tensor] = head.reordered_state(self.order)
-        return found
+    def state(self) -> dict[str, Tensor]:
+        """Load the weights."""
+        return dict(self.task.head(self.run.best).state_dict())
 
 
 @dataclass(frozen=True)
@@ -98,11 +94,7 @@ def open_parents(names: Sequence[str | Path]) -> list[Parent]:
     first, *others = (saved_task(run.best) for run in runs)
     for run, task in zip(runs[1:], others, strict=True):
         _require_alike(runs[0], first, run, task)
-    names_of_labels = list(first.record.labels)
-    return [
-        Parent(run, task, tuple(list(task.record.labels).index(name) for name in names_of_labels))
-        for run, task in zip(runs, (first, *others), strict=True)
-    ]
+    return [Parent(run, task) for run, task in zip(runs, (first, *others), strict=True)]
 
 
 def _require_alike(run: RunFolder, task: Task, other_run: RunFolder, other: Task) -> None:
@@ -123,7 +115,7 @@ def _require_alike(run: RunFolder, task: Task, other_run: RunFolder, other: Task
             f"{one} and {two} have different tokenizers: merge runs with the same tokenizer."
         )
     labels, labels_2 = task.record.labels, other.record.labels
-    if {*labels} != {*labels_2}:
+    if [*labels] != [*labels_2]:
         parts = [
             f"only {folder} has {abbreviated(missing)}"
             for folder, missing in (
@@ -132,7 +124,8 @@ def _require_alike(run: RunFolder, task: Task, other_run: RunFolder, other: Task
             )
             if missing
         ]
-        raise UserError(f"the labels of the runs differ: {'; '.join(parts)}: merge equal labels.")
+        found = "; ".join(parts) or f"{one} and {two} have them in different orders"
+        raise UserError(f"the labels of the runs differ: {found}: merge equal labels.")
     before, now = settings(task.record.config), settings(other.record.config)
     for name, mark in changes_of(type(task.record.config)).items():
         if mark.model and before[name] != now[name]:

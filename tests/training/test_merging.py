@@ -1,4 +1,4 @@
-"""Model soups: means of weights, classes by the names of labels, the greedy choice, refusals."""
+"""Model soups: means of weights, the greedy choice, refusals."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import finetune
-from finetune.models.heads.crf import CrfScores
-from finetune.preprocessing.batching import pack
-from finetune.tasks import load_task, save_task, saved_task
+from finetune.tasks import save_task, saved_task
 from finetune.training.merging import mean_state
 from finetune.training.run_folder import RunWriter
 from finetune.types import LabelSet, UserError
 from tests import small_data as data
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint
-from tests.training.test_light_tuning import KINDS, TASKS
 
 SETTINGS: dict[str, Any] = {"steps": 6, "eval_every": 3, "batch_size": 8, "lr": 3e-3}
 RUNS = {
@@ -59,13 +56,12 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 def with_other_order(source: Path, target: Path) -> Path:
-    """A copy of a run whose model has its labels in the opposite order."""
+    """A copy of a run whose labels are in the opposite order."""
     shutil.copytree(source, target)
     (target / "checksums.json").unlink(missing_ok=True)
     task = saved_task(source)
     labels = list(task.record.labels)[::-1]
     head = task.head(source / "best")
-    head.load_state_dict(head.reordered_state(range(len(labels))[::-1]))
     head.config.id2label = dict(enumerate(labels))
     head.config.label2id = {name: number for number, name in enumerate(labels)}
     head.save_pretrained(target / "best")
@@ -101,80 +97,20 @@ def test_the_mean_of_runs_is_a_run(method: Any, place: Path, tmp_path: Path):
     assert again.code == 2 and "repeat the `finetune merge` command" in again.err
 
 
-def test_classes_are_matched_by_name(place: Path, tmp_path: Path):
+def test_commands_and_cards_of_merged_runs(place: Path, tmp_path: Path):
     folders = [place / "one", place / "two"]
-    other = with_other_order(folders[1], tmp_path / "other")
-    assert list(saved_task(other).record.labels) != list(saved_task(folders[0]).record.labels)
-    for name, parents in (("plain", folders), ("matched", [folders[0], other])):
-        shown = run("merge", *parents, "--out", tmp_path / name, "--format", "json")
-        assert shown.code == 0, shown.err
-        assert "the runs have different seeds (1, 2)" in shown.err
-    plain, matched = (weights(tmp_path / name) for name in ("plain", "matched"))
-    assert all(torch.equal(value, matched[name]) for name, value in plain.items())
-    rows = [(tmp_path / n / "predictions.test.jsonl").read_text() for n in ("plain", "matched")]
-    assert rows[0] == rows[1]
+    shown = run("merge", *folders, "--out", tmp_path / "plain", "--format", "json")
+    assert shown.code == 0, shown.err
+    assert "the runs have different seeds (1, 2)" in shown.err
     card = (tmp_path / "plain" / "best" / "README.md").read_text()
     assert "mean of the weights of 2 runs (uniform model soup" in card
     assert "`one`, `two`" in card and str(place) not in card.partition("| setting |")[0]
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes"),
-    [
-        ("classify", {}),
-        ("bi", {}),
-        ("tag", {}),
-        ("crf", {}),
-        ("ner", {}),
-        ("ner", {"representation": "biaffine"}),
-        ("ner", {"multi_label": True}),
-        ("sentence", {}),
-    ],
-)
-def test_every_head_knows_its_classes(kind: str, changes: dict, place: Path):
-    """The outputs of a model with reordered weights are reordered outputs."""
-    config, name, settings = KINDS[kind]
-    settings = {**settings, **changes, "max_length": 32, "model": str(place / "bert")}
-    task, dataset = load_task(config(data=str(place / name), **settings), TASKS.get(kind, kind))
-    head = task.head().double().eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for weight in head.parameters():
-            weight += 0.1 * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
-    flat = [e for windows in task.encode(dataset.splits["train"][:6]) for e in windows]
-    batch = pack(flat, task.collate(flat))
-    size = len(head.labels) if kind != "sentence" else head.classifier.out_features
-    order = [*range(1, size), 0]
-    with torch.no_grad():
-        before = head(batch)
-        head.load_state_dict(head.reordered_state(order))
-        after = head(batch)
-    if isinstance(before, CrfScores):
-        assert not torch.equal(before.emissions, after.emissions)
-        torch.testing.assert_close(after.emissions, before.emissions[:, order])
-        state = head.crf.transitions
-        assert state.shape == (size, size)
-        return
-    if kind == "sentence":
-        torch.testing.assert_close(after.classifier, before.classifier[order])
-        return
-    first = head.first_label
-    columns = [*range(first), *(first + each for each in order)]
-    assert not torch.equal(after, before)
-    torch.testing.assert_close(after, before[:, columns])
-
-
-def test_transitions_are_reordered_on_both_axes(place: Path):
-    config, name, settings = KINDS["crf"]
-    options = {**settings, "model": str(place / "bert"), "data": str(place / name)}
-    head = load_task(config(**options), "tag")[0].head()
-    with torch.no_grad():
-        head.crf.transitions.copy_(torch.rand_like(head.crf.transitions))
-        head.crf.start.copy_(torch.rand_like(head.crf.start))
-    order = [*range(1, len(head.labels)), 0]
-    state = head.reordered_state(order)
-    assert torch.equal(state["crf.transitions"], head.crf.transitions[order][:, order])
-    assert torch.equal(state["crf.start"], head.crf.start[order])
+def test_other_orders_of_labels_are_refused(place: Path, tmp_path: Path):
+    other = with_other_order(place / "two", tmp_path / "other")
+    with pytest.raises(UserError, match="have them in different orders"):
+        finetune.merge([place / "one", other], tmp_path / "soup")
 
 
 @pytest.mark.parametrize("at", ["write_start", "save_best", "write_predictions", "write_metrics"])

@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import torch
 from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModel, PreTrainedModel
 
 from finetune.models.encoder import ABOVE, Batching, Encoder, remove_pooler
@@ -93,37 +92,6 @@ class Head(nn.Module):
     def check_batch(self, batch: Batch) -> None:
         """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for."""
         self.encoder.check_batch(batch)
-
-    @property
-    def first_label(self) -> int:
-        """The number of classes before the labels, such as no span."""
-        return 0
-
-    @property
-    def class_axes(self) -> Mapping[str, int]:
-        """The weights with entries for each class: how many of their first axes run over classes.
-
-        Each class has the same number of entries in a row.
-        """
-        return {}
-
-    def reordered_state(self, order: Sequence[int]) -> dict[str, Tensor]:
-        """Return all weights, with label ``order[n]`` in the place of label n.
-
-        Args:
-            order: A permutation of the numbers of the labels.
-        """
-        state = dict(self.state_dict())
-        if list(order) == list(range(len(order))):
-            return state
-        first, numbers = self.first_label, torch.tensor(list(order))
-        classes = torch.cat([torch.arange(first), first + numbers])
-        for name, num_axes in self.class_axes.items():
-            for axis in range(num_axes):
-                size = state[name].shape[axis] // len(classes)
-                rows = (classes[:, None] * size + torch.arange(size)).flatten()
-                state[name] = state[name].index_select(axis, rows.to(state[name].device))
-        return state
 
     def is_head(self, parameter_name: str) -> bool:
         """Return whether a parameter is above the hidden states: a head, or a layer under it."""

@@ -76,12 +76,6 @@ class CrfTagger(CustomModel):
         return scores
 
     @property
-    def class_axes(self) -> Mapping[str, int]:
-        """The weights with entries for each class; transitions have two axes."""
-        emissions = {f"tagger.{name}": axes for name, axes in self.tagger.class_axes.items()}
-        return emissions | {"crf.start": 1, "crf.end": 1, "crf.transitions": 2}
-
-    @property
     def labels(self) -> LabelSet:
         """The tags, in the order of the classes."""
         return self.tagger.labels

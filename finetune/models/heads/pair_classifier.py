@@ -7,7 +7,6 @@ be computed once and ranked for any number of queries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -68,11 +67,6 @@ class PairClassifier(EncoderModel):
         features = 4 if config.marked_words else 3
         self.classifier = nn.Linear(features * width, len(self.labels))
         self.post_init()  # type: ignore[no-untyped-call]
-
-    @property
-    def class_axes(self) -> Mapping[str, int]:
-        """The weights with entries for each class."""
-        return {"classifier.weight": 1, "classifier.bias": 1}
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [N, C] for a batch of N pairs."""

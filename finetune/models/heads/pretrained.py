@@ -172,12 +172,6 @@ class LabeledHead(PretrainedHead):
             return self._output(PaddedRows(input_ids, attention_mask, token_type_ids), labels)
         return self._logits(batch)
 
-    @property
-    def class_axes(self) -> Mapping[str, int]:
-        """The weights with entries for each class."""
-        name, classifier = _classifier(self.model)
-        return {f"model.{name}.{each}": 1 for each, _ in classifier.named_parameters()}
-
     def _logits(self, batch: Batch) -> Tensor:
         """Return the logits of a batch."""
         raise NotImplementedError

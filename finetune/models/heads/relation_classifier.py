@@ -7,8 +7,6 @@ al. 2019, "Matching the Blanks").
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
@@ -51,16 +49,6 @@ class RelationClassifier(EncoderModel):
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(2 * self.model.config.hidden_size, len(self.labels) + 1)
         self.post_init()  # type: ignore[no-untyped-call]
-
-    @property
-    def first_label(self) -> int:
-        """1: class 0 is no relation."""
-        return 1
-
-    @property
-    def class_axes(self) -> Mapping[str, int]:
-        """The weights with entries for each class."""
-        return {"classifier.weight": 1, "classifier.bias": 1}
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [N, 1 + C] of a batch of N pairs; class 0 is no relation."""

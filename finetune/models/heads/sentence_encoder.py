@@ -169,12 +169,6 @@ class SentenceEncoder(Head):
             vectors = F.normalize(vectors, dim=-1)
         return SentenceOutput(vectors, self.classifier_weights())
 
-    @property
-    def class_axes(self) -> Mapping[str, int]:
-        """The weights with entries for each class, if there is a classifier."""
-        names = () if self.classifier is None else ("classifier.weight", "classifier.bias")
-        return dict.fromkeys(names, 1)
-
     def classifier_weights(self) -> Tensor:
         """Return the weights of the classifier, with the bias last [C, 3 H + 1]."""
         if self.classifier is None:

@@ -7,7 +7,7 @@ words are candidates, and each gets one of the types or none, y = softmax(FFN(sp
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -89,16 +89,6 @@ class SpanClassifier(EncoderModel):
             if not ner.config.multi_label:
                 ner.scorer.bias[0] = 0.0
         return ner
-
-    @property
-    def first_label(self) -> int:
-        """1, as class 0 is no span; 0 with ``multi_label``."""
-        return int(not self.config.multi_label)
-
-    @property
-    def class_axes(self) -> Mapping[str, int]:
-        """The weights with entries for each class."""
-        return {f"scorer.{name}": 1 for name in self.scorer.of_classes}
 
     def forward(self, batch: Batch) -> Tensor:
         """Return scores [S, C] of a batch's S candidates, by sequence, first word and width.

@@ -9,9 +9,9 @@ additions instead of a product with an h x 3H matrix.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,9 +97,6 @@ class FactorizedScorer(nn.Module):
     output of the activation, [S, h] each; the latter are recomputed, one width at a time, if they
     exceed ``ACTIVATION_BUDGET``.
     """
-
-    of_classes: ClassVar[Sequence[str]] = ("output.weight", "output.bias")
-    """The weights whose first axis runs over classes."""
 
     def __init__(
         self,
@@ -260,14 +257,6 @@ class BiaffineScorer(nn.Module):
 
     U is applied to the W starts; the result is multiplied with the ends of the same sequence.
     """
-
-    of_classes: ClassVar[Sequence[str]] = (
-        "product.weight",
-        "start.weight",
-        "start.bias",
-        "end.weight",
-    )
-    """The weights whose first axis runs over classes; ``product`` has h rows for each class."""
 
     def __init__(self, width: int, hidden: int, num_classes: int, dropout: float) -> None:
         super().__init__()
