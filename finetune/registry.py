@@ -123,8 +123,8 @@ COMMANDS = {
     "thresholds": "finetune.cli.thresholds:Thresholds",
     "report": "finetune.cli.report:Report",
     "push": "finetune.cli.push:Push",
-    "vocabulary": "finetune.pretraining.cli.vocabulary:Vocabulary",
-    "perplexity": "finetune.pretraining.cli.perplexity:Perplexity",
+    "vocabulary": "finetune.pretraining.commands:Vocabulary",
+    "perplexity": "finetune.pretraining.commands:Perplexity",
     "bench": "finetune.benchmark.commands:Bench",
 }
 """The commands that train no task. The order is the order in `finetune --help`."""

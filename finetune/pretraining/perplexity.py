@@ -9,17 +9,26 @@ By word, the later subwords of the same word are masked too: otherwise they give
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import chain, tee
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
+from finetune.cli.output import open_records, print_tables, show
+from finetune.config.tasks import column_map
+from finetune.data import read_text_file
 from finetune.data.word_splitting import split_words
+from finetune.evaluation.metrics import mean
+from finetune.evaluation.resampling import Counts
+from finetune.evaluation.significance import estimate
 from finetune.inference.loop import chunks, forward_passes
 from finetune.models.encoder import Batching
 from finetune.models.heads.masked_lm import MaskedLanguageModel
@@ -28,10 +37,15 @@ from finetune.preprocessing.batching import pack
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.preprocessing.windows import windows
 from finetune.runtime.launch import make_accelerator
+from finetune.runtime.progress import Reporter
 from finetune.tasks import find_saved_model
-from finetune.types import Batch, Encoding, TextExample, UserError
+from finetune.types import Batch, Encoding, TextExample, UserError, quantity
+
+if TYPE_CHECKING:
+    from finetune.pretraining.commands import Perplexity
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Method = Literal["token", "word"]
 
 COPIES = 8192
 """Number of masked copies to sort by length together."""
@@ -41,11 +55,12 @@ COPIES = 8192
 class TextScore:
     """The log-probabilities (natural logarithm) of the subwords of a text [n].
 
-    ``split_words`` defines the words.
+    ``split_words`` defines the words. Log-probabilities are NaN until they are computed.
     """
 
     id: str | int
     text: str
+    ids: Sequence[int]
     subwords: tuple[str, ...]
     log_probabilities: Array
     num_words: int
@@ -67,21 +82,21 @@ class TextScore:
 class CorpusScore:
     """Sums over texts, and the measures that they give."""
 
-    log_likelihood: float = 0.0
     texts: int = 0
     subwords: int = 0
     words: int = 0
     characters: int = 0
     unknown: int = 0
+    log_likelihood: float = 0.0
 
     def add(self, score: TextScore) -> None:
         """Count a text."""
-        self.log_likelihood += score.log_likelihood
         self.texts += 1
         self.subwords += len(score.subwords)
         self.words += score.num_words
         self.characters += len(score.text)
         self.unknown += score.num_unknown
+        self.log_likelihood += score.log_likelihood
 
     def measures(self) -> dict[str, float]:
         """Return pseudo-perplexity (per subword), and bits per word and character.
@@ -96,30 +111,17 @@ class CorpusScore:
         }
 
 
-@dataclass(eq=False)
-class _Text:
-    """A text while its subwords are scored; ``left`` counts those without score."""
-
-    example: TextExample
-    number: int
-    ids: list[int]
-    starts: list[int]
-    log_probabilities: Array = field(init=False)
-    left: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.left = len(self.ids)
-        self.log_probabilities = np.zeros(self.left)
-
-
 class _Copy(NamedTuple):
-    """A masked copy of the subwords ``start .. end-1`` of a text, and those that it predicts."""
+    """A copy of the subwords ``start .. end-1`` of a text, to predict the one at ``place``.
 
-    text: _Text
+    The subwords ``place .. masked_end-1`` are masked.
+    """
+
+    text: TextScore
     start: int
     end: int
-    masked: range
-    predicted: range
+    place: int
+    masked_end: int
 
 
 class TextScorer:
@@ -130,8 +132,7 @@ class TextScorer:
 
     Args:
         model: Hub id, short name or folder of a masked language model, or of a run of ``pretrain``.
-        method: ``token``, ``word`` or ``every:K``. The last is an estimate in K copies of a text
-            instead of one for each subword: each masks every K-th subword and predicts all of them.
+        method: ``token`` or ``word``.
         max_length: Tokens of the longest sequence; by default the model's limit, at most 512.
         batching: ``auto``, ``packed`` or ``padded``; changes memory and speed only.
         max_tokens: Tokens of a forward pass; changes memory and speed only.
@@ -151,13 +152,15 @@ class TextScorer:
         self,
         model: str | Path,
         *,
-        method: str = "token",
+        method: Method = "token",
         max_length: int | None = None,
         batching: Batching = "auto",
         max_tokens: int | None = None,
         **options: Any,
     ) -> None:
-        self.method, self.step = method, _step(method)
+        if method not in ("token", "word"):
+            raise UserError(f"method {method!r}: legal are token and word.")
+        self.method = method
         name = str(find_saved_model(str(model), options.get("revision")) or model)
         self.device = make_accelerator().device
         try:
@@ -181,59 +184,53 @@ class TextScorer:
 
     def score(self, texts: Iterable[str | TextExample]) -> Iterator[TextScore]:
         """Yield the score of each text, in order."""
-        waiting: deque[_Text] = deque()
+        waiting: deque[TextScore] = deque()
 
         def copies() -> Iterator[_Copy]:
             for number, item in enumerate(texts):
-                text = self._read(number, item)
+                text, starts = self._read(number, item)
                 waiting.append(text)
-                yield from self._copies(text)
+                yield from self._copies(text, starts)
 
         for chunk in chunks(copies(), COPIES):
             self._predict(chunk)
-            yield from self._finished(waiting)
-        yield from self._finished(waiting)  # blank ones
+            while waiting and not np.isnan(waiting[0].log_probabilities).any():
+                yield waiting.popleft()
+        yield from waiting  # blank ones
 
-    def _read(self, number: int, item: str | TextExample) -> _Text:
+    def _read(self, number: int, item: str | TextExample) -> tuple[TextScore, list[int]]:
+        """Return a text without log-probabilities, and the first subword of each word."""
         example = TextExample(number, item) if isinstance(item, str) else item
         ((ids, starts),) = self.tokenizer.subwords_with_words([example.text])
-        return _Text(example, number, ids, starts)
+        text = TextScore(
+            number if example.key is None else example.key,
+            example.text,
+            ids,
+            tuple(self.tokenizer.tokenizer.convert_ids_to_tokens(ids)),
+            np.full(len(ids), np.nan),
+            len(split_words(example.text)[0]),
+            ids.count(-1 if self.tokenizer.unknown is None else self.tokenizer.unknown),
+        )
+        return text, starts
 
-    def _finished(self, waiting: deque[_Text]) -> Iterator[TextScore]:
-        """Yield the texts at the front whose subwords all have scores."""
-        while waiting and not waiting[0].left:
-            text = waiting.popleft()
-            example = text.example
-            yield TextScore(
-                text.number if example.key is None else example.key,
-                example.text,
-                tuple(self.tokenizer.tokenizer.convert_ids_to_tokens(text.ids)),
-                text.log_probabilities,
-                len(split_words(example.text)[0]),
-                text.ids.count(-1 if self.tokenizer.unknown is None else self.tokenizer.unknown),
-            )
-
-    def _copies(self, text: _Text) -> Iterator[_Copy]:
+    def _copies(self, text: TextScore, starts: list[int]) -> Iterator[_Copy]:
         """Yield the masked copies of all windows of a text."""
+        if not text.ids:
+            return
         room = self.max_length - self.tokenizer.single.num_special
-        bounds = [*text.starts, len(text.ids)]
+        bounds = [*starts, len(text.ids)]
         edges = [  # of words, and of parts of words longer than a window
             edge for a, b in zip(bounds[:-1], bounds[1:], strict=True) for edge in range(a, b, room)
         ]
         edges.append(len(text.ids))
-        found = windows(list(map(int, np.diff(edges))), room, room // 4) if text.ids else []
+        found = windows(list(map(int, np.diff(edges))), room, room // 4)
         self.num_windowed += len(found) > 1
-        word_end = np.repeat(bounds[1:], np.diff(bounds)) if text.ids else np.empty(0, int)
+        word_end = np.repeat(bounds[1:], np.diff(bounds))
         for window in found:
             start, end, first, last = (edges[index] for index in window)
-            if self.step is not None:
-                for begin in range(first, min(first + self.step, last)):
-                    chosen = range(begin, last, self.step)
-                    yield _Copy(text, start, end, chosen, chosen)
-                continue
             for index in range(first, last):
                 masked_end = min(int(word_end[index]), end) if self.method == "word" else index + 1
-                yield _Copy(text, start, end, range(index, masked_end), range(index, index + 1))
+                yield _Copy(text, start, end, index, masked_end)
 
     def _predict(self, copies: Sequence[_Copy]) -> None:
         """Enter the log-probabilities that copies predict in their texts."""
@@ -248,36 +245,160 @@ class TextScorer:
         )
         with contextlib.closing(passes):
             for rows, losses in passes:
-                group = [copies[row] for row in rows]
-                ends = np.cumsum([len(copy.predicted) for copy in group])
-                for copy, values in zip(group, np.split(losses, ends[:-1]), strict=True):
-                    copy.text.log_probabilities[copy.predicted] = -values
-                    copy.text.left -= len(values)
+                for row, loss in zip(rows, losses, strict=True):
+                    copies[row].text.log_probabilities[copies[row].place] = -loss
 
     def _batch(self, copies: Sequence[_Copy]) -> Batch:
         batch = pack(self._encoding(*each) for each in enumerate(copies))
-        begins = batch.cu_seqlens[:-1].tolist()
-        position = [
-            begin + len(self.tokenizer.single.prefix) + index - copy.start
-            for begin, copy in zip(begins, copies, strict=True)
-            for index in copy.predicted
-        ]
-        token = [copy.text.ids[index] for copy in copies for index in copy.predicted]
-        targets = {"position": torch.tensor(position), "token": torch.tensor(token)}
+        places = [len(self.tokenizer.single.prefix) + each.place - each.start for each in copies]
+        targets = {
+            "position": batch.cu_seqlens[:-1] + torch.tensor(places),
+            "token": torch.tensor([copy.text.ids[copy.place] for copy in copies]),
+        }
         return replace(batch, targets=targets)
 
     def _encoding(self, number: int, copy: _Copy) -> Encoding:
-        ids = copy.text.ids[copy.start : copy.end]
-        for index in copy.masked:
-            ids[index - copy.start] = self.mask
+        ids = list(copy.text.ids[copy.start : copy.end])
+        begin, end = copy.place - copy.start, copy.masked_end - copy.start
+        ids[begin:end] = [self.mask] * (end - begin)
         return Encoding(number, *self.tokenizer.build(ids))
 
 
-def _step(method: str) -> int | None:
-    """Return K of ``every:K``; None for the exact methods."""
-    if method in ("token", "word"):
-        return None
-    name, _, number = method.partition(":")
-    if name != "every" or not number.isdecimal() or int(number) < 2:
-        raise UserError(f"--method {method}: legal are token, word and every:K, such as every:8.")
-    return int(number)
+def score_texts(command: Perplexity) -> None:
+    """Score all texts, write their lines and print the measures of the whole."""
+    rows = _rows(command)
+    if (first := next(rows, None)) is None:
+        raise UserError(f"--file {command.file}: there is no text in it.")
+    scorer = TextScorer(command.model, method=command.method, **command.encoder.keywords())
+    corpus, correct, shown = CorpusScore(), list[bool](), list[tuple[Any, ...]]()
+    opened = open_records(command.out) if command.out else contextlib.nullcontext()
+    with opened as write:
+        for scores in _scored(command, scorer, chain([first], rows)):
+            for score in scores:
+                corpus.add(score)
+                if command.text:
+                    shown.append((score.text, score.log_likelihood, score.perplexity))
+            line = _line(command, *scores) if len(scores) == 1 else _pair_line(command, *scores)
+            if len(scores) == 2:
+                correct.append(line["label"] == line["gold"])
+            if write is not None:
+                write(line)
+    if number := scorer.num_windowed:
+        limit = f"{number:,} over {scorer.max_length} tokens"
+        show(f"texts read in several windows: {limit}", error=True)
+    record = {"method": command.method, **dataclasses.asdict(corpus), **corpus.measures()}
+    if correct:
+        record["pairs"] = len(correct)
+        record["accuracy"] = accuracy(correct, command.resamples, command.seed)
+    if command.format == "json":
+        show(json.dumps(record, indent=2))
+    else:
+        _print(command, record, shown)
+
+
+def _rows(command: Perplexity) -> Iterator[TextExample]:
+    """Yield the texts, or pairs of texts, of the options or of the file."""
+    if command.text and command.pairs:
+        yield TextExample(0, command.text[0], command.text[1], where="--text")
+    elif command.text:
+        yield from (TextExample(index, text) for index, text in enumerate(command.text))
+    else:
+        yield from read_text_file(
+            command.file or "",
+            columns=column_map(command.columns),
+            pair=command.pairs or None,
+            labels=False,
+            encoding=command.encoding,
+        )
+
+
+def _sides(row: TextExample) -> list[TextExample]:
+    """Return the one or two texts of a row."""
+    key = row.id if row.key is None else row.key
+    texts = [row.text] if row.pair is None else [row.text, row.pair]
+    return [TextExample(row.id, text, key=key) for text in texts]
+
+
+def _scored(
+    command: Perplexity, scorer: TextScorer, rows: Iterable[TextExample]
+) -> Iterator[list[TextScore]]:
+    """Yield the scores of the one or two texts of each row, and show the progress."""
+    is_stream = command.file is not None and not Path(command.file).is_file()
+    total = 0 if is_stream else sum(1 for _ in _rows(command))
+    read, again = tee(rows)
+    with Reporter(quiet=command.format != "table" or is_stream) as reporter:
+        reporter.start("scoring", total, unit="row")
+        scores = scorer.score(side for row in read for side in _sides(row))
+        for done, row in enumerate(again, 1):
+            yield [next(scores) for _ in _sides(row)]
+            reporter.update(done)
+
+
+def _line(command: Perplexity, score: TextScore) -> dict[str, Any]:
+    """Return the line of a text."""
+    line: dict[str, Any] = {
+        "id": score.id,
+        "text": score.text,
+        "log_likelihood": round(score.log_likelihood, 6),
+        "num_subwords": len(score.subwords),
+        "num_words": score.num_words,
+        "num_characters": len(score.text),
+    }
+    if command.subwords:
+        line["subwords"] = score.subwords
+        line["log_probabilities"] = score.log_probabilities.round(6).tolist()
+    return line
+
+
+def _pair_line(command: Perplexity, first: TextScore, second: TextScore) -> dict[str, Any]:
+    """Return the prediction for a pair; gold is the first text."""
+    difference = first.log_likelihood - second.log_likelihood
+    probability = 1 / (1 + math.exp(-max(-700.0, min(700.0, difference))))
+    sides = _line(command, first), _line(command, second)
+    names = ("log_likelihood", "num_subwords", "subwords", "log_probabilities")
+    return {
+        "id": first.id,
+        "label": "first" if difference > 0 else "second" if difference < 0 else "tie",
+        "gold": "first",
+        "text": first.text,
+        "text_pair": second.text,
+        "score": round(max(probability, 1 - probability), 6),
+        **{name: [side[name] for side in sides] for name in names if name in sides[0]},
+    }
+
+
+def _print(command: Perplexity, record: dict[str, Any], shown: list[tuple[Any, ...]]) -> None:
+    command.note(
+        f"{quantity(record['texts'], 'text')}, {quantity(record['subwords'], 'subword')}, "
+        f"{quantity(record['words'], 'word')} (--method {command.method})"
+    )
+    rows = [
+        ("pseudo-perplexity of a subword", record["pseudo_perplexity"]),
+        ("bits per word", record["bits_per_word"]),
+        ("bits per character", record["bits_per_character"]),
+    ]
+    if "accuracy" in record and command.format != "table":
+        names = ("accuracy", "accuracy low", "accuracy high")
+        rows += zip(names, record["accuracy"], strict=True)
+    tables: list[Any] = [("", ("measure", "value"), rows)]
+    if shown:
+        tables.insert(0, ("", ("text", "log-likelihood", "pseudo-perplexity"), shown))
+    print_tables(command.format, *tables)
+    if record["unknown"]:
+        command.note(
+            f"{quantity(record['unknown'], 'subword')} unknown to the model: they get the "
+            "probability of the unknown token, which is too high"
+        )
+    if "accuracy" in record:
+        value, low, high = record["accuracy"]
+        command.note(
+            f"accuracy {value:.4f} ({low:.4f} to {high:.4f}, 95 % interval): the first of "
+            f"{quantity(record['pairs'], 'pair')} is more likely"
+        )
+
+
+def accuracy(correct: list[bool], resamples: int, seed: int) -> tuple[float, float, float]:
+    """Return the fraction of correct decisions and the bootstrap interval."""
+    rows = np.column_stack([np.array(correct, dtype=float), np.ones(len(correct))])
+    found = estimate([Counts(rows, mean)], num_resamples=resamples, seed=seed, limits=(0.0, 1.0))
+    return found.value, found.low, found.high

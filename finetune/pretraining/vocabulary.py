@@ -11,9 +11,10 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tokenizers import (
     Regex,
@@ -27,12 +28,19 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from finetune.data.running_text import TextSource
+from finetune.cli.output import print_table, show
+from finetune.config.values import text_encoding
+from finetune.data.running_text import TextSource, text_sources
 from finetune.data.sampling import sampling_probabilities
 from finetune.data.word_splitting import split_words
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.pretraining.vocabulary_transfer import transfer
+from finetune.runtime.files import replace_folder, write_text
 from finetune.runtime.progress import Reporter
 from finetune.types import UserError
+
+if TYPE_CHECKING:
+    from finetune.pretraining.commands import Vocabulary
 
 Kind = Literal["wordpiece", "bpe", "unigram"]
 ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -44,18 +52,15 @@ MEASURED_CHARACTERS = 2_000_000
 class Layout:
     """The special tokens of a tokenizer in the order of their ids, and their places.
 
-    ``prefix``, ``middle`` and ``suffix`` are the tokens around and between texts, ``segments`` the
-    segment ids of prefix, first text, middle, second text and suffix (``tokenizer.Template``).
+    ``single`` and ``pair`` are templates of ``tokenizers``, with segment ids; ``options`` are
+    arguments of ``PreTrainedTokenizerFast``.
     """
 
-    tokens: tuple[str, ...]
-    roles: dict[str, str]
-    prefix: tuple[str, ...]
-    middle: tuple[str, ...]
-    suffix: tuple[str, ...]
-    segments: tuple[int, ...] = (0, 0, 0, 0, 0)
-    input_names: tuple[str, ...] = ("input_ids", "attention_mask")
-    max_length: int | None = None
+    tokens: Sequence[str]
+    roles: Mapping[str, str]
+    single: Sequence[str]
+    pair: Sequence[str]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tokenizer: SubwordTokenizer) -> Layout:
@@ -63,34 +68,28 @@ class Layout:
 
         The padding token keeps its id, which positions of RoBERTa's family are counted from.
         """
-        own = tokenizer.tokenizer
+        own, single, pair = tokenizer.tokenizer, tokenizer.single, tokenizer.pair
         roles = {role: getattr(own, f"{role}_token") for role in (*ROLES, "bos", "eos")}
         roles = {role: token for role, token in roles.items() if token is not None}
-        ids = {token: own.convert_tokens_to_ids(token) for token in roles.values()}
-        around = {
-            id
-            for t in (tokenizer.single, tokenizer.pair)
-            for id in (*t.prefix, *t.middle, *t.suffix)
-        }
-        ids |= {own.convert_ids_to_tokens(id): id for id in around}
-        tokens = sorted(ids, key=lambda token: ids[token])
+        around = [*single.prefix, *pair.middle, *single.suffix]
+        ids = {*around, *map(own.convert_tokens_to_ids, roles.values())}
+        tokens = list(map(own.convert_ids_to_tokens, sorted(ids)))
         if (pad := roles.get("pad")) is not None:
             tokens.remove(pad)
-            tokens.insert(ids[pad], pad)
-        names = {id: token for token, id in ids.items()}
-        prefix, middle, suffix = (
-            tuple(names[id] for id in part)
-            for part in (tokenizer.single.prefix, tokenizer.pair.middle, tokenizer.single.suffix)
-        )
+            tokens.insert(own.convert_tokens_to_ids(pad), pad)
+        before, first, between, second, after = pair.segments
+
+        def placed(ids: Sequence[int], segment: int) -> list[str]:
+            return [f"{token}:{segment}" for token in map(own.convert_ids_to_tokens, ids)]
+
+        begin = [*placed(single.prefix, before), f"$A:{first}"]
+        middle = [*placed(pair.middle, between), f"$B:{second}"]
         return cls(
-            tuple(tokens),
+            tokens,
             roles,
-            prefix,
-            middle,
-            suffix,
-            tokenizer.pair.segments,
-            tuple(own.model_input_names),
-            own.model_max_length,
+            [*begin, *placed(single.suffix, first)],
+            [*begin, *middle, *placed(single.suffix, after)],
+            {"model_input_names": own.model_input_names, "model_max_length": own.model_max_length},
         )
 
 
@@ -99,19 +98,17 @@ _ROBERTA = dict(zip(ROLES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=T
 _ROBERTA_LAYOUT = Layout(
     ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
     _ROBERTA | {"bos": "<s>", "eos": "</s>"},
-    ("<s>",),
-    ("</s>", "</s>"),
-    ("</s>",),
+    ("<s>", "$A", "</s>"),
+    ("<s>", "$A", "</s>", "</s>", "$B", "</s>"),
+    {"model_input_names": ["input_ids", "attention_mask"]},
 )
 LAYOUTS: dict[Kind, Layout] = {
     "wordpiece": Layout(
         tuple(_BERT.values()),
         _BERT,
-        ("[CLS]",),
-        ("[SEP]",),
-        ("[SEP]",),
-        (0, 0, 0, 1, 1),
-        ("input_ids", "token_type_ids", "attention_mask"),
+        ("[CLS]", "$A", "[SEP]"),
+        ("[CLS]", "$A", "[SEP]", "$B:1", "[SEP]:1"),
+        {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]},
     ),
     "bpe": _ROBERTA_LAYOUT,
     "unigram": _ROBERTA_LAYOUT,
@@ -218,23 +215,14 @@ def train_tokenizer(
         raise _no_room(size, "the characters of the text") from error
     if backend.get_vocab_size() <= len(layout.tokens):
         raise UserError("the text has no words to train a vocabulary on.")
-    single = [f"{token}:{layout.segments[0]}" for token in layout.prefix]
-    single += [f"$A:{layout.segments[1]}"]
-    pair = [*single, *(f"{token}:{layout.segments[2]}" for token in layout.middle)]
-    pair += [f"$B:{layout.segments[3]}"]
-    around = {*layout.prefix, *layout.middle, *layout.suffix}
+    around = {t for t in layout.tokens if {t, f"{t}:0", f"{t}:1"} & {*layout.pair}}
     backend.post_processor = processors.TemplateProcessing(
-        single=[*single, *(f"{token}:{layout.segments[1]}" for token in layout.suffix)],
-        pair=[*pair, *(f"{token}:{layout.segments[4]}" for token in layout.suffix)],
+        single=list(layout.single),
+        pair=list(layout.pair),
         special_tokens=[(token, backend.token_to_id(token)) for token in sorted(around)],
     )
-    limit = {} if layout.max_length is None else {"model_max_length": layout.max_length}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_input_names=list(layout.input_names),
-        **{f"{role}_token": token for role, token in layout.roles.items()},
-        **limit,
-    )
+    roles = {f"{role}_token": token for role, token in layout.roles.items()}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **roles, **layout.options)
 
 
 def kind_of(tokenizer: SubwordTokenizer) -> Kind:
@@ -361,3 +349,83 @@ def _unigram(
 
 def _no_room(size: int, content: str) -> UserError:
     return UserError(f"--size {size} has no room for {content}: write a larger one.")
+
+
+def write_vocabulary(command: Vocabulary) -> None:
+    """Train a vocabulary, write the folder and print how it covers the text."""
+    sources = text_sources(command.texts, text_encoding(command.encoding))
+    options: Any = {"revision": command.revision, "trust_remote_code": command.trust_remote_code}
+    old = None
+    if command.for_ is not None:
+        old = SubwordTokenizer.from_pretrained(command.for_, words=True, **options)
+    kind = command.kind or (kind_of(old) if old else "bpe")
+    lowercase = command.lowercase
+    if lowercase is None:
+        lowercase = old is not None and lowercases(old)
+    with Reporter() as reporter, replace_folder(Path(command.out)) as folder:
+        samples = measure_sources(sources, command.alpha, reporter)
+
+        def lines() -> Iterator[str]:
+            return sampled_lines(samples, command.seed)
+
+        tokenizer = train_tokenizer(
+            lines,
+            kind,
+            command.size,
+            lowercase=lowercase,
+            layout=Layout.of(old) if old else None,
+            reporter=reporter,
+        )
+        tokenizer.save_pretrained(folder)
+        new = SubwordTokenizer.saved(folder, words=True)
+        systems = {"": new} if old is None else {"new": new, "old": old}
+        covered = [
+            (name, sample, coverage(system, sample))
+            for sample in samples
+            for name, system in systems.items()
+        ]
+        record: dict[str, Any] = {
+            "kind": kind,
+            "size": len(tokenizer),
+            "lowercase": lowercase,
+            "fingerprint": fingerprint(tokenizer),
+            "alpha": command.alpha,
+            "seed": command.seed,
+            "sources": {
+                sample.source.name: {
+                    "characters": sample.characters,
+                    "fraction": sample.fraction,
+                    "sampled": sample.sampled,
+                    **each._asdict(),
+                }
+                for name, sample, each in covered
+                if name != "old"
+            },
+        }
+        if old is not None:
+            record["embeddings"] = transfer(command, old, new, lines(), folder, reporter)
+        write_text(folder / "vocabulary.json", json.dumps(record, indent=2) + "\n")
+    _print_coverage(covered)
+    asked = "" if len(tokenizer) == command.size else f" (asked for {command.size:,})"
+    show(f"{kind}, {len(tokenizer):,} subwords{asked}, fingerprint {record['fingerprint'][:12]}")
+    if counts := record.get("embeddings"):
+        show(
+            f"embeddings ({counts['init']}): {counts['copied']:,} copied, "
+            f"{counts['averaged']:,} averaged from similar ones, {counts['other']:,} "
+            + ("the mean of all" if command.init == "mean" else "drawn at random")
+        )
+    show(f"wrote {command.out}")
+
+
+def _print_coverage(covered: Iterable[tuple[str, Sample, Coverage]]) -> None:
+    """Print a row for each source and vocabulary."""
+    columns = (
+        *("source", "vocabulary", "words", "fraction", "sampled"),
+        *("subwords/word", "split words", "unknown", "covered words"),
+    )
+    rows = []
+    for name, sample, each in covered:
+        shares = sample.fraction, sample.sampled
+        rates = *shares, each.fertility, each.continued, each.unknown, each.covered
+        rows.append((sample.source.name, name, f"{each.num_words:,}", *map("{:.3f}".format, rates)))
+    print_table(columns, rows)

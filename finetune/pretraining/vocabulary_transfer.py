@@ -13,7 +13,8 @@ import copy
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -23,10 +24,14 @@ from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM
 
 from finetune.models.families import FAMILIES
-from finetune.models.loading import MissingHead, load_config, load_weights
-from finetune.preprocessing.subword_vectors import WordVectors, cooccurrence_vectors
+from finetune.models.loading import MissingHead, load_config, load_weights, quiet
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.pretraining.subword_vectors import WordVectors, cooccurrence_vectors
+from finetune.runtime.progress import Reporter
 from finetune.types import UserError
+
+if TYPE_CHECKING:
+    from finetune.pretraining.commands import Vocabulary
 
 Init = Literal["overlap", "similarity", "mean"]
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -318,3 +323,40 @@ def _units(vectors: Array) -> tuple[Array, Array]:
     """Return vectors of length 1, and which of them are not zero."""
     lengths = np.linalg.norm(vectors, axis=1)
     return vectors / np.maximum(lengths, 1e-12)[:, None], lengths > 0
+
+
+def transfer(
+    command: Vocabulary,
+    old: SubwordTokenizer,
+    new: SubwordTokenizer,
+    lines: Iterable[str],
+    folder: Path,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """Write the model with the new vocabulary; return the numbers of its embeddings."""
+    name = str(command.for_)
+    reporter.say(f"embeddings of {name}: {command.init}")
+    vectors = None
+    if command.vectors:
+        source, target = map(WordVectors.read, command.vectors)
+        if command.dictionary:
+            target = target.aligned(source, Path(command.dictionary))
+        elif source.vectors.shape[1] != target.vectors.shape[1]:
+            raise UserError(
+                f"--vectors have {source.vectors.shape[1]} and {target.vectors.shape[1]} "
+                "dimensions: name files in one space."
+            )
+        vectors = source, target
+    made = embedding_map(old, new, command.init, lines, vectors)
+    if command.init == "similarity" and not made.averaged:
+        reporter.say(
+            "note: the vocabularies share no subword of the text, so that nothing is similar: "
+            "all embeddings are drawn at random. Word vectors (--vectors) would help."
+        )
+    options = {"revision": command.revision, "trust_remote_code": command.trust_remote_code}
+    model = with_vocabulary(name, old, new, made, seed=command.seed, **options)
+    with quiet():
+        model.save_pretrained(folder)
+    numbers = {"copied": made.copied, "averaged": made.averaged}
+    other = made.weights.shape[0] - made.copied - made.averaged
+    return {"model": name, "init": command.init, **numbers, "other": other}

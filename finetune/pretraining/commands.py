@@ -1,0 +1,135 @@
+"""The options of `vocabulary` and `perplexity`.
+
+What each command reads, computes and prints is in the file of its subject, which may load torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from finetune.cli.command import Command
+from finetune.cli.options import (
+    EncodingOption,
+    FormatOption,
+    HubOptions,
+    InputOptions,
+    OutOption,
+    ReadingOptions,
+    ResampleOptions,
+    SeedOption,
+)
+from finetune.cli.output import check_output, inputs_of, quiet_libraries
+from finetune.config.options import Help, argument
+from finetune.config.values import MOST_RESAMPLES, require_count
+from finetune.runtime.files import is_free
+from finetune.runtime.records import RECORD_SUFFIXES
+from finetune.types import UserError
+
+LARGEST = 10_000_000
+"""Most subwords of a vocabulary: the memory of training grows with their number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary(EncodingOption, SeedOption, HubOptions, Command):
+    """Train a subword vocabulary on text, alone or for the embeddings of a trained encoder.
+
+    Examples:
+        finetune vocabulary texts/ --out vocabulary --kind wordpiece --size 30000
+        finetune vocabulary de.txt --for roberta-base --out roberta-de
+    """
+
+    texts: Annotated[str, argument("TEXTS")]
+    """A file or folder of text, or several languages or sources: `en=FILE,de=FILE`. Plain text,
+    JSON Lines, CSV, TSV or Parquet with a column of texts, or tagged words."""
+    out: Annotated[str, Help("FOLDER", "output")]
+    """Folder to write."""
+    kind: Literal["wordpiece", "bpe", "unigram"] | None = None
+    """WordPiece as in BERT, byte-level BPE as in RoBERTa, or Unigram as in XLM-R; unset is the kind
+    of the --for model, else bpe."""
+    size: int = 8000
+    """Number of subwords, with the special tokens."""
+    alpha: float = 0.3
+    """Exponent of the sizes of several sources: 1 samples them in proportion, 0 equally."""
+    lowercase: bool | None = None
+    """Lower-case the text; unset is as the model of --for does, else no."""
+    for_: Annotated[str | None, Help(name="--for")] = None
+    """Encoder that gets the vocabulary; the folder then holds that model too."""
+    init: Literal["overlap", "similarity", "mean"] = "similarity"
+    """Embeddings of the new vocabulary. `overlap` copies the embeddings of subwords that both
+    vocabularies have and draws the others at random; `similarity` computes the others by similarity
+    to the copied ones in the text (FOCUS), or in --vectors (WECHSEL); `mean` gives all subwords the
+    mean of the old embeddings."""
+    vectors: tuple[str, ...] = ()
+    """Two files of word vectors, of the language of the model and of the text, in word2vec's text
+    format; in one space, or with --dictionary."""
+    dictionary: str | None = None
+    """File of translations that aligns the vectors: on each line a word of the language of the
+    model, a tab, and one of the text."""
+
+    def run(self) -> None:
+        """Train the vocabulary, write the folder and print how it covers the text."""
+        self._check()
+        quiet_libraries()
+        from finetune.pretraining.vocabulary import write_vocabulary
+
+        write_vocabulary(self)
+
+    def _check(self) -> None:
+        """Raise UserError for options that exclude each other."""
+        folder = Path(self.out)
+        if folder.is_file() or not is_free(folder):
+            raise UserError(f"--out {folder} exists: name another folder, or remove it.")
+        if not 1 <= self.size <= LARGEST:
+            raise UserError(f"--size must be from 1 to {LARGEST:,}, not {self.size}.")
+        if (self.vectors or self.dictionary) and (self.for_ is None or self.init != "similarity"):
+            raise UserError("--vectors and --dictionary need --for MODEL and --init similarity.")
+        if self.dictionary and not self.vectors:
+            raise UserError("--dictionary aligns the files of --vectors: name these too.")
+        if len(self.vectors) not in (0, 2):
+            raise UserError(
+                "--vectors needs two files: of the language of the model, then of the text."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command):
+    """Score texts, or minimal pairs of texts, with a masked language model.
+
+    Examples:
+        finetune perplexity roberta-base --file texts.txt
+        finetune perplexity roberta-base --file pairs.jsonl --pairs --out scores.jsonl
+    """
+
+    model: Annotated[str, argument("MODEL")]
+    """Model name, folder, or folder of a run of `pretrain`."""
+    pairs: bool = False
+    """Compare the two texts of each row: the first should be more likely. Unset compares them if
+    the file has usual columns of pairs."""
+    method: Literal["token", "word"] = "token"
+    """Mask each subword in a copy of the text, or mask the later ones of its word too."""
+    out: str | None = None
+    """File (.jsonl) with a line for each text; for pairs, predictions for `finetune compare`."""
+    subwords: bool = False
+    """Add the log-probability of each subword to the lines of --out."""
+    encoder: ReadingOptions = field(default_factory=ReadingOptions)
+    """Lengths, batches and source of the encoder."""
+
+    def run(self) -> None:
+        """Score all texts, write their lines and print the measures of the whole."""
+        self._check()
+        quiet_libraries()
+        from finetune.pretraining.perplexity import score_texts
+
+        score_texts(self)
+
+    def _check(self) -> None:
+        self.require_input("perplexity")
+        if self.text and self.pairs and len(self.text) != 2:
+            raise UserError(f"--pairs compares two texts, not {len(self.text)}.")
+        require_count("--resamples", self.resamples, most=MOST_RESAMPLES)
+        if self.subwords and self.out is None:
+            raise UserError("--subwords adds to the lines of --out: name that file.")
+        if self.out is not None:
+            check_output(self.out, inputs_of(self.file), RECORD_SUFFIXES)
