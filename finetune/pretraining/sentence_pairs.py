@@ -14,12 +14,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from finetune.data import Dataset
+from finetune.data.example_store import column
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.preprocessing.masking import keyed_generator
 from finetune.preprocessing.subwords import Template
+from finetune.types import TextExample, UserError, quantity
 
 TRIES = 50
 """Draws of a line of another document that fits, before any of another document is taken."""
+MOST_COUNTED = 10_000
+"""Number of pairs of which the log tells the share that follows."""
 BLOCK = "text", "starts", "lines", "document"
 """The targets that describe a block."""
 PAIRS = 1
@@ -167,3 +172,52 @@ class SentencePairs:
         others = (blocks.document != own).nonzero()[0]
         block = int(others[generator.integers(len(others))])
         return block, int(generator.integers(blocks.num_lines(block)))
+
+
+def block_targets(
+    example: TextExample, ids: list[int], starts: list[int], lines: list[int]
+) -> dict[str, list[int]]:
+    """Return the targets that describe a block, to make pairs of.
+
+    ``starts`` are the first subwords of its words, then their number; ``lines`` the first words of
+    its lines.
+    """
+    document = [example.document or 0]
+    values = ids, starts, [*lines, len(starts) - 1], document
+    return dict(zip(BLOCK, values, strict=True))
+
+
+def pair_notes(data: Dataset, seed: int) -> list[str]:
+    """Return notes on the pairs of each split; for train, on the pairs of the first epoch.
+
+    Raises UserError if there is no other document to draw the second text of a pair from, or if no
+    text of train can follow another.
+    """
+    notes = []
+    for split, examples in data.splits.items():
+        documents = column(examples, "document")
+        first = next(documents)
+        if all(document == first for document in documents):
+            raise UserError(
+                f"--nsp: the {split} split has a single document, and the second text of half of "
+                "the pairs is from another one: separate documents by blank lines, or hold out "
+                "more (--validation-share)."
+            )
+        several = np.fromiter(("\n" in text for text in column(examples, "text")), bool)
+        ids = np.fromiter(column(examples, "id"), np.int64)[several]
+        single = len(several) - len(ids)
+        if split == "train" and not len(ids):
+            raise UserError(
+                "--nsp: every sequence of train is a single line, which nothing follows: write one "
+                "sentence a line with blank lines between documents, or leave --nsp out."
+            )
+        key = seed if split == "train" else None
+        drawn = ids[:: len(ids) // MOST_COUNTED + 1].tolist()
+        following = sum(follows(key, 0, id) for id in drawn) / max(1, len(drawn))
+        about = "about " if len(drawn) < len(ids) else ""
+        share = f"{about}{following * len(ids) / len(several):.1%}"
+        note = f"{split}: the second text of {share} of the pairs follows"
+        if single:
+            note += f", of none of the {quantity(single, 'sequence')} of a single line"
+        notes.append(note)
+    return notes

@@ -1,4 +1,4 @@
-"""Pack lines of running text into blocks of at most the longest sequence.
+"""Read running text, and pack its lines into blocks of at most the longest sequence.
 
 Liu et al. (2019), RoBERTa: DOC-SENTENCES, the better variant, ends a block with its document;
 FULL-SENTENCES goes on with the next document after a separator. Lines stay whole. A line over the
@@ -9,24 +9,41 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from itertools import chain, islice
+from dataclasses import dataclass, fields, replace
+from itertools import chain, islice, repeat
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from finetune.data import example_store
+from finetune.config.tasks import column_map
+from finetune.data import Dataset, example_store, read_text, with_held_out_splits
 from finetune.data.collecting import collected
 from finetune.data.example_facts import computed_facts
-from finetune.data.example_store import ExampleStore, Packed, StoreWriter, packed
+from finetune.data.example_store import (
+    ExampleStore,
+    Packed,
+    StoreWriter,
+    column,
+    packed,
+    taken,
+)
+from finetune.data.running_text import read_running_text, text_sources
+from finetune.data.sampling import sampling_probabilities
+from finetune.data.snapshots import Inputs, Prepared, is_large
+from finetune.data.sources import PartOf, content_of, resolve
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.pretraining.settings import PretrainConfig
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
-from finetune.types import TextExample, quantity
+from finetune.tasks.definition import inputs_of
+from finetune.types import TextExample, UserError, quantity
 
 Packing = Literal["doc-sentences", "full-sentences"]
 
+DEFAULT_SHARE = 0.05
+"""Fraction of the documents to hold out for validation."""
 CHUNK = 4096
 """Number of documents to tokenize at a time."""
 PREFIX = 16
@@ -249,3 +266,104 @@ def _end(text: str, tokenizer: SubwordTokenizer, limit: int) -> int:
     inside = [start for start in starts if 0 < start <= limit]
     cut = inside[-1] if inside else limit
     return int(max(1, *(end for _, end in encoding.offsets[:cut])))
+
+
+def large_documents(
+    config: PretrainConfig, data: Any, tokenizer: SubwordTokenizer, longest: int
+) -> Inputs | None:
+    """Return the files of large running text, with what blocks depend on."""
+    part = data if isinstance(data, PartOf) else PartOf(config.data if data is None else data)
+    spec = part.spec
+    if not isinstance(spec, str | Path) or not str(spec).strip():
+        return None
+    sources = text_sources(str(spec), config.encoding)
+    contents = [
+        content_of(resolve(source.hub)) if source.hub else source.files for source in sources
+    ]
+    read = part.without_test, longest, tokenizer.leading_space, tokenizer.placeholder
+    return inputs_of(config, sources, contents, read=read, tokenizer=tokenizer.backend.to_str())
+
+
+def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longest: int) -> Prepared:
+    """Read the documents and pack them into blocks of at most ``longest`` tokens."""
+    if not isinstance(data, Dataset):
+        data = read_documents(config, config.data if data is None else data)
+    if "train" not in data.splits:
+        raise UserError(f"{config.data}: there is no train split: name it with --data train=.")
+    data = with_held_out_splits(data, config, DEFAULT_SHARE)
+    splits, notes, frequency = dict[str, Sequence[TextExample]](), list[str](), list[int]()
+    for split, documents in data.splits.items():
+        blocks, counts = pack_blocks(documents, tokenizer, longest, config.packing)
+        if not blocks:
+            raise UserError(f"{data.name}: {split} has no subword: is there text in it?")
+        notes.append(f"{split}: {counts.note(longest - tokenizer.single.num_special)}")
+        splits[split] = _without_sources(blocks)
+        if split == "train":
+            frequency = counts.frequency.tolist()
+            chosen, sampled = _resampled(blocks, config.alpha)
+            notes += sampled
+            if chosen is not None:
+                splits[split] = taken(splits[split], chosen)
+    made = replace(data, splits=splits)
+    return Prepared(made, {"notes": notes, "frequency": frequency}, is_large(data))
+
+
+def read_documents(config: Any, source: Any) -> Dataset:
+    """Read documents of running text; of data in memory each text is one.
+
+    All are read: ``--limit`` counts blocks.
+    """
+    part = source if isinstance(source, PartOf) else PartOf(source)
+    spec, without_test = part.spec, part.without_test
+    if isinstance(spec, str | Path):
+        if not str(spec).strip():
+            raise UserError("--data must name running text: a file, a folder, or en=A,de=B.")
+        return read_running_text(
+            str(spec), columns=config.columns, encoding=config.encoding, without_test=without_test
+        )
+    data = read_text(PartOf(spec, without_test), columns=column_map(config.columns), pair=False)
+    splits = {
+        split: collected(
+            replace(row, text=text, label=None) for row in rows if (text := _lines(row))
+        )
+        for split, rows in data.splits.items()
+    }
+    return replace(data.with_splits(splits), notes=[], label_order=())
+
+
+def _lines(document: TextExample) -> str:
+    """Return the text of a document without blank lines."""
+    return "\n".join(filter(str.strip, document.text.split("\n")))
+
+
+def _resampled(blocks: Sequence[TextExample], alpha: float) -> tuple[Array | None, list[str]]:
+    """Return the indices of blocks so that the shares of their sources follow equation 11.7.
+
+    The blocks of small sources are repeated, and no block is left out. With one source return None:
+    its blocks occur once.
+    """
+    numbers: dict[Any, int] = {}
+    keys = (numbers.setdefault(key, len(numbers)) for key in column(blocks, "key"))
+    source = np.fromiter(keys, np.int32)
+    if len(numbers) == 1:
+        return None, []
+    sizes = np.bincount(source).tolist()
+    shares = sampling_probabilities(sizes, alpha)
+    total = max(size / share for size, share in zip(sizes, shares, strict=True))
+    chosen: list[Array] = []
+    notes = []
+    for (name, own), size, share in zip(numbers.items(), sizes, shares, strict=True):
+        number = max(size, round(share * total))
+        chosen.append(np.resize((source == own).nonzero()[0], number))
+        notes.append(
+            f"{name}: {quantity(size, 'sequence')}, {share:.1%} of an epoch "
+            f"({number / size:.1f} times each)"
+        )
+    return np.concatenate(chosen), notes
+
+
+def _without_sources(blocks: Sequence[TextExample]) -> Sequence[TextExample]:
+    """Return blocks without the keys of their sources."""
+    if isinstance(blocks, ExampleStore):
+        return blocks.with_column("key", repeat(None, len(blocks)))
+    return [replace(block, key=None) for block in blocks]
