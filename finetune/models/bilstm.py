@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from finetune.models.packing import PositionOrder
 from finetune.runtime.transfer import to_device
 
 BILSTM = "bilstm"
@@ -51,19 +52,15 @@ def _by_position(
         each token [T]. The place of each token, in which the first token of a sequence has the
         place of its last token [T].
     """
-    counts = torch.tensor(lengths)
-    counts, longest_first = counts.sort(descending=True, stable=True)
-    begins = (torch.tensor(lengths).cumsum(0) - torch.tensor(lengths))[longest_first]
-    inside = torch.arange(int(counts[0]))[:, None] < counts  # [L, N]
-    position, sequence = inside.nonzero(as_tuple=True)
-    order = begins[sequence] + position
+    found = PositionOrder.of(lengths)
+    order = found.rows
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order))
     place_of_last = place.clone()
-    place_of_last[begins] = place[begins + counts - 1]
+    place_of_last[found.begins] = place[found.begins + found.lengths - 1]
     moved = (to_device(each, device) for each in (order, place, place_of_last))
     order, place, place_of_last = moved
-    return order, inside.sum(1), place, place_of_last
+    return order, found.sizes, place, place_of_last
 
 
 def add_bilstm(model: Any) -> bool:

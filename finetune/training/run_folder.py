@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -33,7 +34,6 @@ from finetune.evaluation.predictions import to_row
 from finetune.evaluation.runs import CHECKSUMS, RunFolder
 from finetune.models.adapters import adapters, export_adapter, plain_layers, save_adapter_state
 from finetune.models.loading import is_hub_id, resolve_model
-from finetune.runtime.background import Background
 from finetune.runtime.files import (
     entries,
     is_free,
@@ -262,6 +262,46 @@ def require_no_checkpoint(last: Path, num_steps: int, save_every: int) -> None:
         )
 
 
+class _Background:
+    """Carries out functions in a thread, one after the other, until one of them fails."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="background")
+        self._pending: dict[Path, Future[None]] = {}
+        self._error: BaseException | None = None
+
+    def run(self, subject: Path, function: Callable[[], None]) -> None:
+        """Carry out a function that writes a file or folder; ``wait`` raises its error.
+
+        After an error, functions are not carried out, and ``wait`` raises the same error for them.
+        """
+
+        def work() -> None:
+            if self._error is not None:
+                raise self._error
+            try:
+                function()
+            except BaseException as error:
+                self._error = error
+                raise
+
+        self._pending[subject] = self._thread.submit(work)
+
+    def wait(self, *subjects: Path) -> None:
+        """Wait for the functions of some files or folders, and raise their errors."""
+        for each in subjects:
+            if (pending := self._pending.pop(each, None)) is not None:
+                pending.result()
+
+    def close(self) -> None:
+        """Wait for all functions, and end the thread."""
+        try:
+            while self._pending:  # a function may add another
+                self.wait(*self._pending)
+        finally:
+            self._thread.shutdown()
+
+
 class RunWriter:
     """A run folder that this launch holds and writes.
 
@@ -276,7 +316,7 @@ class RunWriter:
         ``teacher`` has the settings of a run of ``finetune distill``, and ``merged`` the method and
         the runs of ``finetune merge``.
         """
-        self._background = Background()
+        self._background = _Background()
         self.path, self.accelerator = path, accelerator
         self.run = RunFolder.open(path)
         self.best, self.last = self.run.best, last or path / "last"

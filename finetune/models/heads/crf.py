@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from finetune.data.tag_schemes import legal_transitions
+from finetune.models.packing import PositionOrder
 from finetune.runtime.transfer import to_device
 
 
@@ -117,23 +118,18 @@ class _WordOrder:
     """
 
     def __init__(self, num_words: Sequence[int], device: torch.device) -> None:
-        lengths = torch.tensor(num_words, dtype=torch.long)
-        begins = lengths.cumsum(0) - lengths
-        order = lengths.argsort(descending=True, stable=True)
-        lengths = lengths[order]
-        inside = torch.arange(max([1, *num_words]))[:, None] < lengths  # [longest, N]
-        position, sequence = inside.nonzero(as_tuple=True)  # [W]
-        sizes = inside.sum(1)
-        offsets = sizes.cumsum(0) - sizes
-        self.sizes: list[int] = sizes.tolist()
+        order = PositionOrder.of(num_words)
+        lengths, position, sequence = order.lengths, order.position, order.sequence
+        offsets = order.sizes.cumsum(0) - order.sizes
+        self.sizes: list[int] = order.sizes.tolist()
         self.num_first = self.sizes[0]
         first = torch.arange(self.num_first)
-        self.words = to_device(begins[order][sequence] + position, device)
+        self.words = to_device(order.rows, device)
         self.sequence = to_device(sequence, device)
         self.previous = to_device((offsets[position - 1] + sequence)[self.num_first :], device)
         self.last = to_device(offsets[lengths[: self.num_first] - 1] + first, device)
         self.mirror = to_device(offsets[lengths[sequence] - 1 - position] + sequence, device)
-        self.sequences = to_device(order[: self.num_first], device)
+        self.sequences = to_device(order.sequences[: self.num_first], device)
 
     def edge_scores(self, scores: Tensor, counted: Tensor | None) -> Tensor:
         """Return start or end scores [C] for each sequence with words; 0 if not ``counted``."""

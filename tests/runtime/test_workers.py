@@ -1,4 +1,4 @@
-"""Work in the background: order, errors, processes that end with their parent."""
+"""Processes that end with their parent."""
 
 from __future__ import annotations
 
@@ -10,26 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-from finetune.runtime.background import Background
-
-
-def test_nothing_is_done_after_an_error() -> None:
-    done = []
-
-    def fail() -> None:
-        raise OSError("full")
-
-    background = Background()
-    background.run(Path("first"), lambda: done.append(1))
-    background.run(Path("best"), fail)
-    background.run(Path("last"), lambda: done.append(2))
-    background.wait(Path("first"))
-    with pytest.raises(OSError, match="full"):
-        background.wait(Path("last"))
-    with pytest.raises(OSError, match="full"):
-        background.close()
-    assert done == [1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
