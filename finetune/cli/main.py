@@ -158,7 +158,7 @@ def parse(arguments: Sequence[str]) -> Any:
         sys.exit(0)
     _require_command(name)
     if name == "run" and (path := _recipe_of(rest)) is not None:
-        others = [argument for argument in rest if argument != path]
+        (others := [*rest]).remove(path)  # its first place: --out may have the same name
         if (key := listed_recipes(path)) is not None:
             return Registry[Callable[..., Command]]({key: LISTS[key].parse})[key](path, others)
         if is_multitask(path):
@@ -230,7 +230,8 @@ def _help(name: str, rest: list[str], *, everything: bool) -> str:
             kind = Multitask
         else:
             name = load_recipe(path).task
-            rest = [f"--recipe={path}", *(argument for argument in rest if argument != path)]
+            (others := [*rest]).remove(path)
+            rest = [f"--recipe={path}", *others]
             kind = command_class(name)
     if name in CONFIGS:
         from finetune.cli.train import recipe_command

@@ -84,6 +84,19 @@ LOSS_NAME = Limit(
     "ce, focal, focal:GAMMA, logit-adjusted or logit-adjusted:TAU (for weights see "
     "--class-weights)",
 )
+AVERAGE = Limit(
+    lambda value: (
+        bool(re.fullmatch(r"none|ema(:0?\.[0-9]{1,9})?|tail(:[0-9]{1,6})?", value))
+        and not re.fullmatch(r"ema:0?\.0+|tail:0*[01]", value)
+    ),
+    "none, ema, ema:DECAY with a decay between 0 and 1, tail, or tail:N with N of 2 or more",
+)
+VALIDATION = Limit(
+    lambda value: (
+        value in ("auto", "none") or bool(re.fullmatch(r"0?\.[0-9]{1,9}", value) and float(value))
+    ),
+    "auto, none, or a share between 0 and 1 to hold out",
+)
 SAMPLING = Limit(
     lambda value: (
         bool(re.fullmatch(f"none|balanced(:{NUMBER})?", value))
@@ -165,13 +178,11 @@ class DataSettings:
     columns without a header."""
     encoding: Annotated[str, Changes(data=True, shared=False)] = "utf-8"
     """Text encoding of the data files, such as `cp1252`, `utf-16` or `gb18030`."""
-    validation: Literal["auto", "none"] = "auto"
-    """Split that selects the best model: the validation split of the data, else examples held out
-    of train (`auto`); or `none`: train on every row and keep the last model."""
-    validation_share: Annotated[float | None, FRACTION] = None
-    """Fraction of train to hold out if the data have no validation split; unset is 0.1, or
-    about 10,000 examples if that is less. Equal texts, and with 20 documents or more whole
-    documents, stay together; labels are stratified."""
+    validation: Annotated[str, Help("SHARE"), VALIDATION] = "auto"
+    """Split that selects the best model: the validation split of the data, else a share of train
+    that is held out, such as `0.2` (`auto` is 0.1, or about 10,000 examples if that is less); or
+    `none`: train on every row and keep the last model. Equal texts, and with 20 documents or more
+    whole documents, stay together; labels are stratified."""
     test_share: Annotated[float | None, FRACTION] = None
     """Fraction of train to hold out as a test split, in the same way, if the data have none; unset
     is 0."""
@@ -249,15 +260,12 @@ class TrainingSettings:
     """Steps between evaluations on the validation split; unset is once an epoch."""
     patience: Annotated[int | None, POSITIVE, COURSE] = None
     """Stop after this many evaluations without a better score; unset never stops early."""
-    average: Annotated[Literal["none", "ema", "tail"], COURSE] = "none"
-    """Average the weights over training: `ema` is an exponential moving average over steps, `tail`
-    the mean of the weights at the last evaluations (--average-last). Training stays the same. Each
-    evaluation scores both, and the better of averaged and plain weights is saved; without
-    validation data the average."""
-    average_decay: Annotated[float | None, FRACTION, COURSE] = None
-    """Decay of `--average ema`, at step t at most (1 + t) / (10 + t); unset is 0.999."""
-    average_last: Annotated[int | None, Limit(lambda value: value >= 2, "2 or more"), COURSE] = None
-    """Number of evaluations that `--average tail` averages, the newest included; unset is 3."""
+    average: Annotated[str, AVERAGE, COURSE] = "none"
+    """Average the weights over training: `ema:DECAY` is an exponential moving average over steps
+    with this decay (default 0.999), at step t at most (1 + t) / (10 + t); `tail:N` is the mean of
+    the weights at the last N evaluations (default 3). Training stays the same. Each evaluation
+    scores both, and the better of averaged and plain weights is saved; without validation data the
+    average."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Arithmetic of the forward pass; weights stay float32. `auto` is bf16 if the hardware
     supports it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
@@ -341,6 +349,11 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         """The option that trains better on few examples of each label; None if there is none."""
         return None
 
+    @property
+    def validation_share(self) -> float | None:
+        """The share of train that --validation holds out; None for the default."""
+        return None if self.validation in ("auto", "none") else float(self.validation)
+
     def with_class_probabilities(self) -> Self:
         """Return settings with which the model gives the probability of each class."""
         return self
@@ -361,6 +374,7 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
             name for name, hint in setting_types(type(self)).items() if get_origin(hint) is tuple
         ]
         found = {name: _as_items(getattr(self, name)) for name in tuples}
+        found["validation"] = str(self.validation)  # Python and YAML may give a number
         if self.model is None and self.init_from is None and self.new_encoder is None:
             found["model"] = DEFAULT_MODEL
         return found
@@ -396,7 +410,7 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
                 "auto or off."
             )
         if self.validation == "none":
-            for name in ("validation_share", "metric", "patience", "calibrate"):
+            for name in ("metric", "patience", "calibrate"):
                 if (value := getattr(self, name, None)) not in (None, "none"):
                     raise UserError(
                         f"{flag(name)} {value} needs validation data: leave it out, or leave out "
@@ -405,11 +419,6 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         for name in ("lora_rank", "lora_alpha", "lora_targets") if self.tuning != "lora" else ():
             if (value := getattr(self, name)) != getattr(TrainConfig, name):
                 raise UserError(f"{flag(name)} needs --tuning lora: leave it out, not {value!r}.")
-        for name, average in (("average_decay", "ema"), ("average_last", "tail")):
-            if (value := getattr(self, name)) is not None and self.average != average:
-                raise UserError(
-                    f"{flag(name)} {value} needs --average {average}: add that, or leave it out."
-                )
         if self.tuning == "head" and self.freeze != "none":
             raise UserError(
                 f"--freeze {self.freeze}: --tuning head freezes the whole encoder: leave it out."
@@ -713,20 +722,13 @@ class TagConfig(WordConfig):
     transformers and ONNX graphs do not."""
     crf: Annotated[bool, COMMON] = False
     """Score tag sequences with a linear-chain CRF over words, and predict the best legal one."""
-    crf_lr: Annotated[float | None, POSITIVE, Changes(data=True, weights=True, inherited=False)] = (
-        None
-    )
-    """Peak learning rate of the CRF's transitions; unset is 0.05 (they are few weights and start
-    at 0)."""
 
     def with_class_probabilities(self) -> Self:
         """Return settings without a CRF, which has no probabilities of all tags."""
-        return dataclasses.replace(self, crf=False, crf_lr=None)
+        return dataclasses.replace(self, crf=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.crf_lr is not None and not self.crf:
-            raise UserError(f"--crf-lr must be left out without --crf, not {self.crf_lr}.")
         fixed = ("label_subwords", "word_score", "decoding", "calibrate", "class_weights", "loss")
         for name in (*fixed, "label_smoothing") if self.crf else ():
             value, default = getattr(self, name), getattr(TagConfig, name)

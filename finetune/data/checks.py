@@ -110,7 +110,7 @@ def _overview(dataset: Dataset, facts: Mapping[str, Facts]) -> Iterator[Finding]
     if "train" not in dataset.splits:
         yield Finding("warning", "splits", "no train split: good for evaluation only")
     elif not any(split.startswith("validation") for split in dataset.splits):
-        message = "no validation split: training holds out a tenth of train (--validation-share)"
+        message = "no validation split: training holds out a tenth of train (--validation)"
         yield Finding("info", "splits", message)
     for split, rows in dataset.splits.items():
         lengths = _summary("words", facts[split]["words"])

@@ -80,8 +80,9 @@ def hold_out(
     """
     if any(name.split("_")[0] == split for name in dataset.splits):
         if share is not None:
+            option = "--validation" if split == "validation" else "--test-share"
             raise DataError(
-                f"--{split}-share {share}: {dataset.name} has a {split} split, so nothing is held "
+                f"{option} {share}: {dataset.name} has a {split} split, so nothing is held "
                 "out: leave it out."
             )
         return dataset

@@ -201,7 +201,7 @@ def pair_notes(data: Dataset, seed: int) -> list[str]:
             raise UserError(
                 f"--nsp: the {split} split has a single document, and the second text of half of "
                 "the pairs is from another one: separate documents by blank lines, or hold out "
-                "more (--validation-share)."
+                "more (--validation SHARE)."
             )
         several = np.fromiter(("\n" in text for text in column(examples, "text")), bool)
         ids = np.fromiter(column(examples, "id"), np.int64)[several]

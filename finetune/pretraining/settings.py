@@ -65,9 +65,10 @@ class PretrainConfig(TrainConfig):
     warmup: float = 0.06
     adam_beta2: float = 0.98
     adam_epsilon: float = 1e-6
-    validation_share: float | None = None
-    """Fraction of the documents to hold out if the data have no validation split; unset is 0.05, or
-    about 10,000 documents if that is less."""
+    validation: str = "auto"
+    """Split that selects the best model: the validation split of the data, else a share of the
+    documents that is held out, such as `0.2` (`auto` is 0.05, or about 10,000 documents if that is
+    less); or `none`: train on everything and keep the last model."""
 
     @property
     def new_encoder(self) -> str | None:

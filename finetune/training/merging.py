@@ -200,7 +200,6 @@ def load_parents_data(
     first = parents[0]
     config: TrainConfig = first.task.record.config
     config = replace(config, out=out, resume=False, push_to_hub=None, track="none", average="none")
-    config = replace(config, average_decay=None, average_last=None)
     task, dataset = load_task(config, first.task.name, data)
     if _data(first.run) != dataset.training_fingerprint:
         raise UserError(

@@ -110,14 +110,14 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
     The learning rate of depth d (0 = embeddings, L + 1 = head) is lr * layer_decay^(L + 1 - d) in
     the encoder (Clark et al., 2020, ELECTRA, appendix B). In the head it is --head-lr, or lr times
     the head's ``head_lr_factor``, as far as --tuning has not raised lr already. Modules in the
-    head's ``separate_learning_rates`` have a setting and a default for their learning rate. These
-    modules, biases, norms and other vectors have no weight decay.
+    head's ``separate_learning_rates`` have their own. These modules, biases, norms and other
+    vectors have no weight decay.
     """
     groups: dict[tuple[float, float], dict[str, Any]] = {}
     factor = max(head.lr_factor, TUNING_FACTORS[config.tuning])
     peak = config.lr or default_learning_rate(head.encoder.width) * factor
     top = head.encoder.top_depth
-    own: Mapping[str, tuple[str, float]] = head.separate_learning_rates
+    own: Mapping[str, float] = head.separate_learning_rates
     for name, weight in head.named_parameters():
         if not weight.requires_grad:
             continue
@@ -129,8 +129,7 @@ def parameter_groups(head: Any, config: TrainConfig) -> list[dict[str, Any]]:
         decay = config.weight_decay if weight.ndim > 1 else 0.0
         module = name.partition(".")[0]
         if module in own:
-            setting, default = own[module]
-            lr, decay = getattr(config, setting, None) or default, 0.0
+            lr, decay = own[module], 0.0
         group = groups.setdefault((lr, decay), {"params": [], "lr": lr, "weight_decay": decay})
         group["params"].append(weight)
         group["encoder"] = group.get("encoder", False) or depth < top

@@ -337,7 +337,8 @@ def train_sizes(
     _train_split(raw, config, "--sizes")
     if config.validation != "none" or "test" not in raw.splits:
         raw = with_held_out_splits(raw, config)
-        config = replace(config, validation_share=None, test_share=None)
+        validation = "none" if config.validation == "none" else "auto"
+        config = replace(config, validation=validation, test_share=None)
     if not raw.scored_splits:
         raise UserError(
             "--sizes: --validation none leaves no split to score: leave it out, or name a test "

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finetune.config.tasks import TrainConfig
+from finetune.config.tasks import TrainConfig, named_strength
 from finetune.training.sparse_embedding import CompactEmbedding
 
 AVERAGE = "average.safetensors"
@@ -190,9 +190,7 @@ class TailAverage(WeightAverage):
 
 def weight_average(head: Any, config: TrainConfig) -> WeightAverage | None:
     """Return the average that ``--average`` names; None for ``none``."""
-    if config.average == "ema":
-        decay = config.average_decay
-        return ExponentialAverage(head, DECAY if decay is None else decay)
-    if config.average == "tail":
-        return TailAverage(head, config.average_last or LAST)
-    return None
+    name, number = named_strength(config.average)
+    if name == "ema":
+        return ExponentialAverage(head, number or DECAY)
+    return TailAverage(head, int(number or LAST)) if name == "tail" else None

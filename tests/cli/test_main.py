@@ -96,12 +96,19 @@ def test_help_of_a_recipe_has_its_values(recipe: Path):
 
 
 def test_a_setting_that_only_the_recipe_makes_legal(calls: list[tuple], recipe: Path):
-    recipe.write_text("task: tag\ncrf: true\n")
-    assert run("run", recipe, "--crf-lr", "0.1").code == 0
-    assert calls[0][2] == TagConfig(crf=True, crf_lr=0.1)
-    assert run("tag", "--crf-lr", "0.1").err == (
-        "error: --crf-lr must be left out without --crf, not 0.1.\n"
+    recipe.write_text("task: tag\ntuning: lora\n")
+    assert run("run", recipe, "--lora-rank", "4").code == 0
+    assert calls[0][2] == TagConfig(tuning="lora", lora_rank=4)
+    assert run("tag", "--lora-rank", "4").err == (
+        "error: --lora-rank needs --tuning lora: leave it out, not 4.\n"
     )
+
+
+def test_a_recipe_and_its_output_may_have_one_name(calls: list[tuple], recipe: Path):
+    recipe.rename(recipe.parent / "out.yaml")
+    path = str(recipe.parent / "out.yaml")
+    assert run("run", path, "--out", path).code == 0 and run("run", "--out", path, path).code == 0
+    assert [call[2].out for call in calls] == [path, path]
 
 
 def test_a_quick_check_of_a_recipe(calls: list[tuple], recipe: Path):

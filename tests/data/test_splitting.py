@@ -158,13 +158,13 @@ def test_small_and_given_splits():
         hold_out(Dataset("one", {"train": texts(("a", "x"), ("A ", "y"))}))
     given = Dataset("m", {"train": texts(("a", "x")), "validation_matched": []})
     assert hold_out(given) is given
-    with pytest.raises(DataError, match=r"--validation-share 0\.2: m has a validation split"):
+    with pytest.raises(DataError, match=r"--validation 0\.2: m has a validation split"):
         hold_out(given, 0.2)
 
 
 def test_a_test_split_is_held_out_in_the_same_way():
     rows = texts(*[(f"text {i // 2}", "rare" if i % 20 < 2 else "common") for i in range(200)])
-    config = ClassifyConfig(test_share=0.2, validation_share=0.25)
+    config = ClassifyConfig(test_share=0.2, validation=0.25)
     data = with_held_out_splits(Dataset("x", {"train": rows}), config)
     sizes = {split: counts(examples) for split, examples in data.splits.items()}
     assert list(sizes) == ["train", "validation", "test"]

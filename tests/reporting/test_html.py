@@ -338,7 +338,7 @@ def test_validation_is_analyzed_if_test_has_no_gold(tmp_path: Path):
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path):
-    refused(run("report"), "finetune report RUN")
+    refused(run("report"), "RUN", "finetune report --help")
     refused(run("report", tmp_path), f"{tmp_path}: the folder has no config.json of a run")
     refused(run("report", tmp_path / "none"), "the folder does not exist")
     folder = label_run(tmp_path / "run")

@@ -272,4 +272,3 @@ def test_heads_say_their_own_rates(tmp_path):
     (own,) = [group for group in groups if group["lr"] == 0.05]
     assert sum(weight.numel() for weight in own["params"]) == 3 + 3 + 9
     assert own["weight_decay"] == 0.0
-    assert "0.05" in option_texts(TagConfig)["--crf-lr"]

@@ -263,7 +263,7 @@ def same_files(one: Path, other: Path) -> None:
     [
         ("classify", {"average": "ema"}),
         ("crf", {}),
-        ("ner", {"average": "tail", "average_last": 2, "tuning": "bitfit", "eval_every": 3}),
+        ("ner", {"average": "tail:2", "tuning": "bitfit", "eval_every": 3}),
         ("context", {}),
         ("tag", {"precision": "fp16"}),
         ("pretrain", {}),

@@ -147,7 +147,6 @@ def test_a_given_validation_split_is_scored_only_at_the_end(place: Path, tmp_pat
         {"patience": 2},
         {"metric": "macro_f1"},
         {"calibrate": "temperature"},
-        {"validation_share": 0.2},
     ],
 )
 def test_settings_that_need_validation_are_refused(setting: dict):

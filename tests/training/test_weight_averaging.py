@@ -22,8 +22,8 @@ from tests.training.test_trajectory import config_of
 
 AVERAGES = (
     {"average": "ema"},
-    {"average": "ema", "average_decay": 0.3},
-    {"average": "tail", "average_last": 2},
+    {"average": "ema:0.3"},
+    {"average": "tail:2"},
 )
 
 
@@ -52,12 +52,14 @@ class Weights(finetune.Callback):
 
 def reference(config: TrainConfig, steps: list[dict[str, torch.Tensor]]) -> dict:
     """Return the average of the weights before step 1, after step 1, …, by a plain loop."""
-    if config.average == "tail":
-        evaluated = steps[config.eval_every :: config.eval_every][-config.average_last :]
+    kind, _, number = config.average.partition(":")
+    if kind == "tail":
+        evaluated = steps[config.eval_every :: config.eval_every][-int(number) :]
         return {name: sum(each[name] for each in evaluated) / len(evaluated) for name in steps[0]}
     average = dict(steps[0])
-    for number, weights in enumerate(steps[1:], 1):
-        decay = min(config.average_decay or 0.999, (1 + number) / (10 + number))
+    decay_of_long_runs = float(number or 0.999)
+    for step, weights in enumerate(steps[1:], 1):
+        decay = min(decay_of_long_runs, (1 + step) / (10 + step))
         average = {n: decay * average[n] + (1 - decay) * weights[n] for n in average}
     return average
 
@@ -135,7 +137,7 @@ def test_an_average_changes_no_step_and_the_better_weights_are_kept(
             assert line["averaged"] == (sign * both[0] > sign * both[1])
             assert line[metric] == sign * max(sign * each for each in both)
     first, *others = [line.get("averaged") for line in lines[1]]
-    assert (first is None) == (config.average == "tail") and None not in others
+    assert (first is None) == config.average.startswith("tail") and None not in others
     if metrics:  # accuracy and F1 of so few examples are often equal
         assert {*others} == {0.0, 1.0}
     kept = lines[1][max(range(6), key=lambda index: (sign * lines[1][index][metric], index))]
@@ -153,8 +155,7 @@ def test_few_shot_fits_its_classifier_to_both(place: Path, tmp_path: Path):
         per_class=4,
         steps=4,
         eval_every=2,
-        average="ema",
-        average_decay=0.5,
+        average="ema:0.5",
     )
     task, dataset = load_task(config, "classify")
     result = fit(task, dataset, config)
@@ -164,10 +165,9 @@ def test_few_shot_fits_its_classifier_to_both(place: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"average_decay": 0.9}, "--average-decay 0.9 needs --average ema"),
-        ({"average": "ema", "average_last": 3}, "--average-last 3 needs --average tail"),
-        ({"average": "tail", "average_last": 1}, "--average-last must be 2 or more, not 1"),
-        ({"average": "ema", "average_decay": 1.0}, "--average-decay must be between 0 and 1"),
+        ({"average": "tail:1"}, "--average must be none, .* of 2 or more, not 'tail:1'"),
+        ({"average": "ema:1.0"}, "--average must be none, .* not 'ema:1.0'"),
+        ({"average": "ema:0.0"}, "--average must be none"),
         ({"average": "ema", "few_shot": True, "tuning": "head"}, "leave --average out"),
     ],
 )

@@ -36,13 +36,12 @@ class Head(nn.Module):
         encoder_prefix: The prefix of the encoder's weights in ``named_parameters()``.
         lr_factor: The default learning rate, in multiples of the usual one of fine-tuning.
         head_lr_factor: The default learning rate of the head, in multiples of the encoder's.
-        separate_learning_rates: Submodules with a separate learning rate and no weight decay: the
-            name of the setting, and the learning rate if it is unset.
+        separate_learning_rates: Submodules with a separate learning rate and no weight decay.
     """
 
     lr_factor: ClassVar[float] = 1.0
     head_lr_factor: ClassVar[float] = 1.0
-    separate_learning_rates: ClassVar[Mapping[str, tuple[str, float]]] = {}
+    separate_learning_rates: ClassVar[Mapping[str, float]] = {}
     encoder: Encoder
     encoder_prefix: str
     save_pretrained: Callable[..., None]

@@ -35,7 +35,7 @@ class CrfTagger(CustomModel):
 
     config_class = CrfTaggerConfig
     base_model_prefix = ""
-    separate_learning_rates: ClassVar[Mapping[str, tuple[str, float]]] = {"crf": ("crf_lr", 0.05)}
+    separate_learning_rates: ClassVar[Mapping[str, float]] = {"crf": 0.05}
     """0.05 because transitions start at 0 and have few steps: on CoNLL-2003 it beat lower rates
     after 126 steps, and equaled 0.01 after 375."""
 
