@@ -15,9 +15,9 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.metrics import cohen_kappa_score
 
 from finetune.annotation.annotations import AnnotatedRow, Annotations
-from finetune.data.annotation_tools import cohens_kappa
 from finetune.evaluation.metrics import METRICS
 from finetune.evaluation.pairs import pair
 from finetune.evaluation.resampling import Counts
@@ -282,6 +282,13 @@ def _differences(kind: str, one: Any, other: Any) -> list[tuple[str, str]]:
             first, second = sorted(sides, key=lambda name: (name != "nothing", name))
             found.append((first, second))
     return found
+
+
+def cohens_kappa(one: Sequence[str], other: Sequence[str]) -> float:
+    """Return Cohen's kappa (1960) of the labels of two annotators; 1 if all labels are equal."""
+    if list(one) == list(other):
+        return 1.0  # it is undefined where all texts have one label
+    return float(cohen_kappa_score(one, other))
 
 
 def fleiss_kappa(counts: np.ndarray) -> float:

@@ -137,7 +137,7 @@ def read_annotations(
     else:
         known = check_columns(columns, (*texts.ROLES, *tokens.ROLES))
     table = texts.open_text_table(file, known)
-    found = table.all(resolve=False)
+    found = table.all()
     if not found:
         raise DataError(f"{file.name}: there is no row in it.")
     names = {name.lower() for name in table.header}

@@ -70,7 +70,7 @@ class RowReader:
         )
         notes, splits = list(source.notes), dict[str, Sequence[Any]]()
         for split, table in source.splits.items():
-            first, rows = table.rows(resolve=False)
+            first, rows = table.rows()
             if not first:
                 raise empty_split(table, split)
             table.records = iter(first[:1])  # the choice of columns may look at it

@@ -14,9 +14,6 @@ from typing import Any
 
 from finetune.data import example_store
 from finetune.data.annotation_tools import (
-    AnnotatedColumns,
-    annotator,
-    resolve_annotators,
     tool_rows,
 )
 from finetune.data.collecting import Many
@@ -95,33 +92,20 @@ class Table:
         self.header = self.header or list(record.values)
         return record
 
-    def all(self, resolve: bool = True) -> list[Record]:
+    def all(self) -> list[Record]:
         """Return all rows, as ``rows`` yields them."""
-        return list(self.rows(resolve)[1])
+        return list(self.rows()[1])
 
-    def rows(self, resolve: bool = True) -> tuple[list[Record], list[Record] | ManyRows]:
+    def rows(self) -> tuple[list[Record], list[Record] | ManyRows]:
         """Return the first rows (all, up to ``MOST_IN_MEMORY``), and all rows.
 
-        Sets ``header`` from the first rows if it is empty. If rows name annotators, ``resolve``
-        keeps all rows in memory, for ``of_majority``.
+        Sets ``header`` from the first rows if it is empty.
         """
         first = list(itertools.islice(self.records, example_store.MOST_IN_MEMORY + 1))
-        large = len(first) > example_store.MOST_IN_MEMORY
-        if resolve and large and any(annotator(row) is not None for row in first):
-            first, large = [*first, *self.records], False
         if not self.header:
             self.header = list(dict.fromkeys(key for row in first for key in row.values))
-        return first, ManyRows(self, first, resolve) if large else first
-
-    def of_majority(
-        self, rows: list[Record] | ManyRows, columns: AnnotatedColumns
-    ) -> list[Record] | ManyRows:
-        """Keep one row of each text that several annotators have annotated; add notes."""
-        if isinstance(rows, ManyRows):
-            return rows
-        found, notes = resolve_annotators(rows, columns)
-        self.notes += notes
-        return found
+        large = len(first) > example_store.MOST_IN_MEMORY
+        return first, ManyRows(self, first) if large else first
 
 
 class ManyRows(Many[Record]):
@@ -130,28 +114,17 @@ class ManyRows(Many[Record]):
     Args:
         table: The table.
         first: The first rows, which are read already. This list is emptied.
-        resolve: Whether rows of several annotators are compared, which needs them in memory.
     """
 
-    def __init__(self, table: Table, first: list[Record], resolve: bool) -> None:
-        self.table, self.resolve, self.known = table, resolve, {*table.header}
+    def __init__(self, table: Table, first: list[Record]) -> None:
+        self.table, self.known = table, {*table.header}
         super().__init__(first, table.records)
 
     def parsed(self, chunk: Any, later: dict[str, None]) -> Iterator[Record]:
-        """Yield the rows of a chunk; ``later`` gets the columns that none of the first rows has.
-
-        Raises:
-            DataError: If a row names an annotator and none of the first rows did.
-        """
+        """Yield the rows of a chunk; ``later`` gets the columns that none of the first rows has."""
         for row in super().parsed(chunk, later):
             if not self.known.issuperset(row.values):
                 later |= dict.fromkeys(name for name in row.values if name not in self.known)
-            if self.resolve and annotator(row) is not None:
-                raise DataError(
-                    f"{row.where}: the row names an annotator, and none of the first "
-                    f"{self.number:,} rows does: move these rows to the start of the file, or to a "
-                    "file of their own (several annotators of a text are compared in memory)."
-                )
             yield row
 
     def note(self, later: Mapping[str, None]) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from finetune.data.annotation_tools import SKIPPED_ANSWERS, AnnotatedColumns
+from finetune.data.annotation_tools import SKIPPED_ANSWERS
 from finetune.data.collecting import collected_rows
 from finetune.data.dataset import DataError, Dataset, WordsNotTexts
 from finetune.data.example_store import column
@@ -160,9 +160,6 @@ def read_text(
             raise empty_split(table, split)
         chosen = _chosen_columns(table, columns, pair, targets)
         table.label_column = chosen.label
-        every = table.of_majority(
-            every, AnnotatedColumns((chosen.text, chosen.pair), (chosen.label,))
-        )
         known = len(table.notes)
         notes += table.notes
         keep = partial(_is_kept, answers="answer" not in chosen[:3])

@@ -8,12 +8,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from finetune.data.annotation_tools import SKIPPED_ANSWERS, AnnotatedColumns
+from finetune.data.annotation_tools import SKIPPED_ANSWERS
 from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.dataset import DataError
 from finetune.data.files import Record, Wanted
 from finetune.data.tables import (
-    ManyRows,
     Table,
     find_column,
     is_missing,
@@ -160,20 +159,6 @@ def record_reader(
     if need_gold and chosen.tags is None and chosen.spans is None:
         raise missing_column(table, "tags", "tags or spans", "tags")
     return partial(token_record, columns=chosen, names=table.names, relations=relations)
-
-
-def rows_of_majority(
-    table: Table,
-    columns: Mapping[str, str],
-    first: Sequence[Record],
-    rows: list[Record] | ManyRows,
-    relations: bool = False,
-) -> list[Record] | ManyRows:
-    """Keep one row of each text that several annotators have annotated (``Table.of_majority``)."""
-    chosen = guess_columns(table, columns, first)
-    gold = (chosen.tags, chosen.spans, chosen.relations if relations else None)
-    texts = (chosen.words, chosen.text)
-    return table.of_majority(rows, AnnotatedColumns(texts, gold, ordered=True))
 
 
 def streamed_records(

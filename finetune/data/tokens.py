@@ -33,7 +33,6 @@ from finetune.data.token_records import (
     Sentences,
     TokenRecord,
     record_reader,
-    rows_of_majority,
     streamed_records,
     token_example,
 )
@@ -235,7 +234,6 @@ def _records(
     if not first:
         return []
     read = record_reader(opened, columns, first, need_gold, relations)
-    rows = rows_of_majority(opened, columns, first, rows, relations)
     return collected_rows(rows, lambda _, row: read(row), facts=_flags, errors=errors)[0]
 
 

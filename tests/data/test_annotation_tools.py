@@ -1,7 +1,6 @@
-"""Exports of annotation tools, and several annotators of one text."""
+"""Exports of annotation tools."""
 
 import json
-from functools import partial
 
 import pytest
 
@@ -90,58 +89,16 @@ def test_choices_of_prodigy(tmp_path):
     assert read(tmp_path, rows, name="a.jsonl").splits["train"][0].label == ("pos",)
 
 
-def prodigy(text, label, who):
-    return {"text": text, "label": label, "answer": "accept", "_annotator_id": who}
-
-
-def test_several_annotators_of_labels(tmp_path):
-    votes = {"a": "xxx", "b": "yyx", "c": "xy", "d": "yyy"}
-    rows = [
-        prodigy(text, label, f"set-{who}")
-        for text, labels in votes.items()
-        for who, label in enumerate(labels)
-    ]
+def test_each_annotation_is_a_row(tmp_path):
+    rows = [{"text": "a", "label": label, "annotator": n} for n, label in enumerate("xxy")]
     dataset = read(tmp_path, rows, name="a.jsonl")
-    kept = [(e.text, e.label) for e in dataset.splits["train"]]
-    assert kept == [("a", "x"), ("b", "y"), ("d", "y")]
-    (note,) = [note for note in dataset.notes if "annotators" in note]
-    assert note.startswith("4 texts with several annotators (3 in all), who differ on 2: Cohen's ")
-    assert "1 text without a majority left out" in note
-
-
-def voted(text: dict, label: dict, who: object) -> dict:
-    return {**text, **label, "annotator": who}
-
-
-@pytest.mark.parametrize(
-    ("label", "columns"), [("label", {}), ("sentiment", {}), ("stars", {"label": "stars"})]
-)
-def test_annotators_are_compared_by_the_columns_that_are_read(tmp_path, label, columns):
-    """Whatever the names of columns, with an annotator of number 0, and for pairs."""
-    a, b = ({"sentence1": "p", "sentence2": pair} for pair in "ab")
-    rows = [voted(a, {label: "x" if who else "y"}, who) for who in range(3)]
-    rows += [voted(b, {label: "y"}, who) for who in range(2)]
-    reader = partial(read_text, columns=columns)
-    dataset = read(tmp_path, rows, reader, "a.jsonl")
-    assert [(e.pair, e.label) for e in dataset.splits["train"]] == [("a", "x"), ("b", "y")]
-    (note,) = [note for note in dataset.notes if "annotators" in note]
-    assert note.startswith("2 texts with several annotators (3 in all), who differ on 1: ")
-
-
-def test_annotators_of_tags(tmp_path):
-    tags = [["A", "B"], ["B", "A"], ["B", "A"]]
-    rows = [voted({"tokens": ["a", "b"]}, {"ner_tags": t}, n) for n, t in enumerate(tags)]
-    dataset = read(tmp_path, rows, read_tokens)
-    assert [e.tags for e in dataset.splits["train"]] == [("B", "A")]
-
-
-def test_several_annotators_of_spans(tmp_path):
-    same, other = spans(span(0, 7, "PER")), spans(span(0, 3, "PER"), span(4, 7, "PER"))
-    rows = [task(1, (same, 1), (other, 2)), task(2, (same, 1), (same, 2), text=TEXT)]
-    dataset = read(tmp_path, rows, read_tokens)
-    assert [e.spans for e in dataset.splits["train"]] == [(Span(0, 2, "PER"),)]
-    (note,) = [note for note in dataset.notes if "annotators" in note]
-    assert "F1 of one against another 0.40" in note  # 2 equal of 2 and 3
+    assert [example.label for example in dataset.splits["train"]] == ["x", "x", "y"]
+    same, other = spans(span(0, 7, "PER")), spans(span(0, 3, "PER"))
+    dataset = read(tmp_path, [task(1, (same, 1), (other, 2))], read_tokens)
+    assert [example.spans for example in dataset.splits["train"]] == [
+        (Span(0, 2, "PER"),),
+        (Span(0, 1, "PER"),),
+    ]
 
 
 def test_workbooks(tmp_path):

@@ -109,18 +109,11 @@ def test_an_error_in_another_process_names_its_line(
     assert [error.partition(": ")[0][-2:] for error in errors] == ["21", "22"]
 
 
-def test_columns_and_annotators_of_later_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_of_later_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_memory(monkeypatch, 2)
     path = write_lines(tmp_path / "a.jsonl", [*ROWS, {**ROWS[0], "stars": 3, "more": 1}])
     notes = read_text(str(path)).notes
     assert "columns that no row has before row 6 are not read: stars, more" in notes
-    for number in (6, len(ROWS)):
-        rows = [*ROWS[:number], {**ROWS[0], "_annotator_id": "x"}, *ROWS[number:]]
-        path = write_lines(tmp_path / "b.jsonl", rows)
-        with pytest.raises(DataError, match=rf"b.jsonl:{number + 1}: the row names an annotator"):
-            read_text(str(path))
 
 
 def test_words_that_an_annotator_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +207,7 @@ def test_no_row_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     path = write_lines(tmp_path / "train.jsonl", [{**row, "answer": "reject"} for row in ROWS])
     small_memory(monkeypatch, 2)
     rows, number = collecting.collected_rows(
-        ManyRows(_table(path), [], False), lambda i, row: row, lambda row: False
+        ManyRows(_table(path), []), lambda i, row: row, lambda row: False
     )
     assert rows == [] and number == len(ROWS)
 

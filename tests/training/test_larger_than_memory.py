@@ -265,16 +265,6 @@ def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         load_task(config, "classify")
 
 
-def test_annotators_after_the_first_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(20)]
-    rows[15]["_annotator_id"] = "ana"
-    data.write_jsonl(tmp_path / "train.jsonl", rows)
-    read_text(tmp_path)
-    on_disk(monkeypatch, workers=True)
-    with pytest.raises(UserError, match=r"train\.jsonl:16: the row names an annotator"):
-        read_text(tmp_path)
-
-
 def test_columns_after_the_first_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(20)]
     rows[15]["source"] = "web"
