@@ -33,7 +33,7 @@ def length_groups(batch: Batch, max_waste: float | None = None) -> Iterator[Leng
     """Yield the sequences of a batch in groups of near-equal length.
 
     ``max_waste`` is the most padding in a group, as a fraction of its tokens: 0 makes groups of
-    equal length, infinity one group. By default it depends on the device.
+    equal length. By default it depends on the device.
     """
     device = batch.input_ids.device
     if max_waste is None:

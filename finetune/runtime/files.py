@@ -136,17 +136,6 @@ def _undone(folder: Path, fresh: Path, old: Path) -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Raise SaveError in place of an error of the disk, in a block that writes to ``path``."""
-    try:
-        yield
-    except BaseException as error:
-        if is_disk_error(error):
-            raise _save_error(path, error) from error
-        raise
-
-
 def recover(parent: Path) -> None:
     """Complete or undo the replacements that a crash interrupted in a folder of one process."""
     for path in sorted(parent.glob(".*-*")):
