@@ -45,7 +45,9 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are errors of use."""
 
     def error(self, message: str) -> NoReturn:
-        problem = re.sub(r"^argument (--[\w-]+)[^:]*", r"\1", message)  # without its aliases
+        problem = re.sub(r"(--[\w-]+)(/--[\w-]+)+", r"\1", message)  # without its aliases
+        problem = problem.removeprefix("argument ")
+        problem = re.sub(r"^the following arguments are required: (.*)", r"missing \1", problem)
         raise UserError(f"{self.prog}: {problem}: see {self.prog} --help.")
 
 
@@ -69,6 +71,8 @@ def parsed(name: str, kind: type[Any], arguments: Sequence[str]) -> dict[str, An
             near = f" Write the model without an option: finetune {name} {first}."
         elif what == "unexpected argument" and {"--model", "--data"} <= {*names}:
             near = " Write --model for an encoder, and --data for data."
+        elif what == "unexpected argument" and "--file" in names:
+            near = " Write --file for a file."
         raise UserError(
             f"finetune {name}: {what} {rest[0]!r:.60}.{near} See finetune {name} --help."
         )

@@ -221,12 +221,12 @@ def test_commands():
     one_line(run("run", "nope.yaml"), "nope.yaml: no such recipe file", "finetune run")
     one_line(run("run", "--folder", "nowhere"), "nowhere: no recipes")
     one_line(run("check"), "check needs a recipe or --data")
-    one_line(run("predict"), "finetune predict", "required: RUN")
+    one_line(run("predict"), "finetune predict", "missing RUN")
     one_line(run("predict", "x"), "either --text or --file")
     one_line(run("score", "x"), "x: name the file of gold labels too")
     one_line(run("export", "x"), "finetune export", "required: --out")
     one_line(run("compare", "x"), "finetune compare", "required: B")
-    one_line(run("report"), "required: RUN")
+    one_line(run("report"), "missing RUN")
 
 
 def test_recipes(place: Path, tmp_path: Path):
