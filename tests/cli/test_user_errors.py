@@ -224,8 +224,8 @@ def test_commands():
     one_line(run("predict"), "finetune predict", "missing RUN")
     one_line(run("predict", "x"), "either --text or --file")
     one_line(run("score", "x"), "x: name the file of gold labels too")
-    one_line(run("export", "x"), "finetune export", "required: --out")
-    one_line(run("compare", "x"), "finetune compare", "required: B")
+    one_line(run("export", "x"), "finetune export", "missing --out")
+    one_line(run("compare", "x"), "finetune compare", "missing B")
     one_line(run("report"), "missing RUN")
 
 

@@ -228,7 +228,7 @@ def test_a_run_folder_knows_gold_and_training_data(place: Path):
 
 
 def test_refused(place: Path):
-    assert "required: RUN" in run("report").err
+    assert "missing RUN" in run("report").err
     assert "--gold applies to the analysis" in run("report", "a", "--gold", "b").err
     two = run("report", "a", "b", "--format", "csv")
     assert "several runs are compared on a page" in two.err
