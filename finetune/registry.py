@@ -106,10 +106,10 @@ COMMANDS = {
     "merge": "finetune.cli.merge:Merge",
     "check": "finetune.cli.check:Check",
     "cache": "finetune.cli.cache:Cache",
-    "convert": "finetune.annotation.cli.convert:Convert",
-    "agreement": "finetune.annotation.cli.agreement:Agreement",
-    "suggest": "finetune.annotation.cli.suggest:Suggest",
-    "review": "finetune.annotation.cli.review:Review",
+    "convert": "finetune.annotation.commands:Convert",
+    "agreement": "finetune.annotation.commands:Agreement",
+    "suggest": "finetune.annotation.commands:Suggest",
+    "review": "finetune.annotation.commands:Review",
     "predict": "finetune.cli.predict:Predict",
     "embed": "finetune.embeddings.commands:Embed",
     "similarity": "finetune.embeddings.commands:Similarity",
@@ -183,5 +183,5 @@ LISTS = {
 COMPARISONS = {"suite.json": "finetune.suites.cli.compare:compare_suites"}
 """What compares folders of a wing's commands, by a file that only they have."""
 
-OPTIONS = {"check --label-errors": "finetune.annotation.cli.label_errors:find_label_errors"}
+OPTIONS = {"check --label-errors": "finetune.annotation.commands:find_label_errors"}
 """Options of commands of the core that a wing carries out."""

@@ -12,18 +12,23 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from sklearn.metrics import cohen_kappa_score
 
-from finetune.annotation.annotations import AnnotatedRow, Annotations
+from finetune.annotation.annotations import AnnotatedRow, Annotations, read_annotations
+from finetune.cli.output import print_tables, show
 from finetune.evaluation.metrics import METRICS
 from finetune.evaluation.pairs import pair
 from finetune.evaluation.resampling import Counts
 from finetune.evaluation.significance import estimate
 from finetune.evaluation.span_matching import match_spans
 from finetune.types import TextExample, UserError, abbreviated, quantity
+
+if TYPE_CHECKING:
+    from finetune.annotation.commands import Agreement as AgreementCommand
 
 Golds = Mapping[str, Mapping[Any, Any]]
 """The annotation of each text, by annotator and by the id of the text."""
@@ -314,3 +319,17 @@ def krippendorffs_alpha(counts: np.ndarray) -> float:
     unequal = (number**2 - (counts**2).sum(1)) / (number - 1)
     expected = (total**2 - (by_label**2).sum()) / (total - 1)
     return 1.0 if expected == 0 else 1 - float(unequal.sum()) / float(expected)
+
+
+def print_agreement(command: AgreementCommand) -> None:
+    """Print the tables of the agreement; notes go to standard error."""
+    stems = [Path(file).stem for file in command.files]
+    names = stems if len({*stems}) == len(stems) else command.files
+    files = {
+        name: read_annotations(file, **command.reading)
+        for name, file in zip(names, command.files, strict=True)
+    }
+    found = measure_agreement(files, num_resamples=command.resamples, seed=command.seed)
+    for note in found.notes:
+        show(f"note: {note}", error=True)
+    print_tables(command.format, *(table for table in found.tables if table[2]))

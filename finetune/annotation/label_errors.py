@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,6 +20,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from finetune.cli.output import show
 from finetune.config.tasks import TrainConfig
 from finetune.data.tag_schemes import convert_tags, tags_to_spans
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
@@ -25,9 +28,11 @@ from finetune.evaluation.errors import example_text, excerpt, span_errors, text_
 from finetune.evaluation.metrics import span_scores
 from finetune.evaluation.predictions import gold_record
 from finetune.runtime.files import clear_folder, write_text
+from finetune.runtime.memory import memory_kept
+from finetune.runtime.signals import Interrupted
 from finetune.training.cross_validation import OutOfFold, cross_validate
 from finetune.training.run_folder import hold
-from finetune.types import Span, TextExample, TokenExample, UserError
+from finetune.types import Span, TextExample, TokenExample, UserError, quantity
 
 _KINDS = {"false positive": "missing span", "miss": "no span"}
 """Kinds of label errors, by the error of the model if gold were right; other kinds are the same."""
@@ -378,3 +383,42 @@ def file_and_line(where: str) -> tuple[str, int | None]:
     """
     match = re.fullmatch(r"(.*):(?:row |item )?(\d+)", where)
     return (match[1], int(match[2])) if match else (where, None)
+
+
+def print_label_errors(
+    task: str, config: TrainConfig, folds: int, out: Path | None, examples: int
+) -> None:
+    """Search for label errors, print the most probable ones and write all to ``out``."""
+    with contextlib.ExitStack() as stack:
+        if out is None:
+            work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        else:
+            work = Path(f"{out}.folds")  # kept after an interruption
+        try:
+            with memory_kept():
+                suspects = search_label_errors(task, config, folds, out, work)
+        except Interrupted as interrupted:
+            kept = f"the same command continues ({work})" if out else "nothing is kept"
+            show(f"{interrupted}: {kept}{'' if out else ' without --out'}", error=True)
+            sys.exit(128 + interrupted.signal)
+    _print_suspects(suspects, examples)
+    if out is not None:
+        show(f"all suspects, the most probable first: {out} (for a page: finetune review {out})")
+
+
+def _print_suspects(suspects: Suspects, examples: int) -> None:
+    """Print the number of suspects, the most confused labels and the first suspects."""
+    found = quantity(len(suspects.found), "suspect")
+    show(f"{found} among the {quantity(suspects.number, suspects.unit)} of the training data")
+    show(str(suspects.score))
+    if suspects.share is not None:
+        show(f"estimated fraction of wrong labels: {100 * suspects.share:.1f} %")
+    for given, true, expected in suspects.taken[:8]:
+        show(f"  labeled {given}, probably {true}: about {expected:,.0f}")
+    for suspect in [suspect for suspect in suspects.found if suspect.worst][:examples]:
+        where = suspect.file if suspect.line is None else f"{suspect.file}:{suspect.line}"
+        kind = "" if suspect.kind in ("label", "word") else f" ({suspect.kind})"
+        show(
+            f"{where}  {suspect.given} -> {suspect.suggested} ({suspect.confidence:.3f} against "
+            f"{suspect.given_confidence:.3f}){kind}\n    {suspect.excerpt}"
+        )

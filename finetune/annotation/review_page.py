@@ -11,16 +11,26 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from finetune.annotation.decisions import text_and_pair
+from finetune.cli.output import show
+from finetune.config.tasks import column_map
 from finetune.config.values import conforms
 from finetune.data.character_spans import chars_to_words, words_to_chars
+from finetune.data.files import read_lines
+from finetune.data.json_files import parse_json
 from finetune.data.spans import overlapping
+from finetune.data.tables import check_columns
 from finetune.data.word_splitting import UNSPACED
 from finetune.reporting.html import inlined
 from finetune.reporting.rendering import render
-from finetune.types import Span, UserError, abbreviated
+from finetune.runtime.files import replace_file
+from finetune.types import Span, UserError, abbreviated, did_you_mean, quantity
+
+if TYPE_CHECKING:
+    from finetune.annotation.commands import Review
 
 Row = Mapping[str, Any]
 
@@ -315,3 +325,24 @@ def _split(
         list(zip(spans, scores, strict=True)),
         chars_to_words(parts, gold)[0],
     )
+
+
+def write_page(command: Review) -> None:
+    """Read the rows of a file and write the page."""
+    path = Path(command.file)
+    rows = [parse_json(line, f"{path}:{number}") for number, line in read_lines(str(path), path)]
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise UserError(f"{path}: no lines of suspects or suggestions.")
+    columns = check_columns(column_map(command.columns), tuple(TEXTS))
+    for number, row in enumerate(rows, 1):
+        for role, name in columns.items():
+            if name not in row:
+                found, hint = abbreviated(list(row)), did_you_mean(name, list(row))
+                raise UserError(
+                    f"{path}:{number}: no column {name!r}; columns found: {found}.{hint}"
+                )
+            row[TEXTS[role]] = row[name]
+    html, number = page(rows, path.name, command.labels)
+    with replace_file(Path(command.out), follow=True) as file:
+        file.write(html)
+    show(f"wrote {quantity(number, 'text')} to decide on: {command.out}", error=True)

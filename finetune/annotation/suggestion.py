@@ -19,14 +19,18 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import xxhash
 
+from finetune.cli.output import open_records, show
 from finetune.data.dataset import normalized_texts
 from finetune.inference.embed import Embedder
+from finetune.inference.inputs import read_inputs
 from finetune.inference.predictor import Predictor
+from finetune.runtime.records import with_columns
 from finetune.types import (
     Example,
     Prediction,
@@ -36,7 +40,11 @@ from finetune.types import (
     TokenExample,
     TokenPrediction,
     UserError,
+    quantity,
 )
+
+if TYPE_CHECKING:
+    from finetune.annotation.commands import Suggest
 
 Strategy = Literal["both", "uncertainty", "diversity", "random"]
 PREFILTER = 10
@@ -203,3 +211,27 @@ def central(vectors: np.ndarray, weights: Sequence[float], number: int, seed: in
     chosen = sorted(first.values(), key=lambda index: (-mass[labels[index]], index))
     others = [index for index in range(len(vectors)) if index not in {*chosen}]
     return [*chosen, *others][:number]
+
+
+def write_suggestions(command: Suggest) -> None:
+    """Write one line for each chosen example, the best first."""
+    suggester = Suggester(command.folder, batching=command.batching, max_tokens=command.max_tokens)
+    rows: dict[int, Mapping[str, Any]] = {}
+    examples = read_inputs(suggester.model.task, command.file, **command.reading, rows=rows)
+    with open_records(command.out, [Path(command.file)]) as write:
+        found = suggester.suggest(examples, command.number, command.by, command.seed, rows)
+        for each in found:
+            example: Any = each.example
+            record = each.prediction.record()
+            record["id"] = example.id if example.key is None else example.key
+            if each.uncertainty is not None:
+                record["uncertainty"] = round(each.uncertainty, 6)
+            write(with_columns(record, in_roles(example, rows.get(example.id, {}))))
+    for number, what in (
+        (suggester.num_repeated, "with the text of another left out"),
+        (suggester.num_empty, "without text left out"),
+    ):
+        if number:
+            show(f"{quantity(number, 'example')} {what}", error=True)
+    chosen = f"{len(found):,} of {quantity(suggester.num_read, 'example')}"
+    show(f"chose {chosen}{f': {command.out}' if command.out else ''}", error=True)

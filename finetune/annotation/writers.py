@@ -16,16 +16,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from finetune.annotation.annotations import AnnotatedRow, Annotations, counted
+from finetune.annotation.annotations import AnnotatedRow, Annotations, counted, read_annotations
+from finetune.annotation.decisions import apply_decisions, read_decisions
+from finetune.cli.output import show
 from finetune.data.annotation_tools import ANNOTATORS, DOCCANO_COMMENTS, utf16_positions
 from finetune.data.character_spans import words_to_chars
 from finetune.data.spans import overlapping
 from finetune.data.tag_schemes import spans_to_tags
 from finetune.data.tokens import split_at_gold
 from finetune.data.word_splitting import split_words
-from finetune.types import Span, TokenExample, UserError
+from finetune.runtime.files import replace_file, replace_folder
+from finetune.runtime.records import RECORD_SUFFIXES, with_same_columns, write_records
+from finetune.types import Span, TokenExample, UserError, quantity
+
+if TYPE_CHECKING:
+    from finetune.annotation.commands import Convert
 
 Omissions = defaultdict[tuple[str, str], list[str]]
 """Names of the rows that a format cannot hold in full, by a problem and its consequence."""
@@ -422,3 +429,30 @@ def _fragments(text: str, start: int, end: int) -> str:
     inside = [start, *(p for p in range(start, end) if text[p] in "\r\n"), end]
     ranges = [(left + (text[left] in "\r\n"), right) for left, right in pairwise(inside)]
     return ";".join(f"{left} {right}" for left, right in ranges if left < right)
+
+
+def convert(command: Convert) -> None:
+    """Read annotations, apply decisions, write the output, and print its omissions."""
+    output, to = Path(command.out), command.to
+    decisions = None if command.decisions is None else read_decisions(Path(command.decisions))
+    words = any("label" not in decision for decision in decisions or ())
+    annotations = read_annotations(command.source, **command.reading, words=words)
+    decided: list[str] = []
+    if decisions is not None:
+        annotations, decided = apply_decisions(annotations, decisions)
+    check_format(annotations, to)
+    omitted: Omissions = defaultdict(list)
+    if to == "brat":
+        with replace_folder(output) as folder:
+            notes = write_brat(annotations, folder)
+    elif f".{to}" in RECORD_SUFFIXES:
+        records, notes = to_records(annotations)
+        write_records(output, records if to in ("jsonl", "json") else with_same_columns(records))
+    else:
+        text, notes = to_text(annotations, to, omitted)
+        with replace_file(output, follow=True) as file:
+            file.write(text)
+    for note in [*annotations.notes, *decided, *notes]:
+        show(f"note: {note}", error=True)
+    left_out = sum(len(rows) for (_, what), rows in omitted.items() if what == LEFT_OUT)
+    show(f"wrote {quantity(len(annotations.rows) - left_out, 'row')}: {output}", error=True)

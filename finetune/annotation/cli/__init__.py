@@ -1,1 +1,0 @@
-"""The commands `convert`, `agreement`, `suggest` and `review`, and `check --label-errors`."""
