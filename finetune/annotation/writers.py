@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +28,7 @@ from finetune.data.tag_schemes import spans_to_tags
 from finetune.data.tokens import split_at_gold
 from finetune.data.word_splitting import split_words
 from finetune.runtime.files import replace_file, replace_folder
-from finetune.runtime.records import RECORD_SUFFIXES, with_same_columns, write_records
+from finetune.runtime.records import with_same_columns, write_records
 from finetune.types import Span, TokenExample, UserError, quantity
 
 if TYPE_CHECKING:
@@ -68,46 +68,38 @@ def check_format(annotations: Annotations, to: str) -> None:
         raise UserError(f"--to {to}: the data have {problem}: choose {legal}.")
 
 
-def to_records(annotations: Annotations) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return a record of each row as the readers know it, and lines about omissions."""
-    omitted: Omissions = defaultdict(list)
-    labels = _labels(annotations.rows)
-    return [_plain(row, labels, omitted) for row in annotations.rows], _lines(omitted)
+def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[list[str], int]:
+    """Write the file of a format (for brat a folder); return lines about omissions.
 
-
-def to_text(
-    annotations: Annotations, to: str, omitted: Omissions | None = None
-) -> tuple[str, list[str]]:
-    """Return annotations as the text of a file, and lines about omissions.
-
-    The omissions are added to ``omitted``.
+    The second value is the number of rows that are written.
     """
-    omitted = defaultdict(list) if omitted is None else omitted
+    omitted: Omissions = defaultdict(list)
     rows = annotations.rows
+    if to == "brat":
+        with replace_folder(output) as folder:
+            _brat(rows, folder, omitted)
+    elif to in ("conll", "label-studio", "spacy"):
+        with replace_file(output, follow=True) as file:
+            file.write(_text(rows, to, omitted))
+    else:
+        record = {"prodigy": _prodigy, "doccano": _doccano}.get(to, _plain)
+        labels = _labels(rows)
+        records = [record(row, labels, omitted) for row in rows]
+        is_table = to not in ("jsonl", "json", "prodigy", "doccano")
+        write_records(output, with_same_columns(records) if is_table else records)
+    notes = [line for (which, what), ids in omitted.items() for line in counted(ids, which, what)]
+    left_out = sum(len(ids) for (_, what), ids in omitted.items() if what == LEFT_OUT)
+    return notes, len(rows) - left_out
+
+
+def _text(rows: Sequence[AnnotatedRow], to: str, omitted: Omissions) -> str:
+    if to == "conll":
+        return "".join(_conll(rows, omitted))
     if to == "spacy":
         lines = (json.dumps(each, ensure_ascii=False) for each in _spacy(rows, omitted))
-        text = "[\n" + ",\n".join(lines) + "\n]\n"
-    elif to == "conll":
-        text = "".join(_conll(rows, omitted))
-    elif to == "label-studio":
-        tasks = list(_tasks([_as_text(row, omitted) for row in rows]))
-        text = json.dumps(tasks, ensure_ascii=False, default=str, indent=1) + "\n"
-    else:
-        write: Callable[..., dict[str, Any]] = {
-            "jsonl": _plain,
-            "prodigy": _prodigy,
-            "doccano": _doccano,
-        }[to]
-        labels = _labels(rows)
-        text = "".join(
-            json.dumps(write(row, labels, omitted), ensure_ascii=False, default=str) + "\n"
-            for row in rows
-        )
-    return text, _lines(omitted)
-
-
-def _lines(omitted: Omissions) -> list[str]:
-    return [line for (which, what), ids in omitted.items() for line in counted(ids, which, what)]
+        return "[\n" + ",\n".join(lines) + "\n]\n"
+    tasks = list(_tasks([_as_text(row, omitted) for row in rows]))
+    return json.dumps(tasks, ensure_ascii=False, default=str, indent=1) + "\n"
 
 
 def _labels(rows: Sequence[AnnotatedRow]) -> list[str] | None:
@@ -353,9 +345,7 @@ def _conll(rows: Sequence[AnnotatedRow], omitted: Omissions) -> Iterator[str]:
             omitted["with words that columns cannot hold", LEFT_OUT].append(row.name)
             continue
         if row.others:
-            omitted[
-                "with columns besides words and labels", "the other columns are not written"
-            ].append(row.name)
+            omitted[OTHER_COLUMNS].append(row.name)
         if example.text is not None and example.text != " ".join(example.words):
             omitted["with a text", "words are written, its white space is not"].append(row.name)
         if example.document not in (None, document):
@@ -391,12 +381,11 @@ def _one_layer(spans: Iterable[Span]) -> list[Span]:
     return kept
 
 
-def write_brat(annotations: Annotations, folder: Path) -> list[str]:
-    """Write NAME.txt and NAME.ann for each row, and return lines about omissions."""
-    omitted: Omissions = defaultdict(list)
+def _brat(rows: Sequence[AnnotatedRow], folder: Path, omitted: Omissions) -> None:
+    """Write NAME.txt and NAME.ann for each row."""
     names: set[str] = set()
-    width = len(str(len(annotations.rows)))
-    for number, row in enumerate(annotations.rows, 1):
+    width = len(str(len(rows)))
+    for number, row in enumerate(rows, 1):
         row = _as_text(row, omitted)
         name, given = f"{number:0{width}}", row.example.key
         if given is not None and re.fullmatch(r"\w[\w.-]*", str(given)):
@@ -406,9 +395,7 @@ def write_brat(annotations: Annotations, folder: Path) -> list[str]:
             name = f"row-{number:0{width}}"
         names.add(name)
         if row.others or row.example.document not in (None, given):
-            omitted[
-                "with columns besides words and labels", "the other columns are not written"
-            ].append(row.name)
+            omitted[OTHER_COLUMNS].append(row.name)
         text = row.example.text
         # the reader, like others, drops a byte order mark
         mark = "\ufeff" if text.startswith("\ufeff") else ""
@@ -421,7 +408,6 @@ def write_brat(annotations: Annotations, folder: Path) -> list[str]:
                 for index, (start, end, label) in enumerate(row.character_spans, 1)
             ]
             (folder / f"{name}.ann").write_bytes("".join(lines).encode())
-    return _lines(omitted)
 
 
 def _fragments(text: str, start: int, end: int) -> str:
@@ -433,26 +419,15 @@ def _fragments(text: str, start: int, end: int) -> str:
 
 def convert(command: Convert) -> None:
     """Read annotations, apply decisions, write the output, and print its omissions."""
-    output, to = Path(command.out), command.to
+    output = Path(command.out)
     decisions = None if command.decisions is None else read_decisions(Path(command.decisions))
     words = any("label" not in decision for decision in decisions or ())
     annotations = read_annotations(command.source, **command.reading, words=words)
     decided: list[str] = []
     if decisions is not None:
         annotations, decided = apply_decisions(annotations, decisions)
-    check_format(annotations, to)
-    omitted: Omissions = defaultdict(list)
-    if to == "brat":
-        with replace_folder(output) as folder:
-            notes = write_brat(annotations, folder)
-    elif f".{to}" in RECORD_SUFFIXES:
-        records, notes = to_records(annotations)
-        write_records(output, records if to in ("jsonl", "json") else with_same_columns(records))
-    else:
-        text, notes = to_text(annotations, to, omitted)
-        with replace_file(output, follow=True) as file:
-            file.write(text)
+    check_format(annotations, command.to)
+    notes, number = write_annotations(annotations, command.to, output)
     for note in [*annotations.notes, *decided, *notes]:
         show(f"note: {note}", error=True)
-    left_out = sum(len(rows) for (_, what), rows in omitted.items() if what == LEFT_OUT)
-    show(f"wrote {quantity(len(annotations.rows) - left_out, 'row')}: {output}", error=True)
+    show(f"wrote {quantity(number, 'row')}: {output}", error=True)

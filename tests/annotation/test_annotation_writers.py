@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from finetune.annotation.annotations import Annotations, read_annotations
-from finetune.annotation.writers import OTHER_COLUMNS, check_format, to_text, write_brat
+from finetune.annotation.writers import OTHER_COLUMNS, check_format, write_annotations
 from finetune.data import DataError, read_text, read_tokens
 from finetune.data.character_spans import chars_to_words
 from finetune.data.word_splitting import split_words
@@ -30,17 +30,18 @@ def write(rows, path):
 def converted(annotations: Annotations, to: str, folder) -> tuple[Annotations, list[str]]:
     """Write annotations in a format and read them again."""
     check_format(annotations, to)
-    if to == "brat":
-        path = folder / "brat"
-        path.mkdir(parents=True, exist_ok=True)
-        for old in path.iterdir():
-            old.unlink()
-        notes = write_brat(annotations, path)
-    else:
-        path = folder / f"out{SUFFIX.get(to, '.jsonl')}"
-        text, notes = to_text(annotations, to)
-        path.write_text(text, encoding="utf-8", newline="")
+    path = folder / ("brat" if to == "brat" else f"out{SUFFIX.get(to, '.jsonl')}")
+    shutil.rmtree(path, ignore_errors=True)
+    notes, _ = write_annotations(annotations, to, path)
     return read_annotations(path), notes
+
+
+def written(annotations: Annotations, to: str, folder) -> list:
+    """Return the rows of the file that is written in a format."""
+    path = folder / f"written{SUFFIX.get(to, '.jsonl')}"
+    write_annotations(annotations, to, path)
+    text = path.read_text("utf-8")
+    return json.loads(text) if to == "label-studio" else list(map(json.loads, text.splitlines()))
 
 
 def content(annotations: Annotations, others: bool = True) -> list:
@@ -116,8 +117,7 @@ def test_spans_in_columns(spans: Annotations, tmp_path):
 
 
 def test_utf_16_of_doccano(spans: Annotations, tmp_path):
-    text, _ = to_text(spans, "doccano")
-    row = json.loads(text.splitlines()[0])
+    row = written(spans, "doccano", tmp_path)[0]
     start, end, _ = row["label"][-1]
     units = row["text"].encode("utf-16-le")
     assert units[2 * start : 2 * end].decode("utf-16-le") == "São Paulo"
@@ -186,7 +186,7 @@ def test_pairs_of_one_text_are_tasks_of_their_own(tmp_path):
         for pair, label in (("h", "e"), ("i", "n"))
     ]
     annotations = read_annotations(write(rows, tmp_path / "in.jsonl"))
-    assert len(json.loads(to_text(annotations, "label-studio")[0])) == 2
+    assert len(written(annotations, "label-studio", tmp_path)) == 2
     again, _ = converted(annotations, "label-studio", tmp_path)
     found = sorted((r.annotator, r.example.pair, r.example.label) for r in again.rows)
     assert found == [("ann", "h", "e"), ("ann", "i", "n"), ("bob", "h", "e"), ("bob", "i", "n")]
@@ -241,7 +241,7 @@ def test_annotators_are_kept(tmp_path):
             ("ann", 2, "x"),
             ("bob", 2, "y"),
         ]
-    assert len(json.loads(to_text(annotations, "label-studio")[0])) == 2
+    assert len(written(annotations, "label-studio", tmp_path)) == 2
 
 
 def test_predictions_become_suggestions(tmp_path):
@@ -257,10 +257,10 @@ def test_predictions_become_suggestions(tmp_path):
     }
     annotations = read_annotations(write([row], tmp_path / "predictions.test.jsonl"))
     assert content(annotations) == [("a", "Ann  Lee ran", [Span(0, 8, "PER")], None, {})]
-    (task,) = json.loads(to_text(annotations, "label-studio")[0])
+    (task,) = written(annotations, "label-studio", tmp_path)
     assert task["annotations"] == []
     assert task["predictions"][0]["result"][0]["value"]["text"] == "Ann  Lee"
-    assert "answer" not in json.loads(to_text(annotations, "prodigy")[0])
+    assert "answer" not in written(annotations, "prodigy", tmp_path)[0]
     del row["text"]
     with pytest.raises(DataError, match=r"offsets without a text: .* --keep-columns"):
         read_annotations(write([row], tmp_path / "predictions.jsonl"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from finetune.annotation.annotations import read_annotations
 from finetune.annotation.decisions import apply_decisions, read_decisions
-from finetune.annotation.writers import to_text
+from finetune.annotation.writers import write_annotations
 from finetune.data import DataError
 from finetune.types import Span
 from tests.annotation.test_annotation_writers import content, span_rows, write
@@ -52,7 +52,7 @@ def test_any_spans(rows, data, tmp_path_factory):
         f"{len(found)} row{'s' * (len(found) != 1)} changed"
     ]
     path = folder / "out.jsonl"
-    path.write_text(to_text(decided, "jsonl")[0], encoding="utf-8")
+    write_annotations(decided, "jsonl", path)
     assert content(read_annotations(path)) == after
 
 
