@@ -1,6 +1,6 @@
 """Data files as lines, and rows in units that other processes can parse.
 
-Files are decompressed and decoded; messages have the position of a bad byte. Lines end at a line
+Files are decompressed and decoded; messages have the line of a bad byte. Lines end at a line
 feed only. Carriage returns and a byte order mark are removed. Characters at which Python's
 ``str.splitlines`` also breaks (U+2028, U+0085, …) stay within their line.
 """
@@ -254,7 +254,7 @@ class DataFile:
             return None
         begun = lines.begun()
         content = "\n".join(line.text for line in begun).encode()
-        first = [Block(begun[0].number, 0, content)] if begun else []
+        first = [Block(begun[0].number, content)] if begun else []
         return whole_paragraphs(itertools.chain(first, lines.units), breaks)
 
     def where(self, number: int) -> str:
@@ -263,11 +263,10 @@ class DataFile:
 
 
 class Block(NamedTuple):
-    """Whole lines of a file: the number of the first, the byte where it begins, all bytes, and the
-    fraction of the file that ends with them."""
+    """Whole lines of a file: the number of the first, all bytes, and the fraction of the file that
+    ends with them."""
 
     number: int
-    offset: int
     content: bytes
     share: float = 0.0
 
@@ -289,18 +288,17 @@ def read_lines(
 
 def read_blocks(name: str, path: Path, most: int = MAX_LINE) -> Iterator[Block]:
     """Yield the lines of a file, ``BLOCK_LINES`` at a time."""
-    number, offset = 1, 0
+    number = 1
     lines: list[bytes] = []
-
     size = max(1, path.stat().st_size)
 
     def taken(least: int) -> Iterator[Block]:
-        nonlocal number, offset
+        nonlocal number
         while len(lines) >= least:
             content = b"\n".join(lines[:BLOCK_LINES])
             share = 1.0 if stream.closed else min(1.0, stream.tell() / size)  # pyarrow closes it
-            yield Block(number, offset, content, share)
-            number, offset = number + len(lines[:BLOCK_LINES]), offset + len(content) + 1
+            yield Block(number, content, share)
+            number += len(lines[:BLOCK_LINES])
             del lines[:BLOCK_LINES]
 
     with path.open("rb") as stream, _reporting_damage(lambda: f"{name}:{number + len(lines)}"):
@@ -364,18 +362,14 @@ def whole_paragraphs(
         yield _joined_blocks([*begun, block._replace(content=head)])
         begun = []
         if last + 1 < len(lines):
-            begun = [
-                Block(block.number + last + 1, block.offset + len(head) + 1, rest, block.share)
-            ]
+            begun = [Block(block.number + last + 1, rest, block.share)]
     if begun:
         yield _joined_blocks(begun)
 
 
 def _joined_blocks(blocks: Sequence[Block]) -> Block:
     content = b"\n".join(block.content for block in blocks)
-    # of lines that were decoded before, the first place is unknown
-    offset = blocks[-1].offset + len(blocks[-1].content) - len(content)
-    return Block(blocks[0].number, offset, content, blocks[-1].share)
+    return Block(blocks[0].number, content, blocks[-1].share)
 
 
 def _count_lines(block: Block) -> int:
@@ -386,14 +380,13 @@ def decoded_block(name: str, block: Block) -> list[Line]:
     """Return the lines of a block.
 
     Raises:
-        DataError: If a byte is not UTF-8; the message has its place.
+        DataError: If a byte is not UTF-8; the message has its line.
     """
     try:
         text = block.content.decode()
     except UnicodeDecodeError as error:
-        before = block.content[: error.start].decode()
-        place = block.number, block.offset
-        raise _bad_byte(name, before, place, block.content, error.start, UTF_8) from error
+        line = block.number + block.content.count(b"\n", 0, error.start)
+        raise _bad_byte(name, line, error) from error
     if block.number == 1:
         text = text.removeprefix("\ufeff")
     lines = text.split("\n")
@@ -487,21 +480,19 @@ def _text_lines(
 ) -> Iterator[str]:
     """Yield lines with their line ends; in UTF-16, line feeds are inside of ``stream``'s lines."""
     decoder = codecs.getincrementaldecoder(encoding)()
-    number, offset, length = 1, 0, 0
+    number, length = 1, 0
     begun: list[str] = []  # parts of the line whose end is not read yet
     for raw in itertools.chain(stream, [b""]):
         try:
             text = decoder.decode(raw, final=not raw)
         except UnicodeDecodeError as error:
             pending = len(error.object) - len(raw)  # bytes of an unfinished character before raw
-            before = "".join([*begun, decoder.decode(raw[: max(error.start - pending, 0)])])
-            place = number, offset - pending
-            raise _bad_byte(name, before, place, error.object, error.start, encoding) from error
+            before = decoder.decode(raw[: max(error.start - pending, 0)])
+            raise _bad_byte(name, number + before.count("\n"), error, encoding) from error
         except UnicodeError as error:
             raise DataError(
                 f"{name}: not {encoding} ({error}): utf-16-le and utf-16-be need none."
             ) from error
-        offset += len(raw)
         first, *lines = text.split("\n")
         begun.append(first)
         length += len(first)
@@ -515,30 +506,17 @@ def _text_lines(
         yield "".join(begun)
 
 
-def _bad_byte(
-    name: str, before: str, place: tuple[int, int], raw: bytes, index: int, encoding: str
-) -> DataError:
-    """Return the error for byte ``index`` of ``raw``, which ``encoding`` does not have.
-
-    ``place`` is the line of the text ``before`` it, and the byte of the file where ``raw`` begins.
-    """
-    number, offset = place
-    line, position = number + before.count("\n"), len(before) - before.rfind("\n")
-    return DataError(
-        f"{name}:{line}: byte 0x{raw[index]:02x} at position {position} of the line (byte "
-        f"{offset + index} of the file) {_advice(name, raw, encoding, offset)}"
-    )
-
-
-def _advice(name: str, raw: bytes, encoding: str, offset: int) -> str:
-    """Return the end of the message about a byte that ``encoding`` does not have."""
+def _bad_byte(name: str, line: int, error: UnicodeDecodeError, encoding: str = UTF_8) -> DataError:
+    """Return the error for a byte of a line that ``encoding`` does not have."""
+    raw = error.object
+    where = f"{name}:{line}: byte 0x{raw[error.start]:02x} is not"
     if encoding != UTF_8:
-        return f"is not {encoding}: name the encoding that the file was saved in."
+        return DataError(f"{where} {encoding}: name the encoding that the file was saved in.")
     # cp1252 is latin1 with the euro sign and quotes in place of control characters
     likely = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "cp1252"
     if likely == "cp1252" and b"\0" in raw:
-        likely = _utf_16(offset + raw.index(b"\0"))
-    return f"is not UTF-8: {_add_encoding(name, likely)}"
+        likely = _utf_16(raw.index(b"\0"))
+    return DataError(f"{where} UTF-8: {_add_encoding(name, likely)}")
 
 
 def _utf_16(zero: int) -> str:

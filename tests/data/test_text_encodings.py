@@ -98,25 +98,24 @@ def test_lines_that_begin_and_end_in_other_blocks(first: str, tmp_path: Path):
     (path := tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")
     assert [line.text for line in read_lines("a.txt", path)] == lines
     path.write_bytes(path.read_bytes() + b"\xff")
-    at = f":6: byte 0xff at position {len(lines[-1]) + 1} of"
-    with pytest.raises(DataError, match=at):
+    with pytest.raises(DataError, match=":6: byte 0xff is not UTF-8"):
         list(read_lines("a.txt", path))
 
 
 @pytest.mark.parametrize(
     ("encoding", "content", "where"),
     [
-        ("cp1252", b"one\ntwo \x81\n", ":2: byte 0x81 at position 5 of the line (byte 8 of"),
-        ("gb18030", "汉字\n字".encode("gb18030") + b"\xff\n", ":2: byte 0xff at position 2 of"),
-        ("gb18030", "汉字\n字".encode("gb18030") + b"\x81", ":2: byte 0x81 at position 2 of"),
+        ("cp1252", b"one\ntwo \x81\n", ":2: byte 0x81 is not cp1252"),
+        ("gb18030", "汉字\n字".encode("gb18030") + b"\xff\n", ":2: byte 0xff is not gb18030"),
+        ("gb18030", "汉字\n字".encode("gb18030") + b"\x81", ":2: byte 0x81 is not gb18030"),
         (
             "utf-16-le",
             f"{WIDE}\n{WIDE}".encode("utf-16-le") + b"\x00\xd8a\x00",
-            ":2: byte 0x00 at position 4 of the line (byte 14 of",
+            ":2: byte 0x00 is not utf-16-le",
         ),
-        ("utf-16", f"a\n{WIDE}\na".encode("utf-16")[:-1], ":3: byte 0x61 at position 1 of"),
+        ("utf-16", f"a\n{WIDE}\na".encode("utf-16")[:-1], ":3: byte 0x61 is not utf-16"),
         ("utf-16", b"a\nb\n", "BOM): utf-16-le and utf-16-be need none."),
-        ("utf-8", f"a\n{WIDE}".encode()[:-1], ":2: byte 0xc4 at position 3 of"),
+        ("utf-8", f"a\n{WIDE}".encode()[:-1], ":2: byte 0xc4 is not UTF-8"),
     ],
 )
 def test_a_byte_that_the_encoding_lacks_is_found(

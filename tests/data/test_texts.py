@@ -361,7 +361,7 @@ def test_bad_labels(error, labels, words):
         (
             "a.tsv",
             b"text\tlabel\nabc\tp\ncaf\xe9\tq\n",
-            ["a.tsv:3: byte 0xe9 at position 4", "(byte 20 of", "iconv -f cp1252 -t utf-8 a.tsv"],
+            ["a.tsv:3: byte 0xe9 is not UTF-8", "iconv -f cp1252 -t utf-8 a.tsv"],
         ),
         ("a.csv", "text,label\nx,p\n".encode("utf-16"), ["a.csv:1", "--encoding utf-16"]),
         (
