@@ -148,9 +148,8 @@ class ModelSettings:
     none; `mask`: which weights of its linear layers to set to 0. The saved model is an ordinary
     one; `lora` and `mask` also write `adapter/`, which is small."""
     lora_rank: Annotated[int, POSITIVE] = 8
-    """Rank of the matrices of `--tuning lora`."""
-    lora_alpha: Annotated[float | None, POSITIVE] = None
-    """Scales the matrices of `--tuning lora` by --lora-alpha / --lora-rank; unset is the rank."""
+    """Rank of the matrices of `--tuning lora`, and their factor α, which scales them as --lr does
+    (Hu et al., 2021, section 4.1)."""
     lora_targets: Annotated[tuple[str, ...], Help("NAME …")] = ()
     """Names of the linear layers to adapt, such as `query value`; unset are all of the encoder."""
     freeze: Annotated[str, Help("WHAT"), FREEZE] = "none"
@@ -416,7 +415,7 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
                         f"{flag(name)} {value} needs validation data: leave it out, or leave out "
                         "--validation none."
                     )
-        for name in ("lora_rank", "lora_alpha", "lora_targets") if self.tuning != "lora" else ():
+        for name in ("lora_rank", "lora_targets") if self.tuning != "lora" else ():
             if (value := getattr(self, name)) != getattr(TrainConfig, name):
                 raise UserError(f"{flag(name)} needs --tuning lora: leave it out, not {value!r}.")
         if self.tuning == "head" and self.freeze != "none":

@@ -215,8 +215,8 @@ def _add_adapters(head: Any, config: TrainConfig) -> None:
             f"{narrowest} rows or columns, and full rank is no more: write {narrowest} or less."
         )
     whole = [weight for weight in head.parameters() if weight.requires_grad]
-    alpha: Any = config.lora_rank if config.lora_alpha is None else config.lora_alpha
-    lora = LoraConfig(r=config.lora_rank, lora_alpha=alpha, target_modules=names)
+    rank = config.lora_rank
+    lora = LoraConfig(r=rank, lora_alpha=rank, target_modules=names)
     inject_adapter_in_model(lora, head.encoder.model)
     del head.encoder.model.peft_config
     for weight in whole:  # peft freezes all weights but its own
