@@ -13,7 +13,6 @@ from sklearn.metrics import cohen_kappa_score
 
 from finetune.annotation.agreement import fleiss_kappa, krippendorffs_alpha, measure_agreement
 from finetune.annotation.annotations import read_annotations
-from finetune.types import UserError
 from tests.command import run
 
 
@@ -161,19 +160,6 @@ def test_texts_are_resampled_in_the_order_of_the_file(tmp_path):
     assert measured(tmp_path, first=known[0], second=known[1])[0]["pairs"] == plain["pairs"]
 
 
-def test_errors(tmp_path):
-    with pytest.raises(UserError, match="no rows of two annotators"):
-        measured(tmp_path, one=labeled("xy"))
-    with pytest.raises(UserError, match="different kinds of labels: label and spans"):
-        measured(tmp_path, one=labeled("xy"), two=[{"id": 0, "text": "t0", "spans": [[0, 1, "X"]]}])
-    with pytest.raises(UserError, match="id 0 has different texts"):
-        measured(tmp_path, one=labeled("xy"), two=[{"id": 0, "text": "other", "label": "x"}])
-    with pytest.raises(UserError, match="neither ids nor texts are equal"):
-        measured(tmp_path, one=labeled("x"), two=[{"id": 9, "text": "other", "label": "x"}])
-    with pytest.raises(UserError, match="these labels are numbers"):
-        measured(tmp_path, one=labeled([1.5, 2.5]), two=labeled([1.5, 2.5]))
-
-
 def test_command(tmp_path):
     for name, labels in (("ann", "xxyy"), ("bob", "xyyy"), ("eve", "xyyx")):
         (tmp_path / f"{name}.jsonl").write_text(
@@ -187,4 +173,3 @@ def test_command(tmp_path):
     outcome = run("agreement", *files[:2], "--format", "csv")
     rows = list(csv.reader(io.StringIO(outcome.out.split("\n\n")[0])))
     assert rows[1][:3] == ["ann", "bob", "4"]
-    assert run("agreement", files[0], files[0]).code == 2

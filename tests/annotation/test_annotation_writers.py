@@ -266,16 +266,6 @@ def test_predictions_become_suggestions(tmp_path):
         read_annotations(write([row], tmp_path / "predictions.jsonl"))
 
 
-def test_what_a_format_cannot_hold_is_refused(tmp_path):
-    texts = read_annotations(write([{"text": "a", "label": "x"}], tmp_path / "a.jsonl"))
-    words = read_annotations(write([{"text": "a", "spans": [[0, 1, "x y"]]}], tmp_path / "b.jsonl"))
-    for to in ("conll", "brat"):
-        with pytest.raises(UserError, match=f"--to {to}: the data have texts with labels"):
-            check_format(texts, to)
-        with pytest.raises(UserError, match="a label with white space, 'x y'"):
-            check_format(words, to)
-
-
 def test_relations_and_discontinuous_spans_are_counted(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("one two three")
@@ -289,10 +279,6 @@ def test_relations_and_discontinuous_spans_are_counted(tmp_path):
     row = {"id": "r", "text": "a b", "spans": [[0, 1, "X"]], "relations": [[0, 0, "x"]]}
     notes = read_annotations(write([row], tmp_path / "related.jsonl")).notes
     assert notes == ["1 row with relations between spans: the relations are not written (r)"]
-    outcome = run("convert", out, "--to", "jsonl", "--out", out)
-    assert outcome.code == 2 and "would overwrite the input" in outcome.err
-    outcome = run("convert", out, "--to", "brat", "--out", tmp_path / "in")
-    assert outcome.code == 2 and "name an empty or absent folder" in outcome.err
 
 
 CHARACTERS = st.sampled_from(list('ab-. \t\r\n😀é’中\u0301\u2028\u200d\ufeff\u00a0{}"\\#'))
@@ -424,9 +410,6 @@ def test_pairs_of_spacy(tmp_path):
     ]
     read = read_tokens(str(tmp_path / "out.json")).splits["train"]
     assert [example.text for example in read] == [pair[0] for pair in pairs]
-    labeled = read_annotations(write([{"text": "a", "label": "x"}], tmp_path / "l.jsonl"))
-    with pytest.raises(UserError, match="--to spacy: the data have texts with labels"):
-        check_format(labeled, "spacy")
     outcome = run("convert", tmp_path / "a.jsonl", "--to", "spacy", "--out", tmp_path / "o.json")
     assert outcome.code == 0 and json.loads((tmp_path / "o.json").read_text("utf-8")) == pairs
 

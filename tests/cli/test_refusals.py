@@ -27,13 +27,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 REFUSED = {
-    "perplexity bert --file words.txt --seed -1": "--seed -1: must be from 0 to 4294967295",
     "map bert --file words.txt --word die --out x.csv --seed 4294967296": "--seed 4294967296",
     "similarity bert --data words.txt --seed -1": "--seed -1: must be from 0",
     "compare a b --seed -1": "--seed -1: must be from 0",
-    "agreement data/train.jsonl data/test.jsonl --resamples 0": "--resamples must be 1 or more",
-    "vocabulary words.txt --out v --size 1000000000": "--size must be from 1 to 10,000,000",
-    f"vocabulary words.txt --out v --size {10**30}": "--size must be from 1 to 10,000,000",
     "geometry bert --data empty.txt": "empty.txt",
     "classify --model bert --data data --out r --tuning lora --lora-rank 1000000": "32 or less",
     "sentence --model bert --data words.txt --objective simcse --batch-size 1": "of a batch",

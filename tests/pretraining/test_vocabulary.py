@@ -167,8 +167,3 @@ def test_command(tmp_path: Path):
     record = json.loads((tmp_path / "v" / "vocabulary.json").read_text())
     assert record["size"] == len(AutoTokenizer.from_pretrained(tmp_path / "v"))
     assert record["fingerprint"][:12] in done.out
-    again = run("vocabulary", texts, "--out", tmp_path / "v")
-    assert again.code == 2 and "exists" in again.err
-    for wrong in (["--vectors", "a.vec"], ["--dictionary", "d.txt"], ["--alpha", "2"]):
-        assert run("vocabulary", texts, "--out", tmp_path / "w", *wrong).code == 2
-    assert not (tmp_path / "w").exists()

@@ -1,0 +1,63 @@
+"""What `convert`, `agreement` and `review` refuse, each in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command import run
+from tests.small_data import write_jsonl
+
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "labels": [{"id": n, "text": f"t{n}", "label": label} for n, label in enumerate("xy")],
+    "texts": [{"id": 0, "text": "other", "label": "x"}],
+    "others": [{"id": 9, "text": "other", "label": "x"}],
+    "numbers": [{"id": n, "text": f"t{n}", "label": n / 2} for n in range(2)],
+    "spans": [{"id": 0, "text": "t0", "spans": [[0, 1, "x y"]]}],
+    "two": [{"text": "a", "label": "x", "annotator": who} for who in ("ann", "bob")],
+    "answers": [{"text": "Where?", "text_pair": "In Oslo", "answers": [{"text": "Oslo"}]}],
+    "choices": [{"text": "Where?", "choices": ["a", "b"], "gold": 1}],
+    "unknown": [{"Message": "a", "label": "x", "gold": "y"}],
+}
+NOT_HERE = "a task that is not supported here"
+REFUSED = {
+    "convert labels.jsonl --to conll --out o.conll": "--to conll: the data have texts with labels",
+    "convert labels.jsonl --to spacy --out o.json": "--to spacy: the data have texts with labels",
+    "convert labels.jsonl --to brat --out .": "--out . exists: name an empty or absent folder",
+    "convert labels.jsonl --to jsonl --out labels.jsonl": "would overwrite the input",
+    "convert labels.jsonl --to csv --out o.jsonl": "o.jsonl",
+    "convert spans.jsonl --to brat --out brat": "a label with white space, 'x y'",
+    "convert spans.jsonl --to conll --out o.conll": "a label with white space, 'x y'",
+    "convert numbers.jsonl --to doccano --out o.jsonl": "numbers as labels",
+    "convert answers.jsonl --to csv --out o.csv": f"questions of qa, {NOT_HERE}",
+    "convert choices.jsonl --to csv --out o.csv": f"questions of choice, {NOT_HERE}",
+    "convert labels.jsonl --to jsonl --out o.jsonl --decisions two.jsonl": "two.jsonl:1: not a dec",
+    "agreement labels.jsonl": "no rows of two annotators",
+    "agreement labels.jsonl labels.jsonl": "a file is named twice",
+    "agreement labels.jsonl texts.jsonl": "id 0 has different texts in",
+    "agreement texts.jsonl two.jsonl": "two has 2 annotators, such as ann",
+    "agreement labels.jsonl others.jsonl": "no text has labels of two annotators",
+    "agreement labels.jsonl numbers.jsonl": "these labels are numbers",
+    "agreement labels.jsonl spans.jsonl": "different kinds of labels: label and spans",
+    "agreement labels.jsonl texts.jsonl --resamples 0": "--resamples must be 1 or more",
+    "agreement answers.jsonl labels.jsonl": f"questions of qa, {NOT_HERE}",
+    "review .": ".: a folder: name a file in it",
+    "review none.jsonl": "none.jsonl: no such file",
+    "review unknown.jsonl": "no column is known to hold the text",
+    "review unknown.jsonl --columns text=Mesage": "unknown.jsonl:1: no column 'Mesage'",
+}
+
+
+@pytest.mark.parametrize("typed", REFUSED)
+def test_refused(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, rows in ROWS.items():
+        write_jsonl(tmp_path / f"{name}.jsonl", rows)
+    before = sorted(tmp_path.iterdir())
+    more = ["--out", "page.html"] if typed.startswith("review") else []
+    done = run(*typed.split(), *more)
+    assert done.code == 2 and REFUSED[typed] in done.err.splitlines()[-1], done.err
+    assert done.err.splitlines()[-1].startswith("error: ")
+    assert sorted(tmp_path.iterdir()) == before
