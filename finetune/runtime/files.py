@@ -263,7 +263,8 @@ def allow_open_files(number: int) -> None:
     except ImportError:  # Windows has no such limit
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed, unlimited = number + OTHER_FILES, resource.RLIM_INFINITY
+    needed = number + OTHER_FILES + len(os.listdir("/dev/fd"))  # those that are open already
+    unlimited = resource.RLIM_INFINITY
     if soft == unlimited or soft >= needed:
         return
     if hard != unlimited and hard < needed:
