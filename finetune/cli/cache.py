@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
 from finetune.cli.output import print_tables, show
+from finetune.config.options import Help
 from finetune.types import UserError, quantity
 
 
@@ -25,8 +27,8 @@ class Cache(FormatOption, Command):
 
     clear: bool = False
     """Remove the entries."""
-    older_than: float | None = None
-    """With --clear: remove only entries that were last used more than N days ago."""
+    older_than: Annotated[float | None, Help("DAYS")] = None
+    """With --clear: remove only entries that were last used more than DAYS days ago."""
 
     def run(self) -> None:
         """Print the entries, or remove them."""

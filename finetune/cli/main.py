@@ -164,6 +164,7 @@ def parse(arguments: Sequence[str]) -> Any:
         if is_multitask(path):
             from finetune.cli.train import Multitask
 
+            _require_options_of_several_tasks(path, rest)
             return made(Multitask, parsed("run", Multitask, rest))
         name, rest = load_recipe(path).task, [f"--recipe={path}", *others]
     kind = command_class(name)
@@ -177,6 +178,22 @@ def parse(arguments: Sequence[str]) -> Any:
 
         given = recipe_command(name, values)
     return made(kind, values, given)
+
+
+def _require_options_of_several_tasks(path: str, arguments: Sequence[str]) -> None:
+    """Raise UserError for an option of training that does not apply to several tasks."""
+    from finetune.cli.help import options_of
+    from finetune.cli.train import Multitask
+
+    own = {option.name for option in options_of(Multitask)}
+    of_training = {option.name for option in options_of(command_class("classify"))}
+    for argument in arguments:
+        name = argument.partition("=")[0].replace("_", "-")
+        if name in of_training - own:
+            raise UserError(
+                f"{name} does not apply to several tasks: leave it out. See finetune run {path} "
+                "--help."
+            )
 
 
 def _recipe_of(arguments: Sequence[str]) -> str | None:

@@ -47,6 +47,14 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         problem = re.sub(r"(--[\w-]+)(/--[\w-]+)+", r"\1", message)  # without its aliases
         problem = problem.removeprefix("argument ")
+        problem = re.sub(
+            r"^(--[\w-]+): expected one argument$",
+            r"\1 needs a value (one that begins with a dash is written \1=VALUE)",
+            problem,
+        )
+        problem = re.sub(
+            r"^--(\S+): ignored explicit argument .*", r"--\1 takes no value, as --no-\1", problem
+        )
         problem = re.sub(r"^the following arguments are required: (.*)", r"missing \1", problem)
         raise UserError(f"{self.prog}: {problem}: see {self.prog} --help.")
 
@@ -65,7 +73,8 @@ def parsed(name: str, kind: type[Any], arguments: Sequence[str]) -> dict[str, An
             raise UserError(f"{given}: {OTHER_MEANING[spelled]}.")
         names = [option.name for option in options_of(kind) if not option.positional]
         what = "unknown option" if given.startswith("-") else "unexpected argument"
-        near = did_you_mean(spelled, [*names, *ALIASES.values()]) if given[:1] == "-" else ""
+        others = [alias for name, alias in ALIASES.items() if name in names]
+        near = did_you_mean(spelled, [*names, *others]) if given[:1] == "-" else ""
         first = next((option.name for option in options_of(kind) if option.positional), None)
         if spelled in ("--model", "--run") and first in ("MODEL", "RUN"):
             near = f" Write the model without an option: finetune {name} {first}."
@@ -136,11 +145,11 @@ def _add(parser: argparse.ArgumentParser, option: Option, aliases: Sequence[str]
         settings |= {"nargs": "?", "const": "true"}
     elif several:
         settings |= {} if option.mark.append else {"nargs": "*"}
-    action = "append" if option.mark.append else "store"
+    action = "append" if option.mark.append else "extend" if several else "store"
     if several and get_origin(_tuple_of(option.kind)) is tuple:
         settings["nargs"] = "*"
     parser.add_argument(*names, action=action, required=option.required, **settings)
-    if option.name == "--format":
+    if option.name == "--format" and "json" in _choices(option.kind):
         parser.add_argument("--json", action="store_const", const="json", **settings)
 
 
@@ -151,7 +160,7 @@ def _typed(option: Option, value: Any) -> Any:
         if get_origin(inner) is tuple:
             return tuple(tuple(each) for each in value)
         if inner is int:  # `100,200` as well as `100 200`
-            value = [number for each in value for number in each.split(",")]
+            value = [number for each in value for number in each.split(",") if number]
         return tuple(converted(option.name, each, inner) for each in value)
     if isinstance(value, bool):
         return value
@@ -159,6 +168,11 @@ def _typed(option: Option, value: Any) -> Any:
     if bool in kinds and value.lower() in ("true", "false"):
         return value.lower() == "true"
     return converted(option.name, value, kind)
+
+
+def _choices(kind: Any) -> set[Any]:
+    """Return the values of a literal, or of an optional one."""
+    return {value for each in (kind, *get_args(kind)) for value in get_args(each)}
 
 
 def _tuple_of(kind: Any) -> Any:

@@ -94,6 +94,8 @@ def converted(name: str, value: Any, hint: Any) -> Any:
         return None
     if len(options) > 1 and any(value in get_args(option) for option in options):
         return value
+    options = tuple(option for option in options if option is not type(None))
+    hint = options[0] if len(options) == 1 else hint
     if get_origin(hint) is tuple:
         items = value if isinstance(value, list) else [value]
         return tuple(converted(name, item, str) for item in items)

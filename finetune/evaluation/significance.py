@@ -77,7 +77,8 @@ def compare(
     assumed to have the same variance. With two runs each the test rejects about twice as often as
     it should. p is the fraction of resamples whose difference is at least as far from the observed
     difference as the observed difference is from 0 (Efron & Tibshirani 1993, section 16.4;
-    Berg-Kirkpatrick et al. 2012). Intervals are percentiles; ``estimate`` gives each system's.
+    Berg-Kirkpatrick et al. 2012). Intervals are percentiles, cut at ``limits`` and their
+    difference; ``estimate`` gives each system's.
 
     The null hypothesis of the *randomization* test is that these runs, as they are trained, are
     equally good. The predictions of all runs of a system on a unit are swapped together. Runs pair
@@ -107,7 +108,7 @@ def compare(
     return Comparison(
         first_estimate,
         second_estimate,
-        _interval(difference, differences),
+        _cut(_interval(difference, differences), limits[1] - limits[0]),
         _p_value(difference, differences - difference),
         _p_value(difference, swapped),
         (tuple(observed[0].tolist()), tuple(observed[1].tolist())),
@@ -307,6 +308,11 @@ def _estimate(
 def _interval(value: float, resampled: np.ndarray) -> Estimate:
     low, high = np.quantile(resampled, [ALPHA / 2, 1 - ALPHA / 2])
     return Estimate(value, float(low), float(high))
+
+
+def _cut(difference: Estimate, most: float) -> Estimate:
+    """Return a difference whose interval ends at the largest one of two scores."""
+    return Estimate(difference.value, max(difference.low, -most), min(difference.high, most))
 
 
 def _p_value(observed: float, under_null: np.ndarray) -> float:

@@ -6,6 +6,8 @@ import errno
 import subprocess
 import sys
 from pathlib import Path
+from types import NoneType
+from typing import Literal, get_args, get_origin
 from unittest import mock
 
 import pytest
@@ -14,13 +16,15 @@ from finetune import reporting
 from finetune.cli import train
 from finetune.cli.check import Check
 from finetune.cli.compare import Compare
-from finetune.cli.main import COMMANDS, main, parse
+from finetune.cli.help import options_of
+from finetune.cli.main import COMMANDS, command_class, main, parse
 from finetune.cli.overview import GROUPS
 from finetune.cli.predict import Predict
 from finetune.cli.report import Report
 from finetune.cli.score import Score
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import CONFIGS, TagConfig
+from finetune.config.values import converted
 from finetune.types import UserError
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint
@@ -206,7 +210,7 @@ def test_a_report_that_fails_leaves_the_run_finished(
     [
         (["--batch-sze", "3"], "unknown option '--batch-sze'. Perhaps you meant '--batch-size'?"),
         (["--learning-rat", "3"], "Perhaps you meant '--learning-rate'?"),
-        (["--lr"], "--lr: expected one argument: see finetune tag --help"),
+        (["--lr"], "--lr needs a value (one that begins with a dash is written --lr=VALUE): see"),
         (["--lr", "high"], "--lr must be a number, not 'high'"),
         (["--limit", "1.5"], "--limit must be a whole number, not '1.5'"),
         (["--tuning", "lor"], "must be one of full, lora, bitfit, head, mask, not 'lor'"),
@@ -296,3 +300,34 @@ def test_a_dry_run_prints_settings_that_are_no_defaults(tmp_path: Path):
         f"settings: --model {tmp_path / 'bert'}, --data {data}, --steps 1, --max-length 32"
     )
     assert "finetune classify --help" in last[1]
+
+
+def test_every_choice_of_every_command_refuses_another_value():
+    """Optional choices, too; other values of an option that may be text or a choice are text."""
+    checked = 0
+    for command in COMMANDS:
+        for option in options_of(command_class(command)):
+            kinds = [each for each in (option.kind, *get_args(option.kind)) if each is not NoneType]
+            choices = [each for each in kinds if get_origin(each) is Literal]
+            if not choices or str in kinds:
+                continue
+            assert converted(option.name, get_args(choices[0])[0], option.kind)
+            with pytest.raises(UserError, match=rf"^{option.name} must be .*not 'no-choice'"):
+                converted(option.name, "no-choice", option.kind)
+            checked += 1
+    assert checked > 50
+
+
+def test_values_of_an_option_given_twice_are_all_kept(calls: list[tuple]):
+    run("tag", "--columns", "words=a", "--columns", "tags=b", "spans=c", "--dry-run")
+    assert calls[-1][2].columns == ("words=a", "tags=b", "spans=c")
+
+
+def test_options_of_one_run_are_refused_for_several(tmp_path: Path):
+    (tmp_path / "two.yaml").write_text(
+        "task: multitask\ntasks:\n  a: {task: tag}\n  b: {task: tag}\n"
+    )
+    for option in ("--dry-run", "--seeds=2", "--patience=2"):
+        name = option.partition("=")[0]
+        message = f"error: {name} does not apply to several tasks: leave it out."
+        assert run("run", tmp_path / "two.yaml", option).err.startswith(message)

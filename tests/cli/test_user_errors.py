@@ -178,7 +178,7 @@ def test_model_folders_that_are_no_encoders(place: Path, tmp_path: Path):
         (("--epochs", "many"), ("--epochs must be a number", "'many'")),
         (("--limit=x",), ("--limit must be a whole number", "'x'")),
         (("--batch-size", "3.5"), ("--batch-size must be a whole number", "'3.5'")),
-        (("--lr",), ("--lr", "expected one argument", "finetune classify --help")),
+        (("--lr",), ("--lr", "needs a value", "finetune classify --help")),
         (("stray",), ("unexpected argument 'stray'", "finetune classify --help")),
         (("--precision", "fp8"), ("fp8", "auto", "bf16", "fp32")),
     ],
