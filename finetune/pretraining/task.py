@@ -219,7 +219,7 @@ class PretrainingTask(_MaskedTask):
     Examples are blocks that know their subwords (``text_blocks``).
     """
 
-    frequency: Array = field(kw_only=True)
+    _frequency: Array = field(kw_only=True)
     """Occurrences of each subword in the training data [V]."""
 
     @cached_property
@@ -232,7 +232,7 @@ class PretrainingTask(_MaskedTask):
             config.mask,
             config.mask_probability,
             config.explore,
-            self.frequency if config.replacement == "unigram" else None,
+            self._frequency if config.replacement == "unigram" else None,
             self._separator(len(special)) if config.boundary else None,
         )
 
@@ -366,7 +366,7 @@ class PretrainingTask(_MaskedTask):
             gold=tuple(names(token.tolist())),
             losses=tuple(values[:, 0].tolist()),
             read_as=tuple(KINDS[each] for each in kind),
-            counts=tuple(self.frequency[token].tolist()),
+            counts=tuple(self._frequency[token].tolist()),
             **further,
         )
 
@@ -430,7 +430,7 @@ def load_blocks(definition: TaskDefinition, config: Any, data: Any = None) -> tu
     if config.nsp:
         packed = replace(packed, notes=[*packed.notes, *pair_notes(packed, config.seed)])
     frequency = np.array(derived["frequency"], np.int64)
-    return PretrainingTask(record, tokenizer, warm_start, frequency=frequency), packed
+    return PretrainingTask(record, tokenizer, warm_start, _frequency=frequency), packed
 
 
 def no_labels(config: PretrainConfig, data: Dataset) -> dict[str, Any]:
