@@ -102,7 +102,7 @@ def data_cases() -> Iterator[Case]:
         "predict texts": ("predict", "classify", "--file"),
         "predict words": ("predict", "tag", "--file"),
         "gold of score": ("score", "classify/predictions.test.jsonl"),
-        "gold of analyze": ("report", "classify/predictions.test.jsonl", "--format=table"),
+        "gold of report": ("report", "classify/predictions.test.jsonl", "--format=table", "--gold"),
         "gold of compare": ("compare", "classify", "classify", "--gold"),
     }
     for (name, command), (kind, content) in itertools.product(train.items(), NOT_ROWS.items()):
@@ -125,7 +125,8 @@ def data_cases() -> Iterator[Case]:
         "other columns": texts({"a": 1, "b": 2}),
     }
     for (kind, content), name in itertools.product(rows.items(), ("classify", "check")):
-        yield Case(f"{name}: {kind}", (*train[name], "new.jsonl"), "new.jsonl", content)
+        fails = kind != "text is null"  # which is an empty text, and a warning
+        yield Case(f"{name}: {kind}", (*train[name], "new.jsonl"), "new.jsonl", content, fails)
     words: dict[str, bytes] = {
         "tokens is a number": texts({"tokens": 3, "tags": ["O"]}),
         "tokens is nested": texts({"tokens": [["a"]], "tags": ["O"]}),
@@ -250,7 +251,7 @@ def saved_cases() -> Iterator[Case]:  # noqa: C901
         yield Case(f"resume: log.jsonl: {kind}", resume, "classify/log.jsonl", content, False)
         for name, command in {
             "score": ("score", "new.jsonl", "texts/test.jsonl"),
-            "analyze": ("report", "new.jsonl", "--format=table"),
+            "report": ("report", "new.jsonl", "--format=table"),
             "compare": ("compare", "classify", "new.jsonl"),
         }.items():
             yield Case(f"{name}: predictions: {kind}", command, "new.jsonl", content)

@@ -145,10 +145,10 @@ def test_sources_of_running_text(
         if run == "cached":
             monkeypatch.setattr(Inputs, "prepared", lambda inputs, title, make: inputs.known())
         task, loaded = load_task(config, "pretrain")
-        assert isinstance(task, PretrainingTask) and len(task.frequency)
+        assert isinstance(task, PretrainingTask) and len(task._frequency)
         rows = {split: list(own) for split, own in loaded.splits.items()}
         fingerprints = loaded.fingerprint, loaded.training_fingerprint
-        found.append((rows, loaded.notes, fingerprints, task.frequency.tolist()))
+        found.append((rows, loaded.notes, fingerprints, task._frequency.tolist()))
     assert found[0] == found[1] == found[2]
     assert any("times each" in note for note in found[0][1])
 
