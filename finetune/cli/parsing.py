@@ -1,7 +1,7 @@
 """Parsing: the arguments of a command become an instance of its dataclass.
 
-argparse splits the arguments. Names, types, defaults and groups are those of the fields
-(``finetune.config.options``), and values become what the type of their field says.
+argparse splits the arguments. The fields give each option its name, type, default and group
+(``finetune.config.options``), and each value becomes an instance of the type of its field.
 """
 
 from __future__ import annotations

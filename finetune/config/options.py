@@ -61,7 +61,7 @@ FACTOR = Limit(lambda value: 0 < value <= 1, "above 0 and at most 1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What a setting may change.
+    """The parts of a run that a setting may change.
 
     A field without this mark has the ``changes`` of its class, by default of the class that
     declares it first.
@@ -77,14 +77,14 @@ class Changes:
     scores: bool = False
     """What is scored, and which model is selected: results of other values cannot be compared."""
     inherited: bool = True
-    """Whether a student of ``finetune distill`` has the value of its teacher."""
+    """True if a student of ``finetune distill`` has the value of its teacher."""
     shared: bool = True
-    """Whether tasks that train one encoder together need the same value."""
+    """True if tasks that train one encoder together need the same value."""
     acts: str = ""
-    """What it does on this machine or elsewhere, for what only a command can set: a file may be a
-    stranger's, and another run does not inherit it."""
+    """The effect of the setting beyond the run, such as `uploads the model`. Only a command can set
+    it: a file may be a stranger's, and another run does not inherit it."""
 
     @property
     def results(self) -> bool:
-        """Whether the setting may change results of a run, besides by the data."""
+        """True if the setting may change results of a run, besides by the data."""
         return self.model or self.weights or self.scores

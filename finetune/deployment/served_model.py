@@ -56,7 +56,7 @@ class PredictAnswer(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """What is wrong with a request."""
+    """The error in a request."""
 
     error: str
     request_id: str

@@ -87,7 +87,7 @@ GOLD = attrgetter("text")
 
 @dataclass(eq=False)
 class _MaskedTask(Task):
-    """What filling masks and pretraining share: the mask, positions in batches, and the model."""
+    """Base of filling masks and pretraining: the mask, positions in batches, and the model."""
 
     record: PretrainingRecord
     _gold = GOLD

@@ -247,7 +247,7 @@ def _run_member(
 
 
 def check_members(plan: Sequence[PlannedMember]) -> dict[str, CheckedMember]:
-    """Return the states of all runs, and the steps of those of members with unfinished runs.
+    """Return the states of the runs of each member, and the steps of a run if one is unfinished.
 
     Raises UserError that names all members whose runs would fail: by other settings than before,
     or by their data.
