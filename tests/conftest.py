@@ -30,6 +30,8 @@ import pytest
 import torch
 from transformers.utils import logging
 
+from tests import laboratory
+
 torch.set_num_threads(1)
 # A shell that starts the tests with "&" ignores SIGINT, and Python then installs no handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -65,6 +67,17 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.default_generator.manual_seed(0)  # the other devices' seeds would wait in a list
+
+
+@pytest.fixture(scope="session")
+def _laboratory(tmp_path_factory: pytest.TempPathFactory) -> None:
+    laboratory.open_laboratory(tmp_path_factory.mktemp("laboratory"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _shared_folders_stay_as_they_are(_laboratory: None) -> Iterator[None]:
+    yield
+    assert not laboratory.changed_files(), "write into a copy: shutil.copytree"
 
 
 @pytest.fixture(scope="module")

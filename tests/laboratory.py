@@ -1,0 +1,130 @@
+"""Checkpoints, data and runs that tests share: each is made on first use, once in a session.
+
+checkpoint("roberta")                          # a folder with a tiny encoder and its tokenizer
+data("sentiment")                              # a folder with the three splits
+trained("tag", data=data("documents"))         # the folder of a small run
+shutil.copytree(trained("tag"), tmp_path / "run")     # for a test that writes into it
+
+Nothing changes what these functions return: after each file of tests a fixture of
+``tests/conftest.py`` compares all folders with the state in which they were made. Ask for a folder
+before you patch what makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import finetune
+from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from tests import small_data, tiny
+from tests.command import Outcome, run
+
+DATA = {
+    "classify": "sentiment",
+    "nli": "pairs",
+    "choice": "choices",
+    "tag": "entities",
+    "ner": "entities",
+    "relations": "relations",
+    "qa": "questions",
+    "sentence": "numbers",
+    "pretrain": "running_text",
+}
+"""The data of each task, by their function of ``tests/small_data.py``."""
+SETTINGS: dict[str, Any] = {"steps": 2, "batch_size": 8, "max_length": 40, "precision": "fp32"}
+"""What runs have in common."""
+
+
+def checkpoint(family: str = "bert", **changes: Any) -> Path:
+    """A pretrained-like checkpoint, as ``tiny.save_tiny_checkpoint`` writes it."""
+    return _made(family, changes, lambda out: tiny.save_tiny_checkpoint(out, family, **changes))
+
+
+def tokenizer(family: str = "bert") -> SubwordTokenizer:
+    """The tokenizer of a checkpoint, as tasks use it."""
+    return SubwordTokenizer.from_pretrained(str(checkpoint(family)))
+
+
+def data(name: str, *sizes: tuple[int, int, int], **options: Any) -> Path:
+    """The folder that a function of ``tests/small_data.py`` writes; of a task, its data."""
+    name = DATA.get(name, name)
+    return _made(
+        name, (sizes, options), lambda out: getattr(small_data, name)(out, *sizes, **options)
+    )
+
+
+def settings_of(task: str, **changes: Any) -> dict[str, Any]:
+    """The settings of a small run; a change to None takes the setting away."""
+    given = {"model": str(checkpoint()), "data": str(data(task)), **SETTINGS, **changes}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def config(task: str, **changes: Any) -> TrainConfig:
+    """The configuration of a small run: a tiny model, the data of the task, two steps."""
+    return CONFIGS[task](**_texts(settings_of(task, **changes)))
+
+
+def train(task: str, out: Path, *more: str | Path, **changes: Any) -> Outcome:
+    """Run the command of a task with these settings, and with further arguments."""
+    named = _texts(settings_of(task, **changes)).items()
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in named]
+    return run(task, *flags, "--out", out, *more)
+
+
+def trained(task: str, **changes: Any) -> Path:
+    """The folder of a finished run."""
+
+    def make(out: Path) -> None:
+        finetune.train(config(task, **changes, out=str(out)), quiet=True)
+
+    return _made(task, changes, make)
+
+
+_made_so_far: dict[str, tuple[Path, dict[Path, tuple[int, int]]]] = {}
+_root: Path | None = None
+
+
+def open_laboratory(folder: Path) -> None:
+    """Let all be made in an empty folder."""
+    global _root
+    _root = folder
+
+
+def changed_files() -> list[Path]:
+    """Files that are not as they were made; what is lost or new in a folder is made again."""
+    found = []
+    for key, (folder, before) in list(_made_so_far.items()):
+        now = _files(folder)
+        if now != before:
+            found += [path for path in {*before, *now} if before.get(path) != now.get(path)]
+            del _made_so_far[key]
+    return found
+
+
+def _made(name: str, choices: Any, make: Callable[[Path], Any]) -> Path:
+    """The folder of these choices, made unless it is there."""
+    key = f"{name} {choices!r} {make.__qualname__}"
+    if key not in _made_so_far:
+        assert _root is not None, "tests/conftest.py opens the laboratory"
+        out = _root / str(len(list(_root.iterdir()))) / name
+        out.parent.mkdir()
+        with torch.random.fork_rng(devices=[]):  # a test draws the same numbers, first or not
+            make(out)
+        _made_so_far[key] = out, _files(out)
+    return _made_so_far[key][0]
+
+
+def _files(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Size and time of each file of a folder."""
+    files = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
+    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in files.items()}
+
+
+def _texts(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with folders as texts."""
+    return {n: str(value) if isinstance(value, Path) else value for n, value in settings.items()}
