@@ -28,7 +28,6 @@ import xxhash
 from finetune.cli.output import open_records, show
 from finetune.data.dataset import normalized_texts
 from finetune.inference.embed import Embedder
-from finetune.inference.inputs import read_inputs
 from finetune.inference.predictor import Predictor
 from finetune.runtime.records import with_columns
 from finetune.types import (
@@ -217,7 +216,7 @@ def write_suggestions(command: Suggest) -> None:
     """Write one line for each chosen example, the best first."""
     suggester = Suggester(command.folder, batching=command.batching, max_tokens=command.max_tokens)
     rows: dict[int, Mapping[str, Any]] = {}
-    examples = read_inputs(suggester.model.task, command.file, **command.reading, rows=rows)
+    examples = suggester.model.task.record.inputs.read(command.file, **command.reading, rows=rows)
     with open_records(command.out, [Path(command.file)]) as write:
         found = suggester.suggest(examples, command.number, command.by, command.seed, rows)
         for each in found:

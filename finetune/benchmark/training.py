@@ -19,8 +19,8 @@ from finetune.benchmark.transformers_trainer import TransformersTrainer
 from finetune.models.dropout import fast_dropout
 from finetune.preprocessing.batching import micro_batches, pack, step_seed
 from finetune.preprocessing.encodings import Encoded
-from finetune.preprocessing.prefetch import ahead
 from finetune.runtime.memory import memory_kept
+from finetune.runtime.workers import ahead
 from finetune.tasks.capabilities import sequences_of_epoch
 from finetune.training.optimizer import make_optimizer
 from finetune.training.sparse_embedding import SparseEmbeddings

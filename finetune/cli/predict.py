@@ -327,8 +327,6 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
         wanted: Callable[[int], bool] | None,
     ) -> Iterator[Example]:
         """Yield the inputs; enter the values of their rows in ``rows``."""
-        from finetune.inference.inputs import read_inputs
-
         if self.text:
             second = {} if self.pair is None else {"text_pair": self.pair}
             for index, text in enumerate(self.text):
@@ -337,7 +335,9 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
                 given = text if self.pair is None else (text, self.pair)
                 yield task.record.inputs.example(index, given, "--text")
         else:
-            yield from read_inputs(task, self.file or "", **self.reading, rows=rows, wanted=wanted)
+            yield from task.record.inputs.read(
+                self.file or "", **self.reading, rows=rows, wanted=wanted
+            )
 
 
 def _reporting(records: Iterable[T], reporter: Reporter) -> Iterator[T]:

@@ -44,7 +44,7 @@ from finetune.models.heads.question_answering import QuestionAnswerer
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.loading import model_license
 from finetune.preprocessing.batching import pack
-from finetune.preprocessing.inputs import Input
+from finetune.preprocessing.texts import Input
 from finetune.runtime.files import replace_folder
 from finetune.tasks import model_folder, save_task, saved_task, task_definition
 from finetune.tasks.base import Task

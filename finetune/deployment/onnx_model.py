@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from finetune.preprocessing.inputs import Input, as_example
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.span_candidates import candidates
 from finetune.preprocessing.subwords import Subwords
-from finetune.preprocessing.texts import encode_texts
+from finetune.preprocessing.texts import Input, as_example, encode_texts
 from finetune.preprocessing.windows import encode_words
 from finetune.tasks.answer_decoding import AnswerDecoder
 from finetune.tasks.decoding import SpanDecoder, TagDecoder, TextDecoder

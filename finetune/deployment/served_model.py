@@ -20,7 +20,7 @@ from pydantic import (
 
 from finetune.deployment.batcher import Batcher, Limits
 from finetune.deployment.onnx_model import GRAPH, SETTINGS, OnnxModel
-from finetune.preprocessing.inputs import Input, as_example
+from finetune.preprocessing.texts import Input, as_example
 from finetune.tasks import model_folder
 from finetune.tasks.inputs import RowInputs
 from finetune.types import Example, Prediction, UserError, quantity

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from finetune.data.in_memory import input_table, is_from
-from finetune.inference.inputs import read_inputs
 from finetune.inference.predictor import Predictor
 from finetune.runtime.records import with_same_columns
 from finetune.types import UserError, quantity
@@ -69,7 +68,8 @@ class BatchPredictor:
         assert table is not None
         with _LOCK:
             model = _loaded(pickle.dumps((self.run, self.options)))
-            examples = list(read_inputs(model.task, table, columns=self.columns, rows=rows))
+            inputs = model.task.record.inputs
+            examples = list(inputs.read(table, columns=self.columns, rows=rows))
             found = with_same_columns(each.record() for each in model.stream(examples))
         if len(found) != size:
             raise UserError(

@@ -24,11 +24,11 @@ from finetune.models.heads.sentence_encoder import pool
 from finetune.models.heads.token_classification import subword_rows
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Encoded
-from finetune.preprocessing.prefetch import ahead
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.preprocessing.windows import encode_window, windows
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
+from finetune.runtime.workers import ahead
 from finetune.tasks import find_saved_model, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import TextVectors

@@ -13,10 +13,9 @@ from typing import Any, Self
 
 from finetune.config.tasks import choices
 from finetune.data.in_memory import input_table
-from finetune.inference.inputs import read_inputs
 from finetune.inference.loop import PredictionStream, predict, without_blank
 from finetune.models.half_precision import keep_cast_weights
-from finetune.preprocessing.inputs import Input
+from finetune.preprocessing.texts import Input
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.precision import resolve_precision
 from finetune.runtime.processes import require_precision
@@ -167,7 +166,7 @@ class Predictor:
         if isinstance(inputs, str):
             raise UserError(f"predict takes a list of inputs: write predict([{inputs!r:.40}]).")
         if (table := input_table(inputs)) is not None:
-            rows = list(read_inputs(self.task, table, columns=columns))
+            rows = list(self.task.record.inputs.read(table, columns=columns))
             if documents is None:
                 return list(self.stream(rows))
             inputs = rows

@@ -1,4 +1,4 @@
-"""Work on several processors, in processes that share the memory of this one."""
+"""Work on several processors: in processes that share the memory of this one, or in a thread."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import gc
 import itertools
 import multiprocessing
 import os
+import queue
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
@@ -18,6 +20,7 @@ from finetune.runtime.processes import end_with_parent
 from finetune.types import UserError
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 _work: Callable[[Any], Any] | None = None
 """The function of the workers, which they get with the memory of their parent."""
@@ -85,3 +88,42 @@ def _start(parent: int) -> None:
 def _call(item: Any) -> Any:
     assert _work is not None
     return _work(item)
+
+
+def ahead(items: Iterable[T], most: int = 2) -> Generator[T]:
+    """Yield the same items in the same order, computing up to ``most`` of them in advance.
+
+    An exception of the iterable is raised in place of its item. Closing the iterator ends the
+    thread. The iterable must not use the global random state.
+    """
+    ready: queue.Queue[tuple[str, Any]] = queue.Queue(most)
+    closed = threading.Event()
+
+    def put(what: str, value: Any = None) -> bool:
+        while not closed.is_set():
+            try:
+                ready.put((what, value), timeout=0.1)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def work() -> None:
+        try:
+            for item in items:
+                if not put("item", item):
+                    return
+            put("end")
+        except BaseException as error:
+            put("error", error)
+
+    thread = threading.Thread(target=work, daemon=True, name="ahead")
+    thread.start()
+    try:
+        while (found := ready.get())[0] == "item":
+            yield found[1]
+        if found[0] == "error":
+            raise found[1]
+    finally:
+        closed.set()
+        thread.join(0.5)  # no longer: it may be reading from an open pipe

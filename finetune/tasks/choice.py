@@ -28,7 +28,6 @@ from finetune.evaluation.metrics import choice_scores
 from finetune.evaluation.temperature import scale
 from finetune.models.heads.choice import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
-from finetune.preprocessing.text_labels import labeled
 from finetune.preprocessing.texts import check_size, with_cut_context
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.capabilities import (
@@ -42,6 +41,7 @@ from finetune.tasks.capabilities import (
 from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.inputs import RowInputs
 from finetune.tasks.soft_losses import class_divergence
+from finetune.tasks.text_data import labeled
 from finetune.tasks.viterbi import log_softmax
 from finetune.types import (
     IGNORED,

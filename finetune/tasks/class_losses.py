@@ -9,6 +9,7 @@ Shapes: N rows, C classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -17,7 +18,43 @@ from torch import Tensor
 from torch.nn import functional
 
 from finetune.config.tasks import LabelConfig, named_strength
-from finetune.types import IGNORED
+from finetune.types import IGNORED, UserError, did_you_mean
+
+
+def class_weights(
+    setting: str, labels: Sequence[str], counts: Mapping[str, int], num_rows: int, problem: str
+) -> list[float] | None:
+    """Return the class weights: None, inverse frequency (``auto``), or the given (`a=1,b=2`).
+
+    ``auto`` is n / (C n_c), so that every class weighs the same in total (King & Zeng, 2001, as
+    scikit-learn's ``balanced``); with several labels it is negatives / positives of each label.
+    """
+    if setting == "none":
+        return None
+    if setting == "auto" and problem == "multi":
+        return [max(num_rows - counts[name], 0.5) / counts[name] for name in labels]
+    if setting == "auto":
+        each = sum(counts.values()) / sum(counts[name] > 0 for name in labels)
+        return [each / counts[name] if counts[name] else 1.0 for name in labels]
+    given: dict[str, float] = {}
+    for item in setting.split(","):
+        name, _, value = item.rpartition("=")
+        try:
+            weight = float(value)
+        except ValueError:
+            weight = math.nan
+        if not 0 <= weight < math.inf:
+            raise UserError(
+                f"--class-weights {setting!r}: {item!r} is not LABEL=NUMBER (0 or more); write "
+                f"none, auto or for instance {labels[0]}=1,{labels[-1]}=2."
+            )
+        if (name := name.strip()) not in labels:
+            raise UserError(
+                f"--class-weights: no label {name!r}; legal are {', '.join(labels)}."
+                f"{did_you_mean(name, labels)}"
+            )
+        given[name] = weight
+    return [given.get(name, 1.0) for name in labels]
 
 
 def class_frequencies(

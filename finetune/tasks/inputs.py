@@ -13,7 +13,7 @@ from finetune.data.dataset import texts_of
 from finetune.data.rows import RowReader
 from finetune.data.tables import Table
 from finetune.preprocessing.context import DocumentContext
-from finetune.preprocessing.inputs import Input, as_example, check_characters, check_pair
+from finetune.preprocessing.texts import Input, as_example, check_characters, check_pair
 from finetune.types import Example, TextExample, UserError
 
 
@@ -33,7 +33,18 @@ class Inputs(ABC):
 
     @abstractmethod
     def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
-        """Stream examples; ``options`` are as in ``finetune.inference.inputs.read_inputs``."""
+        """Stream examples, whose ``id`` is the row number from 0.
+
+        Args:
+            source: A path, a folder or pattern of several files, ``-`` for standard input, or a
+                table.
+            options: ``columns`` by role; the text ``encoding`` of the files; ``rows``, a dict that
+                gets the values of each row by ``id``; ``wanted``, which tells by its number whether
+                to read a row.
+
+        Raises:
+            DataError: If a row cannot be read; the message names file and line.
+        """
 
     @abstractmethod
     def example(self, index: int, item: Input, where: str = "") -> Example:

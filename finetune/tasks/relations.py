@@ -28,10 +28,14 @@ from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.preprocessing.context import fill
 from finetune.preprocessing.encodings import Encoded, Ragged
 from finetune.preprocessing.marked_spans import Markers, mark_pair
-from finetune.preprocessing.text_labels import class_weights
 from finetune.preprocessing.windows import WordIds
 from finetune.tasks.capabilities import Export
-from finetune.tasks.class_losses import class_frequencies, class_losses, loss_targets
+from finetune.tasks.class_losses import (
+    class_frequencies,
+    class_losses,
+    class_weights,
+    loss_targets,
+)
 from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.viterbi import log_softmax
 from finetune.tasks.word_task import WordRecord, WordTask, with_gold

@@ -30,13 +30,17 @@ from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.span_candidates import num_candidates
-from finetune.preprocessing.text_labels import class_weights
 from finetune.tasks.capabilities import (
     Calibration,
     Distillable,
     Thresholds,
 )
-from finetune.tasks.class_losses import class_losses, label_losses, loss_targets
+from finetune.tasks.class_losses import (
+    class_losses,
+    class_weights,
+    label_losses,
+    loss_targets,
+)
 from finetune.tasks.decoding import SpanDecoder
 from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.soft_losses import class_divergence, label_divergence

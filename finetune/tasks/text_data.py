@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -11,13 +13,12 @@ from typing import Any
 from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset
 from finetune.data.dataset import numbered_order, renumbered
-from finetune.data.example_store import column, columns
+from finetune.data.example_store import chosen, column, columns, relabeled
 from finetune.data.nli_labels import NLI_LABELS, with_standard_names
 from finetune.data.splitting import per_class
 from finetune.evaluation.pairs import named_positive, positive_label
 from finetune.models.heads.pretrained import Problem
-from finetune.preprocessing.text_labels import class_weights, in_one_form
-from finetune.tasks.class_losses import class_frequencies
+from finetune.tasks.class_losses import class_frequencies, class_weights
 from finetune.types import LabelSet, TextExample, UserError, abbreviated, quantity
 
 
@@ -222,3 +223,68 @@ def _names(label: Any) -> Sequence[str]:
     if isinstance(label, tuple):
         return label
     return [] if label is None else [str(label)]
+
+
+def labeled(data: Dataset) -> Dataset:
+    """Drop training and validation rows without a label; keep test splits without any."""
+    splits, notes = dict[str, Sequence[TextExample]](), list(data.notes)
+    for split, examples in data.splits.items():
+        kept = examples
+        if any(label is None for label in column(examples, "label")):
+            kept = chosen(examples, (label is not None for label in column(examples, "label")))
+        if kept and len(kept) < len(examples):
+            rows = quantity(len(examples) - len(kept), "row")
+            notes.append(f"{rows} of {split} without label dropped")
+        kept = kept or (examples if split.startswith("test") else [])
+        if not kept:
+            raise UserError(f"{data.name}: no row of {split} has a label: --columns label=?")
+        splits[split] = kept
+    return replace(data, splits=splits, notes=notes)
+
+
+def in_one_form(data: Dataset, problem: str) -> Dataset:
+    """Drop training and validation rows without a label, and convert the labels for the problem."""
+    data = labeled(data)
+    notes = list(data.notes)
+    splits = {
+        split: relabeled(rows, lambda example: with_problem(example, problem).label)
+        for split, rows in data.splits.items()
+    }
+    given = column(data.splits.get("train", ()), "label")
+    if problem == "multi" and not any(isinstance(label, tuple) for label in given):
+        notes.append(
+            "each row has one label; write several as a list in JSON Lines or Parquet, as in "
+            '"label": ["a", "b"]'
+        )
+    return replace(data, splits=splits, notes=notes)
+
+
+def with_problem(example: TextExample, problem: str) -> TextExample:
+    """Convert the label for the problem; raise UserError if that is impossible."""
+    label = example.label
+    if label is None:
+        return example
+    if problem == "regression":
+        return replace(example, label=_number(example))
+    if problem == "multi":
+        return example if isinstance(label, tuple) else replace(example, label=(_name(label),))
+    if isinstance(label, tuple):
+        raise UserError(
+            f"{example.where}: the label is a list {list(label)!r} in place of one label: "
+            "write --problem multi, or correct the row."
+        )
+    return example if isinstance(label, str) else replace(example, label=_name(label))
+
+
+def _name(label: object) -> str:
+    return f"{label:g}" if isinstance(label, float) else str(label)
+
+
+def _number(example: TextExample) -> float:
+    with contextlib.suppress(TypeError, ValueError):
+        if math.isfinite(number := float(example.label)):  # type: ignore[arg-type]
+            return number
+    raise UserError(
+        f"{example.where}: label {example.label!r} is not a number, as regression needs: "
+        "correct the row, or write --problem single."
+    )

@@ -36,9 +36,13 @@ from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenClassifier
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
-from finetune.preprocessing.text_labels import class_weights
 from finetune.tasks.capabilities import Calibration, Distillable
-from finetune.tasks.class_losses import class_frequencies, class_losses, loss_targets
+from finetune.tasks.class_losses import (
+    class_frequencies,
+    class_losses,
+    class_weights,
+    loss_targets,
+)
 from finetune.tasks.crf import chain_divergence, chain_loss, chain_targets
 from finetune.tasks.decoding import TagDecoder
 from finetune.tasks.definition import TaskDefinition

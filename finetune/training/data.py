@@ -20,7 +20,7 @@ from finetune.preprocessing.batching import (
     step_seed,
 )
 from finetune.preprocessing.encodings import Encoded, Encodings
-from finetune.preprocessing.prefetch import ahead
+from finetune.runtime.workers import ahead
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import BalancedSampling, GroupedSequences, sequences_of_epoch
 from finetune.training import cache

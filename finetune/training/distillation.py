@@ -32,7 +32,6 @@ from torch.nn import functional
 from finetune.config.tasks import Resume, TrainConfig, changes_of, column_map
 from finetune.data import Dataset
 from finetune.evaluation.runs import RunFolder
-from finetune.inference.inputs import read_inputs
 from finetune.inference.loop import CHUNK, predict
 from finetune.inference.predictor import Predictor
 from finetune.inference.teacher import TeacherOutputs, read_outputs, write_outputs
@@ -193,10 +192,11 @@ def plain_start(task: Task, teacher: Teacher, number: int) -> tuple[Task, Any]:
 def read_unlabeled(task: Task, distillation: Distillation, encoding: str) -> Iterator[Example]:
     """Yield the examples of a file, without gold."""
     file, columns = str(distillation.unlabeled), column_map(distillation.unlabeled_columns)
-    examples: Iterator[Any] = read_inputs(task, file, columns=columns, encoding=encoding)
+    inputs = task.record.inputs
+    examples: Iterator[Any] = inputs.read(file, columns=columns, encoding=encoding)
     if task.description.words:
         examples = (replace(each, tags=None, spans=None, unreachable=()) for each in examples)
-    if (context := task.record.inputs.context) is not None:
+    if (context := inputs.context) is not None:
         examples = context.add(examples)
     yield from examples
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from finetune.inference.loop import distinct
 from finetune.preprocessing.batching import grouped
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
-from finetune.preprocessing.prefetch import ahead
+from finetune.runtime.workers import ahead
 from finetune.types import Encoding
 
 NUMBERS = st.lists(st.integers(-(2**40), 2**40), max_size=6)

@@ -29,12 +29,12 @@ from finetune.inference.loop import predict
 from finetune.models import attention
 from finetune.models.heads.crf import LinearChainCrf
 from finetune.preprocessing.batching import micro_batches, pack
-from finetune.preprocessing.text_labels import with_problem
 from finetune.registry import TASKS
 from finetune.runtime.launch import make_accelerator
 from finetune.tasks import TASK_FILE, load_task, save_task, saved_task, task_definition
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import GroupedSequences
+from finetune.tasks.text_data import with_problem
 from finetune.training.data import TrainingData
 from finetune.training.trainer import fit
 from finetune.types import IGNORED, Partial, TextExample, TextPrediction, TokenExample, UserError
