@@ -1,24 +1,45 @@
 """Encoded examples in flat arrays: the values of all sequences, and the offset of each sequence.
 
 A token takes 2 or 4 bytes instead of the 36 of a Python list, numpy gathers a batch, and the arrays
-can be memory-mapped files.
+can be memory-mapped files: ``NAME.npy`` in a folder for each array, and ``entry.json`` with their
+names. Arrays that are joined in memory and arrays that are written to files are the same, types
+included.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from finetune.types import Encoding
 
-SEQUENCES = 4
+SEQUENCES = 5
 """Version of sequences and targets. Raise it when they change, so that cached ones are not used."""
 
+ENTRY = "entry.json"
+"""File of a folder with the description of the arrays, written last."""
+
+TARGET = "target-"
+"""Beginning of the names of arrays of targets."""
+
 Array = np.ndarray[Any, np.dtype[Any]]
+Kind = np.dtype[Any]
+"""The type of the values of an array."""
+WHOLE = np.dtype(np.int32)
+"""The type of whole numbers whose limit is not known."""
+_KINDS = {"b": np.dtype(bool), "i": WHOLE, "u": WHOLE, "f": np.dtype(np.float32)}
+"""The types of targets, by the kind of their values."""
+
+
+def whole(limit: int) -> Kind:
+    """Return the type of whole numbers from 0 to ``limit``."""
+    return np.dtype(np.uint16) if limit <= np.iinfo(np.uint16).max else WHOLE
 
 
 class Ragged(NamedTuple):
@@ -30,14 +51,26 @@ class Ragged(NamedTuple):
     """The length of all rows if they are of equal length, which makes ``take`` fast."""
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[Any]] | Sequence[Array]) -> Ragged:
-        """Concatenate rows of Python values, or arrays."""
+    def of(
+        cls, rows: Sequence[Sequence[Any]] | Sequence[Array], kind: Kind | None = None
+    ) -> Ragged:
+        """Concatenate rows of Python values, or arrays.
+
+        ``kind`` is the type of the values; None takes one of 4 bytes, or ``bool``.
+        """
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
         if len(rows) and isinstance(rows[0], np.ndarray):
             values = np.concatenate(rows)
-        else:
+        elif kind is None:
             values = np.array(list(chain.from_iterable(rows)))
-        return cls(_compact(values), _boundaries(counts), _same(counts))
+        else:
+            values = np.fromiter(chain.from_iterable(rows), kind, int(counts.sum()))
+        if kind is None:
+            kind = _KINDS[values.dtype.kind] if len(values) else WHOLE
+        same = len(counts) and (counts == counts[0]).all()
+        return cls(
+            values.astype(kind, copy=False), _boundaries(counts), int(counts[0]) if same else None
+        )
 
     @classmethod
     def of_counts(cls, values: Array, counts: Array) -> Ragged:
@@ -62,13 +95,6 @@ class Ragged(NamedTuple):
         """Return one row as Python values."""
         return list(self.values[self.offsets[number] : self.offsets[number + 1]].tolist())
 
-    @classmethod
-    def joined(cls, parts: Sequence[Ragged]) -> Ragged:
-        """Concatenate several arrays of rows."""
-        values = np.concatenate([part.values for part in parts])
-        counts = np.concatenate([part.counts for part in parts])
-        return cls(values, _boundaries(counts), _same(counts))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encodings(Sequence[Encoding]):
@@ -82,8 +108,8 @@ class Encodings(Sequence[Encoding]):
     targets: Mapping[str, Ragged] | None  # None if a sequence has no target
 
     @classmethod
-    def of(cls, items: Iterable[Encoding]) -> Encodings:
-        """Convert sequences to flat arrays."""
+    def of(cls, items: Iterable[Encoding], ids: Kind = WHOLE, words: Kind = WHOLE) -> Encodings:
+        """Convert sequences to flat arrays, with these types of their ids and word starts."""
         if isinstance(items, Encodings):
             return items
         items = list(items)
@@ -95,33 +121,11 @@ class Encodings(Sequence[Encoding]):
         if given and len(given) == len(items):
             targets = {name: Ragged.of([target[name] for target in given]) for name in given[0]}
         return cls(
-            Ragged.of([item.input_ids for item in items]),
+            Ragged.of([item.input_ids for item in items], ids),
             segments,
-            Ragged.of([item.word_starts for item in items]),
+            Ragged.of([item.word_starts for item in items], words),
             np.array([item.example for item in items], dtype=np.int64),
             np.array([item.part for item in items], dtype=np.int32),
-            targets,
-        )
-
-    @classmethod
-    def joined(cls, parts: Sequence[Encodings]) -> Encodings:
-        """Concatenate several groups of sequences."""
-        segments = targets = None
-        if any(part.segments is not None for part in parts):
-            zeros = (np.zeros(len(part.ids.values), np.uint8) for part in parts)
-            given = (part.segments for part in parts)
-            segments = np.concatenate(
-                [zero if own is None else own for zero, own in zip(zeros, given, strict=True)]
-            )
-        groups = [part.targets for part in parts if part.targets is not None]
-        if len(groups) == len(parts):
-            targets = {name: Ragged.joined([group[name] for group in groups]) for name in groups[0]}
-        return cls(
-            Ragged.joined([part.ids for part in parts]),
-            segments,
-            Ragged.joined([part.words for part in parts]),
-            np.concatenate([part.example for part in parts]),
-            np.concatenate([part.part for part in parts]),
             targets,
         )
 
@@ -190,19 +194,25 @@ class Encoded(Sequence[Encodings]):
     """Notes for the log on parts of the examples that the model cannot read or predict."""
 
     @classmethod
-    def of(cls, examples: Sequence[Sequence[Encoding]], num_cut: int = 0) -> Encoded:
-        """Convert the sequences of each example to flat arrays."""
+    def of(
+        cls,
+        examples: Sequence[Sequence[Encoding]],
+        num_cut: int = 0,
+        ids: Kind = WHOLE,
+        words: Kind = WHOLE,
+    ) -> Encoded:
+        """Convert the sequences of each example to flat arrays, with types as ``Encodings.of``."""
         counts = np.fromiter(map(len, examples), np.int64, len(examples))
-        return cls(Encodings.of(chain.from_iterable(examples)), _boundaries(counts), num_cut)
+        sequences = Encodings.of(chain.from_iterable(examples), ids, words)
+        return cls(sequences, _boundaries(counts), num_cut)
 
     @classmethod
-    def joined(cls, parts: Sequence[Encoded]) -> Encoded:
-        """Concatenate several groups of examples."""
-        if not parts:
-            return cls.of([])
-        counts = np.concatenate([np.diff(part.offsets) for part in parts])
-        sequences = Encodings.joined([part.sequences for part in parts])
-        return cls(sequences, _boundaries(counts), sum(part.num_cut for part in parts))
+    def joined(cls, chunks: Iterable[Encoded], folder: Path | None = None) -> Encoded:
+        """Concatenate chunks of examples: in memory, or in the files of a folder, mapped."""
+        joiner = _Joiner(folder)
+        for chunk in chunks:
+            joiner.add(chunk)
+        return joiner.finish()
 
     @property
     def num_windows(self) -> Array:
@@ -234,23 +244,130 @@ class Encoded(Sequence[Encodings]):
         return self.sequences[int(self.offsets[row]) : int(self.offsets[row + 1])]
 
 
-def _compact(values: Array) -> Array:
-    """Convert whole numbers to the smallest type that holds them, others to float32."""
-    if values.dtype == bool:
-        return values
-    if not len(values):
-        return values.astype(np.uint16)
-    if values.dtype.kind == "f":
-        return values.astype(np.float32)
-    lowest, highest = values.min(), values.max()
-    types = (np.uint16, np.int32, np.int64)
-    fits = (t for t in types if np.iinfo(t).min <= lowest and highest <= np.iinfo(t).max)
-    return values.astype(next(fits))
+class _Joiner:
+    """Joins the sequences of chunks of examples, in memory or in the files of a folder."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.arrays: dict[str, _Growing] = {}
+        self.widths: dict[str, int | None] = {}
+        self.ends: dict[str, int] = {}
+        self.num_cut = 0
+        self.has_targets = True
+
+    def add(self, chunk: Encoded) -> None:
+        """Append the sequences of the next examples."""
+        sequences, segments = chunk.sequences, chunk.sequences.segments
+        if segments is not None and "segments" not in self.arrays and "ids.values" in self.arrays:
+            before = self.arrays["ids.values"].length
+            self._append("segments", np.zeros(before, np.uint8))  # none so far: all are 0
+        if segments is None and "segments" in self.arrays:
+            segments = np.zeros(len(sequences.ids.values), np.uint8)
+        if segments is not None:
+            self._append("segments", segments)
+        self._append("example", sequences.example)
+        self._append("part", sequences.part)
+        self._offsets("windows", chunk.offsets)
+        self._rows("ids", sequences.ids)
+        self._rows("words", sequences.words)
+        self.has_targets &= sequences.targets is not None
+        for name, target in (sequences.targets or {}).items() if self.has_targets else ():
+            self._rows(f"{TARGET}{name}", target)
+        self.num_cut += chunk.num_cut
+
+    def finish(self) -> Encoded:
+        """Return the sequences, and describe their arrays in ``entry.json``."""
+        if not self.arrays:
+            self.add(Encoded.of([]))
+        found = {name: array.finish() for name, array in self.arrays.items()}
+        rows = {
+            name: width
+            for name, width in self.widths.items()
+            if self.has_targets or not name.startswith(TARGET)
+        }
+        if self.folder is not None:
+            kinds = {name: values.dtype.str for name, values in found.items()}
+            content = {"num_cut": self.num_cut, "rows": rows, "kinds": kinds}
+            (self.folder / ENTRY).write_text(json.dumps(content), encoding="utf-8")
+        return _assembled(found, rows, self.num_cut)
+
+    def _append(self, name: str, values: Array) -> None:
+        if name not in self.arrays:
+            self.arrays[name] = _Growing(self.folder and self.folder / f"{name}.bin")
+        self.arrays[name].append(values)
+
+    def _offsets(self, name: str, offsets: Array) -> None:
+        """Continue the boundaries of rows, which begin with 0."""
+        if name not in self.ends:
+            self._append(name, np.zeros(1, np.int64))
+        end = self.ends.setdefault(name, 0)
+        self._append(name, offsets[1:] + end)
+        self.ends[name] = end + int(offsets[-1])
+
+    def _rows(self, name: str, rows: Ragged) -> None:
+        same = self.widths.setdefault(name, rows.width) == rows.width
+        self.widths[name] = rows.width if same else None
+        self._append(f"{name}.values", rows.values)
+        self._offsets(f"{name}.offsets", rows.offsets)
 
 
-def _same(counts: Array) -> int | None:
-    """Return the length of all rows if they are of equal length."""
-    return int(counts[0]) if len(counts) and (counts == counts[0]).all() else None
+class _Growing:
+    """An array that grows in memory, or in a file. Its type is the type of its first values."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path, self.kind, self.length = path, WHOLE, 0
+        self.parts: list[Array] = []
+        self.file = None if path is None else path.open("wb")
+
+    def append(self, values: Array) -> None:
+        if not len(values):
+            return  # and so of no type
+        if not self.length:
+            self.kind = values.dtype
+        self.length += len(values)
+        values = values.astype(self.kind, casting="same_kind", copy=False)
+        if self.file is None:
+            self.parts.append(values)
+        else:
+            self.file.write(np.ascontiguousarray(values).data)
+
+    def finish(self) -> Array:
+        """Return all values."""
+        if self.path is None or self.file is None:
+            return np.concatenate(self.parts) if self.parts else np.zeros(0, self.kind)
+        self.file.close()
+        return _mapped(self.path, self.kind.str)
+
+
+def load_encoded(folder: Path) -> Encoded:
+    """Map the sequences that were joined in a folder into memory.
+
+    Raises:
+        OSError, ValueError, KeyError: A file is missing or damaged.
+    """
+    described: dict[str, Any] = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
+    kinds = described["kinds"]
+    arrays = {name: _mapped(folder / f"{name}.bin", kind) for name, kind in kinds.items()}
+    return _assembled(arrays, described["rows"], described["num_cut"])
+
+
+def _mapped(path: Path, kind: str) -> Array:
+    """Map a file into memory, which an empty one cannot be."""
+    if not path.stat().st_size:
+        return np.zeros(0, kind)
+    return np.memmap(path, kind, mode="r").view(np.ndarray)
+
+
+def _assembled(
+    arrays: Mapping[str, Array], rows: Mapping[str, int | None], num_cut: int
+) -> Encoded:
+    """Return sequences from their arrays. ``rows`` has the width of rows by name (``Ragged``)."""
+    found = {n: Ragged(arrays[f"{n}.values"], arrays[f"{n}.offsets"], w) for n, w in rows.items()}
+    ids, words = found.pop("ids"), found.pop("words")
+    targets = {name.removeprefix(TARGET): target for name, target in found.items()} or None
+    example, part = arrays["example"], arrays["part"]
+    sequences = Encodings(ids, arrays.get("segments"), words, example, part, targets)
+    return Encoded(sequences, arrays["windows"], num_cut)
 
 
 def _gather(offsets: Array, rows: Array) -> tuple[Array, Array]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from finetune.data.word_splitting import UNSPACED
 from finetune.preprocessing.subwords import Subwords
+from finetune.preprocessing.windows import window_starts
 from finetune.types import Answer, Encoding, TextExample
 
 _SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
@@ -113,16 +114,6 @@ def encode_questions(
             )
         result.append(windows)
     return result, num_cut
-
-
-def window_starts(length: int, size: int, overlap: int) -> list[int]:
-    """Return the first token of each window. All windows have ``size`` tokens, or the one has less.
-
-    >>> window_starts(10, 4, 2)
-    [0, 2, 4, 6]
-    """
-    last = max(0, length - size)
-    return [*range(0, last, size - min(overlap, size // 2)), last]
 
 
 def _gold(example: TextExample, context: ContextTokens) -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ from functools import partial
 
 from finetune.data.word_splitting import split_words
 from finetune.preprocessing.subwords import FAR, Subwords
+from finetune.preprocessing.windows import window_starts
 from finetune.types import Encoding, Example, TextExample, TokenExample, UserError
 
 Input = str | Sequence[str]
@@ -230,9 +231,7 @@ def _windows(
     long, short = (second or [], first) if second_is_longer else (first, second or [])
     short = short[: room // 2]
     size = room - len(short)
-    step = size - min(overlap, size // 2)
-    last = max(0, len(long) - size)
-    parts = [long[start : start + size] for start in [*range(0, last, step), last]]
+    parts = [long[start : start + size] for start in window_starts(len(long), size, overlap)]
     if second is None:
         return [(part, None) for part in parts]
     return [(short, part) if second_is_longer else (part, short) for part in parts]

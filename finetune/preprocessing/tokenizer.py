@@ -19,6 +19,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from finetune.data.word_splitting import UNSPACED
 from finetune.models.loading import load_config, load_pretrained_tokenizer
+from finetune.preprocessing.encodings import WHOLE, Kind, whole
 from finetune.preprocessing.subwords import Subwords, Template
 from finetune.types import UserError
 
@@ -88,6 +89,13 @@ class SubwordTokenizer(Subwords):
         around = (*self.single.prefix, *self.single.suffix)
         self.unknown = None if tokenizer.unk_token_id in around else tokenizer.unk_token_id
         """Id of the unknown subword; None if the vocabulary has none."""
+
+    @cached_property
+    def id_kind(self) -> Kind:
+        """The type of arrays that hold every subword id."""
+        most = self.backend.get_vocab_size()
+        # a vocabulary may have gaps; that a large one needs more is known already
+        return whole(max(self.backend.get_vocab().values()) if whole(most) != WHOLE else most)
 
     def unreadable(self, num_unknown: int, num_subwords: int) -> list[str]:
         """Return a note for the log if the vocabulary does not cover a text."""

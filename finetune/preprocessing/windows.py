@@ -49,6 +49,16 @@ def windows(subword_counts: Sequence[int], capacity: int, overlap: int) -> list[
     return [w for w in found if w.core_start < w.core_end] or [Window(0, 0, 0, 0)]
 
 
+def window_starts(length: int, size: int, overlap: int) -> list[int]:
+    """Return the first token of each window. All windows have ``size`` tokens, or the one has less.
+
+    >>> window_starts(10, 4, 2)
+    [0, 2, 4, 6]
+    """
+    last = max(0, length - size)
+    return [*range(0, last, size - min(overlap, size // 2)), last]
+
+
 def encode_words(
     examples: Sequence[TokenExample],
     tokenizer: Subwords,

@@ -19,7 +19,7 @@ from finetune.config.description import TaskDescription
 from finetune.config.tasks import TrainConfig
 from finetune.evaluation.metrics import DEFAULT_METRICS
 from finetune.models.warm_start import WarmStart
-from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
+from finetune.preprocessing.encodings import Encoded, Encodings, Ragged, whole
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.memory import without_garbage_collection
 from finetune.tasks.inputs import Inputs
@@ -48,7 +48,7 @@ Gather = Callable[[EncodeChunk, Sequence[int]], Encoded]
 
 def joined(encode_chunk: EncodeChunk, starts: Sequence[int]) -> Encoded:
     """Encode all chunks, and join them in memory."""
-    return Encoded.joined(list(map(encode_chunk, starts)))
+    return Encoded.joined(map(encode_chunk, starts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,8 @@ class Task(ABC):
 
     def _encoded_chunk(self, examples: Sequence[Any]) -> Encoded:
         """Return the sequences of some examples, which may be encoded in a process of its own."""
-        return Encoded.of(*self._sequences(examples))
+        kinds = self.tokenizer.id_kind, whole(2 * self.record.max_length)  # two texts of a pair
+        return Encoded.of(*self._sequences(examples), *kinds)
 
     @abstractmethod
     def _sequences(self, examples: Sequence[Any]) -> tuple[list[list[Encoding]], int]:

@@ -232,9 +232,10 @@ class TextClassificationTask(Task):
     def _targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
         """Return targets whose weight is 0."""
         size = len(self.record.labels) if self.record.problem == "multi" else 1
+        kind = np.int32 if self.record.problem == "single" else np.float32
         number, ones = len(sequences), np.ones(len(sequences), np.int64)
         return {
-            "label": Ragged.of_counts(np.zeros(number * size, np.float32), ones * size),
+            "label": Ragged.of_counts(np.zeros(number * size, kind), ones * size),
             "fraction": Ragged.of_counts(np.zeros(number, np.float32), ones),
         }
 

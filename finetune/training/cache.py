@@ -13,7 +13,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -22,8 +22,7 @@ from finetune.config.tasks import TrainConfig, settings
 from finetune.data import fingerprint
 from finetune.data.example_store import ExampleStore, column
 from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
-from finetune.preprocessing.encoding_files import EncodedWriter, load_encoded
-from finetune.preprocessing.encodings import SEQUENCES, Encoded
+from finetune.preprocessing.encodings import SEQUENCES, Encoded, load_encoded
 from finetune.runtime.cache import (
     cache_folder,
     is_enabled,
@@ -102,13 +101,15 @@ def _to_files(
     folder: Path, number: int, workers: int, encode_chunk: EncodeChunk, starts: Sequence[int]
 ) -> Encoded:
     """Encode all chunks in ``workers`` processes, write them to a folder, and map it."""
-    writer = EncodedWriter(folder)
     with stage("tokenizing", number) as show:
-        for chunk in forked_map(encode_chunk, starts, max(1, min(workers, len(starts)))):
-            writer.add(chunk)
-            show(writer.num_examples)
-    writer.finish()
-    return load_encoded(folder)
+
+        def chunks() -> Iterator[Encoded]:
+            done = 0
+            for chunk in forked_map(encode_chunk, starts, max(1, min(workers, len(starts)))):
+                yield chunk
+                show(done := done + len(chunk))
+
+        return Encoded.joined(chunks(), folder)
 
 
 def _load(entry: Path) -> Encoded:

@@ -159,7 +159,7 @@ DOORS = {
     "finetune/training/cache.py": "a folder that appears whole",
     "finetune/runtime/cache.py": "a folder that appears whole",
     "finetune/data/snapshots.py": "a folder that appears whole",
-    "finetune/preprocessing/encoding_files.py": "a folder that appears whole",
+    "finetune/preprocessing/encodings.py": "a folder that appears whole",
     "finetune/training/checkpoint.py": "a folder that appears whole",
     "finetune/cli/output.py": "a folder that appears whole",
     "finetune/runtime/records.py": "tables, through the door",

@@ -225,10 +225,10 @@ def test_damaged_and_unwritable_caches(tmp_path: Path, monkeypatch: pytest.Monke
     made = [list(windows) for windows in encoding_cache.encode(task, train, "reviews")]
     (entry,) = cache_entries()
     assert entry.title == "reviews"
-    values = (entry.path / "ids.values.npy").read_bytes()
-    (entry.path / "ids.values.npy").write_bytes(values[:-2] + b"\x07\x00")  # one wrong token
+    values = (entry.path / "ids.values.bin").read_bytes()
+    (entry.path / "ids.values.bin").write_bytes(values[:-2] + b"\x07\x00")  # one wrong token
     assert [list(windows) for windows in encoding_cache.encode(task, train)] == made
-    assert (entry.path / "ids.values.npy").read_bytes() == values, "made again"
+    assert (entry.path / "ids.values.bin").read_bytes() == values, "made again"
     no_folder = tmp_path / "file"
     no_folder.write_text("")
     monkeypatch.setenv("FINETUNE_CACHE", str(no_folder))
