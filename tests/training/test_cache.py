@@ -105,7 +105,7 @@ def test_damaged_and_unused_entries(tmp_path: Path, cache: Path) -> None:
     examples = dataset.splits["train"]
     made = listed(encoding_cache.encode(task, examples))
     (entry,) = cache.iterdir()
-    (entry / "ids.values.npy").write_bytes(b"no array")
+    (entry / "ids.values.bin").write_bytes(b"no array")
     assert listed(encoding_cache.encode(task, examples)) == made
     assert listed(encoding_cache.encode(task, examples)) == made
     long_ago = time.time() - 40 * 86_400
@@ -138,7 +138,7 @@ def test_a_damaged_description_of_an_entry(about: str, tmp_path: Path, cache: Pa
     (entry,) = cache.iterdir()
     before = (entry / "about.json").read_bytes()
     (entry / "about.json").write_text(about)
-    (entry / "ids.values.npy").write_bytes(b"no array")
+    (entry / "ids.values.bin").write_bytes(b"no array")
     assert listed(encoding_cache.encode(task, examples)) == made
     assert (entry / "about.json").read_bytes() == before, "made again"
 
