@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def reload(page: Any, position: str) -> None:
+    """Reload until the page shows a position: a busy browser stores decisions a moment later."""
+    deadline = time.monotonic() + 30
+    page.reload()
+    while (shown := page.locator("#position").inner_text()) != position:
+        assert time.monotonic() < deadline, shown
+        page.reload()
+
+
 def saved(page: Any, path: Path) -> list[dict]:
     with page.expect_download() as started:
         page.keyboard.press("d")
@@ -56,8 +66,7 @@ def test_decisions(open_page: Any, folder: Path, tmp_path: Path):
     page.keyboard.press("a")
     page.keyboard.press("k")
     page.keyboard.press("s")
-    page.reload()
-    assert page.locator("#position").inner_text() == "4 of 5, 3 decided"  # survives
+    reload(page, "4 of 5, 3 decided")
     page.locator("#labels button", has_text="neutral").click()
     page.keyboard.press("ArrowLeft")
     pressed = page.locator("#labels [aria-pressed=true]")
@@ -96,7 +105,7 @@ def test_a_label_has_one_key_on_every_text(open_page: Any, folder: Path, tmp_pat
     page.keyboard.press("Enter")
     page.locator("#labels input").fill("b")
     page.keyboard.press("Enter")
-    page.reload()
+    reload(page, "1 of 5, 5 decided")
     assert page.locator("#labels button").all_inner_texts() == [*keys, "zz (4)", "b (5)"]
     page.keyboard.press("1")
     page.keyboard.press("2")
@@ -262,8 +271,7 @@ def test_spans(open_page: Any, spans: Path, tmp_path: Path):
     page.locator("#labels input").fill("新")
     page.keyboard.press("Enter")
     assert labels.all_inner_texts() == ["新", "LOC"]
-    page.reload()
-    assert page.locator("#position").inner_text() == "2 of 3, 1 decided"
+    reload(page, "2 of 3, 1 decided")
     page.locator("#text [data-word='1']").focus()
     assert page.evaluate("getComputedStyle(document.getElementById('text')).direction") == "rtl"
     page.keyboard.press("ArrowRight")  # in such a text, to the word before
