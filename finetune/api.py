@@ -556,8 +556,9 @@ def train_multitask(
     from finetune.runtime.memory import memory_kept
     from finetune.runtime.progress import Reporter
     from finetune.tasks import load_task
-    from finetune.training.multitask import fit_together, planned_steps
+    from finetune.training.multitask import planned_steps
     from finetune.training.run_folder import hold
+    from finetune.training.trainer import fit_together
 
     accelerator = make_accelerator(next(iter(recipe.tasks.values()))[1])
     if reporter is None or not accelerator.is_main_process:
@@ -657,9 +658,9 @@ def distill(
     from finetune.runtime.progress import Reporter
     from finetune.training.distillation import (
         Distillation,
-        Teacher,
         fit_student,
         load_student,
+        load_teacher,
         measure,
         plain_start,
         student_config,
@@ -672,7 +673,7 @@ def distill(
         raise UserError("distill needs either --model SMALL or --layers N of the teacher.")
     if num_processes() > 1:
         raise UserError("distill runs in one process: start it without accelerate or torchrun.")
-    loaded = Teacher(teacher)
+    loaded = load_teacher(teacher)
     if isinstance(data, str | Path):
         settings["data"], data = str(data), None
     elif data is not None:
@@ -783,8 +784,9 @@ def merge(
     from finetune.runtime.memory import memory_kept
     from finetune.runtime.processes import num_processes
     from finetune.runtime.progress import Reporter
-    from finetune.training.merging import SoupRun, load_parents_data, open_parents, seed_note
+    from finetune.training.merging import load_parents_data, merge_runs, open_parents, seed_note
     from finetune.training.run_folder import open_run, require_free
+    from finetune.training.trainer import part_of
 
     if num_processes() > 1:
         raise UserError("merge runs in one process: start it without accelerate or torchrun.")
@@ -808,10 +810,8 @@ def merge(
         if note := seed_note(parents):
             reporter.say(note)
         head, folder.merged = task.head(parents[0].run.best), merged
-        parts = task, dataset, config, folder, reporter, head, opened
-        merging = SoupRun(*parts, parents=parents, method=method)
-        soup = merging.make()
-        result = merging.save(soup)
+        part = part_of(task, dataset, config, folder, reporter, head=head)
+        soup, result = merge_runs(part, parents, method)
         run = _finished(task, dataset, config, result, accelerator, None, command, report)
     return MergedRun(run, soup)
 

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import gather_object
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 
 from finetune.evaluation.runs import CHECKSUMS, damaged_file, write_checksums
+from finetune.models.adapters import plain_layers, save_adapter_state
+from finetune.runtime.launch import on_main_process
+from finetune.tasks import save_task
 from finetune.types import UserError
 
+if TYPE_CHECKING:
+    from finetune.training.part import Part
+
+AVERAGE = "average.safetensors"
+"""Averaged weights."""
+OTHERS = "others.safetensors"
+"""Weights that are not part of the model."""
 OPTIMIZER = "optimizer.safetensors"
 RANDOM = "random.safetensors"
 STATE = "trainer_state.json"
@@ -38,6 +49,64 @@ class TrainerState:
     """State of the loss scaler; empty without fp16."""
     num_threads: int | None = None
     """Threads of an operation on a CPU; None on other devices."""
+
+
+def save_checkpoint(parts: Sequence[Part], optimizer: Optimizer) -> None:
+    """Save the models and states of all parts of a run, and its optimizer, to ``last/``.
+
+    The model of the only part is in the folder itself, of several in folders with their names.
+    """
+    first = parts[0].folder
+    for part in parts[1:]:
+        part.folder.wait()  # so that no checkpoint names a best model that is not on disk
+    gathered = gather_object([random_state(first.accelerator.process_index)])
+    random_states = {name: value for each in gathered for name, value in each.items()}
+
+    def write() -> None:
+        with first.replacing(first.last) as fresh:
+            for part in parts:
+                _save_part(part, fresh / part.name)
+            save_training_state(fresh, optimizer, _state_of(parts), random_states)
+
+    on_main_process(write)
+
+
+def _save_part(part: Part, folder: Path) -> None:
+    """Write the model of a part, with what it needs to continue."""
+    save_task(part.task, folder)
+    with plain_layers(part.head, merged=False):
+        part.head.save_pretrained(folder)
+    save_adapter_state(part.head, folder)
+    if part.average is not None:
+        save_file(part.average.state(), str(folder / AVERAGE))
+    if part.lesson is not None and part.lesson.projections is not None:
+        save_file(part.lesson.projections.state_dict(), str(folder / OTHERS))
+    part.state.loss_scale = part.step.scaler.state_dict()
+    if part.name:
+        save_state(folder, part.state)
+
+
+def _state_of(parts: Sequence[Part]) -> TrainerState:
+    """Return the state of a run: of its only part, or the sum of the steps of several."""
+    states = [part.state for part in parts]
+    if len(states) == 1:
+        return states[0]
+    finished = all(state.finished for state in states)
+    return TrainerState(step=sum(state.step for state in states), finished=finished)
+
+
+def load_checkpoint(parts: Sequence[Part], optimizer: Optimizer) -> None:
+    """Restore what ``save_checkpoint`` has saved, except the weights of the models."""
+    last = parts[0].folder.last
+    load_training_state(last, optimizer)
+    for part in parts:
+        folder = last / part.name
+        part.state = load_state(folder)
+        if part.state.loss_scale:  # there is none before the first step
+            part.step.scaler.load_state_dict(part.state.loss_scale)
+        if part.average is not None:
+            part.average.load_state(load_file(str(folder / AVERAGE)))
+    load_random_state(last, parts[0].folder.accelerator.process_index)
 
 
 def save_training_state(

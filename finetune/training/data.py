@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from accelerate import Accelerator
@@ -19,7 +20,7 @@ from finetune.preprocessing.batching import (
     process_shard,
     step_seed,
 )
-from finetune.preprocessing.encodings import Encoded, Encodings
+from finetune.preprocessing.encodings import Array, Encoded, Encodings
 from finetune.runtime.workers import ahead
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import BalancedSampling, GroupedSequences, sequences_of_epoch
@@ -38,50 +39,42 @@ class StepBatch(NamedTuple):
     """Examples of the whole optimizer batch."""
 
 
+@dataclass
 class TrainingData:
-    """The sequences and batches of a run, for one process.
+    """The sequences and batches of a run, for one process."""
 
-    ``encoded`` has the sequences that the model reads during training, by split; ``validation`` is
-    the split that selects the best model (of MNLI's two the matched one), None to keep the last.
-    """
+    task: Task
+    splits: Mapping[str, Sequence[Example]]
+    encoded: dict[str, Encoded]
+    """The sequences of each split."""
+    lengths: Array
+    """Number of tokens of each training example: [E]."""
+    together: bool
+    """Whether all sequences of an example are in one micro-batch."""
+    validation: str | None
+    """The split that selects the best model (of MNLI's two the matched one), None to keep the
+    last."""
+    schedule: Schedule
+    accelerator: Accelerator
+    max_tokens: int
+    shares: Tensor | None
+    """Shares of the training examples in an epoch [E]; None if all have the same."""
+    targets: Callable[[Encodings], dict[str, Tensor]]
+    """Returns the targets of a micro-batch."""
 
-    def __init__(
-        self,
-        task: Task,
-        dataset: Dataset,
-        config: TrainConfig,
-        accelerator: Accelerator,
-        report: Callable[[str], None],
-    ) -> None:
-        """Encode all splits, and call ``report`` with notes on them."""
-        train = dataset.splits["train"]
-        if isinstance(train[0], TokenExample) and any(column(train, "unreachable")):
-            train = transformed(train, split_at_gold)
-        self.task, self.splits = task, {**dataset.splits, "train": train}
-        self.name = dataset.name
-        self.accelerator, self.report, self.seed = accelerator, report, config.seed
-        self.max_tokens = config.tokens_on(accelerator.device.type)
-        self.schedule = Schedule.from_config(config, len(self.splits["train"]))
-        self.together = task.capability(GroupedSequences) is not None
-        self.shares: Tensor | None = None
-        if (sampling := task.capability(BalancedSampling)) is not None:
-            classes = list(map(sampling.classes, train))
-            self.shares = balanced_shares(classes, sampling.strength)
-        self.train = self._encode("train")
-        self.lengths = self.train.lengths
-        names = sorted(name for name in self.splits if name.startswith("validation"))
-        self.validation = names[0] if names and config.validation != "none" else None
-        self.encoded = {"train": self.train}
-        if self.validation is not None:
-            self.encoded[self.validation] = self._encode(self.validation)
-        # before the first step, so that nothing in them ends a finished training
-        self._scored_later = {
-            split: self._encode(split) for split in self.splits if split not in self.encoded
-        }
+    @property
+    def train(self) -> Encoded:
+        """The training sequences."""
+        return self.encoded["train"]
+
+    @property
+    def read_in_training(self) -> list[Encoded]:
+        """The sequences that the model reads before the last step."""
+        return [self.encoded[name] for name in ("train", self.validation) if name is not None]
 
     def split(self, name: str) -> tuple[Sequence[Example], Encoded]:
         """Return the examples of a split and their sequences."""
-        return self.splits[name], {**self.encoded, **self._scored_later}[name]
+        return self.splits[name], self.encoded[name]
 
     def batches(self, first_step: int) -> Generator[StepBatch]:
         """Yield the batch of each step, made while the previous step is computed; close it."""
@@ -92,12 +85,12 @@ class TrainingData:
         examples = self.schedule.batch(step, self.shares)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         shard = process_shard(examples, rank, world, self.lengths)
-        seed = step_seed(self.seed, step)
+        seed = step_seed(self.schedule.seed, step)
         epoch = step // self.schedule.steps_per_epoch
         sequences = sequences_of_epoch(
             self.task,
             self.train.sequences,
-            self.seed,
+            self.schedule.seed,
             epoch,
             self.train.rows(shard or examples[:1]),
         )
@@ -107,22 +100,61 @@ class TrainingData:
         ]
         return StepBatch(batches, 1.0 if shard else 0.0, len(examples))
 
-    def targets(self, sequences: Encodings) -> dict[str, Tensor]:
-        """Return the targets of a micro-batch."""
-        return self.task.collate(sequences)
 
-    def _encode(self, split: str) -> Encoded:
-        """Encode a split, and report windows, cut texts and the notes of the task."""
-        examples = self.splits[split]
-        title = f"{self.name}, {split}: {self.task.name}"
-        encoded = cache.encode(self.task, examples, title, for_training=split == "train")
-        windows = int((encoded.num_windows > 1).sum())
-        if windows and self.task.description.windows:
-            counted = quantity(windows, "example")
-            self.report(f"{counted} of {split} over --max-length: read in several windows")
-        if encoded.num_cut:
-            noun = "word" if self.task.description.words else "text"
-            self.report(f"{quantity(encoded.num_cut, noun)} of {split} cut to fit --max-length")
-        for note in encoded.notes:
-            self.report(f"{split}: {note}")
-        return encoded
+def training_data(
+    task: Task,
+    dataset: Dataset,
+    config: TrainConfig,
+    accelerator: Accelerator,
+    report: Callable[[str], None],
+) -> TrainingData:
+    """Encode all splits for a run, and call ``report`` with notes on them."""
+    train = dataset.splits["train"]
+    if isinstance(train[0], TokenExample) and any(column(train, "unreachable")):
+        train = transformed(train, split_at_gold)
+    splits = {**dataset.splits, "train": train}
+    shares = None
+    if (sampling := task.capability(BalancedSampling)) is not None:
+        shares = balanced_shares(list(map(sampling.classes, train)), sampling.strength)
+    names = sorted(name for name in splits if name.startswith("validation"))
+    validation = names[0] if names and config.validation != "none" else None
+    first = [name for name in ("train", validation) if name is not None]
+    # all of them before the first step, so that nothing in them ends a finished training
+    encoded = {
+        split: _encode(task, split, splits[split], f"{dataset.name}, {split}: {task.name}", report)
+        for split in [*first, *(split for split in splits if split not in first)]
+    }
+    return TrainingData(
+        task,
+        splits,
+        encoded,
+        encoded["train"].lengths,
+        task.capability(GroupedSequences) is not None,
+        validation,
+        Schedule.from_config(config, len(train)),
+        accelerator,
+        config.tokens_on(accelerator.device.type),
+        shares,
+        task.collate,
+    )
+
+
+def _encode(
+    task: Task,
+    split: str,
+    examples: Sequence[Example],
+    title: str,
+    report: Callable[[str], None],
+) -> Encoded:
+    """Encode a split, and report windows, cut texts and the notes of the task."""
+    encoded = cache.encode(task, examples, title, for_training=split == "train")
+    windows = int((encoded.num_windows > 1).sum())
+    if windows and task.description.windows:
+        counted = quantity(windows, "example")
+        report(f"{counted} of {split} over --max-length: read in several windows")
+    if encoded.num_cut:
+        noun = "word" if task.description.words else "text"
+        report(f"{quantity(encoded.num_cut, noun)} of {split} cut to fit --max-length")
+    for note in encoded.notes:
+        report(f"{split}: {note}")
+    return encoded

@@ -13,12 +13,12 @@ over tokens, through a learned projection if the widths differ (Mukherjee & Awad
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -41,23 +41,22 @@ from finetune.models.heads.pretrained import PretrainedHead
 from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.runtime.cache import file_hash
 from finetune.runtime.progress import Reporter
+from finetune.runtime.signals import InterruptHandler
 from finetune.runtime.transfer import place
 from finetune.tasks import load_task, model_folder, saved_task, task_definition
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import Distillable, GroupedSequences
 from finetune.tasks.definition import load_tokenizer, starting_config
+from finetune.training.checkpoint import OTHERS
 from finetune.training.data import TrainingData
-from finetune.training.optimizer import (
-    Schedule,
-    adamw,
-    default_learning_rate,
-    parameter_groups,
-)
-from finetune.training.run_folder import OTHERS, RunWriter, with_run_folder
-from finetune.training.step import Step
-from finetune.training.trainer import FitResult, TrainingRun
+from finetune.training.optimizer import Schedule, default_learning_rate, parameter_groups
+from finetune.training.part import Part
+from finetune.training.run_folder import RunWriter, with_run_folder
+from finetune.training.trainer import FitResult, part_of, train
 from finetune.types import IGNORED, Batch, Example, UserError, abbreviated, quantity
 
+BatchLoss = Callable[[Any, Batch], tuple[Tensor, Tensor]]
+"""The loss of a task: the sum over a batch and its number, by the output of the head."""
 LR_FACTOR = 6.0
 """The default learning rate of a student, in multiples of the usual one."""
 OUTPUTS = "teacher"
@@ -101,21 +100,33 @@ def distillable(task: Task, folder: str | Path) -> Distillable:
     return found
 
 
+@dataclass
 class Teacher:
     """A trained model, loaded."""
 
-    def __init__(self, folder: str | Path) -> None:
-        """Load the model of a run folder; UserError if its task cannot be distilled."""
-        self.name, self.folder = str(folder), model_folder(folder)
-        RunFolder.open(Path(folder)).require_intact()
-        self.task = saved_task(self.folder)
-        distillable(self.task, folder)
-        self.head: Any = self.task.head(self.folder)
-        self.num_layers, self.width = self.head.encoder.num_layers, self.head.encoder.width
+    name: str
+    """The run folder, as the user wrote it."""
+    folder: Path
+    """The folder of the model."""
+    task: Task
+    head: Any
+    """The model; None once it has predicted the training data of a student."""
+    num_layers: int
+    width: int
 
     def facts(self) -> dict[str, Any]:
         """Return its folder, and the checksum of its weights."""
         return {"folder": self.name, "weights": file_hash(self.folder / "model.safetensors")}
+
+
+def load_teacher(folder: str | Path) -> Teacher:
+    """Load the model of a run folder; UserError if its task cannot be distilled."""
+    model = model_folder(folder)
+    RunFolder.open(Path(folder)).require_intact()
+    task = saved_task(model)
+    distillable(task, folder)
+    head: Any = task.head(model)
+    return Teacher(str(folder), model, task, head, head.encoder.num_layers, head.encoder.width)
 
 
 def student_folder(teacher: str | Path, resume: Resume) -> str:
@@ -201,74 +212,208 @@ def read_unlabeled(task: Task, distillation: Distillation, encoding: str) -> Ite
     yield from examples
 
 
-class _Data(TrainingData):
-    """Training data with unlabeled text, and with the outputs of the teacher as targets."""
+@dataclass
+class Lesson:
+    """The losses of a student against its teacher, for one part of a run."""
 
-    outputs: TeacherOutputs
-
-    def add_unlabeled(self, encoded: Encoded) -> None:
-        """Add unlabeled sequences to train; their targets have no loss."""
-        self.train = Encoded.joined([self.train, encoded])
-        self.encoded["train"] = self.train
-        self.lengths = self.train.lengths.tolist()
-
-    def add_outputs(self, outputs: TeacherOutputs) -> None:
-        """Add the outputs of the teacher for all sequences of train."""
-        self.outputs, sequences = outputs, self.train.sequences
-        targets = {**(sequences.targets or {}), "teacher_logits": outputs.logits}
-        if outputs.states is not None:
-            targets["teacher_states"] = outputs.states
-        self.train = replace(self.train, sequences=replace(sequences, targets=targets))
-
-    def targets(self, sequences: Encodings) -> dict[str, Tensor]:
-        """Return the targets of the task, and the outputs of the teacher."""
-        found = super().targets(sequences)
-        for name, rows in (sequences.targets or {}).items():
-            if name.startswith("teacher_"):
-                found[name] = torch.from_numpy(rows.values)
-        return found | {f"teacher_{name}": value for name, value in self.outputs.edges.items()}
-
-
-class _Step(Step):
-    """A step on the three losses."""
-
-    distillation: Distillation
+    task: Task
+    """The task of the student."""
+    teacher: Teacher
+    weights: Distillation
     distillable: Distillable
-    hidden_weight = 0.0
+    hidden_weight: float = 0.0
     layers: Sequence[int] = ()
+    """The layers of the student whose hidden states are compared."""
     projections: nn.ModuleList | None = None
+    """From these states to the width of the teacher; None if the widths are equal."""
+    read_by_teacher: Encodings | None = None
+    """The training sequences of a teacher with another tokenizer."""
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        weights = self.distillation
-        with contextlib.ExitStack() as stack:
-            states = stack.enter_context(self.head.encoder.recording(self.layers))
-            logits = self._forward(batch)
-        teacher = batch.targets["teacher_logits"]
-        soft = self.distillable.soft_loss(logits, teacher, batch, weights.temperature)
-        hard, _ = self.loss(logits, batch)
+    def extend_data(self, part: Part) -> None:
+        """Add unlabeled text to the training data, and encode all as the teacher reads it."""
+        data, task = part.data, part.task
+        same_tokenizer = task.tokenizer.equals(self.teacher.task.tokenizer)
+        examples = data.splits["train"]
+        own, others = [], []
+        if not same_tokenizer:
+            others.append(self.teacher.task.encode(examples))
+        if self.weights.unlabeled is not None:
+            for chunk in _unlabeled(task, self.weights, part.config.encoding, len(examples)):
+                encoded = task.encode(chunk)
+                without = self.distillable.targets_without_gold(encoded.sequences)
+                sequences = replace(encoded.sequences, targets=without)
+                own.append(replace(encoded, sequences=sequences))
+                if not same_tokenizer:
+                    others.append(self.teacher.task.encode(chunk))
+            if not own:
+                raise UserError(f"--unlabeled {self.weights.unlabeled}: has no texts.")
+            unlabeled = Encoded.joined(own)
+            data.encoded["train"] = Encoded.joined([data.train, unlabeled])
+            data.lengths = data.train.lengths
+            data.schedule = Schedule.from_config(part.config, len(data.train))
+            part.report(
+                f"train: {quantity(len(unlabeled), 'unlabeled example')} more, which the teacher "
+                "labels"
+            )
+        if others:
+            self.read_by_teacher = Encoded.joined(others).sequences
+            self._require_same_windows(data.train.sequences, self.read_by_teacher)
+
+    def _require_same_windows(self, own: Encodings, other: Encodings) -> None:
+        """Raise UserError if another tokenizer divides examples in another way."""
+        subwords = self.distillable.per_subword
+        same = len(own) == len(other) and all(
+            (getattr(own, name) == getattr(other, name)).all()
+            for name in ("example", "part", "num_words")
+        )
+        if subwords or not same or len(own) != len(set(own.example.tolist())):
+            what = "--label-subwords all and --word-score" if subwords else "long examples"
+            raise UserError(
+                f"teacher and student have different tokenizers, so that {what} cannot be "
+                "compared: use a student with the tokenizer of the teacher, such as --layers, or "
+                "leave out texts that do not fit into one sequence."
+            )
+
+    def parameter_groups(self, part: Part) -> list[dict[str, Any]]:
+        """Choose the layers to compare; return the groups of AdamW of their projections, if any."""
+        self._choose_layers(part)
+        encoder, config = part.head.encoder, part.config
+        if not self.layers or encoder.width == self.teacher.width:
+            return []
+        with torch.random.fork_rng():
+            torch.manual_seed(config.seed)
+            self.projections = nn.ModuleList(
+                nn.Linear(encoder.width, self.teacher.width) for _ in self.layers
+            )
+        if (saved := part.folder.last / OTHERS).is_file():
+            self.projections.load_state_dict(load_file(str(saved)))
+        weight = next(part.head.parameters())
+        self.projections.to(weight.device, weight.dtype)
+        peak = max(group["peak"] for group in parameter_groups(part.head, config))
+        common = {"lr": peak, "peak": peak, "encoder": False}
+        return [
+            {
+                "params": [w for w in self.projections.parameters() if w.ndim == number],
+                "weight_decay": decay,
+                **common,
+            }
+            for decay, number in ((config.weight_decay, 2), (0.0, 1))
+        ]
+
+    def _choose_layers(self, part: Part) -> None:
+        """Choose the layers of the student whose states are compared, if they can be."""
+        weight, reason = self.weights.hidden_weight, ""
+        if self.read_by_teacher is not None:
+            reason = "teacher and student have different tokenizers"
+        for each in (part.head, self.teacher.head):
+            inner = getattr(each, "tagger", each)
+            if isinstance(inner, PretrainedHead) and not inner.known_type:
+                reason = f"the hidden states of {inner.config.model_type} models are not at hand"
+            elif isinstance(inner, PairClassifier):
+                reason = "the texts of a pair are read apart"
+        if reason and weight:
+            raise UserError(f"--hidden-weight {weight:g}: {reason}: leave it out.")
+        if reason and weight is None and not part.folder.last.is_dir():
+            part.report(f"hidden states are not compared: {reason}")
+        self.hidden_weight = 0.0 if reason else 1.0 if weight is None else weight
+        number = part.head.encoder.num_layers if self.hidden_weight else 0
+        self.layers = list(range(1, number + 1))
+
+    def attach_outputs(self, part: Part, interrupt: InterruptHandler) -> None:
+        """Let the teacher predict the training data, or find what it predicted; add it to them."""
+        folder, sequences = part.folder.path / OUTPUTS, part.data.train.sequences
+        device = part.folder.accelerator.device
+
+        def check_stop() -> None:
+            if interrupt.should_stop():
+                message = "stopped before training: the teacher will predict again"
+                raise interrupt.interrupted(message)
+
+        if not part.config.resume:  # those of a killed run, perhaps of another teacher
+            shutil.rmtree(folder, ignore_errors=True)
+        if not folder.is_dir():
+            number = len(self.layers)
+            write_outputs(
+                folder,
+                self.teacher.task,
+                place(self.teacher.head, device),
+                self.read_by_teacher or sequences,
+                layers=spread_layers(number, self.teacher.num_layers) if number else (),
+                device=device,
+                precision=part.precision,
+                reporter=part.reporter,
+                check_stop=check_stop,
+            )
+        self.teacher.head = self.read_by_teacher = None
+        self.attach(part.data, read_outputs(folder, part.task, sequences))
+
+    def attach(self, data: TrainingData, outputs: TeacherOutputs) -> None:
+        """Add the outputs of the teacher for all sequences of train to the targets."""
+        sequences, targets_of_task = data.train.sequences, data.targets
+        rows = {**(sequences.targets or {}), "teacher_logits": outputs.logits}
+        if outputs.states is not None:
+            rows["teacher_states"] = outputs.states
+        data.encoded["train"] = replace(data.train, sequences=replace(sequences, targets=rows))
+
+        def targets(batch: Encodings) -> dict[str, Tensor]:
+            found = targets_of_task(batch)
+            for name, values in (batch.targets or {}).items():
+                if name.startswith("teacher_"):
+                    found[name] = torch.from_numpy(values.values)
+            return found | {f"teacher_{name}": value for name, value in outputs.edges.items()}
+
+        data.targets = targets
+
+    def remove_outputs(self, part: Part) -> None:
+        """Delete the outputs of the teacher."""
+        shutil.rmtree(part.folder.path / OUTPUTS, ignore_errors=True)
+
+    def recording(self, head: Any) -> AbstractContextManager[list[Tensor]]:
+        """Return a context in which forward passes record the states of the compared layers."""
+        found: AbstractContextManager[list[Tensor]] = head.encoder.recording(self.layers)
+        return found
+
+    def losses(
+        self, output: Any, states: Sequence[Tensor], batch: Batch, loss_of_task: BatchLoss
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sums of the three losses of a batch [3], and the number of the first [1]."""
+        soft = self.distillable.soft_loss(
+            output, batch.targets["teacher_logits"], batch, self.weights.temperature
+        )
+        hard, _ = loss_of_task(output, batch)
         hidden = torch.zeros_like(soft)
         if self.layers:
             hidden = hidden_loss(states, batch.targets["teacher_states"], self.projections)
         sums = (
-            (1 - weights.hard_weight) * soft,
-            weights.hard_weight * hard,
+            (1 - self.weights.hard_weight) * soft,
+            self.weights.hard_weight * hard,
             self.hidden_weight * hidden,
         )
         return torch.stack(sums), soft.new_full((1,), self._num_soft(batch))
 
-    def _loss_counts(self, batch: Batch) -> Tensor:
+    def counts(self, batch: Batch, loss_of_task: BatchLoss) -> Tensor:
         """Return the numbers of rows (sequences, examples or words), with gold, and of tokens."""
         logits = batch.targets["teacher_logits"]
         if "teacher_transitions" in batch.targets:
             hard = (batch.targets["tag"] != IGNORED).sum()
         else:
-            _, hard = self.loss(logits, batch)
+            _, hard = loss_of_task(logits, batch)
         return torch.tensor([self._num_soft(batch), float(hard), len(batch.input_ids)])
 
     def _num_soft(self, batch: Batch) -> int:
         if self.task.capability(GroupedSequences) is not None:
             return len(set(batch.example))
         return len(batch.words) if self.task.description.words else len(batch.lengths)
+
+
+def _unlabeled(
+    task: Task, weights: Distillation, encoding: str, first_id: int
+) -> Iterator[list[Example]]:
+    """Yield the unlabeled examples in chunks, with ids that continue the ids of train."""
+    found = read_unlabeled(task, weights, encoding)
+    numbered = (replace(example, id=number) for number, example in enumerate(found, first_id))
+    while chunk := list(islice(numbered, CHUNK)):
+        yield chunk
 
 
 def hidden_loss(
@@ -289,168 +434,6 @@ def hidden_loss(
     own = torch.cat(found, 1)
     difference: Tensor = functional.mse_loss(own, teacher.to(own.dtype), reduction="none")
     return difference.mean(1).sum()
-
-
-class DistillationRun(TrainingRun):
-    """A training run of a student."""
-
-    _step_class = _Step
-
-    def __init__(self, *parts: Any, teacher: Teacher, distillation: Distillation) -> None:
-        """``parts`` are the arguments of ``TrainingRun``."""
-        self.teacher, self.distillation = teacher, distillation
-        self.read_by_teacher: Encodings | None = None
-        self.projections: nn.ModuleList | None = None
-        super().__init__(*parts)
-
-    def _make_data(self) -> TrainingData:
-        self.distillable = distillable(self.task, self.folder.path)
-        self.same_tokenizer = self.task.tokenizer.equals(self.teacher.task.tokenizer)
-        data = _Data(self.task, self.dataset, self.config, self.accelerator, self._report)
-        examples = data.splits["train"]
-        own, others = [], []
-        if not self.same_tokenizer:
-            others.append(self.teacher.task.encode(examples))
-        if self.distillation.unlabeled is not None:
-            for chunk in self._unlabeled(len(examples)):
-                encoded = self.task.encode(chunk)
-                without = self.distillable.targets_without_gold(encoded.sequences)
-                sequences = replace(encoded.sequences, targets=without)
-                own.append(replace(encoded, sequences=sequences))
-                if not self.same_tokenizer:
-                    others.append(self.teacher.task.encode(chunk))
-            if not own:
-                raise UserError(f"--unlabeled {self.distillation.unlabeled}: has no texts.")
-            unlabeled = Encoded.joined(own)
-            data.add_unlabeled(unlabeled)
-            data.schedule = Schedule.from_config(self.config, len(data.train))
-            self._report(
-                f"train: {quantity(len(unlabeled), 'unlabeled example')} more, which the teacher "
-                "labels"
-            )
-        if others:
-            self.read_by_teacher = Encoded.joined(others).sequences
-            self._require_same_windows(data.train.sequences, self.read_by_teacher)
-        return data
-
-    def _unlabeled(self, first_id: int) -> Iterator[list[Example]]:
-        """Yield the unlabeled examples in chunks, with ids that continue the ids of train."""
-        found = read_unlabeled(self.task, self.distillation, self.config.encoding)
-        numbered = (replace(example, id=number) for number, example in enumerate(found, first_id))
-        while chunk := list(islice(numbered, CHUNK)):
-            yield chunk
-
-    def _require_same_windows(self, own: Encodings, other: Encodings) -> None:
-        """Raise UserError if another tokenizer divides examples in another way."""
-        subwords = self.distillable.per_subword
-        same = len(own) == len(other) and all(
-            (getattr(own, name) == getattr(other, name)).all()
-            for name in ("example", "part", "num_words")
-        )
-        if subwords or not same or len(own) != len(set(own.example.tolist())):
-            what = "--label-subwords all and --word-score" if subwords else "long examples"
-            raise UserError(
-                f"teacher and student have different tokenizers, so that {what} cannot be "
-                "compared: use a student with the tokenizer of the teacher, such as --layers, or "
-                "leave out texts that do not fit into one sequence."
-            )
-
-    def _make_optimizer(self) -> torch.optim.Optimizer:
-        """Return AdamW of the student and of the projections, if it needs any."""
-        self._choose_layers()
-        groups = parameter_groups(self.head, self.config)
-        encoder = self.head.encoder
-        if self.layers and encoder.width != self.teacher.width:
-            with torch.random.fork_rng():
-                torch.manual_seed(self.config.seed)
-                self.projections = nn.ModuleList(
-                    nn.Linear(encoder.width, self.teacher.width) for _ in self.layers
-                )
-            if (saved := self.folder.last / OTHERS).is_file():
-                self.projections.load_state_dict(load_file(str(saved)))
-            self.projections.to(self.device, next(self.head.parameters()).dtype)
-            peak = max(group["peak"] for group in groups)
-            for decay, number in ((self.config.weight_decay, 2), (0.0, 1)):
-                weights = [w for w in self.projections.parameters() if w.ndim == number]
-                groups.append(
-                    {
-                        "params": weights,
-                        "lr": peak,
-                        "peak": peak,
-                        "encoder": False,
-                        "weight_decay": decay,
-                    }
-                )
-        return adamw(groups, self.config)
-
-    def _choose_layers(self) -> None:
-        """Choose the layers of the student whose states are compared, if they can be."""
-        weight, head = self.distillation.hidden_weight, self.head
-        reason = ""
-        if not self.same_tokenizer:
-            reason = "teacher and student have different tokenizers"
-        for each in (head, self.teacher.head):
-            inner = getattr(each, "tagger", each)
-            if isinstance(inner, PretrainedHead) and not inner.known_type:
-                reason = f"the hidden states of {inner.config.model_type} models are not at hand"
-            elif isinstance(inner, PairClassifier):
-                reason = "the texts of a pair are read apart"
-        if reason and weight:
-            raise UserError(f"--hidden-weight {weight:g}: {reason}: leave it out.")
-        if reason and weight is None and not self.folder.last.is_dir():
-            self._report(f"hidden states are not compared: {reason}")
-        self.hidden_weight = 0.0 if reason else 1.0 if weight is None else weight
-        number = head.encoder.num_layers if self.hidden_weight else 0
-        self.layers = list(range(1, number + 1))
-
-    def _make_step(self) -> Step:
-        step = super()._make_step()
-        assert isinstance(step, _Step)
-        step.distillation, step.distillable = self.distillation, self.distillable
-        step.hidden_weight = self.hidden_weight
-        step.layers, step.projections = self.layers, self.projections
-        return step
-
-    def _other_tensors(self) -> dict[str, Mapping[str, Tensor]]:
-        found = super()._other_tensors()
-        if self.projections is not None:
-            found[OTHERS] = self.projections.state_dict()
-        return found
-
-    def _train(self) -> None:
-        folder, sequences = self.folder.path / OUTPUTS, self.data.train.sequences
-        if not self.config.resume:  # those of a killed run, perhaps of another teacher
-            shutil.rmtree(folder, ignore_errors=True)
-        if not folder.is_dir():
-            head = place(self.teacher.head, self.device)
-            number = len(self.layers)
-            write_outputs(
-                folder,
-                self.teacher.task,
-                head,
-                self.read_by_teacher or sequences,
-                layers=spread_layers(number, self.teacher.num_layers) if number else (),
-                device=self.device,
-                precision=self.precision,
-                reporter=self.reporter,
-                check_stop=self._check_stop,
-            )
-        self.teacher.head = self.read_by_teacher = None
-        outputs = read_outputs(folder, self.task, sequences)
-        assert isinstance(self.data, _Data)
-        self.data.add_outputs(outputs)
-        super()._train()
-
-    def _check_stop(self) -> None:
-        if self.interrupt.should_stop():
-            message = "stopped before training: the teacher will predict again"
-            raise self.interrupt.interrupted(message)
-
-    def finish(self) -> FitResult:
-        """Score the best model, and delete the outputs of the teacher."""
-        result = super().finish()
-        shutil.rmtree(self.folder.path / OUTPUTS, ignore_errors=True)
-        return result
 
 
 def fit_student(
@@ -495,10 +478,10 @@ def fit_student(
     head = None
     if layers is not None:
         head = starting_head(task, task.head(teacher.folder), layers)
-    with contextlib.ExitStack() as restore:
-        parts = (task, data, config, folder, reporter, head, restore)
-        run = DistillationRun(*parts, teacher=teacher, distillation=distillation)
-        return run.run(), run.schedule
+    lesson = Lesson(task, teacher, distillation, distillable(task, folder.path))
+    part = part_of(task, data, config, folder, reporter, head=head, lesson=lesson)
+    (result,) = train([part])
+    return result, part.data.schedule
 
 
 class Measured(NamedTuple):

@@ -8,7 +8,7 @@ a run with ``--tuning lora`` takes part with its adapters merged, as it was save
 
 from __future__ import annotations
 
-import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,8 +26,11 @@ from finetune.models.loading import library_errors
 from finetune.runtime.transfer import place
 from finetune.tasks import load_task, saved_task
 from finetune.tasks.base import FITTED, Task
-from finetune.training.run_folder import RunLog
-from finetune.training.trainer import FitResult, TrainingRun
+from finetune.training.data import training_data
+from finetune.training.part import Part
+from finetune.training.run_folder import open_log
+from finetune.training.scoring import evaluate, sign_of
+from finetune.training.trainer import FitResult, begin, finish, write_start
 from finetune.types import UserError, abbreviated
 
 Method = Literal["uniform", "greedy"]
@@ -210,70 +213,65 @@ def load_parents_data(
     return replace(task, record=record, tokenizer=first.task.tokenizer), dataset
 
 
-class SoupRun(TrainingRun):
-    """Makes the mean of the weights of runs, and saves and scores it as the model of a run."""
+def merge_runs(part: Part, parents: Sequence[Parent], method: Method) -> tuple[Soup, FitResult]:
+    """Make the mean of the weights of runs, and save and score it as the model of a run.
 
-    def __init__(self, *parts: Any, parents: Sequence[Parent], method: Method) -> None:
-        """``parts`` are the arguments of ``TrainingRun``, with the head of the first parent."""
-        self.parents, self.method = parents, method
-        super().__init__(*parts)
+    Args:
+        part: The run of the result; its folder is opened, and its model is the first parent's.
+        parents: The runs.
+        method: See ``api.merge``.
+    """
+    begin(part)
+    part.data = training_data(
+        part.task, part.dataset, part.config, part.folder.accelerator, part.report
+    )
+    part.head = place(part.head, part.folder.accelerator.device)
+    part.weights = weight_numbers(part.head)
+    soup = _choose(part, parents, method)
+    part.folder.merged = {**(part.folder.merged or {}), "used": list(soup.used)}
+    write_start(part)
+    open_log(part.folder.path / "log.jsonl", part.folder.accelerator, 0)
+    part.folder.save_best(part.task, part.head)
+    result = finish(part)
+    result.merged = part.folder.merged
+    return soup, result
 
-    def _prepare(self, head: Any, resuming: bool, restore: contextlib.ExitStack) -> None:
-        self.head = place(head, self.device)
-        self.weights = weight_numbers(self.head)
 
-    def _taste(self, parents: Sequence[Parent]) -> float | None:
-        """Give the model the mean of the weights of runs, and return its score on validation."""
-        self.head.load_state_dict(mean_state(parent.state() for parent in parents))
-        self._fit_head()
-        found = self._evaluation()
-        return None if found is None else found.score
+def _choose(part: Part, parents: Sequence[Parent], method: Method) -> Soup:
+    """Score each run alone and choose the runs of the mean; the model then has it."""
+    metric, split = part.task.record.metric, part.data.validation
+    if method == "greedy" and split is None:
+        raise UserError("--method greedy needs validation data to choose runs by: use uniform.")
+    sign = sign_of(part, metric)
+    scores: dict[str, float] = {}
+    for parent in parents if split is not None else ():
+        scores[parent.name] = _score(part, [parent])
+        part.reporter.say(f"{parent.name}: {split} {metric} {sign * scores[parent.name]:.4f}")
+    used, best = list(parents), None
+    if method == "greedy":
+        ordered = sorted(parents, key=lambda parent: -scores[parent.name])  # stable
+        used, best = ordered[:1], scores[ordered[0].name]
+        for parent in ordered[1:]:
+            score = _score(part, [*used, parent])
+            verb = "with" if score >= best else "without"
+            part.reporter.say(f"{verb} {parent.name}: {metric} {sign * score:.4f}")
+            if score >= best:
+                used, best = [*used, parent], score
+    part.state.best_score = _score(part, used)
+    return Soup(
+        tuple(parent.name for parent in used),
+        split,
+        metric,
+        {name: sign * score for name, score in scores.items()},
+        None if split is None else sign * part.state.best_score,
+    )
 
-    def make(self) -> Soup:
-        """Score each run alone and choose the runs of the mean; the model then has it."""
-        metric, parents = self.task.record.metric, list(self.parents)
-        if self.method == "greedy" and self.validation is None:
-            raise UserError("--method greedy needs validation data to choose runs by: use uniform.")
-        scores: dict[str, float] = {}
-        for parent in parents if self.validation is not None else ():
-            score = self._taste([parent])
-            assert score is not None
-            scores[parent.name] = score
-            self.reporter.say(f"{parent.name}: {self.validation} {metric} {self._shown(score)}")
-        used, best = parents, None
-        if self.method == "greedy":
-            parents.sort(key=lambda parent: -scores[parent.name])  # stable: in the given order
-            used, best = parents[:1], scores[parents[0].name]
-            for parent in parents[1:]:
-                score = self._taste([*used, parent])
-                assert score is not None
-                kept = score >= best
-                verb = "with" if kept else "without"
-                self.reporter.say(f"{verb} {parent.name}: {metric} {self._shown(score)}")
-                if kept:
-                    used, best = [*used, parent], score
-        self.state.best_score = self._taste(used)
-        sign = self._sign(metric)
-        return Soup(
-            tuple(parent.name for parent in used),
-            self.validation,
-            metric,
-            {name: sign * score for name, score in scores.items()},
-            None if self.state.best_score is None else sign * self.state.best_score,
-        )
 
-    def _shown(self, score: float) -> str:
-        return f"{self._sign(self.task.record.metric) * score:.4f}"
-
-    def save(self, soup: Soup) -> FitResult:
-        """Write the run: settings with the names of its parents, model, predictions, scores."""
-        self.folder.merged = {**(self.folder.merged or {}), "used": list(soup.used)}
-        self._write_start()
-        RunLog(self.folder.path / "log.jsonl", self.accelerator, 0)
-        self.folder.save_best(self.task, self.head)
-        result = self.finish()
-        result.merged = self.folder.merged
-        return result
+def _score(part: Part, parents: Sequence[Parent]) -> float:
+    """Give the model the mean of the weights of runs, and return its score on validation."""
+    part.head.load_state_dict(mean_state(parent.state() for parent in parents))
+    found = evaluate(part)
+    return math.nan if found is None else found.score
 
 
 def mean_state(states: Iterator[Mapping[str, Tensor]]) -> dict[str, Tensor]:

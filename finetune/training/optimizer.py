@@ -52,6 +52,11 @@ class Schedule:
             config.seed,
         )
 
+    @property
+    def log_every(self) -> int:
+        """The steps between two lines of the log: it has about 200."""
+        return max(1, self.num_steps // 200)
+
     def batch(self, step: int, shares: torch.Tensor | None = None) -> list[int]:
         """Return the indices of the training examples of a step (from 0).
 

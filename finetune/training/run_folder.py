@@ -16,13 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from safetensors.torch import save_file
 from torch.optim import Optimizer
 
 from finetune.config.recipes import changed
@@ -32,7 +30,7 @@ from finetune.data import Dataset
 from finetune.data.json_files import parse_json
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.runs import CHECKSUMS, RunFolder
-from finetune.models.adapters import adapters, export_adapter, plain_layers, save_adapter_state
+from finetune.models.adapters import adapters, export_adapter, plain_layers
 from finetune.models.loading import is_hub_id, resolve_model
 from finetune.runtime.files import (
     entries,
@@ -48,12 +46,6 @@ from finetune.runtime.processes import num_processes
 from finetune.tasks import save_task
 from finetune.tasks.base import Task
 from finetune.training.cache import write_vocabulary
-from finetune.training.checkpoint import (
-    TrainerState,
-    check_files,
-    random_state,
-    save_training_state,
-)
 from finetune.training.optimizer import logged_learning_rates
 from finetune.types import (
     Example,
@@ -63,8 +55,6 @@ from finetune.types import (
     quantity,
 )
 
-OTHERS = "others.safetensors"
-"""Weights of a checkpoint that are not part of the model."""
 RUNS = Path("runs")
 """Parent of the run folders without --out."""
 
@@ -350,10 +340,7 @@ class RunWriter:
                     "run (on a GPU, and on padded rows, by their dropout masks, too)"
                 )
             self.run.require_intact()
-            if self.last.is_dir():
-                check_files(self.last)
-                return True, notes
-            return False, notes
+            return self.last.is_dir(), notes
 
         resuming, notes = on_main_process(prepare)
         return resuming, notes
@@ -390,45 +377,21 @@ class RunWriter:
         """Save model, tokenizer and task file to ``best/``."""
 
         def write() -> None:
-            with self._replacing(self.best) as fresh, plain_layers(head, merged=True):
+            with self.replacing(self.best) as fresh, plain_layers(head, merged=True):
                 save_task(task, fresh)  # before the head, which adds a tokenizer if there is none
                 head.save_pretrained(fresh)
             if adapters(head):
-                with self._replacing(self.adapter) as fresh:
+                with self.replacing(self.adapter) as fresh:
                     export_adapter(head, task.record.config, fresh)
 
         on_main_process(write)
 
-    def save_last(
-        self,
-        task: Task,
-        head: Any,
-        optimizer: Optimizer,
-        state: TrainerState,
-        others: Mapping[str, Mapping[str, torch.Tensor]] = MappingProxyType({}),
-    ) -> None:
-        """Save the checkpoint to ``last/``, with the random states of all processes.
-
-        ``others`` are tensors outside of the model, by the name of their file.
-        """
-        gathered = gather_object([random_state(self.accelerator.process_index)])
-        random_states = {name: value for each in gathered for name, value in each.items()}
-
-        def write() -> None:
-            with self._replacing(self.last) as fresh:
-                save_task(task, fresh)
-                with plain_layers(head, merged=False):
-                    head.save_pretrained(fresh)
-                save_adapter_state(head, fresh)
-                for name, tensors in others.items():
-                    save_file(dict(tensors), str(fresh / name))
-                save_training_state(fresh, optimizer, state, random_states)
-
-        on_main_process(write)
-
     @contextlib.contextmanager
-    def _replacing(self, folder: Path) -> Iterator[Path]:
-        """Yield an empty folder that replaces one of the run once it is on disk."""
+    def replacing(self, folder: Path) -> Iterator[Path]:
+        """Yield an empty folder that replaces one of the run once it is on disk.
+
+        The main process alone calls it.
+        """
         self._background.wait(folder)
 
         def later(replace: Callable[[], None]) -> None:
@@ -485,18 +448,25 @@ def _log_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def open_log(path: Path, accelerator: Accelerator, step: int) -> RunLog:
+    """Open the log of a run that starts or continues after ``step`` steps."""
+
+    def drop_later_lines() -> None:
+        kept = [line for line in _log_lines(path) if line["step"] <= step]
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    on_main_process(drop_later_lines)
+    return RunLog(path, accelerator, step)
+
+
 class RunLog:
     """``log.jsonl``: one line per interval of training steps and one per evaluation."""
 
-    def __init__(self, path: Path, accelerator: Any, step: int) -> None:
-        """Open the log of a run that starts or continues after ``step`` steps."""
+    def __init__(self, path: Path, accelerator: Accelerator, step: int) -> None:
         self.path, self.accelerator = path, accelerator
         self.losses: list[torch.Tensor] = []
         self.norms: list[torch.Tensor] = []
         self.examples, self.start_time, self.start_step = 0, time.monotonic(), step
-        if accelerator.is_main_process:
-            kept = [line for line in _log_lines(path) if line["step"] <= step]
-            write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def add(self, loss: torch.Tensor, norm: torch.Tensor, examples: int) -> None:
         """Record one step's mean loss and gradient norm, without waiting for the device."""

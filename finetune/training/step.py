@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import PartialState
@@ -21,9 +21,12 @@ from finetune.runtime.signals import InterruptHandler
 from finetune.runtime.transfer import batch_to_device, batches_to_device, to_device
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import CoupledLoss, SeveralLosses
-from finetune.training.custom_loss import loss_of
+from finetune.training.custom_loss import LossFunction, loss_of
 from finetune.training.optimizer import set_learning_rates
 from finetune.types import Batch, Sequences
+
+if TYPE_CHECKING:
+    from finetune.training.distillation import Lesson
 
 
 class Step:
@@ -43,17 +46,21 @@ class Step:
         precision: str,
         interrupt: InterruptHandler | None = None,
         copies: WeightCopies | None = None,
+        *,
+        loss: LossFunction | None = None,
+        lesson: Lesson | None = None,
     ) -> None:
         """With ``interrupt``, several processes exchange their requests to stop in each step.
 
-        ``copies`` come from the step of another task on the same encoder.
+        ``copies`` come from the step of another task on the same encoder. ``loss`` is a custom
+        loss, in place of the loss of the settings; ``lesson`` adds the losses against a teacher.
         """
         self.task, self.head, self.optimizer, self.config = task, head, optimizer, config
         self.accelerator, self.device, self.precision = accelerator, accelerator.device, precision
         self.interrupt = interrupt
         self.coupled = task.capability(CoupledLoss)
-        self.several = task.capability(SeveralLosses)
-        self.loss = loss_of(task, config.custom_loss)
+        self.several, self.lesson = task.capability(SeveralLosses), lesson
+        self.loss = loss_of(task, config.custom_loss, loss)
         self.scaler = loss_scaler(precision, self.device)
         self.copies = WeightCopies(head, precision, copies)
         # MPS has no float64
@@ -114,10 +121,16 @@ class Step:
 
     def _loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sum of the losses of a batch, and its number, as ``Task.loss`` does."""
+        if self.lesson is not None:
+            with self.lesson.recording(self.head) as states:
+                output = self._forward(batch)
+            return self.lesson.losses(output, states, batch, self.loss)
         return self.loss(self._forward(batch), batch)
 
     def _loss_counts(self, batch: Batch) -> torch.Tensor | None:
         """Return the counts of several losses; None of a single one."""
+        if self.lesson is not None:
+            return self.lesson.counts(batch, self.loss)
         return None if self.several is None else self.several.counts(batch)
 
     def _loss_weights(self, batches: Sequence[Batch], weight: float) -> torch.Tensor | None:

@@ -23,8 +23,6 @@ from torch import Tensor
 from finetune.config.tasks import TrainConfig, named_strength
 from finetune.training.sparse_embedding import CompactEmbedding
 
-AVERAGE = "average.safetensors"
-"""File of a checkpoint with the average."""
 DECAY = 0.999
 """Default decay of the exponential moving average."""
 LAST = 3

@@ -35,7 +35,7 @@ from finetune.tasks import TASK_FILE, load_task, save_task, saved_task, task_def
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import GroupedSequences
 from finetune.tasks.text_data import with_problem
-from finetune.training.data import TrainingData
+from finetune.training.data import training_data
 from finetune.training.trainer import fit
 from finetune.types import IGNORED, Partial, TextExample, TextPrediction, TokenExample, UserError
 from tests.small_data import sentiment, write_jsonl
@@ -1038,7 +1038,7 @@ def test_training_splits_words_where_gold_begins_and_ends(name: str, tmp_path: P
     )
     task, dataset = load_task(config, name)
     assert any("PER" in label for label in task.record.labels)  # a type of unreachable spans only
-    trained = TrainingData(task, dataset, config, make_accelerator(config), lambda note: None)
+    trained = training_data(task, dataset, config, make_accelerator(config), lambda note: None)
     assert trained.splits["train"][0].words == ("in", "Paris", "Ann", "s")
     assert trained.splits["validation"][0].words == ("in", "Paris", "Anns")
     scores = fit(task, dataset, config).metrics["validation"]

@@ -23,7 +23,7 @@ from finetune.training.checkpoint import (
     random_state,
     save_training_state,
 )
-from finetune.training.run_folder import RunLog, _Background, require_free, require_same_run
+from finetune.training.run_folder import _Background, open_log, require_free, require_same_run
 from finetune.training.trainer import fit
 from finetune.types import UserError
 from tests import small_data
@@ -112,9 +112,9 @@ def test_a_log_with_a_line_that_was_cut_is_continued(tmp_path: Path):
     path = tmp_path / "log.jsonl"
     path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.5}\n{"step": 3, "lo')
     main = SimpleNamespace(is_main_process=True, log_with=[])
-    RunLog(path, main, 1)
+    open_log(path, main, 1)
     assert path.read_text() == '{"step": 1, "loss": 2.0}\n'
-    RunLog(path, main, 0)
+    open_log(path, main, 0)
     assert path.read_text() == ""
 
 
@@ -141,7 +141,7 @@ def test_a_run_may_save_more_often_once_it_was_killed(
 def test_a_log_that_was_edited_is_refused(line: str, tmp_path: Path):
     (path := tmp_path / "log.jsonl").write_text(f'{{"step": 1}}\n{line}\n')
     with pytest.raises(UserError, match=r"log\.jsonl:2: .*"):
-        RunLog(path, SimpleNamespace(is_main_process=True, log_with=[]), 1)
+        open_log(path, SimpleNamespace(is_main_process=True, log_with=[]), 1)
 
 
 def test_nothing_is_done_after_an_error() -> None:

@@ -16,7 +16,7 @@ from finetune.embeddings.settings import SentenceConfig
 from finetune.models.dropout import fast_dropout
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
-from finetune.training.data import TrainingData
+from finetune.training.data import training_data
 from finetune.training.step import Step
 from finetune.training.trainer import fit
 from tests.command import in_two_processes
@@ -84,7 +84,7 @@ def gradients(config: SentenceConfig, changed: Any = None) -> tuple[dict, torch.
     torch.manual_seed(3)
     head = task.head().double()
     accelerator = Accelerator(cpu=True)
-    data = TrainingData(task, dataset, replace(config, validation="none"), accelerator, print)
+    data = training_data(task, dataset, replace(config, validation="none"), accelerator, print)
     optimizer = torch.optim.SGD(head.parameters(), lr=1.0)
     for group in optimizer.param_groups:
         group["peak"] = 1.0
@@ -126,7 +126,7 @@ def test_dropout_of_torch_is_replayed(family: str, place: Path, tmp_path: Path) 
     torch.manual_seed(1)
     task, dataset = load_task(config, "sentence")
     head = task.head().double()
-    data = TrainingData(
+    data = training_data(
         task, dataset, replace(config, validation="none"), Accelerator(cpu=True), print
     )
     batches = [unseeded(batch) for batch in data.batch(0).micro_batches]

@@ -25,15 +25,21 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.tasks.capabilities import Distillable
 from finetune.training import distillation
+from finetune.training.data import training_data
 from finetune.training.distillation import (
     Distillation,
-    DistillationRun,
-    Teacher,
+    Lesson,
+    distillable,
     load_student,
+    load_teacher,
     starting_head,
     student_config,
 )
+from finetune.training.optimizer import adamw, parameter_groups
+from finetune.training.part import Part
 from finetune.training.run_folder import open_run
+from finetune.training.step import Step
+from finetune.training.trainer import part_of, train
 from finetune.types import UserError
 from tests import small_data, tiny
 from tests.command import run
@@ -139,9 +145,9 @@ def prepared(
     model: str | None = None,
     teacher: str = "dropout",
     **settings: Any,
-) -> Iterator[DistillationRun]:
-    """A run of a student in double precision, before its first step."""
-    loaded = Teacher(teacher_of(kind, place, teacher))
+) -> Iterator[Part]:
+    """A run of a student in double precision, before it begins."""
+    loaded = load_teacher(teacher_of(kind, place, teacher))
     config = student_config(
         loaded.task.record.config,
         model,
@@ -156,18 +162,10 @@ def prepared(
     else:
         torch.manual_seed(3)
         head = task.head()
-    with contextlib.ExitStack() as restore:
-        yield DistillationRun(
-            task,
-            data,
-            config,
-            restore.enter_context(open_run(config)),
-            Reporter(quiet=True),
-            head.double(),
-            restore,
-            teacher=loaded,
-            distillation=weights,
-        )
+    with open_run(config) as folder:
+        lesson = Lesson(task, loaded, weights, distillable(task, out))
+        reporter = Reporter(quiet=True)
+        yield part_of(task, data, config, folder, reporter, head=head.double(), lesson=lesson)
 
 
 def test_losses_and_gradients_are_those_of_plain_torch(place: Path, tmp_path: Path) -> None:
@@ -176,14 +174,32 @@ def test_losses_and_gradients_are_those_of_plain_torch(place: Path, tmp_path: Pa
     )
     narrow = str(place / "narrow")
     with prepared("classify", place, tmp_path / "run", weights, narrow) as student:
-        teacher = student.teacher.head.double()
+        lesson, accelerator = student.lesson, student.folder.accelerator
+        teacher = lesson.teacher.head.double()
+        student.data = training_data(
+            student.task, student.dataset, student.config, accelerator, student.report
+        )
+        lesson.extend_data(student)
+        optimizer = adamw(
+            parameter_groups(student.head, student.config) + lesson.parameter_groups(student),
+            student.config,
+        )
+        step = Step(
+            student.task,
+            student.head,
+            optimizer,
+            student.config,
+            accelerator,
+            "fp32",
+            lesson=lesson,
+        )
         _write_and_attach(student, tmp_path / "outputs")
         (batch,) = student.data.batch(1).micro_batches
         for module in student.head.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
-        counts = student.step._loss_weights([batch], 1.0)
-        sums, numbers = student.step._loss(batch)
+        counts = step._loss_weights([batch], 1.0)
+        sums, numbers = step._loss(batch)
         found = (sums * counts).sum() / numbers[0]
 
         with torch.no_grad(), teacher.encoder.recording([1, 3]) as target:
@@ -202,14 +218,14 @@ def test_losses_and_gradients_are_those_of_plain_torch(place: Path, tmp_path: Pa
         hidden = (
             sum(
                 functional.mse_loss(layer(state), each)
-                for layer, state, each in zip(student.projections, states, target, strict=True)
+                for layer, state, each in zip(lesson.projections, states, target, strict=True)
             )
             / 2
         )
         expected = 0.7 * soft + 0.3 * hard + 0.7 * hidden
         # the outputs of the teacher are in single and half precision
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
-        parameters = [*student.head.parameters(), *student.projections.parameters()]
+        parameters = [*student.head.parameters(), *lesson.projections.parameters()]
         ours, theirs = (
             torch.autograd.grad(each, parameters, retain_graph=True, allow_unused=True)
             for each in (found, expected)
@@ -219,27 +235,26 @@ def test_losses_and_gradients_are_those_of_plain_torch(place: Path, tmp_path: Pa
                 torch.testing.assert_close(one, other, rtol=0, atol=2e-3)
 
 
-def _write_and_attach(student: DistillationRun, folder: Path, **changes: Any) -> None:
-    sequences = student.data.train.sequences
-    task = student.teacher.task
-    settings: dict[str, Any] = {"layers": [1, 3], "device": torch.device("cpu")}
+def _write_and_attach(student: Part, folder: Path) -> None:
+    teacher, sequences = student.lesson.teacher, student.data.train.sequences
     write_outputs(
         folder,
-        task,
-        student.teacher.head.float(),
+        teacher.task,
+        teacher.head.float(),
         sequences,
+        layers=[1, 3],
+        device=torch.device("cpu"),
         precision="fp32",
         reporter=Reporter(quiet=True),
-        **{**settings, **changes},
     )
-    student.data.add_outputs(read_outputs(folder, task, sequences))
-    student.teacher.head.double()
+    student.lesson.attach(student.data, read_outputs(folder, teacher.task, sequences))
+    teacher.head.double()
 
 
 def test_the_teacher_predicts_without_dropout_whatever_the_batches(
     place: Path, tmp_path: Path
 ) -> None:
-    loaded = Teacher(teacher_of("classify", place, "dropout"))
+    loaded = load_teacher(teacher_of("classify", place, "dropout"))
     loaded.head.train()
     model = Predictor(loaded.folder)
     examples = finetune.read_text(str(place / "sentiment")).splits["test"]
@@ -276,7 +291,7 @@ def test_the_teacher_predicts_without_dropout_whatever_the_batches(
     ],
 )
 def test_sequences_without_gold_have_no_loss(kind: str, place: Path) -> None:
-    loaded = Teacher(teacher_of(kind, place))
+    loaded = load_teacher(teacher_of(kind, place))
     _, data = load_student(loaded, loaded.task.record.config)
     encoded = loaded.task.encode(data.splits["train"][:7]).sequences
     targets = loaded.task.capability(Distillable).targets_without_gold(encoded)
@@ -309,7 +324,7 @@ def test_layout_of_batches_does_not_matter(
             for module in student.head.modules():
                 if isinstance(module, nn.Dropout):
                     module.p = 0.0
-            student.run()
+            train([student])
             found.append({n: w.detach().clone() for n, w in student.head.named_parameters()})
     for name, value in found[0].items():
         # the outputs of the teacher are rounded to half precision

@@ -261,7 +261,7 @@ def test_a_run_gives_the_model_back_as_it_was(
     shapes = {name: value.shape for name, value in head.state_dict().items()}
     model_config = head.model.config.to_dict() | {"architectures": None}
     if error == "checkpoint":
-        monkeypatch.setattr("finetune.training.trainer.make_optimizer", lambda *_: 1 / 0)
+        monkeypatch.setattr("finetune.training.trainer.adamw", lambda *_: 1 / 0)
     refused = pytest.raises((UserError, ZeroDivisionError))
     with refused if error else contextlib.nullcontext():
         fit(task, dataset, config, head=head)

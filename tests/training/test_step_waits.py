@@ -16,7 +16,7 @@ from accelerate import Accelerator
 
 from finetune.models.dropout import fast_dropout
 from finetune.tasks import CONFIGS, load_task
-from finetune.training.data import TrainingData
+from finetune.training.data import training_data
 from finetune.training.step import Step
 from tests import small_data as data
 from tests.operators import DEVICE, finding_waits
@@ -92,7 +92,7 @@ def test_a_step_waits_for_nothing(name: str, place: Path) -> None:
     config = CONFIGS[kind](**{**settings, "model": str(place / settings.get("model", "bert"))})
     task, dataset = load_task(config, kind)
     plain = replace(config, max_tokens=100)
-    batches = TrainingData(task, dataset, plain, Accelerator(cpu=True), print).batch(0)
+    batches = training_data(task, dataset, plain, Accelerator(cpu=True), print).batch(0)
     head = task.head().to(DEVICE)
     optimizer = torch.optim.SGD(head.parameters(), lr=0.1, foreach=True)
     for group in optimizer.param_groups:

@@ -26,7 +26,7 @@ from finetune.preprocessing.batching import pack
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import CONFIGS, load_task
 from finetune.training import step as steps
-from finetune.training.data import TrainingData
+from finetune.training.data import training_data
 from finetune.training.optimizer import make_optimizer
 from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
@@ -99,7 +99,7 @@ def weights_after(name: str, place: Path) -> tuple[dict[str, Tensor], Step]:
     task, dataset = load_task(config, kind)
     torch.manual_seed(3)
     accelerator = Accelerator(cpu=True)
-    batches = TrainingData(task, dataset, config, accelerator, lambda note: None)
+    batches = training_data(task, dataset, config, accelerator, lambda note: None)
     head = task.head()
     with contextlib.ExitStack() as stack:
         stack.enter_context(light_tuning(head, config))

@@ -1,0 +1,277 @@
+"""The scores of a part of a run: evaluations during training, and the scores of the best model."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from finetune.data import WITHOUT_LEAKS, leaked
+from finetune.evaluation.custom_metrics import custom_scores
+from finetune.evaluation.metrics import LOWER_IS_BETTER
+from finetune.inference.loop import predict
+from finetune.runtime.transfer import place
+from finetune.tasks.capabilities import Calibration, ComparedValues, FittedHead
+from finetune.training.callbacks import EvaluationEvent, SaveEvent
+from finetune.training.part import Part
+from finetune.types import Example, Prediction, UserError
+
+SCORE_EVERY = 2.0
+"""Least seconds between two lines with scores of validation."""
+
+
+class Evaluation(NamedTuple):
+    """The validation split, predicted and scored."""
+
+    examples: Sequence[Example]
+    predicted: Sequence[Prediction]
+    metrics: dict[str, float]
+    score: float
+    """The score that selects the model; higher is better."""
+
+
+def predict_split(
+    part: Part, split: str, head: Any = None, number: int | None = None, *, shown: bool = True
+) -> tuple[Sequence[Example], list[Prediction]]:
+    """Return the examples of a split, or the first ``number``, and what a model predicts for them.
+
+    ``head`` is by default the model in training.
+    """
+    examples, encoded = part.data.split(split)
+    if number is not None:
+        examples, encoded = examples[:number], encoded[:number]
+    predicted = predict(
+        part.task,
+        part.head if head is None else head,
+        examples,
+        part.folder.accelerator,
+        encoded=encoded,
+        precision=part.precision,
+        reporter=part.reporter if shown else None,
+        title=split,
+        keep_log_probabilities=part.task.capability(Calibration) is not None,
+    )
+    return examples, predicted
+
+
+def scores_of(
+    part: Part, examples: Sequence[Example], predicted: Sequence[Prediction]
+) -> dict[str, float]:
+    """Return the metrics of the task and the custom ones."""
+    metrics = part.task.score(examples, predicted)
+    if not part.custom_metrics or not metrics:
+        return metrics
+    compared = part.task.capability(ComparedValues)
+    if compared is None:
+        raise UserError(f"`finetune {part.task.name}` takes no custom metrics: leave them out.")
+    return metrics | custom_scores(part.custom_metrics, *compared.values(examples, predicted))
+
+
+def sign_of(part: Part, metric: str) -> int:
+    """Return -1 for a metric of which lower values are better, else 1."""
+    own = part.custom_metrics.get(metric)
+    return -1 if own is not None and own.lower_is_better else 1
+
+
+def selection_score(part: Part, metrics: Mapping[str, float], name: str = "") -> float:
+    """Return the score that selects the model, negative if lower is better.
+
+    ``name`` is the metric, by default the metric of the record.
+    """
+    name = name or part.task.record.metric
+    legal = [metric for metric in metrics if metric not in LOWER_IS_BETTER]
+    if name not in legal:
+        raise UserError(f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}.")
+    return sign_of(part, name) * metrics[name]
+
+
+def check_splits(part: Part) -> None:
+    """Predict and score an example of each split, so that nothing in it ends a finished run."""
+    for split in part.dataset.scored_splits:
+        part.task.score(*predict_split(part, split, number=1, shown=False))
+
+
+def check_metric(part: Part) -> None:
+    """Reject a wrong metric before training starts.
+
+    One example shows which metrics exist. Else all do: metrics of span types, of nested spans
+    and of questions without an answer need them, and a custom metric may fail on few examples.
+    """
+    split = part.data.validation
+    if split is None or not (part.config.metric or part.custom_metrics):
+        return
+    name = part.config.metric or part.task.record.metric
+    metrics: dict[str, float] = {}
+    for number in (None,) if part.custom_metrics else (1, None):
+        if name not in metrics:
+            metrics = scores_of(part, *predict_split(part, split, number=number))
+    selection_score(part, metrics, name)
+
+
+def evaluate(part: Part) -> Evaluation | None:
+    """Predict and score the validation split; None if there is none.
+
+    A head that is fitted to the encoder is fitted before, also without validation.
+    """
+    if (fitted := part.task.capability(FittedHead)) is not None:
+        train, encoded = part.data.split("train")
+        vectors = predict(
+            fitted.reader,
+            part.head,
+            train,
+            part.folder.accelerator,
+            encoded=encoded,
+            precision=part.precision,
+        )
+        fitted.fit(part.head, train, vectors)
+    if part.data.validation is None:
+        return None
+    examples, predicted = predict_split(part, part.data.validation)
+    metrics = scores_of(part, examples, predicted)
+    return Evaluation(examples, predicted, metrics, selection_score(part, metrics))
+
+
+def evaluate_and_keep(part: Part) -> None:
+    """Score the validation split, and save the model if it is the best yet.
+
+    With an average, score it too, and take the better of average and plain weights. Without
+    validation the average is saved.
+    """
+    found, averaged, both = evaluate(part), False, dict[str, float]()
+    with contextlib.ExitStack() as stack:
+        if part.average is not None and part.average.at_evaluation():
+            stack.enter_context(part.average.applied())
+            other = evaluate(part)
+            averaged = other is None or found is None or other.score > found.score
+            if found is not None and other is not None:
+                name = part.task.record.metric
+                both = {
+                    f"{name}_plain": found.metrics[name],
+                    f"{name}_averaged": other.metrics[name],
+                    "averaged": float(averaged),
+                }
+            if averaged:
+                found = other
+            else:
+                stack.close()  # the plain weights are saved
+        _keep_best(part, found, averaged, both)
+
+
+def _keep_best(
+    part: Part, found: Evaluation | None, averaged: bool, both: Mapping[str, float]
+) -> None:
+    """Save the model if it is the best yet, and report its scores.
+
+    ``both`` has the scores of plain and averaged weights, if both were scored.
+    """
+    state, folder, split = part.state, part.folder, part.data.validation
+    if found is None or split is None:
+        state.best_step, state.best_averaged = state.step, averaged
+        folder.save_best(part.task, part.head)
+        tell_saved(part, folder.best)
+        return
+    better = state.best_score is None or found.score > state.best_score
+    # of equal scores the later, which has a lower learning rate
+    is_best = better or found.score == state.best_score
+    state.num_best = 1 if better else state.num_best + is_best
+    state.bad_evaluations = 0 if better else state.bad_evaluations + 1
+    if is_best:
+        state.best_score, state.best_step = found.score, state.step
+        state.best_averaged = averaged
+        folder.save_best(part.task, part.head)
+        folder.write_predictions(split, found.examples, found.predicted)
+        tell_saved(part, folder.best)
+    part.log.evaluation(state.step, split, {**found.metrics, **both})
+    _report_score(part, found.metrics, better, is_best, both)
+    part.callbacks.on_evaluation(
+        EvaluationEvent(state.step, split, found.metrics, is_best, found.examples, found.predicted)
+    )
+    if part.config.patience and state.bad_evaluations >= part.config.patience:
+        state.finished = True
+        part.reporter.say(f"no better score in {state.bad_evaluations} evaluations: stopping")
+
+
+def tell_saved(part: Part, folder: Path, *, at_once: bool = False) -> None:
+    """Call the callbacks after a save. They, or ``at_once``, need it on disk."""
+    if at_once or part.callbacks.callbacks:
+        part.folder.wait()
+    part.callbacks.on_save(SaveEvent(part.state.step, folder, folder == part.folder.best))
+
+
+def _report_score(
+    part: Part, metrics: Mapping[str, float], better: bool, is_best: bool, both: Mapping[str, float]
+) -> None:
+    """Print the score of an evaluation; at most one in ``SCORE_EVERY`` seconds."""
+    now, name, state = time.monotonic(), part.task.record.metric, part.state
+    if now - part.last_score < SCORE_EVERY and state.step != part.data.schedule.num_steps:
+        return
+    part.last_score = now
+    best = sign_of(part, name) * (state.best_score or 0.0)
+    note = "best so far" if better else f"best {best:.4f}"
+    if is_best and not better:
+        note = "equal to the best so far"
+    score = f"{metrics[name]:.4f}"
+    if both:
+        plain, averaged = both[f"{name}_plain"], both[f"{name}_averaged"]
+        score = f"{plain:.4f}, of averaged weights {averaged:.4f}"
+    part.reporter.say(f"step {state.step}: {part.data.validation} {name} {score} ({note})")
+
+
+def report_kept(part: Part) -> None:
+    """Print the step whose model is kept."""
+    state, weights = part.state, "the model"
+    if part.average is not None:
+        weights = "averaged weights" if state.best_averaged else "the plain weights"
+    if part.data.validation is not None or part.average is not None:
+        equal = state.num_best
+        of = f" (the last of {equal} evaluations with the best score)" if equal > 1 else ""
+        part.reporter.say(f"kept: {weights} of step {state.best_step}{of}")
+
+
+def score_best(part: Part) -> dict[str, dict[str, float]]:
+    """Load the best model from its folder, calibrate it, and score it on each split."""
+    part.folder.wait()
+    best = place(part.task.head(part.folder.best), part.folder.accelerator.device)
+    validation, leaks = part.data.validation, leaked(part.dataset)
+    metrics: dict[str, dict[str, float]] = {}
+    # validation first: it calibrates what the others are scored with
+    for split in sorted(part.dataset.scored_splits, key=lambda name: name != validation):
+        examples, predicted = predict_split(part, split, best)
+        if split == validation:
+            predicted = _calibrate(part, examples, predicted)
+        if scores := scores_of(part, examples, predicted):
+            if part.average is not None and split == validation:
+                scores |= {"averaged": float(part.state.best_averaged)}
+            metrics[split] = scores
+            if ids := leaks.get(split):
+                own = [index for index, each in enumerate(examples) if each.id not in ids]
+                rest = [examples[i] for i in own], [predicted[i] for i in own]
+                if scores := scores_of(part, *rest):
+                    metrics[f"{split}{WITHOUT_LEAKS}"] = scores
+        part.folder.write_predictions(split, examples, predicted)
+    part.folder.write_metrics(metrics)
+    part.folder.wait()
+    return metrics
+
+
+def _calibrate(
+    part: Part, examples: Sequence[Example], predicted: list[Prediction]
+) -> list[Prediction]:
+    """Check that the saved model scores as before, and calibrate it on validation."""
+    score = selection_score(part, scores_of(part, examples, predicted))
+    before = part.state.best_score
+    # other hardware can decide near ties differently
+    if before is None or abs(score - before) > 0.02 * max(1.0, abs(before)):
+        raise RuntimeError(
+            f"{part.folder.best}: the saved model scores {score:.4f} on {part.data.validation}, "
+            f"but scored {before} when it was saved"
+        )
+    if (calibration := part.task.capability(Calibration)) is None:
+        return predicted
+    calibrated = calibration.calibrate(examples, predicted)
+    part.task = calibrated.task
+    part.notes.append(calibrated.note)
+    part.folder.save_best(part.task, part.task.head(part.folder.best))
+    return list(calibrated.predictions)
