@@ -172,15 +172,15 @@ class ListPaths(NamedTuple):
 
 LISTS = {
     "members": ListPaths(
-        "finetune.suites.cli.run:SuiteRun",
-        "finetune.suites.cli.run:parse_suite",
+        "finetune.suites.commands:SuiteRun",
+        "finetune.suites.commands:parse_suite",
         "finetune.suites.definition:suite_lines",
         "suite.json",
     )
 }
 """Files of a wing that list recipes, by the key that only they have."""
 
-COMPARISONS = {"suite.json": "finetune.suites.cli.compare:compare_suites"}
+COMPARISONS = {"suite.json": "finetune.suites.comparison:compare_suites"}
 """What compares folders of a wing's commands, by a file that only they have."""
 
 OPTIONS = {"check --label-errors": "finetune.annotation.commands:find_label_errors"}

@@ -22,20 +22,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from finetune.config.expected_scores import is_split, metrics_of
 from finetune.config.recipes import Recipe, load_recipe, open_recipe, typed_values
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
 
-SUITE_KEYS: Mapping[str, Any] = {
-    "title": str,
-    "description": str,
-    "source": str,
-    "models": tuple[str, ...],
-    "average": Literal["members", "scores", "none"],
-}
-"""The keys of a suite with their types, besides ``members`` and ``submission``."""
 MEMBER_KEYS: Mapping[str, Any] = {
     "recipe": str,
     "from": str,
@@ -45,8 +37,6 @@ MEMBER_KEYS: Mapping[str, Any] = {
     "note": str,
 }
 """The keys of a member with their types."""
-SUBMISSION_KEYS: Mapping[str, Any] = {"format": Literal["glue", "squad"]}
-FILE_KEYS: Mapping[str, Any] = {"member": str, "split": str, "data": str | None}
 _NAME = r"\w[\w.-]*"
 """A name without folders."""
 AVERAGES = {
@@ -84,13 +74,8 @@ class Member:
     """Another recipe whose expected scores stand in the table, for comparison."""
     note: str = ""
 
-    @property
-    def reference(self) -> Recipe:
-        """The recipe with the published scores."""
-        return self.published or self.recipe
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SubmissionFile:
     """A file of a submission: the predictions of a member on a split without labels."""
 
@@ -109,19 +94,25 @@ class SubmissionFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Suite:
-    """The content of a suite file, with the recipes of one model."""
+class Heading:
+    """The keys of a suite file besides ``members`` and ``submission``."""
 
-    path: Path
     title: str
-    members: Mapping[str, Member]
-    """The members in the order of the file."""
     description: str = ""
     source: str = ""
     models: tuple[str, ...] = ()
     """The models with recipes of their own."""
-    average: str = "members"
-    submission: str | None = None
+    average: Literal["members", "scores", "none"] = "members"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suite(Heading):
+    """The content of a suite file, with the recipes of one model."""
+
+    path: Path
+    members: Mapping[str, Member]
+    """The members in the order of the file."""
+    submission: Literal["glue", "squad"] | None = None
     """The format of a submission; None if the suite has none."""
     files: tuple[SubmissionFile, ...] = ()
 
@@ -171,9 +162,7 @@ def load_suite(path: str | Path, model: str | None = None) -> Suite:
     """
     path, content, where = open_recipe(path)
     own = {key: value for key, value in content.items() if key not in ("members", "submission")}
-    values: dict[str, Any] = {}
-    for key, value in own.items():
-        values |= typed_values(where(key), "key {!r} of a suite", SUITE_KEYS, {key: value})
+    values = _typed(where, "a suite", get_type_hints(Heading), own)
     if "title" not in values:
         raise UserError(f"{path}: a suite needs a `title`.")
     models = values.get("models", ())
@@ -191,15 +180,23 @@ def load_suite(path: str | Path, model: str | None = None) -> Suite:
     return Suite(path=path, members=members, submission=kind, files=files, **values)
 
 
+def _typed(
+    where: Where, what: str, hints: Mapping[str, Any], entry: Any, *above: str
+) -> dict[str, Any]:
+    """Return the values of a mapping, below the keys ``above``, with their types."""
+    typed = {}
+    for key, value in (entry if isinstance(entry, dict) else {}).items():
+        place = where(*above, key)
+        typed |= typed_values(place, f"key {{!r}} of {what}", hints, {key: value})
+    return typed
+
+
 def _member(path: Path, where: Where, name: str, entry: Any, model: str) -> Member:
     """Return a member with its recipe."""
     at = where("members", name)
     if not re.fullmatch(_NAME, name):
         raise UserError(f"{at}: {name!r} names a folder: use letters, digits, -, . and _.")
-    values: dict[str, Any] = {}
-    for key, value in (entry if isinstance(entry, dict) else {}).items():
-        line = where("members", name, key)
-        values |= typed_values(line, "key {!r} of a member", MEMBER_KEYS, {key: value})
+    values = _typed(where, "a member", MEMBER_KEYS, entry, "members", name)
     if "recipe" not in values:
         raise UserError(
             f"{at}: {name} has no recipe: write its file or name, such as "
@@ -247,11 +244,10 @@ def _recipe(path: Path, where: str, named: str, model: str) -> Recipe:
         return load_recipe(own if own.is_file() else name)
     except UserError as error:
         if str(error).startswith(f"{name}: no such"):
-            raise UserError(f"{where}: there is no recipe {name!r}. {_HINT}") from error
+            raise UserError(
+                f"{where}: there is no recipe {name!r}. `finetune run` lists the recipes."
+            ) from error
         raise UserError(f"{where}: {error}") from error
-
-
-_HINT = "`finetune run` lists the recipes."
 
 
 def _score(where: str, recipe: Recipe, text: str) -> Score:
@@ -300,26 +296,22 @@ def _submission(
             f"{where('submission')}: a submission has a `format` and `files`, such as "
             "`RTE.tsv: {member: rte, split: test}`."
         )
-    values: dict[str, Any] = {}
-    for key, value in entry.items():
-        if key != "files":
-            line = where("submission", key)
-            values |= typed_values(line, "key {!r} of a submission", SUBMISSION_KEYS, {key: value})
+    own = {key: value for key, value in entry.items() if key != "files"}
+    hints = {"format": Literal["glue", "squad"]}
+    values = _typed(where, "a submission", hints, own, "submission")
     if "format" not in values:
         raise UserError(f"{where('submission')}: a submission needs a `format`.")
     files = []
     for name, own in listed.items():
         at = where("submission", "files", name)
-        given: dict[str, Any] = {}
-        for key, value in (own if isinstance(own, dict) else {}).items():
-            line = where("submission", "files", name, key)
-            given |= typed_values(line, "key {!r} of a file", FILE_KEYS, {key: value})
+        keys = {key: hint for key, hint in get_type_hints(SubmissionFile).items() if key != "name"}
+        given = _typed(where, "a file", keys, own, "submission", "files", name)
         if given.get("member") not in members or "split" not in given:
             raise UserError(
                 f"{at}: {name} needs a `member` (one of {abbreviated(members, 20)}) and a `split`."
             )
         try:
-            files.append(SubmissionFile(name, **given))
+            files.append(SubmissionFile(name=name, **given))
         except UserError as error:
             raise UserError(f"{at}: {error}") from error
     return values["format"], tuple(files)

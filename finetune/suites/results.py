@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from finetune.cli.output import ScoreCell, table_text
 from finetune.data.json_files import read_object
 from finetune.evaluation.metrics import score_limits
 from finetune.evaluation.reproduction import (
@@ -19,11 +21,19 @@ from finetune.evaluation.reproduction import (
     standard_deviation,
 )
 from finetune.evaluation.runs import RunFolder
+from finetune.reporting import REPORT_FILE
+from finetune.reporting.html import Table, inlined
+from finetune.reporting.rendering import render
+from finetune.runtime.files import write_text
 from finetune.suites.definition import AVERAGES, Member, Score, SubmissionFile, Suite
 from finetune.types import UserError, abbreviated
 
 RESULTS_FILE = "suite.json"
 """File in the folder of a suite with its scores."""
+RESULT_FILES = ("suite.md", "suite.tex", RESULTS_FILE, "suite.html")
+"""The files with the table."""
+PACKAGE = "finetune.suites"
+"""The package whose templates make the page."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,6 @@ class SavedSuite:
 
     folder: Path
     name: str
-    title: str
     scores: Mapping[str, Sequence[Score]]
     """The scores by member."""
     submission: str | None
@@ -78,14 +87,12 @@ def open_suite(folder: Path) -> SavedSuite:
         raise UserError(
             f"{path} is damaged: restore it, or write it again with the command of the suite."
         ) from error
-    return SavedSuite(
-        folder, content["suite"], content["title"], scores, submission["format"], files
-    )
+    return SavedSuite(folder, content["suite"], scores, submission["format"], files)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SeedScores:
-    """A score by seed; empty if there is none."""
+    """A score by seed, empty if there is none; for example an average over members."""
 
     seeds: Mapping[str, float]
 
@@ -125,19 +132,6 @@ class MemberScore(SeedScores):
         }
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Average(SeedScores):
-    """The average of a suite over the seeds that all of its members have."""
-
-    definition: str
-    left_out: Mapping[str, str]
-    """Members that the average leaves out, with the reason."""
-    missing: Sequence[str]
-    """Members without scores, for which there is no average."""
-    published: float | None = None
-    """The same average of the published scores; None unless all scores have one."""
-
-
 @dataclass(frozen=True)
 class SuiteResults:
     """The scores of the members of a suite in a folder."""
@@ -158,42 +152,53 @@ class SuiteResults:
         return [each for each in self.scores if each.seeds or each.member.name in self.chosen]
 
     @property
-    def average(self) -> Average | None:
-        """The average; None if the suite defines none."""
-        if self.suite.average not in AVERAGES:
-            return None
-        members = {
+    def _counted(self) -> dict[str, list[MemberScore]]:
+        """The scores in the average by member."""
+        return {
             name: [score for score in self.scores if score.member.name == name]
             for name, member in self.suite.members.items()
             if member.weight
         }
-        counted = [score for scores in members.values() for score in scores]
-        missing = [name for name, own in members.items() if not all(each.seeds for each in own)]
-        shared = {*counted[0].seeds} if counted and not missing else set()
+
+    @property
+    def missing(self) -> list[str]:
+        """The members without scores, for which there is no average."""
+        return [name for name, own in self._counted.items() if not all(each.seeds for each in own)]
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The members that the average leaves out, with the reason."""
+        return {m.name: m.note for m in self.suite.members.values() if not m.weight}
+
+    @property
+    def average(self) -> SeedScores | None:
+        """The average over the seeds that all members have; None if the suite defines none."""
+        if self.suite.average not in AVERAGES:
+            return None
+        counted = [score for own in self._counted.values() for score in own]
+        shared = {*counted[0].seeds} if counted and not self.missing else set()
         for score in counted:
             shared &= {*score.seeds}
         seeds = {
-            seed: self._average({score: score.seeds[seed] for score in counted}, members)
+            seed: self._average({score: score.seeds[seed] for score in counted})
             for seed in sorted(shared, key=lambda seed: (len(seed), seed))
         }
+        return SeedScores(seeds=seeds)
+
+    @property
+    def published_average(self) -> float | None:
+        """The average of the published scores; None unless all scores have one."""
+        counted = [score for own in self._counted.values() for score in own]
         expected = {
             score: score.verdict.expected.value for score in counted if score.verdict is not None
         }
-        whole = len(expected) == len(counted) > 0
-        return Average(
-            seeds=seeds,
-            definition=AVERAGES[self.suite.average],
-            left_out={m.name: m.note for m in self.suite.members.values() if not m.weight},
-            missing=missing,
-            published=self._average(expected, members) if whole else None,
-        )
+        return self._average(expected) if len(expected) == len(counted) > 0 else None
 
-    def _average(
-        self, values: Mapping[MemberScore, float], members: Mapping[str, Sequence[MemberScore]]
-    ) -> float:
+    def _average(self, values: Mapping[MemberScore, float]) -> float:
         """Return the average of values by score."""
         if self.suite.average == "scores":
             return statistics.fmean(values.values(), [each.member.weight for each in values])
+        members = self._counted
         means = [statistics.fmean(values[each] for each in own) for own in members.values()]
         return statistics.fmean(means, [self.suite.members[name].weight for name in members])
 
@@ -215,13 +220,13 @@ class SuiteResults:
         found = None
         if average is not None:
             found = {
-                "definition": average.definition,
+                "definition": AVERAGES[self.suite.average],
                 "mean": average.mean,
                 "standard_deviation": average.deviation,
                 "seeds": dict(average.seeds),
-                "published": average.published,
-                "left_out": dict(average.left_out),
-                "missing": list(average.missing),
+                "published": self.published_average,
+                "left_out": self.left_out,
+                "missing": self.missing,
             }
         return {
             "suite": self.suite.name,
@@ -245,16 +250,16 @@ class SuiteResults:
     def notes(self) -> list[str]:
         """Return the lines below the table."""
         lines = [f"[{number}] {source}" for number, source in enumerate(self.sources, 1)]
-        average = self.average
-        if average is not None and average.missing:
-            names = abbreviated(average.missing, 30)
-            lines.append(f"No average: {names} {_has(average.missing)} no scores yet.")
+        average, missing = self.average, self.missing
+        if average is not None and missing:
+            have = "has" if len(missing) == 1 else "have"
+            lines.append(f"No average: {abbreviated(missing, 30)} {have} no scores yet.")
         elif average is not None:
-            lines.append(f"Average: {average.definition}.")
+            lines.append(f"Average: {AVERAGES[self.suite.average]}.")
             if not average.seeds:
                 lines.append("No average: the members have no seed in common.")
         if average is not None:
-            for name, note in average.left_out.items():
+            for name, note in self.left_out.items():
                 lines.append(f"Left out of the average: {name}: {note}.")
         for member in self.suite.members.values():
             if member.note and member.weight:
@@ -265,10 +270,6 @@ class SuiteResults:
             lines.append(f"{name}: {listed} {are} degenerate; {RESULTS_FILE} has the reasons.")
         lines += [f"{name} failed: {reason}" for name, reason in self.failures.items()]
         return lines
-
-
-def _has(names: Sequence[str]) -> str:
-    return "has" if len(names) == 1 else "have"
 
 
 def read_results(
@@ -285,18 +286,14 @@ def read_results(
     degenerate = {}
     for name, member in suite.members.items():
         run = read_run(folder / name)
-        verdicts = {}
-        if run.seeds:
-            free = () if member.start is None or member.published else ("init_from",)
-            verdicts = {
-                Score(each.expected.split, each.expected.metric): each
-                for each in recipe_verdicts(run, member.reference, *free)
-            }
-        else:
-            verdicts = {
-                Score(each.split, each.metric): ScoreVerdict(each, None, "not measured")
-                for each in member.reference.expected
-            }
+        free = () if member.start is None or member.published else ("init_from",)
+        reference = member.published or member.recipe
+        found = (
+            recipe_verdicts(run, reference, *free)
+            if run.seeds
+            else [ScoreVerdict(each, None, "not measured") for each in reference.expected]
+        )
+        verdicts = {Score(each.expected.split, each.expected.metric): each for each in found}
         seeds = run.seeds.get("degenerate", ())
         if reasons := {str(seed["seed"]): list(seed.get("reasons", ())) for seed in seeds}:
             degenerate[name] = reasons
@@ -319,3 +316,71 @@ def number(value: float | None, metric: str | None = None) -> str:
         return ""
     percent = metric is None or math.isfinite(score_limits(metric)[1])
     return f"{100 * value:.2f}" if percent else f"{value:.4f}"
+
+
+def score_table(results: SuiteResults) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows of the scores of a suite, the average last."""
+    columns = ["data set", "split", "metric", "score", "seeds", "published", "verdict"]
+    rows = [
+        [
+            score.member.name,
+            score.score.split,
+            score.score.metric,
+            _cell(score, score.score.metric),
+            len(score.seeds),
+            _published(score, results.sources),
+            score.verdict.verdict if score.verdict and score.seeds else "",
+        ]
+        for score in results.shown
+    ]
+    average = results.average
+    if average is not None and average.seeds:
+        published = number(results.published_average)
+        rows.append(["average", "", "", _cell(average), len(average.seeds), published, ""])
+    return columns, rows
+
+
+def _cell(scores: SeedScores, metric: str | None = None) -> ScoreCell:
+    deviation = scores.deviation
+    shown = None if deviation is None else number(deviation, metric)
+    return ScoreCell(number(scores.mean, metric), shown)
+
+
+def _published(score: MemberScore, sources: Sequence[str]) -> str:
+    if score.verdict is None:
+        return ""
+    expected = score.verdict.expected
+    value = number(expected.value, expected.metric)
+    return f"{value} [{sources.index(expected.cited) + 1}]"
+
+
+def write_results(results: SuiteResults) -> None:
+    """Write the table of a suite to its folder in all formats."""
+    columns, rows = score_table(results)
+    title, notes = results.suite.title, results.notes()
+    markdown = [f"# {title}", table_text("markdown", "", columns, rows)]
+    markdown.append("\n".join(f"- {line}" for line in notes))
+    comments = "".join(f"% {line}\n" for line in notes)
+    texts = {
+        "suite.md": "\n\n".join(markdown) + "\n",
+        "suite.tex": f"{table_text('latex', title, columns, rows)}\n{comments}",
+        RESULTS_FILE: json.dumps(results.record(), indent=2, ensure_ascii=False) + "\n",
+        "suite.html": _page(results, columns, rows),
+    }
+    for name, text in texts.items():
+        write_text(results.folder / name, text)
+
+
+def _page(results: SuiteResults, columns: list[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return the table of a suite as HTML, with links to the reports of its members."""
+    reports = [(name, f"{name}/{REPORT_FILE}") for name in results.suite.members]
+    cells = [[str(cell) if isinstance(cell, ScoreCell) else cell for cell in row] for row in rows]
+    return render(
+        "suite.html",
+        PACKAGE,
+        **inlined(),
+        suite=results.suite,
+        table=Table(f"Scores of {results.suite.title}", columns, cells),
+        notes=results.notes(),
+        reports=[(name, path) for name, path in reports if (results.folder / path).is_file()],
+    )

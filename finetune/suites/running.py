@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from finetune import api
+from finetune.cli.output import error_line, print_table, print_tables, show
+from finetune.cli.train import report_run, resumable
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
+from finetune.data.json_files import read_object
+from finetune.evaluation.runs import RunFolder
+from finetune.runtime.files import entries
+from finetune.runtime.launch import is_main_process, on_all_processes, on_main_process
+from finetune.runtime.processes import num_processes
 from finetune.runtime.progress import Reporter, clock
 from finetune.runtime.signals import Interrupted
+from finetune.suites.commands import LoadedSuite, member_names
 from finetune.suites.definition import Member
+from finetune.suites.results import (
+    RESULT_FILES,
+    RESULTS_FILE,
+    number,
+    read_results,
+    score_table,
+    write_results,
+)
 from finetune.tasks import load_task
+from finetune.training.environment import command_line
 from finetune.training.optimizer import Schedule
 from finetune.training.repeated_runs import seed_configs, state_of, train_seeds
-from finetune.training.run_folder import RunWriter
-from finetune.types import UserError, quantity
+from finetune.training.run_folder import RunWriter, hold, require_own, require_writable
+from finetune.types import UserError, abbreviated, quantity
+
+States = Mapping[int, str]
+"""Whether each run of a member is ``finished``, ``unfinished`` or ``new``, by seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,93 +68,109 @@ class PlannedMember:
         """The folder of the seeds."""
         return Path(self.config.out or "")
 
-    @property
-    def runs(self) -> Mapping[int, TrainConfig]:
-        """The settings of each seed."""
-        return seed_configs(self.config, self.num_seeds, self.folder, self.start)
+    def states(self) -> States:
+        """Return the state of each run; UserError if a run has other settings."""
+        configs = seed_configs(self.config, self.num_seeds, self.folder, self.start)
+        return {seed: state_of(config) for seed, config in configs.items()}
 
-    def states(self) -> dict[int, str]:
-        """Return whether each run is ``finished``, ``unfinished`` or ``new``.
+    def size(self) -> tuple[int, int]:
+        """Read the data, and return the numbers of training examples and steps of a run.
 
-        Raises UserError if a run has other settings.
+        Raises UserError if settings and data do not fit, so that they are refused before any
+        training.
         """
-        return {seed: state_of(config) for seed, config in self.runs.items()}
+        config = replace(self.config, resume=False)
+        if self.start is not None:  # which has perhaps not been trained
+            config = replace(config, init_from=None, model=self.encoder)
+        _, data = load_task(config, self.member.recipe.task)
+        self.recipe_run.check_splits(data.scored_splits)
+        num_examples = len(data.splits["train"])
+        return num_examples, Schedule.from_config(config, num_examples).num_steps
 
 
-@dataclass(frozen=True)
-class Workload:
-    """The size of a run, before it has started."""
+def plan_members(command: LoadedSuite) -> list[PlannedMember]:
+    """Return the members with the settings of their runs, in order."""
+    found: dict[str, PlannedMember] = {}
+    for name, own in command.commands.items():
+        member = command.loaded.members[name]
+        recipe = member.recipe.smoke_recipe() if command.smoke else member.recipe
+        recipe_run = RecipeRun.of(recipe, own.config, member.recipe.config())
+        config = replace(own.config, out=str(command.folder / name), resume=False)
+        encoder, start = config.model, None
+        if member.start is not None:
+            start = found[member.start].folder
+            chosen = command.model is not None or "model" in member.recipe.settings
+            model = config.model if chosen else None
+            encoder = model or found[member.start].encoder
+            config = replace(config, init_from=str(start), model=model)
+        found[name] = PlannedMember(
+            member=member,
+            config=config,
+            recipe_run=recipe_run,
+            encoder=encoder,
+            start=start,
+            num_seeds=command.seeds,
+        )
+    return list(found.values())
 
-    num_examples: int
-    """Training examples."""
-    num_steps: int
 
+def check_members(plan: Sequence[PlannedMember]) -> dict[str, tuple[States, int]]:
+    """Return the states of the runs of each member, and the steps of a run if one is unfinished.
 
-@dataclass(frozen=True)
-class CheckedMember:
-    """A member whose settings and data fit."""
-
-    states: Mapping[int, str]
-    """Whether each run is ``finished``, ``unfinished`` or ``new``, by seed."""
-    num_steps: int
-    """Training steps of a run; 0 if all are finished."""
-
-
-def workload(planned: PlannedMember) -> Workload:
-    """Read the data of a member, and return the size of a run.
-
-    Raises UserError if settings and data do not fit, so that they are refused before any training.
+    Raises UserError that names all members whose runs would fail: by other settings than before,
+    or by their data.
     """
-    config = replace(planned.config, resume=False)
-    if planned.start is not None:  # which has perhaps not been trained
-        config = replace(config, init_from=None, model=planned.encoder)
-    _, data = load_task(config, planned.member.recipe.task)
-    planned.recipe_run.check_splits(data.scored_splits)
-    num_examples = len(data.splits["train"])
-    return Workload(num_examples, Schedule.from_config(config, num_examples).num_steps)
+    found: dict[str, tuple[States, int]] = {}
+    problems: dict[str, str] = {}
+    for planned in plan:
+        try:
+            states = planned.states()
+            finished = {*states.values()} == {"finished"}
+            found[planned.name] = states, 0 if finished else planned.size()[1]
+        except UserError as error:
+            problems[planned.name] = str(error)
+    if problems:
+        several = f"{quantity(len(problems), 'member')} of the suite cannot run: "
+        raise UserError(_listed(problems) if len(problems) == 1 else several + _listed(problems))
+    return found
+
+
+def _listed(problems: Mapping[str, str]) -> str:
+    return " ".join(f"{name}: {problem}" for name, problem in problems.items())
 
 
 class TimeLeft:
     """The time left for the runs of a suite: their steps, at the mean rate of this process."""
 
-    def __init__(self, checked: Mapping[str, CheckedMember]) -> None:
-        self.steps = {
-            (name, seed): member.num_steps
-            for name, member in checked.items()
-            for seed, state in member.states.items()
-            if state != "finished"
-        }
+    def __init__(self, steps: dict[tuple[str, int], int]) -> None:
+        self.steps = steps
         """Steps of each run that is not finished, by member and seed."""
-        self.measured: list[tuple[float, int]] = []
-        """Seconds and steps of the runs trained here; the last one may still run."""
-        self.done = 0
-        """Steps of the current run that are done."""
+        self.seconds, self.trained = 0.0, 0
+        """Seconds and steps of the runs that ended here."""
+        self.now, self.first, self.done = 0.0, 0, 0
+        """Seconds of the current run; its steps at its start here, and now."""
 
     def start(self) -> None:
         """Begin a run."""
-        self.begin, self.first = time.monotonic(), 0
-        self.measured.append((0.0, 0))
+        self.begin, self.now, self.first, self.done = time.monotonic(), 0.0, 0, 0
 
     def advance(self, done: int, *, first: bool = False) -> None:
         """Note the steps of the run that are done; the ``first`` ones were done before."""
-        self.done, self.first = done, done if first else self.first
-        self.measured[-1] = time.monotonic() - self.begin, done - self.first
+        self.now, self.done = time.monotonic() - self.begin, done
+        self.first = done if first else self.first
 
-    def stop(self, member: str, seed: int) -> float:
-        """End a run; return its seconds."""
-        self.advance(self.done)
-        self.done = 0
-        del self.steps[member, seed]
-        return self.measured[-1][0]
-
-    def skip(self, member: str) -> None:
-        """Leave out the other runs of a member."""
-        self.done = 0
-        self.steps = {run: steps for run, steps in self.steps.items() if run[0] != member}
+    def stop(self, member: str, seed: int | None = None) -> float:
+        """End a run, or without a seed all runs of a member; return the seconds of the last."""
+        self.seconds, self.trained = self.seconds + self.now, self.trained + self.done - self.first
+        seconds, self.now, self.first, self.done = self.now, 0.0, 0, 0
+        ended = [run for run in self.steps if run[0] == member and seed in (None, run[1])]
+        for run in ended:
+            del self.steps[run]
+        return seconds
 
     def text(self) -> str:
         """Return the time that is left in words; empty if nothing has been measured."""
-        seconds, steps = (sum(each) for each in zip((0.0, 0), *self.measured, strict=True))
+        seconds, steps = self.seconds + self.now, self.trained + self.done - self.first
         if not steps or not self.steps:
             return ""
         left = (sum(self.steps.values()) - self.done) * seconds / steps
@@ -167,104 +206,202 @@ class SuiteReporter(Reporter):
         super().update(done, f"{text}, {left};" if left else text, share=share)
 
 
-Failures = dict[str, str]
-"""Why members have no scores, by name."""
-TrainOne = Callable[[PlannedMember, SuiteReporter, TrainConfig, Dataset, RunWriter], object]
-"""Trains a run in its opened folder and writes all its files."""
+@dataclass
+class SuiteTraining:
+    """Trains the members of a suite one after another, and says how each run begins and ends."""
 
+    command: LoadedSuite
+    states: Mapping[str, States]
+    timer: TimeLeft
+    is_main: bool
+    number: int = 0
+    """Number of the current run."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why members have no scores, by name."""
 
-@dataclass(frozen=True, kw_only=True)
-class Events:
-    """Functions to call while a suite runs."""
+    def train(self, planned: PlannedMember) -> None:
+        """Train the seeds of a member that are not finished.
 
-    on_start: Callable[[PlannedMember, int, str], object]
-    """Before a run, with its seed and its state."""
-    on_end: Callable[[PlannedMember, int, float], object]
-    """After a run, with its seconds."""
-    on_member: Callable[[PlannedMember], object]
-    """After all seeds of a member."""
-    on_failure: Callable[[PlannedMember, Exception], str]
-    """After an error; returns its text."""
-
-
-def run_members(
-    plan: Sequence[PlannedMember],
-    checked: Mapping[str, CheckedMember],
-    timer: TimeLeft,
-    train_one: TrainOne,
-    events: Events,
-    *,
-    quiet: bool = False,
-    keep_going: bool = True,
-) -> Failures:
-    """Train the seeds of all members that are not finished; return why others have failed.
-
-    A member whose start has failed is skipped. Without ``keep_going`` the first error is raised.
-    ``checked`` is the result of ``check_members``.
-    """
-    failures: Failures = {}
-    for planned in plan:
-        start = planned.member.start
-        if start in failures:
-            failures[planned.name] = f"not run, because {start} failed"
-            timer.skip(planned.name)
-            continue
+        A member whose start has failed is skipped. With several processes, which could not agree to
+        go on, the first error is raised.
+        """
+        if planned.member.start in self.failures:
+            self.failures[planned.name] = f"not run, because {planned.member.start} failed"
+            self.timer.stop(planned.name)
+            return
         try:
-            _run_member(planned, checked[planned.name].states, timer, train_one, events, quiet)
-            events.on_member(planned)
+            train_seeds(
+                planned.member.recipe.task,
+                planned.config,
+                planned.num_seeds,
+                planned.folder,
+                lambda *run: self._train_run(planned, *run),
+                recipe_run=planned.recipe_run,
+                start=planned.start,
+                on_start=lambda config, _: self._say_start(planned, config.seed),
+            )
+            if self.is_main:
+                report_run(planned.folder)
+                self.write()
         except Exception as error:
-            if isinstance(error, Interrupted) or not keep_going:
+            if isinstance(error, Interrupted) or num_processes() > 1:
                 raise
-            failures[planned.name] = events.on_failure(planned, error)
-            timer.skip(planned.name)
-    return failures
+            line, _ = error_line(error)
+            show(f"{planned.name}: {line}", error=True)
+            self.failures[planned.name] = line.removeprefix("error: ")
+            self.timer.stop(planned.name)
+
+    def write(self) -> None:
+        """Write the table of the scores until now."""
+        suite, folder, chosen = self.command.loaded, self.command.folder, self.command.commands
+        write_results(read_results(suite, folder, self.failures, chosen))
+
+    def _train_run(
+        self, planned: PlannedMember, config: TrainConfig, data: Dataset, folder: RunWriter
+    ) -> None:
+        seed = config.seed
+        title = planned.name if planned.num_seeds == 1 else f"{planned.name} seed {seed}"
+        self.timer.start()
+        api.train_once(
+            planned.member.recipe.task,
+            config,
+            data,
+            command=command_line(),
+            folder=folder,
+            recipe_run=planned.recipe_run,
+            repeatable=True,
+            reporter=SuiteReporter(title, self.timer, quiet=not self.is_main),
+            report=report_run,
+        )
+        seconds = clock(self.timer.stop(planned.name, seed))
+        if not self.is_main:
+            return
+        metrics = RunFolder.open(planned.folder / f"seed-{seed}").metrics
+        found = [
+            f"{score} {number(metrics[score.split][score.metric], score.metric)}"
+            for score in planned.member.scores
+            if score.metric in metrics.get(score.split, {})
+        ]
+        parts = [", ".join(found) or "no score", seconds, self.timer.text()]
+        self._say(planned, seed, "; ".join(filter(None, parts)))
+
+    def _say_start(self, planned: PlannedMember, seed: int) -> None:
+        """Say which run begins, or that it is kept."""
+        self.number += 1
+        state = self.states[planned.name][seed]
+        done = {"finished": "finished: kept", "unfinished": "continued", "new": "started"}[state]
+        left = "" if state == "finished" else self.timer.text()
+        self._say(planned, seed, f"{done} ({left})" if left else done)
+
+    def _say(self, planned: PlannedMember, seed: int, text: str) -> None:
+        if self.is_main:
+            total = planned.num_seeds * len(self.command.commands)
+            show(f"[{self.number}/{total}] {planned.name} seed {seed}: {text}", error=True)
 
 
-def _run_member(
-    planned: PlannedMember,
-    states: Mapping[int, str],
-    timer: TimeLeft,
-    train_one: TrainOne,
-    events: Events,
-    quiet: bool,
-) -> None:
-    def train(config: TrainConfig, data: Dataset, folder: RunWriter) -> None:
-        title = planned.name if planned.num_seeds == 1 else f"{planned.name} seed {config.seed}"
-        timer.start()
-        train_one(planned, SuiteReporter(title, timer, quiet=quiet), config, data, folder)
-        events.on_end(planned, config.seed, timer.stop(planned.name, config.seed))
+def run_suite(command: LoadedSuite) -> None:
+    """Train the members of a suite, print the table, and write it; UserError if a member failed."""
+    begin = time.monotonic()
+    plan = plan_members(command)
+    on_main_process(lambda: _check_folder(command))
+    if command.dry_run:
+        return _print_plan(command, plan)
+    is_main = is_main_process()
+    if is_main:
+        _show_additions(command)
+    with hold(command.folder), resumable(Reporter(quiet=not is_main), command_line):
+        checked = on_all_processes(lambda: check_members(plan))
+        steps = {
+            (name, seed): num_steps
+            for name, (states, num_steps) in checked.items()
+            for seed, state in states.items()
+            if state != "finished"
+        }
+        states = {name: own for name, (own, _) in checked.items()}
+        training = SuiteTraining(command, states, TimeLeft(steps), is_main)
+        if is_main:
+            training.write()
+        for planned in plan:
+            training.train(planned)
+    if is_main:
+        _finish(command, training, begin)
+    return None
 
-    train_seeds(
-        planned.member.recipe.task,
-        planned.config,
-        planned.num_seeds,
-        planned.folder,
-        train,
-        recipe_run=planned.recipe_run,
-        start=planned.start,
-        on_start=lambda config, _: events.on_start(planned, config.seed, states[config.seed]),
-    )
+
+def _check_folder(command: LoadedSuite) -> None:
+    """Raise UserError if the folder holds anything but a run of this suite."""
+    folder = command.folder
+    require_writable(folder)
+    if RunFolder.open(folder).is_run or (folder / "seeds.json").is_file():
+        raise UserError(f"--out {folder} holds another run: use another --out.")
+    if (folder / RESULTS_FILE).is_file():
+        before = read_object(folder / RESULTS_FILE, {"suite": str | None}).get("suite")
+        if before != command.loaded.name:
+            raise UserError(
+                f"--out {folder} holds runs of the suite {before}, not {command.loaded.name}: use "
+                "another --out."
+            )
+    names = {*entries(folder)} if folder.is_dir() else set()
+    own = {*command.loaded.members, *RESULT_FILES}
+    require_own(folder, names <= own or (folder / RESULTS_FILE).is_file())
 
 
-def check_members(plan: Sequence[PlannedMember]) -> dict[str, CheckedMember]:
-    """Return the states of the runs of each member, and the steps of a run if one is unfinished.
+def _show_additions(command: LoadedSuite) -> None:
+    """Print which members the selected ones need."""
+    chosen = member_names(command.only)
+    for name in command.commands:
+        if chosen and name not in chosen:
+            needed = [m.name for m in command.loaded.members.values() if m.start == name]
+            needed = [each for each in needed if each in command.commands]
+            show(f"{name} is trained too: {abbreviated(needed)} starts from it", error=True)
 
-    Raises UserError that names all members whose runs would fail: by other settings than before,
-    or by their data.
-    """
-    found: dict[str, CheckedMember] = {}
+
+def _print_plan(command: LoadedSuite, plan: Sequence[PlannedMember]) -> None:
+    """Print the runs in order; UserError at the end for members that cannot run."""
+    rows: list[list[Any]] = []
     problems: dict[str, str] = {}
     for planned in plan:
+        member = planned.member
+        row: list[Any] = [planned.name, member.recipe.name, planned.encoder or ""]
+        row += [member.start or "", planned.config.data]
         try:
             states = planned.states()
-            finished = {*states.values()} == {"finished"}
-            found[planned.name] = CheckedMember(
-                states, 0 if finished else workload(planned).num_steps
-            )
+            num_examples, num_steps = planned.size()
+            kept = sum(state == "finished" for state in states.values())
+            row += [num_examples, num_steps, f"{kept} of {len(states)} runs"]
         except UserError as error:
             problems[planned.name] = str(error)
+            row += ["", "", "cannot run"]
+        rows.append(row)
+    columns = ["member", "recipe", "model", "starts from", "data", "train", "steps", "finished"]
+    _show_additions(command)
+    print_tables(command.format, ("", columns, rows))
     if problems:
-        listed = " ".join(f"{name}: {problem}" for name, problem in problems.items())
-        several = f"{quantity(len(problems), 'member')} of the suite cannot run: "
-        raise UserError(listed if len(problems) == 1 else several + listed)
-    return found
+        members = quantity(len(problems), "member")
+        raise UserError(f"{members} cannot run: {_listed(problems)}")
+
+
+def _finish(command: LoadedSuite, training: SuiteTraining, begin: float) -> None:
+    """Print and write the table; UserError if a member failed."""
+    failures = training.failures
+    results = read_results(command.loaded, command.folder, failures, command.commands)
+    write_results(results)
+    columns, rows = score_table(results)
+    if command.format == "json":
+        show(json.dumps(results.record(), indent=2, ensure_ascii=False))
+    elif command.format == "table":
+        print_table(columns, rows, command.loaded.title)
+    else:
+        print_tables(command.format, ("", columns, rows))
+    for line in results.notes():
+        command.note(line)
+    command.note(
+        f"{clock(time.monotonic() - begin)} in all. Everything is in {command.folder}: "
+        f"{', '.join(RESULT_FILES)} have the table."
+    )
+    if failures:
+        raise UserError(
+            f"{len(failures)} of {quantity(len(command.commands), 'data set')} failed "
+            f"({abbreviated(failures)}); the reasons are above. The same command runs them "
+            "again and keeps the others."
+        )

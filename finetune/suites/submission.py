@@ -16,16 +16,16 @@ import json
 import math
 import statistics
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from finetune.cli.output import check_output, show
 from finetune.data import Dataset
 from finetune.evaluation.runs import RunFolder
 from finetune.runtime.files import replace_file
 from finetune.suites.definition import SubmissionFile
-from finetune.suites.results import SavedSuite
+from finetune.suites.results import SavedSuite, open_suite
 from finetune.types import (
     AnswerPrediction,
     Example,
@@ -70,16 +70,8 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 """Date of the files in the archive: equal predictions give equal archives."""
 
 
-@dataclass(frozen=True)
-class ChosenRun:
-    """The run of a member that makes its predictions, and why it was chosen."""
-
-    folder: Path
-    reason: str
-
-
-def choose_run(suite: SavedSuite, member: str, seed: int | None) -> ChosenRun:
-    """Return the run of a member with the best validation score, or of a seed.
+def choose_run(suite: SavedSuite, member: str, seed: int | None) -> tuple[int, str]:
+    """Return the seed of a member with the best validation score, or the given one, and why.
 
     The validation score is the mean of the member's scores on validation splits. Raises UserError
     if there is no finished run, or none of the seed.
@@ -90,9 +82,9 @@ def choose_run(suite: SavedSuite, member: str, seed: int | None) -> ChosenRun:
     if seed is not None:
         if seed not in finished:
             raise UserError(f"{member} has no finished run of seed {seed}")
-        return ChosenRun(suite.run(member, seed), f"seed {seed}")
+        return seed, f"seed {seed}"
     if len(finished) == 1:
-        return ChosenRun(suite.run(member, finished[0]), f"seed {finished[0]}, the only one")
+        return finished[0], f"seed {finished[0]}, the only one"
     scores = [score for score in suite.scores[member] if score.split.startswith("validation")]
     if not scores:
         raise UserError(
@@ -109,39 +101,38 @@ def choose_run(suite: SavedSuite, member: str, seed: int | None) -> ChosenRun:
     best = max(finished, key=value)
     names = " and ".join(dict.fromkeys(score.metric for score in scores))
     reason = f"seed {best}, the best {names} of {len(finished)} on validation: {value(best):.4f}"
-    return ChosenRun(suite.run(member, best), reason)
+    return best, reason
 
 
-def submission(
-    suite: SavedSuite,
-    *,
-    seed: int | None = None,
-    say: Callable[[str], object] = lambda text: None,
-) -> dict[str, str]:
-    """Return the text of each file of a submission by name.
+def submit(folder: Path, out: str, seed: int | None) -> None:
+    """Predict the test splits of a suite, and write the archive once all files are complete.
 
     Args:
-        suite: The suite.
+        folder: The folder of the suite.
+        out: The archive.
         seed: The seed of the runs; None takes the run with the best validation score of each
             member.
-        say: Called with a line about each file.
 
     Raises:
         UserError: A run or an example is missing, or a label is not one of the server's.
     """
+    check_output(out, folder.glob("*"), (".zip",))
+    suite = open_suite(folder)
     if suite.submission is None:
         raise UserError(f"{suite.name} has no `submission`: its predictions go to no server.")
-    chosen: dict[str, ChosenRun] = {}
+    chosen: dict[str, tuple[int, str]] = {}
     problems: dict[str, str] = {}
-    for file in suite.files:
-        name = file.member
+    for member in dict.fromkeys(file.member for file in suite.files):
         try:
-            if name not in chosen:
-                chosen[name] = choose_run(suite, name, seed)
+            chosen[member] = choose_run(suite, member, seed)
         except UserError as error:
-            problems[name] = str(error)
+            problems[member] = str(error)
     if suite.submission == "glue":
-        _check_glue_files(suite)
+        names = [file.name for file in suite.files]
+        if missing := [name for name in GLUE if name not in names]:
+            raise UserError(f"{folder}: the submission lacks {abbreviated(missing)}.")
+        if unknown := [name for name in names if name not in GLUE]:
+            raise UserError(f"{folder}: the server knows no file {abbreviated(unknown)}.")
     if problems:
         raise UserError(
             f"{'; '.join(problems.values())}. The server takes all files or none: run the suite "
@@ -149,22 +140,19 @@ def submission(
         )
     texts: dict[str, str] = {}
     for file in suite.files:
-        run = chosen[file.member]
-        examples, predictions = predict_split(run.folder, file)
+        best, reason = chosen[file.member]
+        examples, predictions = predict_split(suite.run(file.member, best), file)
         if suite.submission == "glue":
             texts[file.name] = glue_text(file.name, predictions)
         else:
             texts |= squad_texts(file.name, examples, predictions)
-        say(f"{file.name}: {quantity(len(predictions), 'row')}, {file.member} {run.reason}")
-    return texts
-
-
-def _check_glue_files(suite: SavedSuite) -> None:
-    names = [file.name for file in suite.files]
-    if missing := [name for name in GLUE if name not in names]:
-        raise UserError(f"{suite.folder}: the submission lacks {abbreviated(missing)}.")
-    if unknown := [name for name in names if name not in GLUE]:
-        raise UserError(f"{suite.folder}: the server knows no file {abbreviated(unknown)}.")
+        rows = quantity(len(predictions), "row")
+        show(f"{file.name}: {rows}, {file.member} {reason}", error=True)
+    with replace_file(Path(out), follow=True, binary=True) as archive_file:
+        with zipfile.ZipFile(archive_file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, text in texts.items():
+                archive.writestr(zipfile.ZipInfo(name, _DATE), text, zipfile.ZIP_DEFLATED)
+    show(f"{out}: {quantity(len(texts), 'file')}")
 
 
 def predict_split(folder: Path, file: SubmissionFile) -> tuple[Sequence[Example], list[Prediction]]:
@@ -238,11 +226,3 @@ def squad_texts(
     if without:
         texts[f"{path.stem}-na-prob{path.suffix}"] = json.dumps(without) + "\n"
     return texts
-
-
-def write_archive(path: Path, texts: Mapping[str, str]) -> None:
-    """Write files as a zip archive, which appears when it is complete."""
-    with replace_file(path, follow=True, binary=True) as file:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, text in texts.items():
-                archive.writestr(zipfile.ZipInfo(name, _DATE), text, zipfile.ZIP_DEFLATED)

@@ -1,0 +1,177 @@
+"""The options of `finetune run SUITE`, and what its arguments ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from finetune.cli.command import TrainingCommand
+from finetune.cli.options import FormatOption
+from finetune.cli.output import quiet_libraries
+from finetune.cli.parsing import made, parsed, parsed_known
+from finetune.cli.train import TaskCommand, recipe_command, task_command
+from finetune.config.options import Help, argument
+from finetune.config.values import require_count
+from finetune.suites.definition import Member, Suite, load_suite
+from finetune.types import UserError, abbreviated, did_you_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteOptions(FormatOption):
+    """Options of `finetune run SUITE`, besides the options of every task."""
+
+    out: Annotated[str | None, Help("FOLDER", group="output", common=True)] = None
+    """Folder with a folder of seeds for each data set, and the table. Unset is `runs/SUITE`, with
+    the encoder of --model. The same command continues there."""
+    model: Annotated[str | None, Help(group="model", common=True)] = None
+    """Encoder of all runs. A suite may have recipes of its own for some encoders; for all others
+    the recipes of its first encoder apply."""
+    seeds: int = 1
+    """Train N runs of each recipe, with seeds from --seed on. Finished runs are kept."""
+    seed: int | None = None
+    """Seed of the first run of each recipe; with --submit, of the runs to use."""
+    only: str | None = None
+    """Names of data sets with commas: run these only, and those whose models they start from."""
+    data: Annotated[tuple[str, ...], Help("NAME=DATA …", group="data", common=True)] = ()
+    """Data for single data sets of the suite: `genia=my-genia rte=data/rte`."""
+    dry_run: bool = False
+    """Show the runs in their order (data, steps, state) and train nothing."""
+    smoke: bool = False
+    """Run a quick check of all recipes with their `smoke` settings."""
+    submit: Annotated[str | None, Help("FILE.zip", group="output")] = None
+    """Train nothing, and write the files of the benchmark's server from the finished runs: an
+    archive with one file for each test set, predicted by the run of --seed, or else by the run with
+    the best validation score of each data set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteRun(SuiteOptions, TrainingCommand):
+    """Train all recipes of a suite, and print one table of their scores.
+
+    All options of training apply too (`finetune classify --help`), to every recipe.
+
+    Examples:
+        finetune run glue --model roberta-base --seeds 5
+        finetune run small --only sentiment,nli
+    """
+
+    suite: Annotated[str, argument("SUITE")]
+    """File, or name of a packaged suite (`finetune run` lists suites); with --submit also the
+    folder of its runs."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the suite."""
+        return Path(self.suite)
+
+    def run(self) -> None:
+        """Write the files of --submit from a folder of runs; ``parse_suite`` loads other suites."""
+        if self.submit is None:
+            raise UserError(
+                f"{self.suite} is the folder of a suite: name the suite to continue it, with --out "
+                f"{self.suite}, or add --submit FILE.zip."
+            )
+        quiet_libraries()
+        from finetune.suites.submission import submit
+
+        submit(self.folder, self.submit, self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedSuite(SuiteRun):
+    """The run of a suite with the command of each member."""
+
+    loaded: Suite
+    commands: Mapping[str, TaskCommand] = field(default_factory=dict)
+    """The command of each member to run, in order, as `finetune run RECIPE` parses it."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the suite."""
+        from finetune.training.run_folder import RUNS
+
+        if self.out is not None:
+            return Path(self.out)
+        last = (self.model or "").rstrip("/").split("/")[-1]
+        name = "-".join(filter(None, (self.loaded.name, last, "smoke" if self.smoke else "")))
+        return RUNS / name
+
+    def run(self) -> None:
+        """Train the members, print the table, and write it; UserError if a member failed."""
+        if self.submit is not None:
+            return super().run()
+        quiet_libraries()
+        from finetune.suites.running import run_suite
+
+        return run_suite(self)
+
+
+def parse_suite(path: str, rest: Sequence[str]) -> SuiteRun:
+    """Return the command that runs a suite.
+
+    Args:
+        path: The file or name of the suite.
+        rest: The other arguments. Those that are not options of the suite are options of every
+            member.
+
+    Raises:
+        UserError: The suite, an option, or the settings of a member are wrong.
+    """
+    values, others = parsed_known("run", SuiteOptions, rest)
+    options: SuiteOptions = made(SuiteOptions, values)
+    if Path(path).is_dir():
+        return SuiteRun(suite=path, **vars(options))
+    require_count("--seeds", options.seeds)
+    suite = load_suite(path, options.model)
+    data = _data(suite, options.data)
+    commands = {}
+    for member in suite.order(member_names(options.only)):
+        task = member.recipe.task
+        try:
+            own = parsed(task, task_command(task), others)
+            own |= {} if options.model is None else {"model": options.model}
+            own |= {} if options.seed is None else {"seed": options.seed}
+            own |= {"data": data[member.name]} if member.name in data else {}
+            own |= {"recipe": str(member.recipe.path), "smoke": options.smoke}
+            command = made(task_command(task), own, recipe_command(task, own))
+        except UserError as error:
+            raise UserError(f"{member.name}: {error}") from error
+        _check(member, command)
+        commands[member.name] = command
+    return LoadedSuite(suite=path, loaded=suite, commands=commands, **vars(options))
+
+
+def member_names(text: str | None) -> list[str]:
+    """Return the names of --only."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def _data(suite: Suite, given: Sequence[str]) -> dict[str, str]:
+    """Return the data of --data by member."""
+    found = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        if name not in suite.members or not value:
+            raise UserError(
+                f"--data {text}: for a suite write NAME=DATA, with a name of "
+                f"{abbreviated(suite.members, 30)}.{did_you_mean(name, suite.members)}"
+            )
+        found[name] = value
+    return found
+
+
+def _check(member: Member, command: TaskCommand) -> None:
+    """Raise UserError for an option that does not apply to a suite."""
+    config, recipe = command.config, member.recipe.config()
+    for option, given in (
+        ("--sizes", command.sizes is not None),
+        ("--folds", command.folds is not None or command.repeats != 1 or command.hold_out),
+        ("--resume", config.resume),
+        ("--push-to-hub", config.push_to_hub is not None),
+        ("--init-from", config.init_from != recipe.init_from),
+        ("--columns", config.columns != recipe.columns),
+    ):
+        if given:
+            raise UserError(f"{option} does not apply to a suite: leave it out.")
