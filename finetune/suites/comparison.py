@@ -124,10 +124,10 @@ def compare_suites(command: Compare, entries: Sequence[Entry]) -> None:
     if len(entries) != 2:
         raise UserError("suites are compared two at a time: finetune compare SUITE1 SUITE2")
     refuse_options(command, USED, "suites")
-    suites = (open_suite(Path(entry.runs)) for entry in entries)
+    first, second = (open_suite(Path(entry.runs)) for entry in entries)
     names = [entry.system or entry.runs for entry in entries]
     options = ComparisonOptions(unit=command.unit, resamples=command.resamples, seed=command.seed)
-    found = compare_systems_of_suites(*suites, options)
+    found = compare_systems_of_suites(first, second, options)
     if command.format == "json":
         record = {
             "a": names[0],

@@ -26,9 +26,19 @@ from finetune.tasks.capabilities import (
     Export,
     FittedHead,
 )
-from finetune.tasks.sentence_losses import cosine_loss
 from finetune.tasks.text_classification import TextClassificationTask
 from finetune.types import Batch, Partial, SentencePrediction, Sequences, TextExample
+
+
+def cosine_loss(
+    u: torch.Tensor, v: torch.Tensor, label: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the summed squared error of cosines to labels from 0 to 1, and their number.
+
+    The loss of Sentence-BERT for pairs with numbers (Reimers & Gurevych, 2019).
+    """
+    errors = (functional.cosine_similarity(u, v, dim=-1) - label.to(u.dtype)) ** 2
+    return errors.sum(), u.new_full((), len(label))
 
 
 class FewShotTask(TextClassificationTask):

@@ -15,7 +15,8 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 import finetune
 from finetune.data import Dataset
-from finetune.embeddings.sentence import TEMPLATE_ALONE, ranking_scores
+from finetune.embeddings.sentence import ranking_scores
+from finetune.embeddings.sentence_objectives import TEMPLATE_ALONE
 from finetune.embeddings.settings import SentenceConfig
 from finetune.inference.embed import Embedder
 from finetune.models.heads.sentence_encoder import SentenceEncoder

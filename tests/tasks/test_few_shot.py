@@ -21,7 +21,7 @@ from finetune.inference.predictor import Predictor
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task, saved_task
 from finetune.tasks.capabilities import CoupledLoss, sequences_of_epoch
-from finetune.tasks.sentence_losses import cosine_loss
+from finetune.tasks.few_shot import cosine_loss
 from finetune.training.trainer import fit
 from finetune.types import Sequences, TextExample, UserError
 from tests import small_data as data

@@ -13,11 +13,6 @@ from torch.nn import functional as F
 Loss = tuple[Tensor, Tensor]
 
 
-def cosines(u: Tensor, v: Tensor) -> Tensor:
-    """Return the cosine of each pair of rows: [N, H], [N, H] -> [N]."""
-    return F.cosine_similarity(u, v, dim=-1)
-
-
 def two_view_loss(views: tuple[Tensor, Tensor], identity: Tensor, temperature: float) -> Loss:
     """Contrast each of 2 N views with all others (Liu et al., 2021, Mirror-BERT; NT-Xent).
 
@@ -70,12 +65,6 @@ def ranking_loss(
 
 def _contrast(scores: Tensor, target: Tensor) -> Loss:
     return F.cross_entropy(scores, target, reduction="sum"), _count(len(target), scores)
-
-
-def cosine_loss(u: Tensor, v: Tensor, label: Tensor) -> Loss:
-    """Return the squared error of cosines to labels from 0 to 1 (Reimers & Gurevych, 2019)."""
-    errors = (cosines(u, v) - label.to(u.dtype)) ** 2
-    return errors.sum(), _count(len(label), u)
 
 
 def softmax_loss(u: Tensor, v: Tensor, classifier: Tensor, label: Tensor) -> Loss:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.tasks import sentence_losses as losses
+from finetune.embeddings import sentence_losses as losses
+from finetune.tasks.few_shot import cosine_loss
 
 N, H = 6, 8
 
@@ -53,7 +54,7 @@ def test_equal_sentence_transformers(vectors: Any) -> None:
     assert mean(without) == pytest.approx(float(ranking(given[:2], torch.zeros(N))))
     label = torch.tensor([0.0, 0.2, 0.2, 0.5, 0.9, 1.0], dtype=torch.float64)
     cosine = library.CosineSimilarityLoss(model)
-    assert mean(losses.cosine_loss(u, v, label)) == pytest.approx(float(cosine(given[:2], label)))
+    assert mean(cosine_loss(u, v, label)) == pytest.approx(float(cosine(given[:2], label)))
     softmax = library.SoftmaxLoss(model, H, 3).double()
     classes = torch.tensor([0, 1, 2, 0, 1, 2])
     weights = torch.cat([softmax.classifier.weight, softmax.classifier.bias[:, None]], dim=1)
@@ -107,7 +108,7 @@ def test_tiny_batches_are_finite(vectors: Any, size: int) -> None:
     for loss, _ in (
         losses.two_view_loss((u, v), distinct(size), 0.04),
         losses.ranking_loss(u, v, n[:0], (distinct(size), distinct(size), distinct(0)), 0.05),
-        losses.cosine_loss(u, v, label),
+        cosine_loss(u, v, label),
     ):
         (gradient,) = torch.autograd.grad(loss, u, retain_graph=True)
         assert loss.isfinite() and gradient.isfinite().all()

@@ -1,0 +1,367 @@
+"""The objectives of sentence encoders: the texts that each learns from, their views, and the loss.
+
+A sequence is one text, so that a pair has two and a pair with a hard negative three, numbered by
+``part``. Losses contrast the vectors of all sequences of an optimizer batch (``sentence_losses``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finetune.embeddings import sentence_losses as losses
+from finetune.embeddings.conditional_lm import NUM_CONDITIONS, ConditionalMaskedLM
+from finetune.embeddings.sentence_rows import (
+    adjacent_texts,
+    distinct_texts,
+    labeled_pairs,
+    positive_pairs,
+    scaled_pairs,
+)
+from finetune.models.heads.sentence_encoder import SentenceEncoder
+from finetune.preprocessing.encodings import Array, Encodings
+from finetune.preprocessing.masking import Masking, special_subwords
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.runtime.transfer import to_device
+from finetune.tasks.capabilities import CoupledLoss, EpochSequences
+from finetune.tasks.few_shot import cosine_loss
+from finetune.types import IGNORED, Encoding, Sequences, TextExample
+
+MASK_PROBABILITY = 0.3
+"""Fraction of the subwords of a second text that cmlm predicts."""
+TEMPLATES = ('This sentence : "{text}" means {mask} .', 'This sentence of "{text}" means {mask} .')
+"""The templates of PromptBERT (Jiang et al., 2022) for BERT."""
+TEMPLATE_ALONE = 2**48
+"""Number of the example that stands for the templates without a text."""
+
+
+class Sides(NamedTuple):
+    """The vectors [N, H] of first and second texts and of hard negatives, of a batch.
+
+    ``identities`` have a number for each text of each side, the same for equal texts; ``label`` is
+    the gold of each pair, and ``alone`` the vectors of the templates without a text.
+    """
+
+    u: Tensor
+    v: Tensor
+    negatives: Tensor
+    identities: tuple[Tensor, Tensor, Tensor]
+    label: Tensor
+    alone: Sequence[Tensor]
+
+
+class Objective:
+    """Base of the objectives: pairs of texts as they are, in no template."""
+
+    needs: ClassVar[str] = "texts"
+    """The rows of train that it learns from, in words."""
+    gold: ClassVar[type | None] = None
+    """The type of the labels that it learns from; None if it learns without labels."""
+    needs_mask: ClassVar[bool] = False
+    """Whether it needs a mask token."""
+    pooling: ClassVar[str | None] = None
+    """The only pooling that it trains; None for any."""
+    default_temperature: ClassVar[float] = 0.05
+
+    @staticmethod
+    def select(rows: Sequence[TextExample]) -> Iterable[TextExample]:
+        """Return the examples of train that it learns from."""
+        raise NotImplementedError
+
+    def __init__(self, record: Any, tokenizer: SubwordTokenizer) -> None:
+        self.record, self.tokenizer = record, tokenizer
+
+    @property
+    def temperature(self) -> float:
+        """τ of the loss."""
+        chosen: float | None = self.record.config.temperature
+        return chosen or self.default_temperature
+
+    def around(self) -> tuple[list[int], list[int]]:
+        """Return the subwords before and after a text."""
+        return list(self.tokenizer.single.prefix), list(self.tokenizer.single.suffix)
+
+    def encoding(self, example: int, number: int, ids: list[int], label: float) -> Encoding:
+        """Return a text as a sequence."""
+        before, after = self.around()
+        input_ids = [*before, *ids, *after]
+        segments = None
+        if self.tokenizer.uses_segments:
+            segments = [self.tokenizer.single.segments[1]] * len(input_ids)
+        digest = hashlib.blake2b(np.array(ids, np.int64).tobytes(), digest_size=7).digest()
+        target: dict[str, list[float]] = {"identity": [int.from_bytes(digest)], "label": [label]}
+        return Encoding(example, input_ids, segments, [], number, target)
+
+    def label(self, example: TextExample) -> float:
+        """Return the gold of a pair as a number; 0 without one."""
+        return float(example.label) if isinstance(example.label, float) else 0.0
+
+    def capabilities(self) -> Iterator[object]:
+        """Yield the capabilities of the task."""
+        yield CoupledLoss(self._coupled_loss)
+
+    def load(self, name: str, *, trained: bool, **options: Any) -> Any:
+        """Load a model that the objective trains, or one that it has ``trained``."""
+        labels = list(self.record.labels) or None
+        return SentenceEncoder.from_pretrained(name, trained=trained, labels=labels, **options)
+
+    def loss(self, sides: Sides, head: SentenceEncoder) -> losses.Loss:
+        """Return the loss over all texts of an optimizer batch, and the number to divide it by."""
+        raise NotImplementedError
+
+    def _coupled_loss(
+        self, head: SentenceEncoder, vectors: Tensor, sequences: Sequences
+    ) -> losses.Loss:
+        rows: dict[int, list[int]] = {0: [], 1: [], 2: []}
+        alone: dict[int, int] = {}
+        for row, (example, part) in enumerate(zip(sequences.example, sequences.part, strict=True)):
+            if example == TEMPLATE_ALONE:
+                alone.setdefault(part, row)  # each process has one
+            else:
+                rows[part].append(row)
+        index = [
+            to_device(torch.tensor(own, dtype=torch.long), vectors.device) for own in rows.values()
+        ]
+        u, v, negatives = (vectors.index_select(0, own) for own in index)
+        identity = sequences.targets["identity"]
+        first, second, negative = (identity.index_select(0, own) for own in index)
+        label = sequences.targets["label"].index_select(0, index[0])
+        templates = [vectors[alone[part]] for part in sorted(alone)]
+        sides = Sides(u, v, negatives, (first, second, negative), label, templates)
+        return self.loss(sides, head)
+
+
+class _FromTexts(Objective):
+    """Base of the objectives that learn from two views of each text."""
+
+    select = staticmethod(distinct_texts)
+
+    def capabilities(self) -> Iterator[object]:
+        """Yield the capabilities of the task."""
+        yield EpochSequences(self._views, self.added_ids)
+        yield from super().capabilities()
+
+    def added_ids(self) -> Sequence[int]:
+        """Return the ids that the views add to the texts."""
+        return []
+
+    def other(self, view: Encoding, key: str) -> Encoding:
+        """Return the second view of a text; ``key`` seeds what is random in it."""
+        return view
+
+    def _views(self, sequences: Encodings, seed: int, epoch: int, rows: Array | None) -> Encodings:
+        views = []
+        for view in sequences if rows is None else sequences.take(rows):
+            views += [view, self.other(replace(view, part=1), f"{seed}/{epoch}/{view.example}")]
+        return Encodings.of([*views, *self._further_views()])
+
+    def _further_views(self) -> Sequence[Encoding]:
+        return []
+
+
+class SimCSE(_FromTexts):
+    """A copy with other dropout (Gao et al., 2021)."""
+
+    def loss(self, sides: Sides, head: SentenceEncoder) -> losses.Loss:
+        """Rank the copy of each text above other texts."""
+        first, _, negative = sides.identities
+        ids = first, first, negative
+        return losses.ranking_loss(sides.u, sides.v, sides.negatives, ids, self.temperature)
+
+
+class Mirror(_FromTexts):
+    """A copy with a masked span (Liu et al., 2021, Mirror-BERT)."""
+
+    needs_mask = True
+    default_temperature = 0.04
+
+    def added_ids(self) -> Sequence[int]:
+        """Return the mask token."""
+        return [self.tokenizer.tokenizer.mask_token_id]
+
+    def other(self, view: Encoding, key: str) -> Encoding:
+        """Replace a random span of subwords by one mask token; the text keeps a subword at least.
+
+        Mirror-BERT replaces five characters, which touch about two subwords.
+        """
+        before, after = self.around()
+        first, last = len(before), len(view.input_ids) - len(after)
+        width = min(self.record.config.mask_span, last - first - 1)
+        if width < 1:
+            return view
+        start = random.Random(key).randint(first, last - width)
+        mask = [self.tokenizer.tokenizer.mask_token_id]
+        ids = [*view.input_ids[:start], *mask, *view.input_ids[start + width :]]
+        segments = None if view.segment_ids is None else view.segment_ids[: len(ids)]
+        return replace(view, input_ids=ids, segment_ids=segments)
+
+    def loss(self, sides: Sides, head: SentenceEncoder) -> losses.Loss:
+        """Contrast each view with all others."""
+        return losses.two_view_loss((sides.u, sides.v), sides.identities[0], self.temperature)
+
+
+class Prompt(SimCSE):
+    """Two templates, whose mask tokens are the vectors (Jiang et al., 2022, PromptBERT)."""
+
+    needs_mask = True
+    pooling = "mask"
+
+    @cached_property
+    def _templates(self) -> list[tuple[list[int], list[int]]]:
+        """The subwords before and after a text in each template."""
+        prefix, suffix = super().around()
+        mask, found = self.tokenizer.tokenizer.mask_token, []
+        for template in self.record.config.templates or TEMPLATES:
+            written = template.replace("{mask}", mask)
+            before, after = self.tokenizer.text_subwords(written.split("{text}"))
+            found.append((prefix + before, after + suffix))
+        return found
+
+    def around(self) -> tuple[list[int], list[int]]:
+        """Return the subwords before and after a text in the first template."""
+        return self._templates[0]
+
+    def _mask_position(self, number: int, length: int) -> list[int]:
+        """Return where the mask token of a template starts and ends."""
+        before, after = self._templates[number]
+        mask = self.tokenizer.tokenizer.mask_token_id
+        at = before.index(mask) if mask in before else len(before) + length + after.index(mask)
+        return [at, at + 1]
+
+    def encoding(self, example: int, number: int, ids: list[int], label: float) -> Encoding:
+        """Return a text in the first template."""
+        made = super().encoding(example, number, ids, label)
+        return replace(made, word_starts=self._mask_position(0, len(ids)))
+
+    def added_ids(self) -> Sequence[int]:
+        """Return the subwords of both templates."""
+        return [id for template in self._templates for part in template for id in part]
+
+    def other(self, view: Encoding, key: str) -> Encoding:
+        """Return the text in the second template."""
+        before, after = self._templates[0]
+        ids = view.input_ids[len(before) : len(view.input_ids) - len(after)]
+        before, after = self._templates[1]
+        input_ids = [*before, *ids, *after]
+        segments = None if view.segment_ids is None else view.segment_ids[:1] * len(input_ids)
+        starts = self._mask_position(1, len(ids))
+        return replace(view, input_ids=input_ids, segment_ids=segments, word_starts=starts)
+
+    def _further_views(self) -> Sequence[Encoding]:
+        alone = self.encoding(TEMPLATE_ALONE, 0, [], 0.0)
+        return [alone, self.other(replace(alone, part=1), "")]
+
+    def loss(self, sides: Sides, head: SentenceEncoder) -> losses.Loss:
+        """Rank as SimCSE does, without the vectors of the templates."""
+        u, v = (side - alone for side, alone in zip(sides[:2], sides.alone, strict=True))
+        return super().loss(sides._replace(u=u, v=v), head)
+
+
+class Ranking(Objective):
+    """Pairs that belong together, perhaps with hard negatives (Henderson et al., 2017)."""
+
+    needs = (
+        "pairs of texts that belong together: without labels, or with the labels "
+        "entailment and contradiction or with two such as duplicate and not_duplicate"
+    )
+    select = staticmethod(positive_pairs)
+
+    def loss(self, sides: Sides, head: SentenceEncoder) -> losses.Loss:
+        """Rank the second text of each pair above the texts of other pairs."""
+        u, v, negatives, ids = sides[:4]
+        return losses.ranking_loss(u, v, negatives, ids, self.temperature)
+
+
+class Softmax(Objective):
+    """Pairs with labels: the siamese classifier of Sentence-BERT (Reimers & Gurevych, 2019)."""
+
+    needs = "pairs of texts with two labels or more"
+    gold = str
+    select = staticmethod(labeled_pairs)
+
+    def label(self, example: TextExample) -> float:
+        """Return the class of a pair."""
+        labels = self.record.labels  # without those that only test has
+        if isinstance(example.label, str):
+            return labels.id(example.label) if example.label in labels else IGNORED
+        return super().label(example)
+
+    def loss(self, sides: Sides, head: SentenceEncoder) -> losses.Loss:
+        """Return the cross entropy of the classes."""
+        return losses.softmax_loss(sides.u, sides.v, head.classifier_weights(), sides.label)
+
+
+class Cosine(Objective):
+    """Pairs with numbers, which the cosines learn."""
+
+    needs = "pairs of texts with a number"
+    gold = float
+    select = staticmethod(scaled_pairs)
+
+    def loss(self, sides: Sides, head: SentenceEncoder) -> losses.Loss:
+        """Return the squared error of the cosines."""
+        return cosine_loss(sides.u, sides.v, sides.label)
+
+
+class ConditionalLM(Objective):
+    """Masked subwords of a text, given the vector of the text before it (``conditional_lm``)."""
+
+    needs = "running text with a sentence in each line, or pairs of adjacent texts"
+    needs_mask = True
+    select = staticmethod(adjacent_texts)
+
+    def capabilities(self) -> Iterator[object]:
+        """Yield the capabilities of the task; pairs do not depend on each other."""
+        # any subword can be drawn as a random one
+        yield EpochSequences(self._pairs, lambda: range(len(self.tokenizer.tokenizer)))
+
+    def load(self, name: str, *, trained: bool, **options: Any) -> Any:
+        """Load a model that the objective trains, or one that it has ``trained``."""
+        return ConditionalMaskedLM.from_pretrained(name, new_head=not trained, **options)
+
+    def _pairs(self, sequences: Encodings, seed: int, epoch: int, rows: Array | None) -> Encodings:
+        """Return each pair as one sequence, its second text with masks.
+
+        The second text is cut so that the vectors of the first one fit behind it.
+        """
+        sequences = sequences if rows is None else sequences.take(rows)
+        tokenizer, (_, after) = self.tokenizer.tokenizer, self.around()
+        masking = Masking(
+            special_subwords(tokenizer), tokenizer.mask_token_id, probability=MASK_PROBABILITY
+        )
+        longest = self.record.max_length - NUM_CONDITIONS
+        seconds = [
+            replace(text, input_ids=[*text.input_ids[: longest - len(after)], *after])
+            if len(text.input_ids) > longest
+            else text
+            for text in sequences
+            if text.part
+        ]
+        pairs = []
+        masked = masking.apply(Encodings.of(seconds), seed, epoch)
+        firsts = (text for text in sequences if not text.part)
+        for first, second in zip(firsts, masked, strict=True):
+            ids = [*first.input_ids, *second.input_ids]
+            segments = first.segment_ids and first.segment_ids[:1] * len(ids)
+            starts = [0, len(first.input_ids), len(ids)]
+            pairs.append(Encoding(first.example, ids, segments, starts, 0, second.target))
+        return Encodings.of(pairs)
+
+
+OBJECTIVES: Mapping[str, type[Objective]] = {
+    "mirror": Mirror,
+    "simcse": SimCSE,
+    "prompt": Prompt,
+    "cmlm": ConditionalLM,
+    "ranking": Ranking,
+    "softmax": Softmax,
+    "cosine": Cosine,
+}
