@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,7 +35,157 @@ CHUNK = 4096
 """Number of inputs to read at a time."""
 TOKENS = 512
 """Tokens of a batch, padding included: larger batches leave the cache of a CPU."""
-DECODERS = (TextDecoder, TagDecoder, SpanDecoder, AnswerDecoder)
+
+
+class TextOutput:
+    """How a model of labels or numbers of texts reads them, and how its logits become predictions.
+
+    The other outputs derive from it. ``fields`` are the settings of the decoder.
+    """
+
+    decoder_class: ClassVar[type[Any]] = TextDecoder
+    reads_words: ClassVar[bool] = False
+
+    def __init__(
+        self, fields: Mapping[str, Any], tokenizer: Subwords, settings: Mapping[str, Any]
+    ) -> None:
+        self.decoder: Any = self.decoder_class(**{**fields, "labels": tuple(fields["labels"])})
+        self.tokenizer, self.settings = tokenizer, settings
+        self.length, self.overlap = settings["max_length"], settings["overlap"]
+
+    @property
+    def num_classes(self) -> tuple[int, ...]:
+        """The legal sizes of the last dimension of the logits."""
+        return (len(self.decoder.labels) or 1,)
+
+    def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
+        """Return the sequences of each example: one, or several windows."""
+        how = self.settings["long_text"]
+        return encode_texts(examples, self.tokenizer, self.length, how, self.overlap)[0]
+
+    def blank(self, example: Any) -> Prediction | None:
+        """Return the prediction for an example that no sequence is made of; None for others."""
+        found: Prediction | None = self.decoder.of_blank(example)
+        return found
+
+    def rows(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> np.ndarray:
+        """Return the logits of a batch that count."""
+        return logits
+
+    def values(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> Sequence[Any]:
+        """Return one value of each sequence from the logits that count."""
+        found: Sequence[Any] = self.decoder.windows(logits)
+        return found
+
+    def finish(self, example: Any, partials: Sequence[Partial]) -> Prediction:
+        """Return the prediction for an example from the values of its sequences."""
+        prediction: Prediction = self.decoder.finish(example, partials)
+        return prediction
+
+
+class _PartsOutput(TextOutput):
+    """Base of the outputs whose logits are of parts of each sequence."""
+
+    def blank(self, example: Any) -> Prediction | None:
+        """Return None: every example has sequences."""
+        return None
+
+    def index(self, sequence: Encoding) -> Any:
+        """Return the index of the logits of a sequence that count."""
+        raise NotImplementedError
+
+    def rows(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> np.ndarray:
+        """Return the logits of a batch that count, of one sequence after another."""
+        pairs = zip(logits, sequences, strict=True)
+        return np.concatenate([own[self.index(sequence)] for own, sequence in pairs])
+
+
+class AnswerOutput(_PartsOutput):
+    """Answers to questions: logits of all tokens."""
+
+    decoder_class = AnswerDecoder
+
+    def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
+        """Return the sequences of each question, with windows of its context."""
+        return encode_questions(examples, self.tokenizer, self.length, self.overlap)[0]
+
+    def index(self, sequence: Encoding) -> Any:
+        """Return the tokens."""
+        return np.arange(len(sequence.input_ids))
+
+    def values(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> Sequence[Any]:
+        """Return the best answers of each sequence."""
+        places, first = [], 0  # of the first token, and of the context
+        for sequence in sequences:
+            begin, end = sequence.word_starts
+            places.append((first, first + begin, first + end))
+            first += len(sequence.input_ids)
+        return list(self.decoder.windows(logits, places))
+
+    def finish(self, example: Any, partials: Sequence[Partial]) -> Prediction:
+        """Return the best answer of all sequences."""
+        tokens = tokens_of(self.tokenizer, example.pair or "")
+        prediction: Prediction = self.decoder.finish(example, partials, tokens)
+        return prediction
+
+
+class TagOutput(_PartsOutput):
+    """Tags of words: logits of words, or of all their subwords."""
+
+    decoder_class = TagDecoder
+    reads_words = True
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        given = self.settings["transitions"]
+        self.transitions = None if given is None else tuple(map(_unfolded, given))
+
+    def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
+        """Return the windows of each sentence."""
+        return encode_words(examples, self.tokenizer, self.length, self.overlap, core_only=True)[0]
+
+    def index(self, sequence: Encoding) -> Any:
+        """Return the first subword of each word, or all subwords."""
+        starts = sequence.word_starts
+        if self.decoder.all_subwords:
+            return np.arange(starts[0], starts[-1])
+        return np.array(starts[:-1], dtype=int)
+
+    def values(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> Sequence[Any]:
+        """Return the log-probabilities of the words of each sequence, or a chain."""
+        num_words = [sequence.num_words for sequence in sequences]
+        lengths = np.concatenate([np.diff(sequence.word_starts) for sequence in sequences])
+        return list(self.decoder.windows(logits, num_words, lengths, self.transitions))
+
+
+class SpanOutput(_PartsOutput):
+    """Spans of words: logits of all candidates."""
+
+    decoder_class = SpanDecoder
+    reads_words = True
+
+    @property
+    def num_classes(self) -> tuple[int, ...]:
+        """The legal sizes of the last dimension of the logits: the labels, perhaps with none."""
+        (number,) = super().num_classes
+        return number, len(self.decoder.labels) + 1
+
+    def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
+        """Return the windows of each sentence."""
+        return encode_words(examples, self.tokenizer, self.length, self.overlap, core_only=False)[0]
+
+    def index(self, sequence: Encoding) -> Any:
+        """Return the first word of each candidate, and its width or last word."""
+        spans = candidates(sequence.num_words, self.decoder.max_width)
+        first, end = spans[:, 0], spans[:, 1]
+        return first, (end - first if self.settings["by_width"] else end) - 1
+
+    def values(self, logits: np.ndarray, sequences: Sequence[Encoding]) -> Sequence[Any]:
+        """Return the probabilities of the candidates of each sequence."""
+        return list(self.decoder.windows(logits, [sequence.num_words for sequence in sequences]))
+
+
+OUTPUTS = (TextOutput, TagOutput, SpanOutput, AnswerOutput)
 
 
 class OnnxModel:
@@ -72,13 +222,8 @@ class OnnxModel:
         backend.no_padding()
         with _damage_named(folder / SETTINGS):
             self.tokenizer = Subwords.restored(backend, self.settings["tokenizer"])
-            fields = self.settings["decoder"]
-            self.decoder: Any = _decoder(fields)
-            self.spans = isinstance(self.decoder, SpanDecoder)
-            self.tags = isinstance(self.decoder, TagDecoder)
-            self.answers = isinstance(self.decoder, AnswerDecoder)
-            given = self.settings["transitions"]
-            self.transitions = None if given is None else tuple(map(_unfolded, given))
+            self.output = self._output(self.settings["decoder"])
+            self.decoder = self.output.decoder
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or 0
         options.log_severity_level = 4  # errors are raised
@@ -91,10 +236,8 @@ class OnnxModel:
             )
         self.inputs = [entry.name for entry in self.session.get_inputs()]
         classes = [entry.shape[-1:] for entry in self.session.get_outputs() if entry.name == LOGITS]
-        number = len(fields["labels"])
-        # a graph may leave the number of classes open; spans have one more, for none
-        legal: tuple[list[int], ...] = ([], [number or 1], [number + self.spans])
-        known = all(isinstance(size, str) or [size] in legal for own in classes for size in own)
+        legal = self.output.num_classes  # a graph may leave the number open
+        known = all(isinstance(size, str) or size in legal for own in classes for size in own)
         if not (classes and known and {*self.inputs} <= INPUTS):
             raise UserError(
                 f"{folder / graph}: is not the graph that was exported with {SETTINGS} (inputs "
@@ -104,7 +247,15 @@ class OnnxModel:
     @property
     def reads_words(self) -> bool:
         """True if inputs are words, or texts to split into words."""
-        return self.tags or self.spans
+        return self.output.reads_words
+
+    def _output(self, fields: Mapping[str, Any]) -> TextOutput:
+        """Return the output whose decoder has these fields."""
+        known = {kind: dataclasses.fields(kind.decoder_class) for kind in OUTPUTS}
+        kind = next(
+            kind for kind in OUTPUTS if fields.keys() <= {each.name for each in known[kind]}
+        )
+        return kind(fields, self.tokenizer, self.settings)
 
     def predict(self, inputs: Sequence[Input]) -> list[Prediction]:
         """Predict each input, in order. The ``id`` of a prediction is the index of its input.
@@ -128,9 +279,7 @@ class OnnxModel:
 
     def predict_examples(self, examples: Sequence[Any]) -> list[Prediction]:
         """Predict examples, in their order. Ids differ; a blank text has the label None."""
-        if self.reads_words or self.answers:
-            return self._predicted(examples)
-        blank = {e.id: p for e in examples if (p := self.decoder.of_blank(e)) is not None}
+        blank = {e.id: p for e in examples if (p := self.output.blank(e)) is not None}
         filled = [example for example in examples if example.id not in blank]
         by_id = blank | {prediction.id: prediction for prediction in self._predicted(filled)}
         return [by_id[example.id] for example in examples]
@@ -142,32 +291,15 @@ class OnnxModel:
         found: list[list[Partial]] = [[] for _ in examples]
         for group in _grouped(sequences):
             windows = [window for _, window in group]
-            values = self._decoded(windows, self.logits(windows))
+            values = self.output.values(self.logits(windows), windows)
             for (row, window), value in zip(group, values, strict=True):
                 found[row].append(Partial(row, window.part, value))
         pairs = zip(examples, found, strict=True)
-        return [self._finished(example, partials) for example, partials in pairs]
-
-    def _finished(self, example: Any, partials: Sequence[Partial]) -> Prediction:
-        """Return the prediction for an example from the values of its sequences."""
-        prediction: Prediction
-        if self.answers:
-            tokens = tokens_of(self.tokenizer, example.pair or "")
-            prediction = self.decoder.finish(example, partials, tokens)
-        else:
-            prediction = self.decoder.finish(example, partials)
-        return prediction
+        return [self.output.finish(example, partials) for example, partials in pairs]
 
     def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
         """Return the sequences of each example: one, or several windows."""
-        length, overlap = self.settings["max_length"], self.settings["overlap"]
-        if self.reads_words:
-            return encode_words(examples, self.tokenizer, length, overlap, core_only=self.tags)[0]
-        if self.answers:
-            return encode_questions(examples, self.tokenizer, length, overlap)[0]
-        return encode_texts(examples, self.tokenizer, length, self.settings["long_text"], overlap)[
-            0
-        ]
+        return self.output.encode(examples)
 
     def feed(self, sequences: Sequence[Encoding]) -> dict[str, np.ndarray]:
         """Return the inputs of the graph for a batch: [N, L] or, of words, [N, W]; all int64."""
@@ -193,57 +325,10 @@ class OnnxModel:
     def logits(self, sequences: Sequence[Encoding]) -> np.ndarray:
         """Return the logits of a batch: [N, C]; of words, subwords, tokens or spans [..., C]."""
         (logits,) = self.session.run([LOGITS], self.feed(sequences))
-        if not (self.reads_words or self.answers):
-            found: np.ndarray = logits
-            return found
-        return np.concatenate(
-            [own[self._rows(sequence)] for own, sequence in zip(logits, sequences, strict=True)]
-        )
-
-    def _rows(self, sequence: Encoding) -> Any:
-        """Return the index of the logits of a sequence that count: of words, or of candidates."""
-        starts = sequence.word_starts
-        if self.answers:
-            return np.arange(len(sequence.input_ids))
-        if self.spans:
-            spans = candidates(sequence.num_words, self.decoder.max_width)
-            first, end = spans[:, 0], spans[:, 1]
-            return first, (end - first if self.settings["by_width"] else end) - 1
-        if self.decoder.all_subwords:
-            return np.arange(starts[0], starts[-1])
-        return np.array(starts[:-1], dtype=int)
-
-    def _decoded(self, sequences: Sequence[Encoding], logits: np.ndarray) -> list[Any]:
-        """Return one value of each sequence from the logits of a batch."""
-        num_words = [sequence.num_words for sequence in sequences]
-        if self.spans:
-            return list(self.decoder.windows(logits, num_words))
-        if self.answers:
-            return list(self.decoder.windows(logits, _answer_rows(sequences)))
-        if self.tags:
-            lengths = np.concatenate([np.diff(sequence.word_starts) for sequence in sequences])
-            return list(self.decoder.windows(logits, num_words, lengths, self.transitions))
-        return list(self.decoder.windows(logits))
+        return self.output.rows(logits, sequences)
 
 
 load = OnnxModel
-
-
-def _answer_rows(sequences: Sequence[Encoding]) -> list[tuple[int, int, int]]:
-    """Return the rows of the first token and of the context of each sequence, end to end."""
-    rows, first = [], 0
-    for sequence in sequences:
-        begin, end = sequence.word_starts
-        rows.append((first, first + begin, first + end))
-        first += len(sequence.input_ids)
-    return rows
-
-
-def _decoder(fields: Mapping[str, Any]) -> Any:
-    """Return the decoder that has these fields."""
-    known = ((kind, {field.name for field in dataclasses.fields(kind)}) for kind in DECODERS)
-    kind = next(kind for kind, names in known if fields.keys() <= names)
-    return kind(**{**fields, "labels": tuple(fields["labels"])})
 
 
 def folded(values: np.ndarray) -> list[Any]:

@@ -28,6 +28,8 @@ from finetune.config.expected_scores import is_split, metrics_of
 from finetune.config.recipes import Recipe, load_recipe, open_recipe, typed_values
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
 
+Format = Literal["glue", "squad"]
+"""The formats of submissions."""
 MEMBER_KEYS: Mapping[str, Any] = {
     "recipe": str,
     "from": str,
@@ -112,7 +114,7 @@ class Suite(Heading):
     path: Path
     members: Mapping[str, Member]
     """The members in the order of the file."""
-    submission: Literal["glue", "squad"] | None = None
+    submission: Format | None = None
     """The format of a submission; None if the suite has none."""
     files: tuple[SubmissionFile, ...] = ()
 
@@ -184,7 +186,7 @@ def _typed(
     where: Where, what: str, hints: Mapping[str, Any], entry: Any, *above: str
 ) -> dict[str, Any]:
     """Return the values of a mapping, below the keys ``above``, with their types."""
-    typed = {}
+    typed: dict[str, Any] = {}
     for key, value in (entry if isinstance(entry, dict) else {}).items():
         place = where(*above, key)
         typed |= typed_values(place, f"key {{!r}} of {what}", hints, {key: value})
@@ -286,7 +288,7 @@ def _check_starts(where: Where, members: Mapping[str, Member]) -> None:
 
 def _submission(
     where: Where, entry: Any, members: Mapping[str, Member]
-) -> tuple[str | None, tuple[SubmissionFile, ...]]:
+) -> tuple[Format | None, tuple[SubmissionFile, ...]]:
     """Return the format of a submission and its files."""
     if entry is None:
         return None, ()
@@ -297,8 +299,7 @@ def _submission(
             "`RTE.tsv: {member: rte, split: test}`."
         )
     own = {key: value for key, value in entry.items() if key != "files"}
-    hints = {"format": Literal["glue", "squad"]}
-    values = _typed(where, "a submission", hints, own, "submission")
+    values = _typed(where, "a submission", {"format": Format}, own, "submission")
     if "format" not in values:
         raise UserError(f"{where('submission')}: a submission needs a `format`.")
     files = []
