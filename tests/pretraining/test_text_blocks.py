@@ -12,8 +12,8 @@ from finetune.data import example_store
 from finetune.data.collecting import collected
 from finetune.data.example_store import ExampleStore
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.pretraining.fill_mask import MaskFilling
 from finetune.pretraining.settings import PretrainConfig
-from finetune.pretraining.task import MaskFilling
 from finetune.pretraining.text_blocks import pack_blocks
 from finetune.tasks import load_task
 from finetune.types import TextExample

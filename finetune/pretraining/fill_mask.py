@@ -1,0 +1,190 @@
+"""Fill the masks of texts: what training and prediction of masked language models share, and
+prediction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from finetune.config.tasks import column_map
+from finetune.evaluation.metrics import masked_scores
+from finetune.models.heads.masked_lm import MaskedLanguageModel
+from finetune.models.loading import new_config
+from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
+from finetune.preprocessing.windows import encode_window, windows
+from finetune.pretraining.model import PretrainingModel
+from finetune.pretraining.settings import PretrainConfig
+from finetune.tasks.base import Gather, Task, TaskRecord, joined
+from finetune.tasks.capabilities import Export
+from finetune.tasks.inputs import TextInputs
+from finetune.types import Batch, Encoding, MaskedPrediction, Partial, TextExample, UserError
+
+MASKS = re.compile(r"\[MASK\]|<mask>")
+"""Masks in texts to predict, whatever the mask of the model."""
+NUM_BEST = 5
+"""Number of subwords to predict for a mask."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainingRecord(TaskRecord):
+    """The record of masked language modeling."""
+
+    config: PretrainConfig
+
+    @property
+    def inputs(self) -> TextInputs:
+        """The inputs of the model."""
+        return TextInputs(column_map(self.config.columns), pairs=self.pairs)
+
+    @property
+    def kind(self) -> str:
+        """The kind of predictions."""
+        return "subwords"
+
+
+GOLD = attrgetter("text")
+
+
+@dataclass(eq=False)
+class MaskedTask(Task):
+    """Base of filling masks and pretraining: the mask, positions in batches, and the model."""
+
+    record: PretrainingRecord
+    _gold = GOLD
+
+    def __post_init__(self) -> None:
+        """Require a mask token."""
+        if self.tokenizer.tokenizer.mask_token_id is None:
+            raise UserError(f"{self.tokenizer.name}: its tokenizer has no mask token.")
+
+    def _capabilities(self) -> Iterator[object]:
+        yield Export(
+            refusal="masked language models compute logits at masks alone, which a graph does not: "
+            "fine-tune the encoder with --init-from"
+        )
+
+    def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
+        """Return the ``position`` [M] of each target in the packed row, the ``number`` of targets
+        of each sequence [N], and other targets.
+        """
+        sequences = Encodings.of(encodings)
+        targets = super().collate(sequences)
+        targets["position"] += begins_of(sequences).repeat_interleave(targets["number"])
+        return targets
+
+    def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
+        targets = {
+            name: torch.from_numpy(rows[name].values.astype(np.int64))
+            for name in ("position", "token", "kind", "left", "right", "next")
+            if name in rows
+        }
+        return targets | {"number": torch.from_numpy(rows["position"].counts)}
+
+    def head(self, folder: str | Path | None = None) -> Any:
+        """Make a model to train, or load one from a folder."""
+        config = self.record.config
+        options: dict[str, Any] = {"batching": config.batching}
+        model: type[Any] = MaskedLanguageModel
+        if config.boundary or config.nsp:
+            model = PretrainingModel
+            options |= {"boundary": config.boundary, "nsp": config.nsp}
+        if folder is not None:
+            return model.from_pretrained(str(folder), new_head=False, **options)
+        if config.config is not None:
+            made = new_config(config.config, self.tokenizer.tokenizer)
+            return model.from_config(made, **options)
+        with self._pretrained() as checkpoint:
+            return model.from_pretrained(**options, **checkpoint)
+
+    def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
+        return masked_scores(predicted)
+
+
+@dataclass(eq=False)
+class MaskFilling(MaskedTask):
+    """Prediction of the subwords at the mask tokens of a text."""
+
+    def encode(self, examples: Sequence[Any], gather: Gather = joined) -> Encoded:
+        """Encode texts with the mask of this tokenizer, and find their masks."""
+        own, mask_id = self.tokenizer.tokenizer.mask_token, self.tokenizer.tokenizer.mask_token_id
+        examples = [
+            replace(example, text=MASKS.sub(lambda _: own, example.text)) for example in examples
+        ]
+        encoded = super().encode(examples, gather)
+        ids = encoded.sequences.ids
+        rows = [
+            (ids.values[start:end] == mask_id).nonzero()[0]
+            for start, end in zip(ids.offsets[:-1], ids.offsets[1:], strict=True)
+        ]
+        for example, start, end in zip(
+            examples, encoded.offsets[:-1], encoded.offsets[1:], strict=True
+        ):
+            if not any(len(row) for row in rows[start:end]):
+                raise UserError(
+                    f"{example.where}: {example.text!r:.60} has no {own}: write it in place of "
+                    "the subwords to predict."
+                )
+        targets = {"position": Ragged.of(rows)}
+        return replace(encoded, sequences=replace(encoded.sequences, targets=targets))
+
+    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+        """Return windows of the lines of each text; a separator stands for an empty line."""
+        room = self.record.max_length - self.tokenizer.single.num_special
+        texts = [each.text.split("\n") for each in examples]
+        lines = iter(self.tokenizer.subwords_with_words([x for each in texts for x in each]))
+        separator = [self.tokenizer.tokenizer.sep_token_id]
+        found, num_cut = [], 0
+        for example, own in zip(examples, texts, strict=True):
+            words: list[list[int]] = []
+            for line in own:
+                ids, starts = next(lines)
+                words += [ids[a:b] for a, b in pairwise([*starts, len(ids)])]
+                if not line:
+                    words.append(separator)
+            num_cut += sum(len(word) > room for word in words)
+            words = [word[:room] for word in words]
+            parts = windows([len(word) for word in words], room, 0)
+            found.append([encode_window(self.tokenizer, example.id, words, part) for part in parts])
+        return found, num_cut
+
+    def decode(self, scores: Any, batch: Batch) -> list[Partial]:
+        """Return the best subwords of each mask and their probabilities [M, 2, ``NUM_BEST``]."""
+        best = scores.cpu().double().softmax(-1).topk(min(NUM_BEST, scores.shape[-1]))
+        values = torch.stack([best.indices.double(), best.values], 1)
+        return partials_of(values, batch)
+
+    def finish(
+        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
+    ) -> MaskedPrediction:
+        """Name the subwords of all windows in order."""
+        values, decode = joined_values(partials), self.tokenizer.tokenizer.decode
+        subwords = tuple(tuple(decode([int(id)]).strip() for id in ids) for ids, _ in values)
+        scores = tuple(tuple(map(float, probabilities)) for _, probabilities in values)
+        return MaskedPrediction(example.id, subwords, scores, example.text)
+
+
+def begins_of(sequences: Encodings) -> torch.Tensor:
+    """Return the row of the first token of each sequence [N], in the packed row."""
+    return torch.from_numpy(sequences.ids.offsets[:-1].astype(np.int64))
+
+
+def partials_of(values: torch.Tensor, batch: Batch) -> list[Partial]:
+    """Return the values of all targets [M, ...] by sequence."""
+    ends = batch.targets["number"].cumsum(0).tolist()
+    return batch.partials(np.split(values.numpy(), ends[:-1]))
+
+
+def joined_values(partials: Sequence[Partial]) -> Array:
+    """Return the values of all windows in order."""
+    ordered = sorted(partials, key=lambda partial: partial.part)
+    values: Array = np.concatenate([partial.values for partial in ordered])
+    return values
