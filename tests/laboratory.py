@@ -71,9 +71,16 @@ def config(task: str, **changes: Any) -> TrainConfig:
 
 def train(task: str, out: Path, *more: str | Path, **changes: Any) -> Outcome:
     """Run the command of a task with these settings, and with further arguments."""
-    named = _texts(settings_of(task, **changes)).items()
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in named]
-    return run(task, *flags, "--out", out, *more)
+    words: list[str | Path] = [task, "--out", out]
+    for name, value in settings_of(task, **changes).items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{option}" if value else f"--no-{option}")
+        elif isinstance(value, list | tuple):
+            words += [f"--{option}", *map(str, value)]
+        else:
+            words.append(f"--{option}={value}")
+    return run(*words, *more)
 
 
 def trained(task: str, **changes: Any) -> Path:

@@ -11,13 +11,13 @@ import pytest
 import finetune
 from finetune.api import ReportPage
 from finetune.cli.main import main
+from tests import laboratory as lab
 from tests import small_data
-from tests.tiny import save_tiny_checkpoint
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(save_tiny_checkpoint(tmp_path_factory.mktemp("api") / "bert", "bert"))
+def model() -> str:
+    return str(lab.checkpoint())
 
 
 def rows_of(folder: Path) -> dict[str, list[dict]]:

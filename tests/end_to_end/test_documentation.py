@@ -17,9 +17,9 @@ import pytest
 
 from finetune.cli.main import COMMANDS, main
 from finetune.config.tasks import CONFIGS
+from tests import laboratory as lab
 from tests.command import run
 from tests.end_to_end.example_data import copy_examples
-from tests.tiny import save_tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
@@ -86,9 +86,7 @@ class Workspace:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.outputs = folder, dict[str, str]()
-        self.model = str(
-            save_tiny_checkpoint(folder / "tiny", "bert", layers=3, max_position_embeddings=256)
-        )
+        self.model = str(lab.checkpoint(layers=3, max_position_embeddings=256))
         (folder / "recipes").symlink_to(ROOT / "recipes")
         copy_examples(folder)
 
@@ -123,19 +121,7 @@ class Workspace:
             return words
         if words[0] == "run":
             words += ["--model", self.model]
-        if words[0] in (
-            "classify",
-            "nli",
-            "tag",
-            "ner",
-            "relations",
-            "qa",
-            "choice",
-            "sentence",
-            "pretrain",
-            "run",
-            "distill",
-        ):
+        if words[0] in {*CONFIGS, "run", "distill"}:
             words += ["--steps", "2"]
             words += [] if "--sizes" in words else ["--limit", "60"]
         if words[0] == "search":

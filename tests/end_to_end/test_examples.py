@@ -18,8 +18,8 @@ import pytest
 
 import finetune
 from finetune.runtime.signals import Interrupted
+from tests import laboratory as lab
 from tests.end_to_end.example_data import copy_examples
-from tests.tiny import save_tiny_checkpoint
 from tests.training.stopping import interrupt_in_step
 from tests.training.test_trajectory import same_files
 
@@ -47,8 +47,8 @@ NEEDS = {"onnx_export": ("onnx", "onnxruntime")}
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_checkpoint(tmp_path_factory.mktemp("examples") / "bert", "bert")
+def model() -> Path:
+    return lab.checkpoint()
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,7 @@ import pytest
 import yaml
 
 from finetune.cli.main import parse
-from tests import small_data as data
-from tests.tiny import save_tiny_checkpoint
+from tests import laboratory as lab
 
 LAUNCH = Path(__file__).parents[2] / "examples" / "launch"
 
@@ -59,8 +58,6 @@ def test_the_task_of_skypilot() -> None:
 
 @pytest.mark.slow
 def test_the_script_of_slurm_stops_before_its_limit_and_continues(tmp_path: Path) -> None:
-    save_tiny_checkpoint(tmp_path / "bert", "bert", dropout=0.1)
-    data.sentiment(tmp_path / "sentiment")
     (stubs := tmp_path / "stubs").mkdir()
     for name, text in (
         ("srun", 'exec "$@"'),
@@ -79,8 +76,8 @@ def test_the_script_of_slurm_stops_before_its_limit_and_continues(tmp_path: Path
         "OMP_NUM_THREADS": "1",
     }
     settings = "--epochs 200 --save-every 100000 --eval-every 100000 --precision fp32".split()
-    command = [str(LAUNCH / "slurm.sh"), "classify", "--model", str(tmp_path / "bert")]
-    command += ["--data", str(tmp_path / "sentiment"), "--out", str(tmp_path / "run"), *settings]
+    command = [str(LAUNCH / "slurm.sh"), "classify", "--model", str(lab.checkpoint())]
+    command += ["--data", str(lab.data("sentiment")), "--out", str(tmp_path / "run"), *settings]
     job = subprocess.Popen(command, env=environment, cwd=tmp_path)
     log, deadline = tmp_path / "run" / "log.jsonl", time.monotonic() + 180
     while not (log.exists() and log.read_text()):

@@ -15,43 +15,26 @@ from finetune.config.tasks import CONFIGS, changes_results, flag
 from finetune.data.hub import ALIASES, MANUAL_DOWNLOADS
 from finetune.data.nli_labels import NLI_LABELS
 from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.training.run_folder import RUNS
-from tests import small_data as data
+from tests import laboratory as lab
 from tests.command import run
-from tests.tiny import save_tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
 RECIPES = find_recipes(ROOT / "recipes")
-DATA = {
-    "classify": data.sentiment,
-    "nli": data.pairs,
-    "tag": data.entities,
-    "ner": data.entities,
-    "relations": data.relations,
-    "qa": data.questions,
-    "choice": data.choices,
-    "sentence": data.numbers,
-    "pretrain": data.running_text,
-}
+SMALL = {"regression": "numbers", "multi": "topics"}
+"""Small data by the problem of a recipe."""
 recipe_of = functools.cache(load_recipe)
 every_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def begin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of three relations, to start from."""
     folder = tmp_path_factory.mktemp("recipes")
-    save_tiny_checkpoint(folder / "model", "roberta")
     torch.manual_seed(1)
-    begin = SequenceClassifier.from_pretrained(str(folder / "model"), labels=NLI_LABELS)
-    begin.save_pretrained(folder / "begin")
-    SubwordTokenizer.from_pretrained(folder / "model").save_pretrained(folder / "begin")
-    for task, write in DATA.items():
-        write(folder / task)
-    data.numbers(folder / "regression")
-    data.topics(folder / "multi")
-    data.documents(folder / "documents")
-    data.speech(folder / "speech")
+    made = SequenceClassifier.from_pretrained(str(lab.checkpoint("roberta")), labels=NLI_LABELS)
+    made.save_pretrained(folder)
+    lab.tokenizer("roberta").save_pretrained(folder)
     return folder
 
 
@@ -115,9 +98,9 @@ def test_a_packaged_recipe_is_found_from_anywhere(tmp_path: Path, monkeypatch):
 
 
 def data_of(recipe: Recipe) -> str:
-    """The folder of small data that has the form of the recipe's data."""
-    if recipe.settings.get("problem") in ("multi", "regression"):
-        return str(recipe.settings["problem"])
+    """The small data that have the form of the recipe's data."""
+    if (problem := str(recipe.settings.get("problem"))) in SMALL:
+        return SMALL[problem]
     if recipe.settings.get("context", "none") != "none":
         return "documents"
     return "speech" if "upos" in str(recipe.settings.get("columns")) else recipe.task
@@ -136,14 +119,14 @@ def one_of_each_form() -> list[Any]:
 
 
 @pytest.mark.parametrize("path", one_of_each_form())
-def test_recipe_trains(path: Path, place: Path, tmp_path: Path):
+def test_recipe_trains(path: Path, begin: Path, tmp_path: Path):
     recipe = recipe_of(path)
-    source = place / data_of(recipe)
+    source = lab.data(data_of(recipe))
     given = {**recipe.settings, **recipe.smoke}
     length = min(40, int(given.get("max_length", 40)))
     smoke = {
         **recipe.smoke,
-        "model": place / "model",
+        "model": lab.checkpoint("roberta"),
         "data": source,
         "steps": 2,
         "batch_size": 4,
@@ -154,7 +137,7 @@ def test_recipe_trains(path: Path, place: Path, tmp_path: Path):
     if "overlap" in given:
         smoke["overlap"] = min(length // 2, int(given["overlap"]))
     if "init_from" in recipe.settings:
-        smoke["init_from"] = place / "begin"
+        smoke["init_from"] = begin
     options = [f"{flag(name)}={value}" for name, value in smoke.items()]
     test_sets = [item.partition("=")[0] for item in recipe.settings.get("test_sets", ())]
     options += ["--test-sets", *(f"{name}={source}" for name in test_sets)]

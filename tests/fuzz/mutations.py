@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 SECONDS = float(os.environ.get("FINETUNE_FUZZ_SECONDS", "0"))
 """Time for all tests of this folder together; without it each runs a fixed number of examples."""
 EXAMPLES = 40
-TESTS = 35
+TESTS = 70
 """About how many tests share the time."""
 
 

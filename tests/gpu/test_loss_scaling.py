@@ -11,10 +11,8 @@ import pytest
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
-from tests import small_data as data
-from tests.tiny import save_tiny_checkpoint
 from tests.training.stopping import interrupt_in_step
-from tests.training.test_step import TINY, config_of
+from tests.training.test_step import config_of
 
 pytestmark = pytest.mark.gpu
 
@@ -22,17 +20,8 @@ pytestmark = pytest.mark.gpu
 def test_float16_learns_and_resumes_bit_equal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_tiny_checkpoint(tmp_path / "bert", "bert", **TINY)
-    data.sentiment(tmp_path / "single", (60, 12, 12))
-    whole = config_of(
-        "single",
-        tmp_path,
-        precision="fp16",
-        steps=40,
-        eval_every=10,
-        lr=2e-3,
-        out=str(tmp_path / "whole"),
-    )
+    settings = {"precision": "fp16", "steps": 40, "eval_every": 10, "lr": 2e-3}
+    whole = config_of("single", **settings, out=str(tmp_path / "whole"))
     fit(*load_task(whole, "classify"), whole)
     losses = [
         row["loss"]

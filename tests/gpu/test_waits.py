@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +13,7 @@ from accelerate import Accelerator
 
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step
-from tests import small_data as data
-from tests.tiny import save_tiny_checkpoint
-from tests.training.test_step import TINY, batches_of, config_of, task_of
+from tests.training.test_step import batches_of, config_of, task_of
 
 pytestmark = pytest.mark.gpu
 
@@ -26,16 +23,6 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("tag", "roberta", {}),
     ("tag", "bert", {"label_subwords": "all"}),
 ]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("waits")
-    for family in ("bert", "roberta", "deberta-v2"):
-        save_tiny_checkpoint(folder / family, family, **TINY)
-    data.sentiment(folder / "single", (60, 12, 12))
-    data.entities(folder / "tag")
-    return folder
 
 
 @contextmanager
@@ -50,10 +37,8 @@ def no_waits() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("kind", "family", "changes"), CASES)
-def test_a_plain_step_waits_for_nothing(
-    kind: str, family: str, changes: dict[str, Any], place: Path
-) -> None:
-    task, dataset = task_of(config_of(kind, place, family, **changes))
+def test_a_plain_step_waits_for_nothing(kind: str, family: str, changes: dict[str, Any]) -> None:
+    task, dataset = task_of(config_of(kind, family, **changes))
     accelerator = Accelerator()
     head = task.head().to(accelerator.device)
     optimizer = make_optimizer(head, task.record.config)

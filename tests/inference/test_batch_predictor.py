@@ -14,21 +14,8 @@ from pyarrow import parquet
 
 from finetune import BatchPredictor, UserError
 from finetune.inference import batch_predictor
-from tests import small_data
+from tests import laboratory as lab
 from tests.command import run
-from tests.tiny import save_tiny_checkpoint
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("batches")
-    save_tiny_checkpoint(folder / "bert", "bert")
-    small_data.sentiment(folder / "classify-data")
-    small_data.entities(folder / "tag-data")
-    for task in ("classify", "tag"):
-        data = ("--data", folder / f"{task}-data", "--out", folder / task)
-        assert run(task, *data, "--model", folder / "bert", "--steps", "2", "--quiet").code == 0
-    return folder
 
 
 def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
@@ -42,14 +29,14 @@ def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("task", ["classify", "tag"])
-def test_batches_have_the_columns_of_the_command(task: str, place: Path, tmp_path: Path) -> None:
+def test_batches_have_the_columns_of_the_command(task: str, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    source = place / f"{task}-data" / "test.jsonl"
+    source = lab.data(task) / "test.jsonl"
     rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
     out = tmp_path / "expected.parquet"
-    assert run("predict", place / task, "--file", source, "--out", out).code == 0
+    assert run("predict", lab.trained(task), "--file", source, "--out", out).code == 0
     expected = parquet.read_table(out).drop_columns("id").to_pylist()
-    predict = pickle.loads(pickle.dumps(BatchPredictor(place / task)))
+    predict = pickle.loads(pickle.dumps(BatchPredictor(lab.trained(task))))
     table = pyarrow.Table.from_pylist(rows)
     found = predict(table)
     assert isinstance(found, pyarrow.Table) and found.num_rows == table.num_rows
@@ -77,15 +64,15 @@ def test_batches_have_the_columns_of_the_command(task: str, place: Path, tmp_pat
     assert set(columns) == set(rows[0]) and set(frame) == set(rows[0])  # the batch is unchanged
 
 
-def test_names_of_columns(place: Path) -> None:
-    predict = BatchPredictor(place / "classify", columns={"text": "body"})
+def test_names_of_columns() -> None:
+    predict = BatchPredictor(lab.trained("classify"), columns={"text": "body"})
     batch = {"id": ["a", "b"], "body": ["x", "y"], "label": [1, 2], "input_label": [3, 4]}
     found = predict(batch)
     assert found["id"] == ["a", "b"] and found["input_input_label"] == [3, 4]
     assert found["input_label"] == [1, 2] and set(found["label"]) <= {"neg", "pos"}
 
 
-def test_a_process_loads_a_model_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_loads_a_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = []
     predictor = batch_predictor.Predictor
 
@@ -95,13 +82,15 @@ def test_a_process_loads_a_model_once(place: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(batch_predictor, "Predictor", load)
     for _ in range(3):  # as a worker of Spark gets it, once for each task
-        predict = pickle.loads(pickle.dumps(BatchPredictor(place / "classify", max_tokens=100)))
+        predict = pickle.loads(
+            pickle.dumps(BatchPredictor(lab.trained("classify"), max_tokens=100))
+        )
         predict({"text": ["a room"]})
     assert len(loaded) == 1
 
 
-def test_blank_and_empty_batches(place: Path) -> None:
-    predict = BatchPredictor(place / "classify")
+def test_blank_and_empty_batches() -> None:
+    predict = BatchPredictor(lab.trained("classify"))
     table = pyarrow.table({"text": ["", " "]})
     tables = [predict(table), predict(pyarrow.table({"text": ["a room"]}))]
     found = pyarrow.concat_tables(tables, promote_options="permissive").to_pylist()
@@ -113,6 +102,6 @@ def test_blank_and_empty_batches(place: Path) -> None:
 
 
 @pytest.mark.parametrize("batch", [["a room"], "a room", 3, [{"text": "a room"}]])
-def test_other_batches_are_refused(batch: Any, place: Path) -> None:
+def test_other_batches_are_refused(batch: Any) -> None:
     with pytest.raises(UserError, match="a batch is a dict of columns"):
-        BatchPredictor(place / "classify")(batch)
+        BatchPredictor(lab.trained("classify"))(batch)

@@ -14,6 +14,7 @@ import finetune
 from finetune.inference import embed
 from finetune.inference.embed import Embedder
 from finetune.types import TextExample, TokenExample, UserError
+from tests import laboratory as lab
 from tests import small_data
 from tests.tiny import FAMILIES, LAYERS, WIDTH, save_tiny_checkpoint
 
@@ -26,14 +27,6 @@ TEXTS = [
     "anna",
 ]
 SHORT = [text for text in TEXTS if len(text) < 100]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("embed")
-    for family in ("bert", "roberta", "modernbert", "mpnet", "deberta-v2"):
-        save_tiny_checkpoint(folder / family, family, dropout=0.1)
-    return folder
 
 
 def plain(folder: Path, text: str, **options: Any) -> tuple[torch.Tensor, Any]:
@@ -57,8 +50,8 @@ def plain(folder: Path, text: str, **options: Any) -> tuple[torch.Tensor, Any]:
         {"layers": [1, -1], "combine": "none", "pooling": "max"},
     ],
 )
-def test_texts_equal_plain_transformers(family: str, settings: dict[str, Any], place: Path) -> None:
-    embedder = Embedder(place / family, max_tokens=25, **settings)
+def test_texts_equal_plain_transformers(family: str, settings: dict[str, Any]) -> None:
+    embedder = Embedder(lab.checkpoint(family, dropout=0.1), max_tokens=25, **settings)
     numbers = settings.get("layers", [LAYERS])
     numbers = range(LAYERS + 1)[-4:] if numbers == "last4" else numbers
     pool = {
@@ -67,7 +60,7 @@ def test_texts_equal_plain_transformers(family: str, settings: dict[str, Any], p
         "max": lambda rows: rows.amax(-2),
     }[settings.get("pooling", "mean")]
     for text, found in zip(SHORT, embedder.encode(SHORT), strict=True):
-        states = plain(place / family, text)[0][list(numbers)]
+        states = plain(lab.checkpoint(family, dropout=0.1), text)[0][list(numbers)]
         combine = {"none": lambda s: s, "sum": lambda s: s.sum(0), "mean": lambda s: s.mean(0)}
         expected = pool(combine[settings.get("combine", "mean")](states))
         assert found.units == (text,) and found.vectors.dtype == np.float32
@@ -76,20 +69,24 @@ def test_texts_equal_plain_transformers(family: str, settings: dict[str, Any], p
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 @pytest.mark.parametrize("pooling", ["mean", "first", "max"])
-def test_words_and_subwords_equal_plain_transformers(family: str, pooling: str, place: Path):
-    words = Embedder(place / family, unit="word", pooling=pooling, max_tokens=25)
-    subwords = list(Embedder(place / family, unit="subword", max_tokens=25).encode(SHORT))
+def test_words_and_subwords_equal_plain_transformers(family: str, pooling: str):
+    words = Embedder(
+        lab.checkpoint(family, dropout=0.1), unit="word", pooling=pooling, max_tokens=25
+    )
+    subwords = list(
+        Embedder(lab.checkpoint(family, dropout=0.1), unit="subword", max_tokens=25).encode(SHORT)
+    )
     sentences = [tuple(text.split()) for text in SHORT]
     for text, sentence, of_words, of_subwords in zip(
         SHORT, sentences, words.encode(sentences), subwords, strict=True
     ):
-        states, offsets = plain(place / family, text)
+        states, offsets = plain(lab.checkpoint(family, dropout=0.1), text)
         inner = states[-1][1:-1]
         assert of_subwords.offsets == tuple(map(tuple, offsets[1:-1]))
         np.testing.assert_allclose(of_subwords.vectors, inner.numpy(), atol=1e-5)
         pieces = words.tokenizer.word_subwords([sentence])[0]
         ids = words.tokenizer.build([id for word in pieces for id in word])[0]
-        model = AutoModel.from_pretrained(place / family).eval()
+        model = AutoModel.from_pretrained(lab.checkpoint(family, dropout=0.1)).eval()
         with torch.no_grad():
             states = model(torch.tensor([ids])).last_hidden_state[0, 1:-1]
         assert of_words.units == sentence and len(of_words.vectors) == len(sentence)
@@ -112,18 +109,18 @@ def test_words_are_read_as_their_text(family: str, unit: Any, tmp_path: Path) ->
         np.testing.assert_allclose(other.vectors, first.vectors, atol=1e-5)
 
 
-def test_long_inputs_are_read_in_windows(place: Path) -> None:
-    word = Embedder(place / "bert", unit="word", max_length=20)
+def test_long_inputs_are_read_in_windows() -> None:
+    word = Embedder(lab.checkpoint(dropout=0.1), unit="word", max_length=20)
     (found,) = word.encode([TEXTS[4]])
     assert len(found.vectors) == len(TEXTS[4].split())
     assert word.num_windowed == 1
     assert [TEXTS[4][start:end] for start, end in found.offsets] == list(found.units)
-    (whole,) = Embedder(place / "bert", max_length=20).encode([TEXTS[4]])
-    pieces = Embedder(place / "bert", unit="subword", max_length=20)
+    (whole,) = Embedder(lab.checkpoint(dropout=0.1), max_length=20).encode([TEXTS[4]])
+    pieces = Embedder(lab.checkpoint(dropout=0.1), unit="subword", max_length=20)
     room = 18
     ids = pieces.tokenizer.text_subwords([TEXTS[4]])[0]
     sums, count = np.zeros(WIDTH), 0
-    model = AutoModel.from_pretrained(place / "bert").eval()
+    model = AutoModel.from_pretrained(lab.checkpoint(dropout=0.1)).eval()
     for start in range(0, len(ids), room):
         sequence = pieces.tokenizer.build(ids[start : start + room])[0]
         with torch.no_grad():
@@ -132,8 +129,8 @@ def test_long_inputs_are_read_in_windows(place: Path) -> None:
     np.testing.assert_allclose(whole.vectors[0], sums / count, atol=1e-5)
 
 
-def test_examples_streams_and_length(place: Path) -> None:
-    embedder = Embedder(place / "bert", normalize=True)
+def test_examples_streams_and_length() -> None:
+    embedder = Embedder(lab.checkpoint(dropout=0.1), normalize=True)
     examples = [TextExample(0, "a man", key="x7"), TokenExample(1, ("a", "man"))]
     first, second = embedder.encode(iter(examples))
     assert (first.id, second.id) == ("x7", 1)
@@ -143,11 +140,11 @@ def test_examples_streams_and_length(place: Path) -> None:
         next(embedder.encode([TextExample(0, "a", "b", where="x:1")]))
     for layers in ("first", [LAYERS + 1], [-LAYERS - 2], []):
         with pytest.raises(UserError, match=f"numbers from 0 .* to {LAYERS}"):
-            Embedder(place / "bert", layers=layers)
+            Embedder(lab.checkpoint(dropout=0.1), layers=layers)
 
 
-def test_few_vectors_are_in_memory_at_a_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder = Embedder(place / "bert", unit="word", layers="all", combine="none")
+def test_few_vectors_are_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder = Embedder(lab.checkpoint(dropout=0.1), unit="word", layers="all", combine="none")
     whole = list(embedder.encode(TEXTS))
     size = whole[0].vectors.nbytes + 1
     monkeypatch.setattr(embed, "CHUNK_BYTES", size)
@@ -159,10 +156,10 @@ def test_few_vectors_are_in_memory_at_a_time(place: Path, monkeypatch: pytest.Mo
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
 
 
-def test_the_encoder_of_a_trained_model(place: Path, tmp_path: Path) -> None:
+def test_the_encoder_of_a_trained_model(tmp_path: Path) -> None:
     data = small_data.entities(tmp_path / "data", words=3)
     config = finetune.NerConfig(
-        model=str(place / "bert"),
+        model=str(lab.checkpoint(dropout=0.1)),
         data=str(data or tmp_path / "data"),
         steps=1,
         out=str(tmp_path / "run"),
@@ -170,11 +167,11 @@ def test_the_encoder_of_a_trained_model(place: Path, tmp_path: Path) -> None:
     finetune.fit(*finetune.load_task(config, "ner"), config)
     head = finetune.load(tmp_path / "run").model
     (found,) = Embedder(tmp_path / "run").encode(["a man"])
-    ids = Embedder(place / "bert").tokenizer.build([*head_ids(place)])[0]
+    ids = Embedder(lab.checkpoint(dropout=0.1)).tokenizer.build([*head_ids()])[0]
     with torch.no_grad():
         states = head.model(torch.tensor([ids])).last_hidden_state[0]
     np.testing.assert_allclose(found.vectors[0], states.mean(0).numpy(), atol=1e-5)
 
 
-def head_ids(place: Path) -> list[int]:
-    return Embedder(place / "bert").tokenizer.text_subwords(["a man"])[0]
+def head_ids() -> list[int]:
+    return Embedder(lab.checkpoint(dropout=0.1)).tokenizer.text_subwords(["a man"])[0]

@@ -12,12 +12,12 @@ import pytest
 import finetune
 from finetune.config.tasks import CONFIGS
 from finetune.tasks import load_task
-from tests.tiny import save_tiny_checkpoint
+from tests import laboratory as lab
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(save_tiny_checkpoint(tmp_path_factory.mktemp("order") / "bert", "bert"))
+def model() -> str:
+    return str(lab.checkpoint())
 
 
 def texts(names: list[str], used: list[str] | None = None, **more: str) -> datasets.Dataset:

@@ -23,10 +23,9 @@ from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from finetune.types import Partial, Relation, Span, TokenExample, UserError
-from tests import small_data
+from tests import laboratory as lab
 from tests.command import run
 from tests.small_data import write_jsonl
-from tests.tiny import save_tiny_checkpoint
 
 ROW: dict[str, Any] = {
     "tokens": "Ana lives in New York and works for IBM".split(),
@@ -43,18 +42,9 @@ ROW: dict[str, Any] = {
 PERSON, CITY, FIRM = Span(0, 1, "PER"), Span(3, 5, "LOC"), Span(8, 9, "ORG")
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("relations")
-    for family in ("bert", "roberta", "xlm-roberta"):
-        save_tiny_checkpoint(folder / family, family, dropout=0.0)
-    small_data.relations(folder / "data")
-    return folder
-
-
-def config_of(place: Path, data: Path, **changes: Any) -> RelationsConfig:
+def config_of(data: Path, **changes: Any) -> RelationsConfig:
     given = {
-        "model": str(place / "bert"),
+        "model": str(lab.checkpoint(dropout=0.0)),
         "data": str(data),
         "validation": "none",
         "precision": "fp32",
@@ -63,9 +53,9 @@ def config_of(place: Path, data: Path, **changes: Any) -> RelationsConfig:
     return RelationsConfig(**{**given, **changes})
 
 
-def task_of(place: Path, tmp_path: Path, rows: list[dict], **changes: Any):
+def task_of(tmp_path: Path, rows: list[dict], **changes: Any):
     write_jsonl(tmp_path / "data" / "train.jsonl", rows)
-    return load_task(config_of(place, tmp_path / "data", **changes), "relations")
+    return load_task(config_of(tmp_path / "data", **changes), "relations")
 
 
 # Markers
@@ -84,9 +74,9 @@ def task_of(place: Path, tmp_path: Path, rows: list[dict], **changes: Any):
         (Span(0, 1, "A_b"), Span(1, 2, "LOC"), "@*A b* a @ #^loc^ b # c d e f"),
     ],
 )
-def test_markers_surround_the_spans(place: Path, family: str, subject, object, expected: str):
+def test_markers_surround_the_spans(family: str, subject, object, expected: str):
     """Nested, overlapping and equal spans too; the marks before them represent them."""
-    tokenizer = SubwordTokenizer.from_pretrained(place / family, words=True)
+    tokenizer = SubwordTokenizer.from_pretrained(lab.checkpoint(family, dropout=0.0), words=True)
     markers = Markers(tokenizer)
     words = tokenizer.word_subwords([["a", "b", "c", "d", "e", "f"]])[0]
     ids, represents, num_cut = mark_pair(words, subject, object, markers, 99)
@@ -98,9 +88,9 @@ def test_markers_surround_the_spans(place: Path, family: str, subject, object, e
     assert [ids[row] == markers.subject_id for row in represents] == [m == "@" for m in order]
 
 
-def test_long_sentences_keep_the_words_near_the_pair(place: Path):
+def test_long_sentences_keep_the_words_near_the_pair():
     """Both spans are read whatever is between them, and all that is left out is counted."""
-    tokenizer = SubwordTokenizer.from_pretrained(place / "bert", words=True)
+    tokenizer = SubwordTokenizer.from_pretrained(lab.checkpoint(dropout=0.0), words=True)
     markers = Markers(tokenizer)
     words = [[5000 + number] for number in range(300)]
     subject, object = Span(20, 22, "PER"), Span(250, 251, "LOC")
@@ -117,31 +107,31 @@ def test_long_sentences_keep_the_words_near_the_pair(place: Path):
     assert len(ids) <= room and len(represents) == 2
 
 
-def test_no_pair_is_dropped_and_max_length_holds(place: Path, tmp_path: Path):
+def test_no_pair_is_dropped_and_max_length_holds(tmp_path: Path):
     far = {
         **ROW,
         "tokens": [*ROW["tokens"][:6], *["so"] * 80, *ROW["tokens"][6:]],
         "spans": [*ROW["spans"][:2], {"start": 88, "end": 89, "label": "ORG"}],
     }
-    task, data = task_of(place, tmp_path, [far], max_length=40)
+    task, data = task_of(tmp_path, [far], max_length=40)
     encoded = task.encode(data.splits["train"])
     assert [len(row) for row in encoded] == [2]
     assert max(encoded.sequences.lengths) <= 40
     assert encoded.num_cut > 50
-    tight, data = task_of(place, tmp_path, [far], max_length=12)
+    tight, data = task_of(tmp_path, [far], max_length=12)
     with pytest.raises(UserError, match=r"train\.jsonl:1: --max-length 12 has no room"):
         tight.encode(data.splits["train"])
 
 
-def test_context_is_read_around_the_sentence(place: Path, tmp_path: Path):
+def test_context_is_read_around_the_sentence(tmp_path: Path):
     rows = [
         {"tokens": ["so", "dog"], "spans": [], "relations": [], "document": "d"},
         {**ROW, "document": "d"},
         {"tokens": ["dog", "so"], "spans": [], "relations": [], "document": "d"},
     ]
-    task, data = task_of(place, tmp_path, rows, context="1")
+    task, data = task_of(tmp_path, rows, context="1")
     (example,) = data.splits["train"]
-    plain, _ = task_of(place, tmp_path, rows)
+    plain, _ = task_of(tmp_path, rows)
     ((first, _),), ((alone, _),) = task.encode([example]), plain.encode([example])
     words = task.tokenizer.word_subwords([["dog", "dog"]])[0]
     assert [len(word) for word in words] == [1, 1]
@@ -154,13 +144,13 @@ def test_context_is_read_around_the_sentence(place: Path, tmp_path: Path):
 # Candidates and decoding
 
 
-def test_pairs_of_types_that_are_never_related_are_not_classified(place: Path, tmp_path: Path):
+def test_pairs_of_types_that_are_never_related_are_not_classified(tmp_path: Path):
     unrelated = {**ROW, "spans": ROW["spans"][:1], "relations": []}
-    task, data = task_of(place, tmp_path, [ROW, unrelated])
+    task, data = task_of(tmp_path, [ROW, unrelated])
     assert "1 sentence of train without a pair to classify left out" in data.notes
     assert "train: 2 of 6 ordered pairs of spans classified" in data.notes
     assert task.record.related == {"LOC": [], "ORG": [], "PER": ["LOC", "ORG"]}
-    every, _ = task_of(place, tmp_path, [ROW, unrelated], pairs="all")
+    every, _ = task_of(tmp_path, [ROW, unrelated], pairs="all")
     other = TokenExample(0, tuple(ROW["tokens"]), (PERSON, Span(3, 5, "NEW")), where="f:1")
     for made, example, expected in (
         (task, data.splits["train"][0], 2),
@@ -170,10 +160,10 @@ def test_pairs_of_types_that_are_never_related_are_not_classified(place: Path, t
         assert [len(row) for row in made.encode([example])] == [expected]
 
 
-def test_two_spans_are_related_in_the_more_probable_direction(place: Path, tmp_path: Path):
+def test_two_spans_are_related_in_the_more_probable_direction(tmp_path: Path):
     mutual = [*ROW["relations"], {"subject": 1, "object": 0, "label": "lives_in"}]
-    one, data = task_of(place, tmp_path, [ROW], pairs="all")
-    both, _ = task_of(place, tmp_path, [{**ROW, "relations": mutual}], pairs="all")
+    one, data = task_of(tmp_path, [ROW], pairs="all")
+    both, _ = task_of(tmp_path, [{**ROW, "relations": mutual}], pairs="all")
     assert (one.record.both, both.record.both) == (False, True)
     example = data.splits["train"][0]
     pairs = [(s, o) for s in example.spans for o in example.spans if s != o]
@@ -189,8 +179,8 @@ def test_two_spans_are_related_in_the_more_probable_direction(place: Path, tmp_p
     assert len(both.finish(example, partials).relations) == 2
 
 
-def test_sentences_without_pairs_have_a_prediction(place: Path, tmp_path: Path):
-    task, data = task_of(place, tmp_path, [ROW])
+def test_sentences_without_pairs_have_a_prediction(tmp_path: Path):
+    task, data = task_of(tmp_path, [ROW])
     words = tuple(ROW["tokens"])
     examples = [
         TokenExample(5, words, ()),
@@ -295,15 +285,15 @@ def test_bad_relations_name_their_line(tmp_path: Path, relations: Any, message: 
         read_tokens(tmp_path, relations=True)
 
 
-def test_data_without_relations_are_refused(place: Path, tmp_path: Path):
+def test_data_without_relations_are_refused(tmp_path: Path):
     for rows, message in (
         ([{**ROW, "relations": []}], "the training data have no relation"),
         ([{**ROW, "relations": None}], "no sentence of train has relations"),
     ):
         with pytest.raises(UserError, match=message):
-            task_of(place, tmp_path, rows)
+            task_of(tmp_path, rows)
     twice = [*ROW["relations"], {"subject": 0, "object": 1, "label": "born_in"}]
-    task, data = task_of(place, tmp_path, [{**ROW, "relations": twice}])
+    task, data = task_of(tmp_path, [{**ROW, "relations": twice}])
     assert any("several relations of one pair" in note for note in data.notes)
     labels = [
         task.record.labels[row.target["label"][0] - 1]
@@ -315,15 +305,19 @@ def test_data_without_relations_are_refused(place: Path, tmp_path: Path):
 # The way from text to relations
 
 
-def test_entities_of_a_model_then_their_relations(place: Path, tmp_path: Path):
+def test_entities_of_a_model_then_their_relations(tmp_path: Path):
     """Two commands; a missed entity counts its relations as missed."""
-    common = {"model": str(place / "bert"), "data": str(place / "data"), "precision": "fp32"}
+    common = {
+        "model": str(lab.checkpoint(dropout=0.0)),
+        "data": str(lab.data("relations")),
+        "precision": "fp32",
+    }
     settings = {**common, "steps": 2, "eval_every": 2, "batch_size": 10, "lr": 5e-3}
     entities, relations = tmp_path / "entities", tmp_path / "relations"
     fit(*load_task(config := NerConfig(**settings, out=str(entities)), "ner"), config)
     config = RelationsConfig(**settings, out=str(relations))
     scores = fit(*load_task(config, "relations"), config).metrics["test"]
-    gold = place / "data" / "test.jsonl"
+    gold = lab.data("relations") / "test.jsonl"
     main(["predict", str(entities), "--file", str(gold), "--out", str(tmp_path / "spans.jsonl")])
     for source, output in (("spans.jsonl", "found.jsonl"), (gold, "given.jsonl")):
         main(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,17 +15,18 @@ from finetune.tasks import load_task
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step
 from finetune.types import Batch
-from tests import small_data as data
-from tests.tiny import save_tiny_checkpoint
+from tests import laboratory as lab
 
 TINY: dict[str, Any] = {"dropout": 0.0, "max_position_embeddings": 512}
 
 
-def config_of(kind: str, folder: Path, family: str = "bert", **changes: Any) -> TrainConfig:
-    """A configuration to classify (``single``) or to tag (``tag``) the data of that name."""
+def config_of(kind: str, family: str = "bert", **changes: Any) -> TrainConfig:
+    """A configuration to classify (``single``) or to tag (``tag``)."""
     config = TagConfig if kind == "tag" else ClassifyConfig
-    common = {"model": str(folder / family), "precision": "fp32", "batch_size": 7, "lr": 1e-2}
-    return config(data=str(folder / kind), **{**common, **changes})
+    model = str(lab.checkpoint(family, **TINY))
+    data = lab.data("tag") if kind == "tag" else lab.data("sentiment", (60, 12, 12))
+    common = {"model": model, "data": str(data), "precision": "fp32", "batch_size": 7, "lr": 1e-2}
+    return config(**{**common, **changes})
 
 
 def task_of(config: TrainConfig) -> tuple[Any, Dataset]:
@@ -45,10 +45,8 @@ def batches_of(
     return batches
 
 
-def test_a_step_puts_every_module_in_training_mode(tmp_path: Path) -> None:
-    save_tiny_checkpoint(tmp_path / "bert", "bert", **TINY)
-    data.sentiment(tmp_path / "single", (60, 12, 12))
-    config = config_of("single", tmp_path)
+def test_a_step_puts_every_module_in_training_mode() -> None:
+    config = config_of("single")
     task, dataset = task_of(config)
     head = task.head()
     step = Step(task, head, make_optimizer(head, config), config, Accelerator(cpu=True), "fp32")
@@ -58,10 +56,8 @@ def test_a_step_puts_every_module_in_training_mode(tmp_path: Path) -> None:
     assert all(module.training for module in head.modules())
 
 
-def test_loss_scaling_changes_no_gradient_and_skips_steps_that_overflow(tmp_path: Path) -> None:
-    save_tiny_checkpoint(tmp_path / "bert", "bert", **TINY)
-    data.sentiment(tmp_path / "single", (60, 12, 12))
-    config = config_of("single", tmp_path)
+def test_loss_scaling_changes_no_gradient_and_skips_steps_that_overflow() -> None:
+    config = config_of("single")
     task, dataset = task_of(config)
     batches, weights, norms = batches_of(task, dataset), {}, {}
     for precision in ("fp32", "fp16"):

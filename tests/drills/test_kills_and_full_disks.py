@@ -1,0 +1,224 @@
+"""Commands that are killed, or meet a full disk, at any operation on files end as others do."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import laboratory as lab
+from tests.drills.faults import Server, assert_same, content, serving
+
+pytestmark = pytest.mark.slow
+
+MODEL = ("--model", "bert", "--max-length", "48", "--precision", "fp32")
+STEPS = ("--steps", "9", "--eval-every", "4", "--save-every", "2")
+FEW = ("--steps", "5", "--eval-every", "2", "--save-every", "2")
+SENTIMENT = ("classify", "--data", "sentiment")
+RUN, RESUME = ("--out", "out"), ("--resume", "auto")
+DATA = "sentiment pairs relations questions choices numbers running_text".split()
+DISTILL = ("distill", "teacher", "--model", "narrow", "--unlabeled", "entities/test.jsonl")
+PREDICT = ("predict", "one", "--out", "out/", "--part-rows", "7", "--format", "jsonl")
+FILES = {
+    "both.yaml": "task: multitask\nmodel: bert\nepochs: 1\neval_every: 4\nsave_every: 2\n"
+    "max_length: 48\nprecision: fp32\ntasks:\n  mood: {task: classify, data: sentiment}\n"
+    "  names: {task: tag, data: entities, batch_size: 6}\n",
+    "small.yaml": "task: classify\nmodel: bert\ndata: sentiment\nlr: 3e-3\nsteps: 60\n"
+    "eval_every: 30\nmax_length: 48\nbatch_size: 8\n",
+}
+
+
+@dataclass(frozen=True)
+class Drill:
+    """One or several commands that share the folders ``out*``."""
+
+    commands: tuple[tuple[str, ...], ...]
+    kills: int = 24
+    on_disk: bool = False
+    """Data do not fit in memory; the cache may be lost between a kill and the next command."""
+    weights_alone: bool = False
+    """Logs of several models may differ in the order of their lines."""
+
+
+def task(*words: str, kills: int = 24, on_disk: bool = False) -> Drill:
+    """A training run, whose command starts and continues it."""
+    return Drill(((*words, *MODEL, *STEPS, *RUN, *RESUME),), kills, on_disk)
+
+
+def several(*words: str) -> Drill:
+    """A command that trains several models one after the other."""
+    return Drill(((*words, *FEW, *RUN),), kills=10, weights_alone=True)
+
+
+DRILLS = {
+    "classify": task(*SENTIMENT, "--calibrate", "temperature"),
+    "nli": task("nli", "--data", "pairs"),
+    "tag": task("tag", "--data", "entities"),
+    "crf": task("tag", "--data", "entities", "--crf"),
+    "ner": task("ner", "--data", "entities"),
+    "relations": task("relations", "--data", "relations"),
+    "qa": task("qa", "--data", "questions"),
+    "choice": task("choice", "--data", "choices"),
+    "pretrain": task("pretrain", "--data", "running_text"),
+    "sentence": task("sentence", "--data", "numbers", "--objective", "cosine"),
+    "classify on disk": task(*SENTIMENT, "--calibrate", "temperature", on_disk=True),
+    "tag on disk": task("tag", "--data", "entities", on_disk=True),
+    "pretrain on disk": task("pretrain", "--data", "running_text", on_disk=True),
+    "multitask": Drill((("run", "both.yaml", *RUN, *RESUME),)),
+    "distill": Drill(((*DISTILL, *STEPS, *RUN, *RESUME),)),
+    "distill with a baseline": several(
+        "distill", "teacher", "--layers", "1", "--baseline", *RESUME
+    ),
+    "seeds": several(*SENTIMENT, *MODEL, "--seeds", "2", "--per-class", "8"),
+    "search": several("search", *SENTIMENT, *MODEL, "--trials", "3", "--keep-models"),
+    "merge": Drill((("merge", "one", "two", *RUN),)),
+    "predict": Drill(  # two jobs of an array share the parts
+        tuple((*PREDICT, "--file", "new", "--shard", f"{n}/2") for n in (0, 1)), kills=40
+    ),
+}
+FULL_DISKS = {
+    "run": (*SENTIMENT, *MODEL, "--steps", "6", "--eval-every", "3", *RUN),
+    "seeds": (*SENTIMENT, *MODEL, "--steps", "6", "--eval-every", "3", "--seeds", "2", *RUN),
+    "label errors": (*"check small.yaml --label-errors --folds 2 --out out/errors.jsonl".split(),),
+    "merge": ("merge", "one", "two", "--out", "out/merged"),
+    "predict": (*PREDICT, "--file", "sentiment/train.jsonl"),
+}
+POINTS = 24
+"""Operations of each command at which the disk becomes full."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("drills")
+    shutil.copytree(lab.checkpoint(), directory / "bert")
+    shutil.copytree(lab.checkpoint(hidden_size=16), directory / "narrow")
+    for name in DATA:
+        shutil.copytree(lab.data(name), directory / name)
+    shutil.copytree(lab.data("entities", words=3), directory / "entities")
+    (directory / "new").mkdir()
+    for name in ("train", "test"):
+        shutil.copy(directory / "sentiment" / f"{name}.jsonl", directory / "new")
+    for name, text in FILES.items():
+        (directory / name).write_text(text, "utf-8")
+    with serving(directory, directory / "out") as started:
+        for name, words in {
+            "teacher": ("tag", "--data", "entities"),
+            "one": (*SENTIMENT, "--seed", "1"),
+            "two": (*SENTIMENT, "--seed", "2"),
+        }.items():
+            trained = started.run([*words, *MODEL, "--steps", "2", "--out", name])
+            assert trained.code == 0, trained.error
+        yield started
+
+
+@dataclass
+class Folders:
+    """What the commands of a drill write."""
+
+    server: Server
+    drill: Drill
+
+    @property
+    def written(self) -> list[Path]:
+        own = self.server.directory.glob(f"{self.server.folder.name}*")
+        return [folder for folder in sorted(own) if folder != self.cache]
+
+    @property
+    def cache(self) -> Path:
+        return self.server.folder.with_name(f"{self.server.folder.name}-kept")
+
+    def remove(self, cache: bool = True) -> None:
+        for folder in (*self.written, *[self.cache] * cache):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def content(self) -> dict[str, Any]:
+        if self.drill.weights_alone:
+            files = [p for folder in self.written for p in folder.rglob("*.safetensors")]
+            return {str(path): path.read_bytes() for path in files}
+        return content(self.server.folder)
+
+
+def end_all(run: Callable[..., Any], commands: Any, when: str = "") -> list[Any]:
+    """Let all commands come to their end."""
+    ended = [run([*command]) for command in commands]
+    assert all(each.code == 0 for each in ended), (when, ended)
+    return ended
+
+
+@pytest.mark.parametrize("name", DRILLS)
+def test_killed_commands_end_with_the_same_bytes(name: str, server: Server) -> None:
+    """Killed at an operation or a moment, also while they continue; started again to the end."""
+    drill = DRILLS[name]
+    folders, drawn, killed = Folders(server, drill), random.Random(f"kills of {name}"), 0
+
+    def run(command: list[str], **fault: Any) -> Any:
+        return server.run(command, on_disk=drill.on_disk, **fault)
+
+    folders.remove()
+    if drill.on_disk:  # the same as in memory
+        end_all(server.run, drill.commands)
+        expected = folders.content()
+        folders.remove()
+    whole = end_all(lambda command: run(command, kills=True), drill.commands)
+    expected = expected if drill.on_disk else folders.content()
+    assert_same(folders.content(), expected, "not killed")
+    assert expected and (not drill.weights_alone or len(expected) >= 2)
+    kept = content(folders.cache)
+    assert bool(kept) == drill.on_disk
+    while killed < drill.kills:
+        folders.remove(cache=drawn.random() < 0.7)
+        when = []
+        for _ in range(drawn.choice((1, 1, 2, 3))):
+            chosen = drawn.randrange(len(whole))
+            number, seconds = 0, 0.0
+            if drawn.random() < 0.75:
+                number = drawn.randint(1, whole[chosen].count)
+            else:
+                seconds = drawn.uniform(0.01, whole[chosen].seconds)
+            command = [*drill.commands[chosen]]
+            ended = run(command, number=number, kills=True, seconds=seconds)
+            assert ended.code in (0, -9), (when, ended)
+            killed += ended.code == -9
+            when.append(f"operation {number}" if number else f"{seconds:.2f} s")
+        at = f"killed at {', '.join(when)}"
+        end_all(run, drawn.sample(drill.commands, len(whole)), at)
+        assert_same(folders.content(), expected, at)
+        assert not [p for folder in folders.written for p in folder.rglob(".*.new")], at
+        left = {file for file in content(folders.cache) if "/.lock-" not in file}
+        assert left == {*kept}, (at, "leftovers in the cache")  # locks are removed in a month
+
+
+@pytest.mark.parametrize("name", FULL_DISKS)
+def test_a_full_disk_ends_a_command_in_one_line(name: str, server: Server) -> None:
+    """With space again, the same command succeeds."""
+    command = [*FULL_DISKS[name]]
+
+    def fresh() -> None:
+        shutil.rmtree(server.folder, ignore_errors=True)
+        server.folder.mkdir()
+
+    fresh()
+    whole = server.run(command)
+    assert whole.code == 0, whole.error
+    expected = content(server.folder)
+    for number in range(1, whole.count + 1, max(1, whole.count // POINTS)):
+        fresh()
+        when = f"full at operation {number} of {whole.count}"
+        ended = server.run(command, number=number)
+        if ended.code == 0:  # a finished run whose last report could not be written, or its lock
+            assert number > whole.count - 8, (when, ended)
+        else:
+            assert ended.code == 2, (when, ended)
+            lines = [line for line in ended.error.splitlines() if "error" in line]
+            assert "No space left on device" in lines[-1], (when, ended.error)
+        assert "Traceback" not in ended.error, (when, ended.error)
+        again = server.run(command)
+        if "add --resume to continue it" in again.error:
+            again = server.run([*command, "--resume"])
+        assert again.code == 0, (when, again.error)
+        assert_same(content(server.folder), expected, when)
