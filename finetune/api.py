@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.config.recipes import MultitaskRecipe, RecipeRun, recipe_text
 from finetune.config.tasks import CONFIGS, IN_MEMORY, TrainConfig
-from finetune.evaluation.metrics import DEFAULT_METRICS
+from finetune.evaluation.kinds import DEFAULT_METRICS
 from finetune.registry import TASKS
 from finetune.reporting import write_report, write_run_readme, write_run_report
 from finetune.runtime.files import write_text

@@ -143,16 +143,23 @@ class KindPaths(NamedTuple):
     """Import paths of a kind of predictions."""
 
     kind: str
-    """A ``finetune.evaluation.kinds.PredictionKind``."""
-    first_line: str
-    """The pattern of the first line of files that only this kind has."""
+    """A ``finetune.evaluation.kinds.Kind``."""
+    metrics: tuple[str, ...]
+    """The names of its metrics, of which the first selects models."""
+    first_line: str = ""
+    """The pattern of the first line of files that only this kind has; empty without such files."""
 
 
 PREDICTION_KINDS = {
+    "subwords": KindPaths(
+        "finetune.pretraining.subwords:SUBWORDS",
+        ("mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy"),
+    ),
     "senses": KindPaths(
         "finetune.embeddings.sense_data:SENSES",
+        ("f1", "precision", "recall"),
         r"\S+(\s+[^\s%]+%[1-5]:\d\d:\d\d:\S*)+\s*",
-    )
+    ),
 }
 """The kinds of predictions of a wing, by the key of a line that has them."""
 

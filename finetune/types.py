@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -353,6 +354,7 @@ class ChoicePrediction:
     """The index of the most probable choice of a question, its text, and all probabilities.
 
     The probabilities without the fitted temperature, ``uncalibrated``, are not part of the record.
+    ``only_score`` is the probability of the choice in files that have no others.
     """
 
     id: int
@@ -360,11 +362,12 @@ class ChoicePrediction:
     text: str
     scores: tuple[float, ...]
     uncalibrated: tuple[float, ...] | None = field(default=None, compare=False, repr=False)
+    only_score: float = math.nan
 
     @property
     def score(self) -> float:
-        """The probability of the choice."""
-        return self.scores[self.choice]
+        """The probability of the choice; NaN where a file does not have it."""
+        return self.scores[self.choice] if self.scores else self.only_score
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
@@ -415,7 +418,9 @@ class TokenPrediction:
 class SpanPrediction:
     """Labeled spans of words, which may nest, with probabilities.
 
-    ``candidates`` are all scored spans before thresholds and decoding, not part of the record.
+    ``candidates`` are all scored spans before thresholds and decoding, ``unreachable`` the spans
+    of a file in characters that begin or end inside a word: neither is part of the record. A score
+    that a file does not have is NaN.
     """
 
     id: int
@@ -425,6 +430,7 @@ class SpanPrediction:
     offsets: tuple[tuple[int, int], ...] | None = None
     text: str | None = None
     candidates: tuple[tuple[Span, float], ...] = ()
+    unreachable: tuple[Span, ...] = ()
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
@@ -437,7 +443,10 @@ class SpanPrediction:
 
 @dataclass(frozen=True, slots=True)
 class RelationPrediction:
-    """Labeled relations between given spans of words, with probabilities."""
+    """Labeled relations between given spans of words, with probabilities.
+
+    A score that a file does not have is NaN.
+    """
 
     id: int
     words: tuple[str, ...]
@@ -472,7 +481,8 @@ class AnswerPrediction:
 
     ``best`` are the most probable answers, the best first, whether or not one is predicted.
     ``score`` is the probability of the prediction, and ``no_answer_score`` of no answer; None for
-    models that always answer. An answer that is None was not found: the context has no words.
+    models that always answer. An answer that is None was not found: the context has no words. In
+    predictions of a file, places and ``best`` may be None, and scores NaN.
     """
 
     id: int

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from finetune.config.tasks import CONFIGS, settings
-from finetune.evaluation.predictions import gold_record
-from finetune.evaluation.runs import score_predictions
-from finetune.evaluation.subgroups import TrainingVocabulary
+from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.metrics import score
+from finetune.evaluation.predictions import GoldSource, gold_record
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.tasks import task_definition
 from finetune.types import Example
 from tests.small_data import write_jsonl
@@ -49,6 +51,11 @@ def write_predictions(path: Path, answers: list[dict], examples: Sequence[Exampl
     """A prediction file as a run writes it, with gold."""
     pairs = zip(answers, examples, strict=True)
     return write_jsonl(path, [answer | gold_record(example) for answer, example in pairs])
+
+
+def score_predictions(predictions: Path, gold: str, **settings: Any) -> dict[str, float]:
+    """The scores of a prediction file, as `finetune score` prints them."""
+    return score(align_runs([predictions], GoldSource(gold=gold, **settings)).runs[0])
 
 
 def _lines(step: int, steps: int) -> list[dict]:

@@ -20,8 +20,7 @@ from sklearn.metrics import cohen_kappa_score
 
 from finetune.annotation.annotations import AnnotatedRow, Annotations, read_annotations
 from finetune.cli.output import print_tables, show
-from finetune.evaluation.metrics import METRICS
-from finetune.evaluation.pairs import pair
+from finetune.evaluation.kinds import KINDS
 from finetune.evaluation.resampling import Counts
 from finetune.evaluation.significance import estimate
 from finetune.evaluation.span_matching import match_spans
@@ -242,13 +241,13 @@ def _of_sets(
     kind: str, sides: Mapping[tuple[str, str], Sequence[Any]], num_resamples: int, seed: int
 ) -> list[TableOf]:
     """Return the tables for spans and for several labels of a text."""
-    metric = METRICS[kind]["span_f1_strict" if kind == "spans" else "micro_f1"]
+    metric = KINDS[kind].metrics["span_f1_strict" if kind == "spans" else "micro_f1"]
     pairs, by_name = [], defaultdict(list)
     confusions: Counter[tuple[str, str]] = Counter()
     given: Counter[str] = Counter()
     for both, golds in sides.items():
         first, second = (list(side) for side in zip(*golds, strict=True))
-        counts = metric.counts(pair(kind, first, second))
+        counts = metric.counts(KINDS[kind].pair(first, second))
         own = [Counts(counts, metric.value)]
         found = estimate(own, num_resamples=num_resamples, seed=seed, limits=(0.0, 1.0))
         sizes = [sum(map(len, side)) for side in (first, second)]

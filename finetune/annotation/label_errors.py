@@ -24,8 +24,9 @@ from finetune.cli.output import show
 from finetune.config.tasks import TrainConfig
 from finetune.data.tag_schemes import convert_tags, tags_to_spans
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
-from finetune.evaluation.errors import example_text, excerpt, span_errors, text_excerpt
-from finetune.evaluation.metrics import span_scores
+from finetune.evaluation.errors import example_text, excerpt, text_excerpt
+from finetune.evaluation.kinds import scores_of
+from finetune.evaluation.kinds.spans import span_mistakes
 from finetune.evaluation.predictions import gold_record
 from finetune.runtime.files import clear_folder, write_text
 from finetune.runtime.memory import memory_kept
@@ -169,13 +170,14 @@ def cross_fitted_score(validated: OutOfFold) -> CrossFitted:
 def _score_of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> CrossFitted:
     gold = [example.spans or () for example in examples]
     predicted = [[Span(*span[:3]) for span in each["spans"]] for each in predictions]
-    value = span_scores(gold, predicted)["span_f1_strict"]
+    value = scores_of("spans", gold, predicted)["span_f1_strict"]
     label = Counter(span.label for spans in gold for span in spans).most_common(1)[0][0]
     single = [
         [Span(word, word + 1, label) for word in range(len(example.words))] for example in examples
     ]
     rule = f"every word as {label!r}"
-    return CrossFitted("span_f1_strict", value, span_scores(gold, single)["span_f1_strict"], rule)
+    by_rule = scores_of("spans", gold, single)["span_f1_strict"]
+    return CrossFitted("span_f1_strict", value, by_rule, rule)
 
 
 def _classes(record: Any, example: TokenExample, labels: Sequence[str]) -> np.ndarray:
@@ -285,10 +287,14 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
         | of_predicted
         for of_gold, of_predicted in zip(gold_scores, predicted, strict=True)
     ]
-    indices = {example.id: index for index, example in enumerate(examples)}
+    wrong_spans = [
+        (index, error)
+        for index, example in enumerate(examples)
+        for error in span_mistakes(example.words, gold[index], predicted[index], confidences[index])
+    ]
     rows = []
-    for error in span_errors(examples, gold, list(map(list, predicted)), confidences):
-        index, given, suggested = indices[error.id], error.gold, error.predicted
+    for index, error in wrong_spans:
+        given, suggested = error.gold, error.predicted
         confidence = float(error.confidence or 0.0)
         span = suggested or given
         if confidence < mean.get(span["label"], 1.0):

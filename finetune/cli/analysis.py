@@ -35,12 +35,12 @@ def analysis_tables(found: Analysis) -> dict[str, tuple[str, list[str], list[lis
 
 def print_analysis(found: Analysis, num_examples: int) -> None:
     """Print scores, tables, calibration and errors."""
-    from finetune.evaluation.pairs import metric_title
+    from finetune.evaluation.positive import metric_title
 
     by = found.aligned_by and f", aligned by {found.aligned_by}"
-    show(f"{found.predictions}: {quantity(found.num_examples, 'example')}, gold: {found.gold}{by}")
+    show(f"{found.predictions}: {quantity(len(found.scored), 'example')}, gold: {found.gold}{by}")
     overall = {name: value for name, value in found.scores.items() if ":" not in name}
-    titles = {metric_title(name, found.positive): value for name, value in overall.items()}
+    titles = {metric_title(name, found.scored.positive): value for name, value in overall.items()}
     show("  ".join(f"{title} {cell(value)}" for title, value in titles.items()))
     if found.positive_note:
         show(found.positive_note)
@@ -48,11 +48,10 @@ def print_analysis(found: Analysis, num_examples: int) -> None:
         if name in found.tables:
             show()
             _print_subgroups(name, *table)
-    if found.kind == "senses":
-        return
-    show()
-    _print_calibration(found)
-    _print_errors(found, num_examples)
+    if found.kind.lists_errors:
+        show()
+        _print_calibration(found)
+        _print_errors(found, num_examples)
 
 
 def _print_subgroups(name: str, title: str, columns: list[str], rows: list[list[Any]]) -> None:
@@ -67,7 +66,7 @@ def _print_calibration(found: Analysis) -> None:
     from finetune.evaluation.calibration import error_of_bins
 
     if not found.bins:
-        if found.kind != "number":
+        if found.kind.has_categories:
             show("No probabilities in the predictions: nothing on calibration.\n")
         return
     rows = [
@@ -75,15 +74,8 @@ def _print_calibration(found: Analysis) -> None:
         for each in found.bins
         if each.number
     ]
-    nouns = {
-        "label": "labels",
-        "labels": "labels that may apply",
-        "choice": "choices",
-        "tags": "words",
-        "relations": "relations",
-        "answers": "answers",
-    }
-    title = f"Calibration of {nouns.get(found.kind, 'spans')}: expected calibration error"
+    rated = found.kind.wording.rated.removeprefix("predicted ")
+    title = f"Calibration of {rated}: expected calibration error"
     columns = ("confidence", "predictions", "mean", "correct", "")
     print_table(columns, rows, f"{title} {error_of_bins(found.bins):.4f}")
     show()
@@ -93,7 +85,7 @@ def _print_errors(found: Analysis, number: int) -> None:
     from finetune.evaluation.errors import count_categories, first_by_category, most_confident
 
     counts = count_categories(found.errors)
-    if found.kind != "number":
+    if found.kind.has_categories:
         listed = [f"{name}: {count:,}" for name, count in counts.items()]
         show(f"Errors: {abbreviated(listed, MOST_ROWS) or 'none'}")
     if not number:
@@ -107,7 +99,7 @@ def _print_errors(found: Analysis, number: int) -> None:
     )
     if found.not_credible:
         show(found.not_credible)
-    if found.kind in ("label", "choice") or (found.kind == "tags" and "tag" in found.tables):
+    if found.kind.pairs_of_labels:
         return  # a category is a pair of labels: the list of confident errors suffices
     for name, cases in first_by_category(found.errors, number).items():
         title = "The largest errors" if name == "error" else f"{name} ({counts[name]:,})"

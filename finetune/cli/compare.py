@@ -85,16 +85,17 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
     def _options(self) -> ComparisonOptions:
         """Return the options of both comparisons."""
         from finetune.evaluation.compare import ComparisonOptions
+        from finetune.evaluation.predictions import GoldSource
 
+        source = GoldSource(
+            gold=self.gold, train=self.train, positive=self.positive, **self.reading
+        )
         return ComparisonOptions(
-            gold=self.gold,
-            **self.reading,
+            source=source,
             metric=self.metric,
             split=self.split,
             unit=self.unit,
             resamples=self.resamples,
-            train=self.train,
-            positive=self.positive,
             seed=self.seed,
         )
 
@@ -268,7 +269,7 @@ def print_comparison(comparison: SystemComparison) -> None:
 
 
 def _in_percent(score: TableScore) -> bool:
-    from finetune.evaluation.metrics import score_limits
+    from finetune.evaluation.kinds import score_limits
 
     return math.isfinite(score_limits(score.metric)[1])
 

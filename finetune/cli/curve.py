@@ -63,8 +63,8 @@ def train_on_sizes(
 def _curve(results: RunResults, sizes: Sequence[int], config: TrainConfig) -> LearningCurve:
     """Return the curve of the scores on test, else on validation."""
     from finetune.evaluation.custom_metrics import custom_metrics
+    from finetune.evaluation.kinds import DEFAULT_METRICS
     from finetune.evaluation.learning_curve import learning_curve
-    from finetune.evaluation.metrics import DEFAULT_METRICS
 
     finished = list(results.metrics.items())
     if not finished:

@@ -81,15 +81,12 @@ class Report(GoldOptions, Command):
             what = "--out names" if self.out is not None else "several runs are compared on"
             raise UserError(f"--format {format}: {what} a page: leave --format out.")
         from finetune.evaluation.error_analysis import analysis_record, analyze
+        from finetune.evaluation.predictions import GoldSource
 
-        found = analyze(
-            self.folders[0],
-            self.gold,
-            split=self.split or "test",
-            train=self.train,
-            **self.reading,
-            positive=self.positive,
+        source = GoldSource(
+            gold=self.gold, train=self.train, positive=self.positive, **self.reading
         )
+        found = analyze(self.folders[0], source, split=self.split or "test")
         number = IN_A_TEXT if self.examples is None else self.examples
         if format == "json" and self.table is None:
             show(json.dumps(analysis_record(found, number), indent=2, ensure_ascii=False))

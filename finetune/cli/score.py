@@ -75,21 +75,23 @@ class Score(FormatOption, DataOptions, Command):
 
     def _score(self, predictions: Path, gold: str, usual: Mapping[str, str] | None) -> None:
         """Print the metrics of a file of predictions; ``usual`` are the columns of training."""
-        from finetune.evaluation.runs import align_runs, score_aligned
+        from finetune.evaluation.aligned_runs import align_runs
+        from finetune.evaluation.metrics import score
+        from finetune.evaluation.predictions import GoldSource
 
-        found = align_runs(
-            [predictions],
-            gold,
+        source = GoldSource(
+            gold=gold,
             columns=column_map(self.columns),
             usual_columns=usual,
             positive=self.positive,
             encoding=self.encoding,
         )
+        found = align_runs([predictions], source)
         if found.aligned_by == "position":
             show("Aligned by position: one of the files has no ids.", error=True)
         if found.positive_note:
             show(found.positive_note, error=True)
-        scores = score_aligned(found.runs[0])
+        scores = score(found.runs[0])
         if self.format == "json":
             return show(json.dumps(scores, indent=2))
         return print_tables(self.format, ("", ("metric", "value"), list(scores.items())))

@@ -16,7 +16,7 @@ from finetune.data.dataset import DataError
 from finetune.types import UserError
 
 if TYPE_CHECKING:
-    from finetune.evaluation.thresholds import Goal, Scored
+    from finetune.evaluation.thresholds import Goal, LabelProbabilities
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,22 +126,25 @@ class Thresholds(FormatOption, Command):
                 raise UserError(f"--{name} must be above 0 and at most 1, not {value:g}.")
         return Goal(self.metric, self.precision, self.recall)
 
-    def _splits(self, record: Any) -> dict[str, Scored]:
+    def _splits(self, record: Any) -> dict[str, LabelProbabilities]:
         """Read the predictions of the split of the choice and of test."""
-        from finetune.evaluation.runs import RunFolder, align_runs
-        from finetune.evaluation.thresholds import Scored
+        from finetune.evaluation.aligned_runs import align_runs
+        from finetune.evaluation.predictions import GoldSource
+        from finetune.evaluation.runs import RunFolder
+        from finetune.evaluation.thresholds import LabelProbabilities
 
         positive, splits = record.positive, {}
         opened = RunFolder.open(Path(self.folder))
         for split in dict.fromkeys((self.split, "test")):
             if split in opened.splits:
                 try:
-                    run = align_runs([opened.predictions(split)], positive=positive).runs[0]
+                    source = GoldSource(positive=positive)
+                    run = align_runs([opened.predictions(split)], source).runs[0]
                 except DataError:
                     if split == self.split:
                         raise
                     continue  # test without labels
-                splits[split] = Scored.of(run, list(record.labels), positive)
+                splits[split] = LabelProbabilities.of(run, list(record.labels), positive)
         if self.split not in splits:
             raise UserError(
                 f"{self.folder}: no predictions.{self.split}.jsonl with gold to choose on: give "
@@ -151,7 +154,7 @@ class Thresholds(FormatOption, Command):
 
     def _print(
         self,
-        data: Scored,
+        data: LabelProbabilities,
         goal: Goal,
         chosen: Mapping[str, float],
         scores: Mapping[str, tuple[float, float]],

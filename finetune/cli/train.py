@@ -499,7 +499,7 @@ def score_lines(
     positive: str | None = None,
 ) -> str:
     """Format the overall scores (not of single types) of each split, each with its baseline."""
-    from finetune.evaluation.pairs import metric_title
+    from finetune.evaluation.positive import metric_title
     from finetune.reporting import format_score
 
     lines = []

@@ -1,6 +1,7 @@
 """Facts of metrics by name: their limits, the score of chance, and their name on the hub.
 
-A metric from 0 to 1 whose score by chance is 0 and that the hub does not have needs no row.
+A metric from 0 to 1 whose score by chance is 0 and that the hub does not have needs no row, unless
+lower is better.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ class MetricFacts:
     """The largest possible score; infinite for errors and counts."""
     chance: float = 0.0
     """The largest score of a degenerate run."""
+    lower_is_better: bool = False
+    """Whether lower values are better, as of losses."""
     hub: str | None = None
     """The name of the metric on the Hugging Face hub; None if the hub does not have it."""
 
@@ -29,6 +32,7 @@ _PRECISION, _RECALL = MetricFacts(hub="precision"), MetricFacts(hub="recall")
 _PEARSON = MetricFacts(-1.0, chance=0.05, hub="pearsonr")
 _SPEARMAN = MetricFacts(-1.0, chance=0.05, hub="spearmanr")
 _UNBOUNDED = MetricFacts(highest=math.inf)
+_LOSS = MetricFacts(highest=math.inf, lower_is_better=True)
 
 FACTS: Mapping[str, MetricFacts] = {
     **dict.fromkeys(("accuracy", "tag_accuracy", "subset_accuracy"), _ACCURACY),
@@ -40,9 +44,10 @@ FACTS: Mapping[str, MetricFacts] = {
     "matthews": MetricFacts(-1.0, chance=0.05, hub="matthews_correlation"),
     **dict.fromkeys(("pearson", "pearson_all"), _PEARSON),
     **dict.fromkeys(("spearman", "spearman_all"), _SPEARMAN),
-    "mse": MetricFacts(highest=math.inf, hub="mse"),
-    "perplexity": MetricFacts(highest=math.inf, hub="perplexity"),
-    **dict.fromkeys(("mlm_loss", "sbo_loss"), _UNBOUNDED),
+    "mse": MetricFacts(highest=math.inf, lower_is_better=True, hub="mse"),
+    "perplexity": MetricFacts(highest=math.inf, lower_is_better=True, hub="perplexity"),
+    **dict.fromkeys(("mlm_loss", "sbo_loss"), _LOSS),
+    **dict.fromkeys(("hamming_loss", "ece"), MetricFacts(lower_is_better=True)),
     **dict.fromkeys(("inner_gold", "inner_predicted", "inner_found"), _UNBOUNDED),
 }
 """The facts of the metrics that need a row."""

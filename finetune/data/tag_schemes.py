@@ -47,6 +47,12 @@ def _role(tag: str, scheme: str) -> tuple[str, str]:
     return _ROLES[prefix], span_type
 
 
+def require_scheme(tags: Iterable[str], scheme: str) -> None:
+    """Raise UserError for a tag that is not in a scheme."""
+    for tag in tags:
+        _role(tag, scheme)
+
+
 def _letters(scheme: str) -> str:
     if scheme not in SCHEMES:
         hint = " Perhaps you meant 'BIO'?" if scheme == "IOB2" else did_you_mean(scheme, SCHEMES)

@@ -36,7 +36,7 @@ from finetune.data.json_files import read_object
 from finetune.deployment import onnx_model
 from finetune.deployment.onnx_int8 import quantize
 from finetune.deployment.onnx_model import GRAPH, SETTINGS, OnnxModel, folded
-from finetune.evaluation.metrics import DEFAULT_METRICS
+from finetune.evaluation.kinds import DEFAULT_METRICS
 from finetune.inference.loop import full_precision
 from finetune.models.attention import packed_attention
 from finetune.models.heads.crf_tagger import CrfTagger

@@ -19,8 +19,7 @@ import numpy as np
 
 from finetune.embeddings.vectors import Array
 from finetune.embeddings.wordnet import Inventory
-from finetune.evaluation.metrics import scores
-from finetune.evaluation.pairs import pair
+from finetune.evaluation.kinds import scores_of
 from finetune.types import SenseTarget
 
 Lemma = tuple[str, str]
@@ -186,7 +185,7 @@ def sense_scores(
         for target, prediction in zip(targets, predictions, strict=True)
         if target.senses
     ]
-    return scores(pair("senses", gold, predicted)) if gold else {}
+    return scores_of("senses", gold, predicted) if gold else {}
 
 
 def first_senses(

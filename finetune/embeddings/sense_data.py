@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
+
+import numpy as np
 
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record, read_lines
@@ -20,9 +23,11 @@ from finetune.data.tables import Table
 from finetune.data.token_records import DOCUMENT_COLUMNS, WORD_COLUMNS, Sentences
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.wordnet import DATA_FILES, base_forms, pos_of, sense_key
-from finetune.evaluation.alignment import AlignedPredictions, Gold, align_ids
-from finetune.evaluation.kinds import Wording
-from finetune.evaluation.predictions import PredictionFile, Row
+from finetune.evaluation.alignment import align_ids
+from finetune.evaluation.kinds.kind import Grouping, Kind, Scored, Wording
+from finetune.evaluation.metrics import RATES, Metric, f1
+from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile, Row
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import SenseTarget, TokenExample, UserError
 
 _POS = {
@@ -305,17 +310,58 @@ def _row(
     return {"id": sentence.get("id"), "document": document, "tokens": tokens, "targets": targets}
 
 
-class SensePredictions:
-    """The kind ``senses`` of predictions (``finetune.evaluation.kinds.PredictionKind``)."""
+def sense_counts(scored: Scored) -> np.ndarray:
+    """Return credit, answered and gold targets [N, 3]; several predicted senses share the credit.
 
+    As in the scorer of Raganato et al. 2017, any gold sense is correct.
+    """
+    rows = [
+        (len({*gold} & {*found}) / len({*found}) if found else 0.0, bool(found), 1)
+        for gold, found in scored.sides
+    ]
+    return np.array(rows, dtype=np.float64).reshape(-1, 3)
+
+
+class Senses(Kind):
+    """The kind ``senses`` of predictions: names for a target, of which one right one is enough."""
+
+    name = key = "senses"
     wording = Wording("senses", "target")
+    metrics: ClassVar = {
+        rate: Metric(sense_counts, RATES[rate]) for rate in ("f1", "precision", "recall")
+    }
+    default = "f1"
+    without_gold = "no target has gold senses."
+    needs_training = False
+    may_leave_out = True
+    lists_errors = False
 
-    def read(self, file: DataFile) -> list[Row]:
+    def gold(self, example: SenseTarget) -> tuple[str, ...] | None:
+        """Return the gold senses; None without."""
+        return example.senses or None
+
+    def value(self, prediction: Sequence[str]) -> Sequence[str]:
+        """Return the predicted senses, which are the prediction."""
+        return prediction
+
+    def parse(self, row: Mapping[str, Any], where: str, example: SenseTarget) -> tuple[str, ...]:
+        """Return the predicted senses of a line; none of a target that a system leaves out."""
+        return _keys(row.get("senses", ()))
+
+    def asked(self, example: SenseTarget) -> str:
+        """Return the id of a target."""
+        return example.key
+
+    def document(self, example: SenseTarget) -> str | None:
+        """Return the name of the document."""
+        return example.document
+
+    def read_lines(self, file: DataFile) -> list[Row]:
         """Read the ids and sense keys of a file of keys."""
         keys = enumerate(read_keys(file.name, file), 1)
         return [(file.where(n), {"id": id, "senses": senses}) for n, (id, senses) in keys]
 
-    def gold_of(self, where: str, row: Mapping[str, Any]) -> SenseTarget:
+    def gold_of_row(self, index: int, where: str, row: Mapping[str, Any]) -> SenseTarget:
         """Return the target of a line that holds its gold."""
         gold = row["gold"] or []
         if not isinstance(gold, list) or not all(isinstance(sense, str) for sense in gold):
@@ -324,28 +370,47 @@ class SensePredictions:
         where = row.get("where", where)
         return SenseTarget(0, 0, lemma, pos, _keys(gold), key, row.get("document"), where)
 
-    def read_gold(self, source: str | Path | DataFile, encoding: str) -> list[SenseTarget]:
+    def read_gold(self, file: str | DataFile, source: GoldSource) -> list[SenseTarget]:
         """Read the targets of a file of data or of gold keys."""
-        return read_sense_gold(source, encoding)
+        return read_sense_gold(file, source.encoding)
 
-    def align(self, file: PredictionFile, gold: Gold) -> AlignedPredictions:
+    def parsed(
+        self, file: PredictionFile, gold: Gold
+    ) -> tuple[list[SenseTarget], list[tuple[str, ...]], str]:
         """Align the senses of targets by id; systems may leave targets out."""
-        targets = [target for target in gold.examples if isinstance(target, SenseTarget)]
         if file.ids is None:
             raise DataError(f"{file}: its lines have no ids: write the `id` of each target.")
-        keys, places = [target.key for target in targets], [target.where for target in targets]
+        keys = [target.key for target in gold.examples]
+        places = [target.where for target in gold.examples]
         order = align_ids(file, keys, places, gold.name, [False] * len(keys))
         pairs = [
-            (target, {} if row is None else file.rows[row][1])
-            for target, row in zip(targets, order, strict=True)
+            (target, ("", {}) if row is None else file.rows[row])
+            for target, row in zip(gold.examples, order, strict=True)
             if target.senses
         ]
         if not pairs:
-            raise DataError(f"{gold.name}: no target has gold senses.")
-        found, rows = map(list, zip(*pairs, strict=True))
-        predicted = [_keys(row.get("senses", ())) for row in rows]
-        senses = [target.senses for target in found]
-        return AlignedPredictions("senses", senses, predicted, examples=found, rows=rows, by="id")
+            raise DataError(f"{gold.name}: {self.without_gold}")
+        predicted = [self.parse(row, where, target) for target, (where, row) in pairs]
+        return [target for target, _ in pairs], predicted, "id"
+
+    def groupings(
+        self, scored: Scored, vocabulary: TrainingVocabulary | None
+    ) -> dict[str, Grouping]:
+        """Divide targets by part of speech."""
+        names = [target.pos for target in scored.examples]
+        return {
+            "pos": Grouping(partial(_cells, names), 3, sorted({*names} - {""}), _rates, "f1", f1)
+        }
+
+
+def _cells(names: Sequence[str], scored: Scored) -> Iterator[tuple[int, str, Sequence[float]]]:
+    for index, (name, counts) in enumerate(zip(names, sense_counts(scored), strict=True)):
+        yield index, name, counts
+
+
+def _rates(sums: np.ndarray) -> dict[str, Any]:
+    rates = {rate: float(RATES[rate](sums)) for rate in ("precision", "recall", "f1")}
+    return {"targets": int(sums[2]), **rates}
 
 
 def _keys(senses: Sequence[str]) -> tuple[str, ...]:
@@ -353,4 +418,4 @@ def _keys(senses: Sequence[str]) -> tuple[str, ...]:
     return tuple(sense_key(sense) or sense for sense in senses)
 
 
-SENSES = SensePredictions()
+SENSES = Senses()

@@ -21,7 +21,7 @@ from finetune.data.nli_labels import NLI_LABELS, with_standard_names
 from finetune.embeddings.sentence_objectives import OBJECTIVES, Objective
 from finetune.embeddings.sentence_rows import scored_rows, with_half
 from finetune.embeddings.settings import SentenceConfig
-from finetune.evaluation.metrics import text_scores
+from finetune.evaluation.kinds import KINDS, score
 from finetune.models.heads.masked_lm import MaskedScores
 from finetune.models.heads.sentence_encoder import SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Ragged
@@ -284,10 +284,10 @@ class SentenceTask(Task):
         expected: list[Any] = [example.label for example in gold]
         labels: list[Any] = [prediction.label for prediction in predicted]
         if isinstance(expected[0], float):
-            found = text_scores("number", expected, labels)
+            found = score(KINDS["number"].pair(expected, labels))
             return {f"{name}_all": found[name] for name in ("spearman", "pearson")}
         if expected[0] is not None:
-            return text_scores("label", expected, labels, list(self.record.labels))
+            return score(KINDS["label"].pair(expected, labels, labels=self.record.labels))
         if self.record.measure != "ranking":
             return {}
         u, v = np.stack([prediction.vectors for prediction in predicted], axis=1)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from finetune.evaluation.pairs import named_positive
+from finetune.evaluation.positive import named_positive
 from finetune.types import TextExample
 
 

@@ -26,8 +26,7 @@ from finetune.data.word_splitting import split_words
 from finetune.embeddings.commands import layer_numbers
 from finetune.embeddings.pairs import SimilarityData, read_similarity
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, cosine
-from finetune.evaluation.metrics import METRICS
-from finetune.evaluation.pairs import pair
+from finetune.evaluation.kinds import KINDS
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.resampling import Counts
 from finetune.evaluation.significance import Estimate, estimate
@@ -262,10 +261,10 @@ def correlations(
     With subsets ``spearman_all`` pools all pairs and ``spearman_mean`` is the mean over the
     subsets, and so for ``pearson``; an interval of a mean resamples all pairs.
     """
-    pairs = pair("number", gold, predicted)
+    pairs = KINDS["number"].pair(gold, predicted)
     scores = {}
     for name in ("spearman", "pearson"):
-        metric = METRICS["number"][name]
+        metric = KINDS["number"].metrics[name]
         ranks = name == "spearman"
         rows = np.array([gold, predicted], dtype=np.float64).T if ranks else metric.counts(pairs)
         counts = Counts(rows.astype(np.float64), metric.value, ranks)
@@ -294,10 +293,10 @@ def scores_by_subset(
 
 
 def _both_correlations(gold: Array, predicted: Array) -> tuple[float, float]:
-    pairs = pair("number", gold.tolist(), predicted.tolist())
+    pairs = KINDS["number"].pair(gold.tolist(), predicted.tolist())
     return tuple(  # type: ignore[return-value]
         float(metric.value(metric.counts(pairs).sum(axis=0)))
-        for metric in (METRICS["number"]["spearman"], METRICS["number"]["pearson"])
+        for metric in map(KINDS["number"].metrics.__getitem__, ("spearman", "pearson"))
     )
 
 

@@ -31,7 +31,7 @@ from finetune.embeddings.commands import PREDICT_OPTIONS, layer_numbers
 from finetune.embeddings.pairs import read_similarity
 from finetune.embeddings.similarity import compare_pairs
 from finetune.embeddings.vectors import Standardizer
-from finetune.evaluation.metrics import text_scores
+from finetune.evaluation.kinds import scores_of
 from finetune.evaluation.predictions import to_row
 from finetune.inference.embed import Embedder, WordSettings
 from finetune.runtime.files import replace_folder
@@ -286,4 +286,4 @@ def _scores(
     """Return the scores of the pairs with gold; nothing without gold."""
     labeled = [index for index, pair in enumerate(pairs) if pair.label is not None]
     gold = [_label(pairs[index]) for index in labeled]
-    return text_scores("label", gold, [predicted[i][0].label for i in labeled]) if gold else {}
+    return scores_of("label", gold, [predicted[i][0].label for i in labeled]) if gold else {}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from finetune.config.metric_facts import facts_of
 from finetune.data.example_store import column
-from finetune.evaluation.metrics import METRICS
+from finetune.evaluation.kinds import KINDS, is_built_in, kind_of_line
 from finetune.types import Example, TextExample, TokenExample
 
 SELECTING_METRICS = (
@@ -130,7 +130,8 @@ def degenerate(
         if bad := [name for name, value in values.items() if not math.isfinite(value)]:
             yield f"{split}: {bad[0]} is not finite"
         same = _only_prediction(folder / f"predictions.{split}.jsonl")
-        names = (metric if _is_known(metric) else None, *SELECTING_METRICS)
+        known = is_built_in((metric or "").partition(":")[0])  # the chance level of others is not
+        names = (metric if known else None, *SELECTING_METRICS)
         selecting = next((name for name in names if name in values), None)
         if same is not None:
             yield f"{split}: {same}"
@@ -140,37 +141,22 @@ def degenerate(
             yield f"{split}: {selecting} {values[selecting]:.4f} is at chance level"
 
 
-def _is_known(metric: str | None) -> bool:
-    """Return whether a metric is not one of the user's own, whose chance level is not known."""
-    name = (metric or "").partition(":")[0]
-    return any(name in table for table in METRICS.values())
-
-
 def _only_prediction(path: Path) -> str | None:
     """Describe the prediction that all examples of a file share; None if predictions differ."""
     if not path.is_file():
         return None
     found: set[str] = set()
-    size, nothing = 0, "no spans at all"
+    size, nothing = 0, ""
     with path.open(encoding="utf-8", newline="\n") as lines:
-        for row in map(json.loads, lines):
-            size += 1
-            if row.get("relations") or "choice" in row:  # the number of a choice means nothing
+        for size, row in enumerate(map(json.loads, lines), 1):
+            if not (name := kind_of_line(row)):
                 return None
-            if "relations" in row:
-                nothing = "no relations at all"
-            elif "tags" in row:
-                found |= set(row["tags"])
-            elif "label" in row:
-                found.add(json.dumps(row["label"], ensure_ascii=False))
-            elif "answer" in row:
-                found.add(json.dumps(row["answer"], ensure_ascii=False))
-            elif "subwords" in row:
-                found |= set(row["subwords"])
-            elif row.get("spans"):
+            kind, where = KINDS[name], f"{path}:{size}"
+            prediction = kind.parse(row, where, kind.gold_of_row(size - 1, where, row))
+            own = kind.repeatable(prediction)
+            if own is None or len(found := found.union(own)) > 1:
                 return None
-            if len(found) > 1:
-                return None
+            nothing = kind.nothing
     if not found:
-        return nothing if size else None
+        return nothing or None
     return f"every prediction is {found.pop()}" if size > 1 else None

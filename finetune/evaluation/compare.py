@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from finetune.config.metric_facts import facts_of
 from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.data import DataError
 from finetune.data.json_files import read_object
+from finetune.evaluation.aligned_runs import align_runs
 from finetune.evaluation.custom_metrics import load_metric
-from finetune.evaluation.kinds import wording
-from finetune.evaluation.metrics import DEFAULT_METRICS, LOWER_IS_BETTER, score_limits
+from finetune.evaluation.kinds import DEFAULT_METRICS, Scored, score_limits
+from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.reproduction import Summary, standard_deviation
-from finetune.evaluation.resampling import Counts, count_metric, custom_counts, default_metric
-from finetune.evaluation.runs import NamedPredictions, align_runs, find_system
+from finetune.evaluation.resampling import Counts, count_metric, custom_counts
+from finetune.evaluation.runs import NamedPredictions, find_system
 from finetune.evaluation.significance import (
     ALPHA,
     Comparison,
     Estimate,
+    adjust,
     compare,
     estimate,
     fold_interval,
     fold_test,
-    holm,
     observed_scores,
 )
-from finetune.types import Example, SenseTarget, TextExample, UserError, quantity
+from finetune.types import UserError, quantity
 
 
 @dataclass(frozen=True)
@@ -54,28 +56,20 @@ class ComparisonOptions:
     """Options of a comparison.
 
     Attributes:
-        gold: As in ``align_runs``, with ``columns``, ``train``, ``positive`` and ``encoding``.
-        columns: See ``gold``.
+        source: The gold, and how it is read.
         metric: The metric of training by default; `FILE.py:FUNCTION` is a custom one.
         split: The split whose predictions are read from run folders.
         unit: The resampling unit, ``example`` or ``document``.
         resamples: The number of resamples of each test.
         seed: The seed of the resamples.
-        train: See ``gold``.
-        positive: See ``gold``.
-        encoding: See ``gold``.
     """
 
-    gold: str | None = None
-    columns: Mapping[str, str] | None = None
+    source: GoldSource = field(default_factory=GoldSource)
     metric: str | None = None
     split: str = "test"
     unit: str = "example"
     resamples: int = 10_000
     seed: int = 0
-    train: str | None = None
-    positive: str | None = None
-    encoding: str = "utf-8"
     run_files: bool = True
     """Whether a metric may be a function of a file; False for names that stand in folders, which
     may be a stranger's."""
@@ -87,12 +81,7 @@ class ComparisonOptions:
 def compare_systems(
     first: str, second: str, *, options: ComparisonOptions | None = None
 ) -> SystemComparison:
-    """Compare two systems, each given by the predictions of one or several runs (``find_system``).
-
-    ``align_runs`` explains gold, columns, training data and encoding. ``metric`` may be
-    `FILE.py:FUNCTION`; the default is the metric of training. ``unit`` is the resampling unit:
-    ``example`` or ``document``.
-    """
+    """Compare two systems, each named as ``find_system`` reads it."""
     options = options or ComparisonOptions()
     systems = find_system(first, options.split), find_system(second, options.split)
     found = _count(systems, options)
@@ -115,6 +104,12 @@ def compare_systems(
     )
 
 
+def adjusted(comparisons: Sequence[SystemComparison]) -> list[SystemComparison]:
+    """Return several comparisons with their p-values adjusted for their number (Holm)."""
+    results = adjust([each.result for each in comparisons])
+    return [replace(each, result=own) for each, own in zip(comparisons, results, strict=True)]
+
+
 class _Counted(NamedTuple):
     """The counts of a metric for each run of each system on the same gold."""
 
@@ -129,26 +124,18 @@ class _Counted(NamedTuple):
 
 def _count(systems: Sequence[NamedPredictions], options: ComparisonOptions) -> _Counted:
     files = [file for system in systems for file in system.files]
-    aligned = align_runs(
-        files,
-        options.gold,
-        columns=options.columns,
-        train=options.train,
-        positive=options.positive,
-        encoding=options.encoding,
-    )
-    examples = aligned.runs[0].examples
-    metric = options.metric
+    aligned = align_runs(files, options.source)
+    kind, metric = aligned.runs[0].kind, options.metric
     if metric is not None and ".py:" in metric and options.run_files:
         metric, own = load_metric(metric)
         counts, lower = custom_counts(own, aligned.runs), own.lower_is_better
     else:
-        metric = metric or default_metric(aligned.runs[0])
+        metric = metric or kind.default
         counts = count_metric(metric, aligned.runs, aligned.vocabulary)
-        lower = metric in LOWER_IS_BETTER
-    units = wording(aligned.runs[0].kind).example
+        lower = facts_of(metric).lower_is_better
+    units = kind.wording.example
     if options.unit == "document":
-        units, documents = "document", _document_indices(examples, aligned.gold)
+        units, documents = "document", _document_indices(aligned.runs[0], aligned.gold)
         counts = [replace(each, unit=documents) for each in counts]
     remaining = iter(counts)
     by_system = [[next(remaining) for _ in system.files] for system in systems]
@@ -212,9 +199,10 @@ def score_systems(
 ) -> tuple[list[TableScore], list[str]]:
     """Score systems on data sets, and test each of them against the ``baseline``.
 
-    ``compare_systems`` explains the options. Also returns notes for the reader.
+    Also returns notes for the reader.
     """
     table: list[TableScore] = []
+    tests: list[Comparison] = []
     notes: list[str] = []
     for data in dict.fromkeys(entry.data for entry in entries):
         names = [entry.system for entry in entries if entry.data == data]
@@ -227,28 +215,30 @@ def score_systems(
         means = [float(observed_scores(runs).mean()) for runs in found.counts]
         best = min(means) if found.lower_is_better else max(means)
         against = found.counts[names.index(baseline)] if baseline in names else None
-        tests = {"num_resamples": options.resamples, "seed": options.seed}
-        limits = score_limits(found.metric)
+        how: dict[str, Any] = {"num_resamples": options.resamples, "seed": options.seed}
+        how["limits"] = score_limits(found.metric)
         for name, runs, mean in zip(names, found.counts, means, strict=True):
             score = TableScore(
                 name,
                 data,
                 found.metric,
-                estimate(runs, limits=limits, **tests),
+                estimate(runs, **how),
                 standard_deviation(observed_scores(runs).tolist()),
                 len(runs),
                 math.isclose(mean, best, rel_tol=1e-9),
             )
             if against is not None and name != baseline:
-                result = compare(runs, against, limits=limits, **tests)
-                p_values = result.p_bootstrap, result.p_randomization
+                result = compare(runs, against, **how)
+                tests.append(result)
                 score = score._replace(
-                    p_bootstrap=p_values[0], p_randomization=p_values[1], p=max(p_values)
+                    p_bootstrap=result.p_bootstrap, p_randomization=result.p_randomization
                 )
             table.append(score)
-    adjusted = iter(holm([score.p for score in table if score.p is not None]))
-    table = [score if score.p is None else score._replace(p=next(adjusted)) for score in table]
-    return table, notes
+    adjusted = iter(adjust(tests))
+    return [
+        score if score.p_bootstrap is None else score._replace(p=next(adjusted).adjusted)
+        for score in table
+    ], notes
 
 
 class FoldComparison(NamedTuple):
@@ -294,9 +284,9 @@ def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldC
     return FoldComparison(metric, one, other, difference, p, len(names))
 
 
-def _document_indices(examples: Sequence[Example | SenseTarget], gold: str) -> np.ndarray:
+def _document_indices(run: Scored, gold: str) -> np.ndarray:
     """Return the index of each example's document [N]; one without a document is its own."""
-    names = [e.document if not isinstance(e, TextExample) else None for e in examples]
+    names = list(map(run.kind.document, run.examples))
     if all(name is None for name in names):
         raise DataError(
             f"{gold}: --unit document: its examples name no documents: -DOCSTART- or # newdoc "
@@ -307,12 +297,12 @@ def _document_indices(examples: Sequence[Example | SenseTarget], gold: str) -> n
     return np.array([indices[key] for key in keys])
 
 
-def verdict(comparison: SystemComparison, adjusted: float | None = None) -> str:
+def verdict(comparison: SystemComparison) -> str:
     """Return one sentence on the difference: it is significant where both tests find it so.
 
-    ``adjusted`` is the p-value of one of several comparisons (``holm``), which decides then.
+    Among several comparisons their adjusted p-value decides.
     """
-    result = comparison.result
+    result, adjusted = comparison.result, comparison.result.adjusted
     both = result.p_bootstrap < ALPHA, result.p_randomization < ALPHA
     if adjusted is not None and all(both) and adjusted >= ALPHA:
         return f"The difference is not significant at {ALPHA} among these comparisons (Holm)."

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetune.evaluation.metrics import METRICS
+from finetune.evaluation.kinds import is_built_in
 from finetune.types import CustomFunctionError, UserError
 
 
@@ -98,7 +98,7 @@ def custom_metrics(
     """Return the custom metrics that settings and callers name."""
     found = dict(map(load_metric, settings)) | {n: as_metric(f) for n, f in given.items()}
     for name in found:
-        if any(name in table for table in METRICS.values()) or ":" in name:
+        if is_built_in(name) or ":" in name:
             raise UserError(
                 f"the custom metric {name!r} needs another name: a built-in metric has it."
             )

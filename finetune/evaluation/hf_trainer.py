@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from finetune.data.tag_schemes import detect_scheme
-from finetune.evaluation import metrics
-from finetune.evaluation.pairs import positive_label
+from finetune.evaluation.kinds import scores_of
+from finetune.evaluation.positive import positive_label
 from finetune.types import IGNORED, UserError
 
 
@@ -45,7 +45,9 @@ def compute_metrics(
         if scheme == "IOB1":  # an I- without tags around it looks like IOB1
             scheme = "BIO"
     elif scheme is not None:
-        metrics.tagging_scores([names], [names], scheme)  # raises for tags that are not in it
+        scores_of(
+            "tags", [names], [names], schemes=(scheme, None)
+        )  # raises for tags that are not in it
 
     def compute(evaluated: Any) -> dict[str, float]:
         predictions, gold, *_ = evaluated  # an EvalPrediction, or a pair of arrays
@@ -74,20 +76,20 @@ def _scores(
             ]
             for side in (gold, predicted)
         ]
-        return metrics.tagging_scores(tags[0], tags[1], scheme)
+        return scores_of("tags", *tags, schemes=(scheme, None))
     if classes and gold.ndim == 1 and predicted.shape[:1] == gold.shape:
         if predicted.ndim == 2:
             predicted = _checked(predicted, names).argmax(-1)
         labels = [[names[index] for index in side.tolist()] for side in (gold, predicted)]
-        return metrics.text_scores("label", labels[0], labels[1], names, positive)
+        return scores_of("label", *labels, labels=names, positive=positive)
     if not classes and gold.ndim == 2 and predicted.shape == gold.shape:
         sets = [
             [tuple(compress(names, row)) for row in side.tolist()]
             for side in (gold > 0.5, _checked(predicted, names) >= 0)
         ]
-        return metrics.text_scores("labels", sets[0], sets[1], names)
+        return scores_of("labels", *sets, labels=names)
     if not classes and gold.ndim == 1 and predicted.size == gold.size:
-        return metrics.text_scores("number", gold.tolist(), predicted.reshape(-1).tolist())
+        return scores_of("number", gold.tolist(), predicted.reshape(-1).tolist())
     raise UserError(
         f"predictions of shape {predicted.shape} for labels of shape {gold.shape} and type "
         f"{gold.dtype}: expected tags [N, L], a label [N], labels as floats [N, C], or a number as "

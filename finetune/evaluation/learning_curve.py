@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from finetune.evaluation.metrics import LOWER_IS_BETTER
+from finetune.config.metric_facts import facts_of
 from finetune.evaluation.significance import ALPHA, Estimate
 
 EXPONENTS = np.linspace(0.05, 2.0, 79)
@@ -104,7 +104,7 @@ def learning_curve(
     """
     if len(scores) < LEAST_SIZES:
         return LearningCurve(metric, split, scores, None, {}, None)
-    lower = metric.split(":")[0] in LOWER_IS_BETTER if lower_is_better is None else lower_is_better
+    lower = facts_of(metric).lower_is_better if lower_is_better is None else lower_is_better
     limited = lower_is_better is None
     best, laws = _laws(scores, lower, limited)
     predicted = {size: _predict(best, laws, size) for size in sizes}

@@ -18,36 +18,64 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from finetune.config.values import conforms, description
-from finetune.data import DataError, read_gold, read_text_file, read_token_file
-from finetune.data.choices import CHOICES
+from finetune.data import DataError, read_token_file
 from finetune.data.conll import find_layout
 from finetune.data.files import UTF_8, DataFile, Line, uncompressed_name
 from finetune.data.formats import format_of, open_data
 from finetune.data.json_files import parse_json
-from finetune.data.labels import convert_labels
-from finetune.data.questions import QUESTIONS
-from finetune.data.token_records import TokenRecord, read_relations, read_spans
-from finetune.evaluation.kinds import KINDS
-from finetune.evaluation.pairs import NO_LABEL
+from finetune.evaluation.alignment import ids_of
+from finetune.evaluation.kinds import KINDS, Kind, kind_of_line
+from finetune.evaluation.kinds.label import NO_LABEL
+from finetune.evaluation.kinds.lines import check_names
 from finetune.registry import PREDICTION_KINDS
 from finetune.types import (
-    Answer,
     Example,
     MaskedPrediction,
     Prediction,
-    SenseTarget,
-    Span,
     TextExample,
-    TokenExample,
-    quantity,
     relation_records,
 )
 
 Row = tuple[str, dict[str, Any]]
 """The ``file:line`` of a line of predictions, and its JSON object."""
+
+
+class Gold(NamedTuple):
+    """Examples with gold, and the name of the file they are from."""
+
+    name: str
+    examples: Sequence[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldSource:
+    """Where the gold of predictions is, and how to read it.
+
+    Attributes:
+        gold: A file; None takes the gold in a prediction file, and the vocabulary of its run.
+        columns: Columns of these files by role.
+        usual_columns: Columns to read if a file has them; the default is the columns of the run.
+        train: A file with training data, to tell seen from unseen words.
+        positive: The positive class of two labels; the default is the class of the runs, else
+            ``positive_label`` chooses.
+        encoding: Encoding of all files except JSON Lines with predictions.
+    """
+
+    gold: str | None = None
+    columns: Mapping[str, str] | None = None
+    usual_columns: Mapping[str, str] | None = None
+    train: str | None = None
+    positive: str | None = None
+    encoding: str = UTF_8
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The arguments of readers."""
+        usual = self.usual_columns
+        return {"columns": self.columns, "usual_columns": usual, "encoding": self.encoding}
 
 
 @dataclass(frozen=True)
@@ -67,12 +95,11 @@ class PredictionFile:
         return str(self.path)
 
     @property
-    def kind(self) -> str:
-        """The key of the lines with the prediction; ``tags`` where a line has spans too."""
-        names = ("relations", "tags", "spans", "choice", "label", "answer", "subwords", *KINDS)
-        kinds = {next((name for name in names if name in row), "") for _, row in self.rows}
+    def kind(self) -> Kind:
+        """The kind of the lines; that of tags where a line has spans too."""
+        kinds = {kind_of_line(row) for _, row in self.rows}
         if len(kinds) == 1 and (kind := kinds.pop()):
-            return kind
+            return KINDS[kind]
         raise DataError(
             f"{self.path}: each line must have `label`, or each must have `tags`, or each `spans`, "
             "or each `relations`, or each `choice`, or each `answer`, or each `senses`."
@@ -83,17 +110,12 @@ class PredictionFile:
         """The ids of the rows; None without ids."""
         return ids_of([(row.get("id"), where) for where, row in self.rows])
 
-    def gold(self, kind: str) -> Sequence[Example | SenseTarget]:
+    def gold(self, kind: Kind) -> Sequence[Any]:
         """Return the examples with the gold that the file holds, to align predictions of a kind."""
         if self.format == "conll":
             opened = DataFile(str(self.path), "conll", self.lines)
-            return read_gold_file(opened, {"tags": "-2"}, kind)
-        if kind in KINDS:
-            return [KINDS[kind].gold_of(where, row) for where, row in self.rows]
-        readers = {"answer": _gold_question}
-        readers |= dict.fromkeys(("label", "choice", "subwords"), _gold_text)
-        read = readers.get(kind, _gold_sentence)
-        return [read(index, where, row) for index, (where, row) in enumerate(self.rows)]
+            return kind.read_gold(opened, GoldSource(columns={"tags": "-2"}))
+        return [kind.gold_of_row(index, *row) for index, row in enumerate(self.rows)]
 
 
 def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
@@ -107,8 +129,8 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
     if opened.format in ("txt", "tsv", "unknown"):
         format = "jsonl" if opened.first_line().lstrip().startswith(("{", "[")) else "conll"
         for kind, paths in PREDICTION_KINDS.items():
-            if re.fullmatch(paths.first_line, opened.first_line()):
-                return PredictionFile(path, KINDS[kind].read(opened), kind, False)
+            if paths.first_line and re.fullmatch(paths.first_line, opened.first_line()):
+                return PredictionFile(path, KINDS[kind].read_lines(opened), kind, False)
     opened.format = format
     has_gold = format == "conll" and find_layout(opened, {}).num_columns >= 3
     lines = opened.peek(sys.maxsize) if has_gold else []
@@ -119,48 +141,6 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
         raise DataError(f"{path}: there is no prediction in it.")
     has_gold = has_gold or all("gold" in row for _, row in rows)
     return PredictionFile(path, rows, format, has_gold, lines)
-
-
-def ids_of(rows: Sequence[tuple[Any, str]]) -> list[str] | None:
-    """Return the ids of rows, given with their ``file:line``, as text; None without ids."""
-    missing = [where for id, where in rows if id is None]
-    if len(missing) == len(rows):
-        return None
-    if missing:
-        where = next(where for id, where in rows if id is not None)
-        raise DataError(f"{missing[0]}: no id, but {where} has one: give each row an id, or none.")
-    return [str(id) for id, _ in rows]
-
-
-def read_gold_file(
-    path: str | DataFile,
-    columns: Mapping[str, str] | None,
-    kind: str,
-    encoding: str = UTF_8,
-    usual_columns: Mapping[str, str] | None = None,
-) -> Sequence[Example | SenseTarget]:
-    """Read the examples of a file, or a folder of standoff, with gold for predictions of a kind.
-
-    ``usual_columns`` are read if the file has them and ``columns`` names none.
-    """
-    options: Any = {"columns": columns, "usual_columns": usual_columns, "encoding": encoding}
-    if kind == "subwords":
-        raise DataError(
-            "predictions of masked subwords hold their gold, which depends on the masks: use "
-            "`finetune report --format table` or `compare` without a file of gold."
-        )
-    if kind in KINDS:
-        return KINDS[kind].read_gold(path, encoding)
-    if kind == "answer":
-        return list(QUESTIONS.stream(path, gold=True, **options))
-    if kind == "label":
-        examples = list(read_text_file(path, **options))
-        return convert_labels({"gold": examples}, typed=False)[0]["gold"]
-    if kind == "choice":
-        return list(CHOICES.stream(path, gold=True, **options))
-    if kind == "tags":
-        return list(read_token_file(path, **options))
-    return read_gold(path, relations=kind == "relations", **options)
 
 
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
@@ -193,78 +173,6 @@ def gold_record(example: Example) -> dict[str, Any]:
             known["relations"] = relation_records(example.spans or (), example.relations)
         gold = {name: value for name, value in known.items() if value is not None} or None
     return {name: value for name, value in shown.items() if value is not None} | {"gold": gold}
-
-
-def _gold_text(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
-    gold = row["gold"]
-    if gold is not None:
-        _check(where, "gold", gold)
-    if gold is not None and "choice" in row:
-        last = len(row.get("choices", ())) - 1
-        if type(gold) is not int or gold < 0 or 0 <= last < gold:
-            legal = f"from 0 to {last}" if last >= 0 else "from 0"
-            raise DataError(
-                f"{where}: next to `choice`, `gold` must be the number of the right choice, "
-                f"{legal}, not {gold!r:.60}; or name a file with --gold FILE."
-            )
-    label = tuple(gold) if isinstance(gold, list) else gold
-    text, pair = row.get("text", ""), row.get("text_pair")
-    where, choices = row.get("where", where), tuple(row.get("choices", ()))
-    return TextExample(index, text, pair, label, where, row.get("id"), choices=choices)
-
-
-def _gold_question(index: int, where: str, row: Mapping[str, Any]) -> TextExample:
-    gold, answers = row["gold"], None
-    if gold is not None:
-        if not conforms(gold, list[dict[str, int | str | None]]) or not all(
-            isinstance(each.get("text"), str) for each in gold
-        ):
-            raise DataError(
-                f'{where}: next to `answer`, `gold` must be a list such as [{{"text": "Oslo", '
-                f'"start": 12}}], not {gold!r:.60}; or name a file with --gold FILE.'
-            )
-        answers = tuple(Answer(each.get("start"), each["text"]) for each in gold)
-    return TextExample(
-        index,
-        row.get("text", ""),
-        row.get("text_pair"),
-        where=row.get("where", where),
-        key=row.get("id"),
-        answers=answers,
-    )
-
-
-def _gold_sentence(index: int, where: str, row: Mapping[str, Any]) -> TokenExample:
-    gold, words = row["gold"] or {}, row.get("words")
-    if not isinstance(gold, Mapping) or not isinstance(words, list):
-        raise DataError(
-            f'{where}: next to `words`, `gold` must be an object such as {{"tags": ["B-PER", "O"]}}'
-            f' or {{"spans": [[0, 2, "PER"]]}}, not {gold!r:.60}; or name a file with --gold FILE.'
-        )
-    tags, spans = gold.get("tags"), gold.get("spans")
-    if tags is not None:
-        _check(where, "gold", tags, tags=True)
-        if len(tags) != len(words):
-            raise DataError(
-                f"{where}: {quantity(len(tags), 'gold tag')} for {quantity(len(words), 'word')}."
-            )
-    offsets, relations = row.get("offsets"), gold.get("relations")
-    if relations is not None:
-        record = TokenRecord(tuple(words), where)
-        relations = read_relations(relations, where, spans or (), record)
-    return TokenExample(
-        index,
-        tuple(words),
-        spans if spans is None else read_spans(spans, where, len(words)).spans,
-        tags if tags is None else tuple(tags),
-        row.get("document"),
-        row.get("text"),
-        offsets if offsets is None else tuple((start, end) for start, end in offsets),
-        row.get("where", where),
-        unreachable=tuple(Span(*span) for span in gold.get("unreachable", ())),
-        key=row.get("id"),
-        relations=relations,
-    )
 
 
 def _column_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -338,16 +246,5 @@ def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
                 )
         for key in ("tags", "label"):
             if key in row:
-                _check(where, key, row[key], tags=key == "tags")
+                check_names(where, key, row[key], tags=key == "tags")
         yield where, row
-
-
-def _check(where: str, key: str, value: Any, tags: bool = False) -> None:
-    names = value if isinstance(value, list) else [value]
-    if tags and not (isinstance(value, list) and all(isinstance(tag, str) for tag in value)):
-        legal = "a list with one string for each word"
-    elif not all(isinstance(name, str | float | int) for name in names):
-        legal = "a name, a list of names or a number"
-    else:
-        return
-    raise DataError(f"{where}: {key} must be {legal}, not {value!r:.60}.")

@@ -14,7 +14,7 @@ from finetune.config.expected_scores import Expected
 from finetune.config.recipes import MAY_DIFFER, Recipe, changed, load_recipe
 from finetune.config.values import conforms
 from finetune.data.json_files import read_object
-from finetune.evaluation.metrics import score_limits
+from finetune.evaluation.kinds import score_limits
 from finetune.evaluation.runs import RunFolder
 from finetune.evaluation.significance import fold_interval
 from finetune.types import UserError, quantity

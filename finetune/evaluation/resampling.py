@@ -6,21 +6,19 @@ with the resample. R resamples, U resampling units (examples or documents), N ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from finetune.data.spans import inner_spans
-from finetune.evaluation import metrics, subgroups
-from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
+from finetune.evaluation import metrics
 from finetune.evaluation.custom_metrics import CustomMetric, probabilities_of_labels
-from finetune.evaluation.metrics import METRICS, Metric
-from finetune.evaluation.pairs import Pairs, sets_of
-from finetune.evaluation.subgroups import TrainingVocabulary
-from finetune.types import TokenExample, UserError, abbreviated, did_you_mean
+from finetune.evaluation.kinds import Scored
+from finetune.evaluation.kinds.label import rank_moments
+from finetune.evaluation.metrics import Metric
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
+from finetune.types import UserError, abbreviated, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -94,18 +92,13 @@ class Counts:
         return replace(self, rows=rows, unit=unit, subset=subset)
 
 
-def default_metric(run: AlignedPredictions) -> str:
-    """Return the metric that selects models of this kind in training."""
-    return metrics.DEFAULT_METRICS[comparable([run])[0].kind]
-
-
-def custom_counts(metric: CustomMetric, runs: Sequence[AlignedPredictions]) -> list[Counts]:
+def custom_counts(metric: CustomMetric, runs: Sequence[Scored]) -> list[Counts]:
     """Return the counts of a custom metric for each run."""
     found = []
     for run in runs:
         predicted: Sequence[Any] = run.predicted
         if metric.probabilities:
-            predicted = probabilities_of_labels([row.get("scores") for row in run.rows])
+            predicted = probabilities_of_labels(run.kind.probabilities(run))
         rows = np.empty((len(run.gold), 2), dtype=object)
         for index, sides in enumerate(zip(run.gold, predicted, strict=True)):
             rows[index, 0], rows[index, 1] = sides
@@ -114,117 +107,38 @@ def custom_counts(metric: CustomMetric, runs: Sequence[AlignedPredictions]) -> l
 
 
 def count_metric(
-    metric: str, runs: Sequence[AlignedPredictions], train: TrainingVocabulary | None = None
+    metric: str, runs: Sequence[Scored], vocabulary: TrainingVocabulary | None = None
 ) -> list[Counts]:
     """Return the counts of a metric for each run; the runs predict the same examples.
 
-    The metric is a name in ``metrics.METRICS``; the precision, recall or F1 of one label, tag or
-    type, such as ``f1:NAME`` and ``span_f1_strict:TYPE``; or the score of a subgroup in a table of
-    ``finetune report`` (``subgroup_metrics``). A UserError names the metrics of the predictions.
+    The metric is one of the kind; the precision, recall or F1 of one label, tag or type, such as
+    ``f1:NAME`` and ``span_f1_strict:TYPE``; or the score of a subgroup in a table of
+    ``finetune report``. A UserError names the metrics of the predictions.
     """
-    pairs = comparable(runs)
-    table = METRICS[pairs[0].kind]
-    known = {name: each for name, each in table.items() if all(map(each.applies, pairs))}
-    known |= metrics.metrics_of_names(pairs[0])
-    of_subgroups = {} if metric in known else subgroup_metrics(runs, train)
+    runs = comparable(runs)
+    kind = runs[0].kind
+    known = {name: each for name, each in kind.metrics.items() if all(map(each.applies, runs))}
+    known |= metrics.metrics_of_names(runs[0])
+    of_subgroups: dict[str, Metric] = {}
+    for run in runs if metric not in known else ():
+        of_subgroups |= kind.subgroup_metrics(run, vocabulary)
     if found := (known | of_subgroups).get(metric):
-        ranks = found.counts is metrics.rank_moments
-        rows = [np.array([p.gold, p.predicted]).T if ranks else found.counts(p) for p in pairs]
+        if found.counts is rank_moments:
+            return [Counts(np.array([r.gold, r.predicted]).T, found.value, True) for r in runs]
+        rows = [found.counts(run) for run in runs]
         if not of_subgroups or any(each.any() for each in rows):  # the subgroup occurs
-            return [Counts(each.astype(np.float64), found.value, ranks) for each in rows]
+            return [Counts(each.astype(np.float64), found.value) for each in rows]
     legal = [*known, *of_subgroups]
-    usual = default_metric(runs[0])
-    near = did_you_mean(metric, [usual] if usual.startswith(metric) else legal)
-    if train is None and runs[0].kind in ("tags", "spans"):
-        if "in_training" in metric or "unseen" in metric:
-            near = " The training data are not known: name them with --train FILE."
+    near = did_you_mean(metric, [kind.default] if kind.default.startswith(metric) else legal)
+    if vocabulary is None and kind.tells_seen and ("in_training" in metric or "unseen" in metric):
+        near = " The training data are not known: name them with --train FILE."
     raise UserError(
         f"--metric {metric} does not fit these predictions: choose {abbreviated(legal, 16)}.{near}"
     )
 
 
-def comparable(runs: Sequence[AlignedPredictions]) -> list[Pairs]:
-    """Return the runs for ``metrics``, so that the columns of their counts agree."""
-    pairs = [run.pairs() for run in runs]
-    names = sorted({name for each in pairs for name in each.names})
-    predicted = [number for each in pairs for number in each.all_predicted]
-    return [
-        replace(
-            each, names=tuple(names), all_predicted=predicted, confidences=with_probabilities(run)
-        )
-        for each, run in zip(pairs, runs, strict=True)
-    ]
-
-
-def subgroup_metrics(
-    runs: Sequence[AlignedPredictions], train: TrainingVocabulary | None = None
-) -> dict[str, Metric]:
-    """Return the metrics of each subgroup in the tables of ``finetune report``.
-
-    Their names join the score, the table and the subgroup, with ``_`` for spaces:
-    ``span_f1_length:3``, ``span_f1_in_training:unseen``, ``accuracy_position:1``.
-    """
-    pairs, examples = comparable(runs), runs[0].examples
-    kind = pairs[0].kind
-    words = [example.words for example in examples if isinstance(example, TokenExample)]
-    if kind == "choice" and examples:
-        of_choices = subgroups.choice_groupings(examples)
-        return _named("accuracy", of_choices, _counts_of_words, metrics.mean)
-    if kind == "label" and examples:
-        by_length = subgroups.text_groupings(examples)
-        return _named("accuracy", by_length, _counts_of_words, metrics.mean)
-    if kind == "senses":
-        by_pos = subgroups.target_groupings(examples)
-        return _named("f1", by_pos, _counts_of_senses, metrics.f1)
-    if kind == "plain tags" and words:
-        of_words = subgroups.word_groupings(words, train.word_tags if train else None)
-        found = _named("accuracy", of_words, _counts_of_words, metrics.mean)
-        if train is not None:
-            found["unseen_word_accuracy"] = found[f"accuracy_in_training:{subgroups.SEEN_WORDS[2]}"]
-        return found
-    if kind in ("tags", "spans") and words:
-        groupings = subgroups.span_groupings(words, train.entity_types if train else None)
-        sides = (spans for each in pairs for both in sets_of(each) for spans in both)
-        if not any(map(inner_spans, sides)):
-            del groupings["depth"]
-        return _named("span_f1", groupings, _counts_of_spans, metrics.subgroup_f1)
-    return {}
-
-
-def _named(
-    score: str,
-    groupings: Mapping[str, tuple[Sequence[Sequence[str]] | subgroups.SpanGrouping, Sequence[str]]],
-    counts: Callable[..., np.ndarray],
-    value: Callable[[np.ndarray], np.ndarray],
-) -> dict[str, Metric]:
-    return {
-        f"{score}_{name}:{group}".replace(" ", "_"): Metric(partial(counts, groups, group), value)
-        for name, (groups, order) in groupings.items()
-        for group in order
-    }
-
-
-def _counts_of_spans(groups: subgroups.SpanGrouping, group: str, pairs: Pairs) -> np.ndarray:
-    """Return the counts of ``metrics.subgroup_f1`` of one subgroup [N, 4]."""
-    counts = [subgroups.span_counts(i, *both, groups) for i, both in enumerate(sets_of(pairs))]
-    return np.array([each.get(group, [0] * 4) for each in counts])
-
-
-def _counts_of_senses(groups: Sequence[str], group: str, pairs: Pairs) -> np.ndarray:
-    """Return the counts of ``metrics.f1`` of the targets of one subgroup [N, 3]."""
-    inside = np.array([name == group for name in groups])
-    return np.where(inside[:, None], metrics.sense_counts(pairs), 0)
-
-
-def _counts_of_words(groups: Sequence[Sequence[str]], group: str, pairs: Pairs) -> np.ndarray:
-    """Return the correct and all words, or texts, of one subgroup [N, 2]."""
-    rows = []
-    for names, gold, predicted in zip(groups, pairs.gold, pairs.predicted, strict=True):
-        both = (
-            [(gold, predicted)]
-            if pairs.kind in ("label", "choice")
-            else zip(gold, predicted, strict=True)
-        )
-        equal = [g == p for name, (g, p) in zip(names, both, strict=True) if name == group]
-        rows.append((sum(equal), len(equal)))
-    return np.array(rows)
+def comparable(runs: Sequence[Scored]) -> list[Scored]:
+    """Return the runs with the names and numbers of all, so that the columns of counts agree."""
+    names = tuple(sorted({name for run in runs for name in run.names}))
+    scale = [number for run in runs for number in run.scale]
+    return [replace(run, names=names, scale=scale) for run in runs]

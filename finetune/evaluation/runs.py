@@ -1,50 +1,19 @@
-"""Open run folders; find, align and score the predictions of files and of runs."""
+"""Open run folders, and find the predictions of systems."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from finetune.config.tasks import CONFIGS, column_map
 from finetune.config.values import conforms
-from finetune.data import DataError
-from finetune.data.files import UTF_8
 from finetune.data.json_files import read_object
-from finetune.data.nli_labels import canonical_names
-from finetune.evaluation.alignment import (
-    AlignedPredictions,
-    Gold,
-    align,
-    align_ids,
-    best_answers,
-    predicts_numbers,
-)
-from finetune.evaluation.kinds import wording
-from finetune.evaluation.metrics import (
-    answer_scores,
-    relation_scores,
-    scores,
-    span_scores,
-    tagging_scores,
-)
-from finetune.evaluation.pairs import NO_LABEL, named_positive, positive_label
-from finetune.evaluation.predictions import PredictionFile, read_gold_file, read_predictions
-from finetune.evaluation.subgroups import TrainingVocabulary
 from finetune.runtime.cache import file_hash
 from finetune.runtime.files import write_text
-from finetune.types import (
-    Example,
-    SenseTarget,
-    TextExample,
-    UserError,
-    abbreviated,
-    last_part,
-    quantity,
-)
+from finetune.types import UserError, abbreviated, last_part
 
 _PREDICTIONS = "predictions.{}.jsonl"
 CHECKSUMS = "checksums.json"
@@ -211,23 +180,6 @@ class NamedPredictions:
     files: tuple[Path, ...]
 
 
-@dataclass(frozen=True)
-class AlignedRuns:
-    """The predictions of several runs for the same examples; ``gold`` is the name of its file."""
-
-    runs: Sequence[AlignedPredictions]
-    gold: str
-    vocabulary: TrainingVocabulary | None
-    in_one_file: bool = False
-    positive_note: str = ""
-
-    @property
-    def aligned_by(self) -> str:
-        """``id`` or ``position``; empty for one file with its gold."""
-        by = {run.by for run in self.runs}
-        return "" if self.in_one_file else "position" if "position" in by else "id"
-
-
 def find_system(name: str, split: str) -> NamedPredictions:
     """Return the prediction files of a system.
 
@@ -276,200 +228,3 @@ def data_of_run(name: str) -> str:
             if data := RunFolder.open(folder).config.get("data"):
                 return last_part(data)
     return "data"
-
-
-def align_runs(
-    paths: Sequence[Path],
-    gold: str | None = None,
-    *,
-    columns: Mapping[str, str] | None = None,
-    usual_columns: Mapping[str, str] | None = None,
-    train: str | None = None,
-    positive: str | None = None,
-    encoding: str = UTF_8,
-) -> AlignedRuns:
-    """Read prediction files for the same examples and align them with the same gold.
-
-    Args:
-        paths: Prediction files or run folders.
-        gold: A file; None takes the gold in a prediction file, and the vocabulary of its run.
-        train: A file with training data, to tell seen from unseen words.
-        columns: Columns of these files by role.
-        usual_columns: Columns to read if a file has them; the default is the columns of the run.
-        encoding: Encoding of all files except JSON Lines with predictions.
-        positive: The positive class of two labels; the default is the class of the runs, else
-            ``positive_label`` chooses.
-    """
-    files = _in_one_order([read_predictions(path, encoding) for path in paths])
-    kinds = [file.kind for file in files]
-    if {*kinds} == {"tags", "spans"}:
-        kinds = ["spans"] * len(files)
-    _check_kinds(files, kinds)
-    vocabulary = None
-    usual = usual_columns
-    if usual is None:
-        usual = RunFolder.open(paths[0].parent).columns if gold or train else {}
-    if gold is not None:
-        golds = {
-            kind: Gold(gold, read_gold_file(gold, columns, kind, encoding, usual))
-            for kind in {*kinds}
-        }
-    else:
-        if columns and train is None:
-            role, name = next(iter(columns.items()))
-            raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
-        source = _file_with_gold(files)
-        golds = {kind: Gold(str(source), source.gold(kind)) for kind in {*kinds}}
-        vocabulary = TrainingVocabulary.load(source.path.parent)
-    if train is not None:
-        if kinds[0] == "senses":
-            raise UserError(f"--train {train}: it does not apply to senses: leave it out.")
-        vocabulary = TrainingVocabulary.of(
-            read_gold_file(train, columns, kinds[0], encoding, usual)
-        )
-    runs = [align(file, golds[kind], kind) for file, kind in zip(files, kinds, strict=True)]
-    if {run.kind for run in runs} == {"label", "number"} and all(map(predicts_numbers, files)):
-        # some files have whole numbers only
-        runs = [align(file, golds["label"], "number") for file in files]
-    _check_kinds(files, [run.kind for run in runs])
-    if gold is None and source.format == "conll":
-        _check_gold_column(runs[0], source)
-    chosen, note = _positive(runs, positive)
-    runs = [run._replace(positive=chosen) for run in runs]
-    name = golds[kinds[0]].name
-    return AlignedRuns(runs, name, vocabulary, gold is None and len(files) == 1, note)
-
-
-def _positive(runs: Sequence[AlignedPredictions], given: str | None) -> tuple[str | None, str]:
-    """Return the positive class: the given class, the class of the models, or ``positive_label``.
-
-    The second value is a note if only frequency decided.
-    """
-    labels: set[str] = set()
-    if runs[0].kind == "label":
-        labels = {name for run in runs for side in (run.gold, run.predicted) for name in side}
-        labels.discard(NO_LABEL)
-    saved = {row["positive_label"] for run in runs for row in run.rows if "positive_label" in row}
-    known_names = {*canonical_names([*labels, *saved])}
-    if given is not None and (runs[0].kind != "label" or len(known_names) > 2):
-        raise UserError(f"--positive {given}: it applies to texts with one of two labels.")
-    if len(labels) != 2:
-        return given or next(iter(saved), None) if len(labels) == 1 else None, ""
-    names = canonical_names([*labels, given or (next(iter(saved)) if len(saved) == 1 else "")])
-    known = names[-1] if given or names[-1] in labels else None
-    positive = positive_label(labels, Counter(runs[0].gold), known)
-    if known or named_positive(labels):
-        return positive, ""
-    note = f"f1 scores {positive!r}, the rarer label of gold; --positive names another."
-    return positive, note
-
-
-def _in_one_order(files: Sequence[PredictionFile]) -> list[PredictionFile]:
-    """Return the files with their rows in the order of one of them, by id if they have ids.
-
-    Files of senses, which may leave targets out, stay as they are.
-    """
-    if all("senses" in row for file in files for _, row in file.rows):
-        return list(files)
-    first = next((file for file in files if file.ids is not None), files[0])
-    places = [where for where, _ in first.rows]
-    found = []
-    for file in files:
-        if first.ids is not None and file.ids is not None:
-            order = align_ids(file, first.ids, places, str(first))
-            file = replace(file, rows=[file.rows[index or 0] for index in order])
-        elif len(file.rows) != len(first.rows):
-            raise DataError(
-                f"{file}: {quantity(len(file.rows), 'prediction')}, but {len(first.rows):,} in "
-                f"{first}: the files do not belong together, or one was cut."
-            )
-        found.append(file)
-    return found
-
-
-def _check_kinds(files: Sequence[PredictionFile], kinds: Sequence[str]) -> None:
-    for file, kind in zip(files, kinds, strict=True):
-        if kind != kinds[0]:
-            raise DataError(
-                f"{file} predicts {wording(kind).predicted}, but {files[0]} "
-                f"{wording(kinds[0]).predicted}: only predictions of one kind can be compared."
-            )
-
-
-def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
-    """Return the first file that holds its gold; refuse runs that were scored on other gold."""
-    with_gold = [file for file in files if file.has_gold]
-    if not with_gold:
-        raise UserError(
-            f"{abbreviated(list(map(str, files)), 2)}: no gold in it to compare with: name a file "
-            "with --gold FILE."
-        )
-    first = next((file for file in with_gold if file.format == "conll"), with_gold[0])
-    for other in with_gold:
-        same_kind = other.kind == first.kind
-        contents = [
-            [_content(example, same_kind) for example in file.gold(file.kind)]
-            for file in (first, other)
-            if first.format == other.format == "jsonl"
-        ]
-        if contents and contents[0] != contents[1]:
-            raise UserError(
-                f"{other} has other examples, or other gold, than {first}: only predictions for "
-                "the same examples can be compared."
-            )
-    return first
-
-
-def _content(example: Example | SenseTarget, same_kind: bool) -> tuple[object, ...]:
-    """Return the content of an example, with its gold if that can be compared."""
-    if isinstance(example, SenseTarget):
-        return example.key, example.senses
-    if isinstance(example, TextExample):
-        texts = example.text, example.pair, example.choices
-        return *texts, example.label, example.answers
-    gold = example.tags, example.spans, example.relations
-    return (example.words, *gold) if same_kind else example.words
-
-
-def _check_gold_column(run: AlignedPredictions, file: PredictionFile) -> None:
-    """Refuse a column that was taken for gold and shares no tag with the predictions."""
-    if run.kind != "tags":
-        return
-    gold, predicted = ({tag for tags in side for tag in tags} for side in (run.gold, run.predicted))
-    if predicted - {"O"} and not (gold & predicted) - {"O"}:
-        raise DataError(
-            f"{file}: the last column but one ({abbreviated(sorted(gold), 4)}) holds no gold for "
-            f"the last ({abbreviated(sorted(predicted), 4)}): name the gold with --gold FILE."
-        )
-
-
-def score_predictions(
-    predictions: Path,
-    gold: str,
-    columns: Mapping[str, str] | None = None,
-    positive: str | None = None,
-) -> dict[str, float]:
-    """Return the metrics of a prediction file by name, without a model.
-
-    Predictions are JSON Lines with ``label`` (a name, a list of names, or a number), ``tags``,
-    ``relations``, ``answer``, or ``spans`` (in words; in characters where the line has a ``text``
-    and no words), or words in columns of which the last is predicted, or a JSON object of answers
-    by id. Predictions and gold are aligned by ``id`` where both have ids, else by position.
-    ``columns`` names columns of the gold file by role.
-    """
-    return score_aligned(
-        align_runs([predictions], gold, columns=columns, positive=positive).runs[0]
-    )
-
-
-def score_aligned(run: AlignedPredictions) -> dict[str, float]:
-    """Return the metrics of aligned predictions by name."""
-    if run.kind == "tags":
-        return tagging_scores(run.gold, run.predicted, *run.schemes, run.characters)
-    if run.kind == "spans":
-        return span_scores(run.gold, run.predicted, run.characters)
-    if run.kind == "relations":
-        return relation_scores(run.gold, run.predicted)
-    if run.kind == "answers":
-        return answer_scores(run.gold, run.predicted, *best_answers(run.rows))
-    return scores(run.pairs())

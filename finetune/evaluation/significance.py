@@ -58,6 +58,24 @@ class Comparison(NamedTuple):
     deviation: float | None
     num_units: int
     num_resamples: int
+    adjusted: float | None = None
+    """The p-value adjusted for all of several comparisons (``adjust``)."""
+
+    @property
+    def p(self) -> float:
+        """The larger p-value of both tests."""
+        return max(self.p_bootstrap, self.p_randomization)
+
+    @property
+    def significant(self) -> bool:
+        """Whether the systems differ at ``ALPHA``, among all comparisons if adjusted."""
+        return (self.p if self.adjusted is None else self.adjusted) < ALPHA
+
+
+def adjust(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return comparisons with their p-values adjusted for their number (``holm``)."""
+    adjusted = holm([each.p for each in comparisons])
+    return [each._replace(adjusted=p) for each, p in zip(comparisons, adjusted, strict=True)]
 
 
 def compare(

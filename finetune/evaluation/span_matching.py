@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from finetune.types import Span
@@ -84,13 +84,6 @@ def _closest_first(pair: tuple[Span, Span]) -> tuple[int, int, int, Span, Span]:
     shared = min(gold.end, predicted.end) - max(gold.start, predicted.start)
     others = max(gold.end, predicted.end) - min(gold.start, predicted.start) - shared
     return KINDS.index(Match(gold, predicted).kind), -shared, others, gold, predicted
-
-
-def match_sentences(
-    gold: Sequence[Collection[Span]], predicted: Sequence[Collection[Span]]
-) -> list[list[Match]]:
-    """Return ``match_spans`` of each sentence."""
-    return [match_spans(*sides) for sides in zip(gold, predicted, strict=True)]
 
 
 def count_kinds(matches: Iterable[Iterable[Match]]) -> dict[str, int]:

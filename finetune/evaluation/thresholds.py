@@ -16,22 +16,21 @@ from typing import Any
 
 import numpy as np
 
+from finetune.config.metric_facts import facts_of
 from finetune.data.nli_labels import canonical_names
 from finetune.data.splitting import halved
-from finetune.evaluation.alignment import AlignedPredictions
+from finetune.evaluation.kinds.kind import Kind, Scored
+from finetune.evaluation.kinds.label import LABEL, LABELS, positive_counts, set_class_counts
 from finetune.evaluation.metrics import (
-    METRICS,
     Metric,
     class_counts,
     f1,
     item_counts,
     metrics_of_names,
-    positive_counts,
     precision,
     recall,
     total,
 )
-from finetune.evaluation.pairs import Pairs, pair
 from finetune.types import UserError, abbreviated, did_you_mean
 
 FEWEST = 5
@@ -57,13 +56,13 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Scored:
+class LabelProbabilities:
     """Gold and probabilities of examples: ``applies`` and ``scores`` [N, C] of ``columns`` [C].
 
     ``names`` are all labels; of two labels ``columns`` has the positive one alone.
     """
 
-    kind: str
+    kind: Kind
     names: tuple[str, ...]
     columns: tuple[str, ...]
     examples: Sequence[Any]
@@ -71,15 +70,15 @@ class Scored:
     scores: np.ndarray
 
     @classmethod
-    def of(cls, run: AlignedPredictions, names: Sequence[str], positive: str | None) -> Scored:
+    def of(cls, run: Scored, names: Sequence[str], positive: str | None) -> LabelProbabilities:
         """Return the gold and probabilities of aligned predictions of a model's labels."""
         columns = tuple(names) if positive is None else (positive,)
-        rows = [row.get("scores") for row in run.rows]
-        if not all(isinstance(row, dict) and {*columns} <= row.keys() for row in rows):
+        rows = run.kind.probabilities(run)
+        if not all(row is not None and {*columns} <= row.keys() for row in rows):
             raise UserError("these predictions have no probabilities of all labels (`scores`).")
         values: list[Any] = [[row[name] for name in columns] for row in rows if row]
         scores = np.array(values, dtype=float).reshape(len(rows), len(columns))
-        kind = "label" if positive is not None else "labels"
+        kind = LABEL if positive is not None else LABELS
         gold = run.gold
         if positive is not None:  # the names of the model, where gold has those of NLI
             own = dict(zip(canonical_names(names), names, strict=True))
@@ -89,32 +88,32 @@ class Scored:
     @property
     def applies(self) -> np.ndarray:
         """The gold labels of each example as booleans [N, C]."""
-        if self.kind == "label":
+        if self.kind is LABEL:
             rows = [[name == gold for name in self.columns] for gold in self.gold]
         else:
             rows = [[name in gold for name in self.columns] for gold in self.gold]
         return np.array(rows, dtype=bool).reshape(self.scores.shape)
 
-    def take(self, rows: Sequence[int]) -> Scored:
+    def take(self, rows: Sequence[int]) -> LabelProbabilities:
         """Return some of the examples."""
         some = [[values[row] for row in rows] for values in (self.examples, self.gold)]
         return replace(self, examples=some[0], gold=some[1], scores=self.scores[list(rows)])
 
-    def pairs(self, decided: np.ndarray) -> Pairs:
+    def scored(self, decided: np.ndarray) -> Scored:
         """Return gold and the predictions of decisions [N, C]."""
         predicted: list[Any]
-        if self.kind == "labels":
+        if self.kind is LABELS:
             predicted = [tuple(np.array(self.columns)[row].tolist()) for row in decided]
-            return pair("labels", self.gold, predicted, self.names)
+            return LABELS.pair(self.gold, predicted, labels=self.names)
         other = next(name for name in self.names if name != self.columns[0])
         predicted = [self.columns[0] if yes else other for yes in decided[:, 0]]
-        return pair("label", self.gold, predicted, self.names, positive=self.columns[0])
+        return LABEL.pair(self.gold, predicted, labels=self.names, positive=self.columns[0])
 
     def metric(self, name: str) -> Metric:
         """Return a metric of these predictions."""
-        pairs = self.pairs(self.applies)
-        known = {n: m for n, m in METRICS[self.kind].items() if m.applies(pairs) and n != "ece"}
-        known |= metrics_of_names(pairs)
+        scored = self.scored(self.applies)
+        known = {name: each for name, each in self.kind.metrics.items() if each.applies(scored)}
+        known |= metrics_of_names(scored)
         if name not in known:
             raise UserError(
                 f"--metric {name}: choose {abbreviated(list(known), 16)}."
@@ -124,12 +123,15 @@ class Scored:
 
     def value(self, metric: Metric, thresholds: np.ndarray) -> float:
         """Return the score under thresholds [C]."""
-        pairs = self.pairs(self.scores >= thresholds)
-        return float(metric.value(total(metric.counts, pairs)))
+        scored = self.scored(self.scores >= thresholds)
+        return float(metric.value(total(metric.counts, scored, metric.by_class)))
 
 
 def choose(
-    data: Scored, goal: Goal, default: float = 0.5, start: Mapping[str, float] | None = None
+    data: LabelProbabilities,
+    goal: Goal,
+    default: float = 0.5,
+    start: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Return the threshold of each label that reaches a goal.
 
@@ -149,17 +151,16 @@ def choose(
         for index in enough:
             best[index] = cuts[index].at_rate(goal)
     else:
-        metric = data.metric(goal.metric)
         for _ in range(5 if len(enough) > 1 else 1):
             before = best.copy()
             for index in enough:
-                best[index] = _raised(data, metric, cuts, best, index, default)
+                best[index] = _raised(data, goal.metric, cuts, best, index, default)
             if np.array_equal(before, best):
                 break
     return dict(zip(data.columns, best.tolist(), strict=True))
 
 
-def cross_fitted(data: Scored, goal: Goal, default: float = 0.5) -> np.ndarray:
+def cross_fitted(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> np.ndarray:
     """Return thresholds of each example [N, C], chosen on the half of the data without it."""
     halves = halved(data.examples)
     found = np.empty(data.scores.shape)
@@ -214,15 +215,15 @@ class _Cuts:
 
 
 def _raised(
-    data: Scored,
-    metric: Metric,
+    data: LabelProbabilities,
+    name: str,
     cuts: Sequence[_Cuts],
     current: np.ndarray,
     index: int,
     default: float,
 ) -> float:
     """Return the best cut of one label, where the others keep theirs."""
-    own = cuts[index]
+    own, metric = cuts[index], data.metric(name)
     value = _value_of_counts(data, metric)
     if value is not None:
         applies = data.applies
@@ -239,21 +240,23 @@ def _raised(
         trials = np.repeat(current[None], len(thresholds), axis=0)
         trials[:, index] = thresholds
         values = np.array([data.value(metric, trial) for trial in trials])
-    if metric.lower_is_better:
+    if facts_of(name).lower_is_better:
         values = -values
     return float(thresholds[np.argmax(values > values.max() - 1e-12)])
 
 
-def _value_of_counts(data: Scored, metric: Metric) -> Callable[[np.ndarray], np.ndarray] | None:
+def _value_of_counts(
+    data: LabelProbabilities, metric: Metric
+) -> Callable[[np.ndarray], np.ndarray] | None:
     """Return the metric as a function of the counts of labels [K, C, 3]; None if it is not one."""
-    names = data.pairs(data.applies).names
+    names = data.scored(data.applies).names
     if set(names) != {*data.names}:  # gold has labels that the model lacks
         return None
 
     def all_labels(counts: np.ndarray) -> np.ndarray:
         """Add the counts of the negative one of two labels, and sort by name [K, C, 3]."""
         columns = list(data.columns)
-        if data.kind == "label":
+        if data.kind is LABEL:
             number = len(data.gold)
             correct, predicted, gold = np.moveaxis(counts[:, 0], -1, 0)
             negatives = number - predicted, number - gold
@@ -264,7 +267,7 @@ def _value_of_counts(data: Scored, metric: Metric) -> Callable[[np.ndarray], np.
 
     def value(counts: np.ndarray) -> np.ndarray:
         counts = all_labels(counts)
-        if metric.counts is class_counts and data.kind == "labels":
+        if metric.counts is set_class_counts:
             ones = np.ones((*counts.shape[:2], 1), dtype=counts.dtype)
             return metric.value(np.concatenate([counts, ones], axis=-1))
         if metric.counts is class_counts:
@@ -278,11 +281,11 @@ def _value_of_counts(data: Scored, metric: Metric) -> Callable[[np.ndarray], np.
         named = data.columns[0]
     elif isinstance(metric.counts, partial) and metric.counts.func is item_counts:
         named = metric.counts.keywords["name"]
-    usable = named or metric.counts in (class_counts, item_counts)
+    usable = named or metric.counts in (class_counts, set_class_counts, item_counts)
     return value if usable else None
 
 
-def table_of(data: Scored, thresholds: Mapping[str, float]) -> list[tuple[Any, ...]]:
+def table_of(data: LabelProbabilities, thresholds: Mapping[str, float]) -> list[tuple[Any, ...]]:
     """Return label, threshold, precision, recall, F1, predicted and gold examples of each label."""
     rows = []
     columns = zip(data.columns, data.scores.T, data.applies.T, strict=True)
@@ -293,7 +296,7 @@ def table_of(data: Scored, thresholds: Mapping[str, float]) -> list[tuple[Any, .
     return rows
 
 
-def trade_of(data: Scored, number: int = 9) -> list[tuple[float, ...]]:
+def trade_of(data: LabelProbabilities, number: int = 9) -> list[tuple[float, ...]]:
     """Return threshold, precision, recall, F1 and predicted examples of the one positive label.
 
     The thresholds are evenly spread between 0 and 1.

@@ -16,13 +16,14 @@ import numpy as np
 import torch
 
 from finetune.config.tasks import column_map
-from finetune.evaluation.metrics import masked_scores
+from finetune.evaluation.metrics import score
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import new_config
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.windows import encode_window, windows
 from finetune.pretraining.model import PretrainingModel
 from finetune.pretraining.settings import PretrainConfig
+from finetune.pretraining.subwords import SUBWORDS
 from finetune.tasks.base import Gather, Task, TaskRecord, joined
 from finetune.tasks.capabilities import Export
 from finetune.tasks.inputs import TextInputs
@@ -106,7 +107,7 @@ class MaskedTask(Task):
             return model.from_pretrained(**options, **checkpoint)
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
-        return masked_scores(predicted)
+        return score(SUBWORDS.scored(gold, predicted))
 
 
 @dataclass(eq=False)

@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from finetune.data.dataset import UNANSWERABLE
-from finetune.evaluation.alignment import AlignedPredictions
-from finetune.evaluation.errors import AROUND, ErrorCase, choice_texts, most_confident
-from finetune.evaluation.pairs import sets_of
+from finetune.evaluation.errors import AROUND, ErrorCase, most_confident
+from finetune.evaluation.kinds.kind import Shown
 from finetune.reporting.highlight import Part, clip, highlight
 from finetune.reporting.runs import Evaluated
 from finetune.types import Span, TextExample, TokenExample
@@ -61,7 +59,7 @@ def error_examples(name: str, evaluated: Evaluated, most: int) -> tuple[list[Err
 
     The most confident errors come first. ``name`` is the name of the run in the report.
     """
-    analysis, run = evaluated.analysis, evaluated.predictions
+    analysis, run = evaluated.analysis, evaluated.analysis.scored
     by_id: defaultdict[int, list[ErrorCase]] = defaultdict(list)
     for error in analysis.errors:
         by_id[error.id].append(error)
@@ -76,25 +74,22 @@ def error_examples(name: str, evaluated: Evaluated, most: int) -> tuple[list[Err
     }
     order = sorted(by_id, key=lambda id: -max(each.confidence or 0.0 for each in by_id[id]))
     indices = {example.id: index for index, example in enumerate(run.examples)}
-    pairs = run.pairs()
-    spans = sets_of(pairs) if pairs.kind in ("tags", "spans") else None
     found = []
     for id in order[:most]:
         index, errors = indices[id], by_id[id]
         example = run.examples[index]
         sides = [side for each in errors for side in (each.gold, each.predicted)]
         labels = [side["label"] if isinstance(side, Mapping) else side for side in sides]
-        if run.kind == "answers":
-            content = _answer_content(run, index, example, errors)
-        elif isinstance(example, TextExample):
-            content = _text_content(run, index, example, errors)
+        shown = run.kind.shown(run, index, errors)
+        if isinstance(example, TextExample):
+            content = _text_content(example, shown, errors)
         else:
-            content = _sentence_content(example, spans[index] if spans else None, errors)
+            content = _sentence_content(example, shown.spans, errors)
         found.append(
             ErrorExample(
                 run=name,
                 where=example.where or f"example {id}",
-                kinds=list(dict.fromkeys(e.category for e in errors if run.kind != "number")),
+                kinds=list(dict.fromkeys(e.category for e in errors if run.kind.has_categories)),
                 labels=list(dict.fromkeys(x for x in labels if x and isinstance(x, str))),
                 views=[view for view, ids in views.items() if id in ids],
                 errors=errors,
@@ -106,72 +101,44 @@ def error_examples(name: str, evaluated: Evaluated, most: int) -> tuple[list[Err
 
 
 def _text_content(
-    run: AlignedPredictions, index: int, example: TextExample, errors: Sequence[ErrorCase]
+    example: TextExample, shown: Shown, errors: Sequence[ErrorCase]
 ) -> dict[str, Any]:
-    gold, predicted = run.gold[index], run.predicted[index]
-    is_one_wrong = run.kind in ("label", "choice") and gold != predicted
-    scores = run.rows[index].get("scores")
-    known = scores.items() if isinstance(scores, Mapping) else ()
-    probabilities = [(*item, "") for item in sorted(known, key=lambda item: -item[1])[:4]]
-    if run.kind == "choice":
-        if scores is not None and len(scores) == len(example.choices):
-            marks = {predicted: "wrong", gold: "right"}
-            probabilities = [
-                (clip(text, MOST_CHARACTERS), scores[number], marks.get(number, ""))
-                for number, text in enumerate(example.choices)
-            ]
-        gold, predicted = choice_texts(example, gold, predicted)
+    """Return the texts, gold and prediction; an answer is highlighted in its context."""
+    context = shown.context
+    texts = [example.text, None if context is not None else example.pair]
     return {
-        "texts": [
-            clip(text, MOST_CHARACTERS) for text in (example.text, example.pair) if text is not None
+        "texts": [clip(text, MOST_CHARACTERS) for text in texts if text is not None],
+        "gold": shown.gold,
+        "predicted": shown.predicted,
+        "probabilities": [
+            (clip(name, MOST_CHARACTERS), *others) for name, *others in shown.probabilities
         ],
-        "gold": gold if run.kind == "labels" else [gold],
-        "predicted": predicted if run.kind == "labels" else [predicted],
-        "probabilities": probabilities,
-        "confidence": errors[0].confidence if is_one_wrong else None,
-        "deviation": abs(gold - predicted) if run.kind == "number" else None,
+        "confidence": shown.confidence,
+        "deviation": shown.deviation,
+        **({} if context is None else _in_context(example.id, context, errors[0])),
     }
 
 
-def _answer_content(
-    run: AlignedPredictions, index: int, example: TextExample, errors: Sequence[ErrorCase]
-) -> dict[str, Any]:
+def _in_context(id: int, context: str, error: ErrorCase) -> dict[str, Any]:
     """Highlight the nearest gold answer and the predicted one in the context of a question."""
-    row, context = run.rows[index], example.pair or ""
-    best = [(str(each.get("text")), each.get("score")) for each in row.get("best") or ()]
-    if row.get("no_answer_score") is not None:
-        best.append((UNANSWERABLE, row["no_answer_score"]))
-    known = [each for each in best if isinstance(each[1], float)]
-    sides = [side for side in (errors[0].gold, errors[0].predicted) if side]
+    sides = [side for side in (error.gold, error.predicted) if side]
     places = [(side["start"], side["end"]) for side in sides]
-    shown = {}
-    if all(isinstance(each, int) for place in places for each in place):
-        edges = {edge for place in places for edge in place}
-        words = [
-            offset
-            for match in re.finditer(r"\S+", context)
-            for offset in pairwise(sorted({*match.span(), *_inside(edges, match.span())}))
-        ]
-        sentence = TokenExample(
-            example.id,
-            tuple(context[start:end] for start, end in words),
-            text=context,
-            offsets=tuple(words),
-        )
-        gold, predicted = (
-            None if side is None else _in_words(words, side)._asdict()
-            for side in (errors[0].gold, errors[0].predicted)
-        )
-        wrong = replace(errors[0], gold=gold, predicted=predicted)
-        shown = _sentence_content(sentence, None, [wrong])
-    return {
-        "texts": [clip(example.text, MOST_CHARACTERS)],
-        "gold": list(dict.fromkeys(run.gold[index])),
-        "predicted": [run.predicted[index]] if run.predicted[index] else [],
-        "probabilities": [(*each, "") for each in sorted(known, key=lambda item: -item[1])[:4]],
-        "confidence": errors[0].confidence,
-        **shown,
-    }
+    if not all(isinstance(each, int) for place in places for each in place):
+        return {}
+    edges = {edge for place in places for edge in place}
+    words = [
+        offset
+        for match in re.finditer(r"\S+", context)
+        for offset in pairwise(sorted({*match.span(), *_inside(edges, match.span())}))
+    ]
+    parts = tuple(context[start:end] for start, end in words)
+    sentence = TokenExample(id, parts, text=context, offsets=tuple(words))
+    gold, predicted = (
+        None if side is None else _in_words(words, side)._asdict()
+        for side in (error.gold, error.predicted)
+    )
+    wrong = replace(error, gold=gold, predicted=predicted)
+    return _sentence_content(sentence, None, [wrong])
 
 
 def _inside(edges: Collection[int], span: tuple[int, int]) -> list[int]:

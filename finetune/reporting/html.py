@@ -22,16 +22,16 @@ from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.compare import (
     ComparisonOptions,
     SystemComparison,
+    adjusted,
     compare_systems,
     seed_note,
     verdict,
 )
 from finetune.evaluation.error_analysis import TITLES, Analysis
 from finetune.evaluation.errors import count_categories
-from finetune.evaluation.kinds import wording
-from finetune.evaluation.pairs import metric_title
+from finetune.evaluation.positive import metric_title
 from finetune.evaluation.reproduction import summarize
-from finetune.evaluation.significance import ALPHA, holm
+from finetune.evaluation.significance import ALPHA
 from finetune.reporting import charts
 from finetune.reporting.charts import Chart, Points
 from finetune.reporting.error_examples import MOST_EXAMPLES, error_examples
@@ -193,9 +193,8 @@ def _comparison(systems: Sequence[System]) -> dict[str, Any]:
             reports.append((first, second, _compare(first, second)))
         except (UserError, OSError) as error:
             refused.append(f"{names} cannot be compared: {error}")
-    results = [report.result for *_, report in reports]
-    adjusted = holm([max(each.p_bootstrap, each.p_randomization) for each in results])
-    for (first, second, report), p in zip(reports, adjusted, strict=True):
+    found = adjusted([report for *_, report in reports])
+    for (first, second, _), report in zip(reports, found, strict=True):
         names = f"{first.name} and {second.name}"
         value, low, high = report.result.difference
         rows.append(
@@ -206,7 +205,7 @@ def _comparison(systems: Sequence[System]) -> dict[str, Any]:
                 f"{low:+.4f} to {high:+.4f}",
                 report.result.p_bootstrap,
                 report.result.p_randomization,
-                verdict(report, p),
+                verdict(report),
             ]
         )
         notes[names] = seed_note(report)
@@ -412,14 +411,13 @@ def _evaluation(name: str, evaluated: Evaluated) -> dict[str, Any]:
         replace(table, rows=table.rows[:MOST_CONFUSED])
         for table in _analysis_tables(analysis, ["confused"])
     ]
-    if analysis.errors and not matrix and analysis.kind != "number":
+    if analysis.errors and not matrix and analysis.kind.has_categories:
         counts = [[kind, number] for kind, number in count_categories(analysis.errors).items()]
         tables.append(Table("Errors by kind", ["kind", "number"], counts))
     other = [key for key in analysis.tables if key not in (*_CLASS_TABLES, "confusion", "confused")]
     return {
         "name": name,
-        "kind": analysis.kind,
-        "scatter": _scatter(evaluated) if analysis.kind == "number" else None,
+        "scatter": None if analysis.kind.has_categories else _scatter(evaluated),
         "matrix": matrix,
         "confusion_tables": tables,
         "reliability": _reliability(analysis),
@@ -430,7 +428,7 @@ def _evaluation(name: str, evaluated: Evaluated) -> dict[str, Any]:
 
 
 def _scatter(evaluated: Evaluated) -> Chart:
-    run = evaluated.predictions
+    run = evaluated.analysis.scored
     number = len(run.gold)
     every = math.ceil(number / MOST_POINTS)  # not the first ones: data may be sorted
     points = list(zip(run.gold, run.predicted, strict=True))[::every]
@@ -442,7 +440,7 @@ def _scatter(evaluated: Evaluated) -> Chart:
 def _reliability(analysis: Analysis) -> Chart | None:
     if not analysis.bins:
         return None
-    caption = f"Accuracy by confidence ({wording(analysis.kind).rated})"
+    caption = f"Accuracy by confidence ({analysis.kind.wording.rated})"
     label = f"{caption}. Expected calibration error {error_of_bins(analysis.bins):.4f}."
     return charts.reliability_chart(caption, label, analysis.bins)
 

@@ -8,7 +8,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from finetune.evaluation.pairs import metric_title
+from finetune.evaluation.positive import metric_title
 from finetune.reporting.highlight import clip
 from finetune.types import quantity
 

@@ -14,15 +14,14 @@ from typing import Any
 from finetune.config.tasks import changes_results
 from finetune.config.values import conforms
 from finetune.data.json_files import parse_json, read_object
-from finetune.evaluation.alignment import AlignedPredictions
+from finetune.evaluation.aligned_runs import align_runs
 from finetune.evaluation.baselines import Baseline, selection_note
 from finetune.evaluation.error_analysis import Analysis, analyze_predictions
-from finetune.evaluation.kinds import wording
-from finetune.evaluation.metrics import score_limits
-from finetune.evaluation.pairs import metric_title
+from finetune.evaluation.kinds import Scored, score_limits
+from finetune.evaluation.positive import metric_title
 from finetune.evaluation.reproduction import Summary, standard_deviation
-from finetune.evaluation.resampling import count_metric, default_metric
-from finetune.evaluation.runs import RunFolder, align_runs
+from finetune.evaluation.resampling import count_metric
+from finetune.evaluation.runs import RunFolder
 from finetune.evaluation.significance import ALPHA, Estimate, estimate, observed_scores
 from finetune.reporting.rendering import format_score
 from finetune.types import UserError, abbreviated, quantity
@@ -44,7 +43,6 @@ class Evaluated:
     """The predictions of a run on one split, and their analysis."""
 
     split: str
-    predictions: AlignedPredictions
     analysis: Analysis
 
 
@@ -82,7 +80,7 @@ class Run(RunFolder):
     @property
     def positive(self) -> str | None:
         """The class of ``f1``, of two labels."""
-        return self.evaluated.predictions.positive if self.evaluated else None
+        return self.evaluated.analysis.scored.positive if self.evaluated else None
 
 
 @dataclass(frozen=True)
@@ -190,7 +188,7 @@ def _fold_headline(runs: Sequence[Run], folds: Mapping[str, Any]) -> Headline | 
     evaluated = next((run.evaluated for run in runs if run.evaluated), None)
     if evaluated is None:
         return None
-    metric = runs[0].config.get("metric") or default_metric(evaluated.predictions)
+    metric = runs[0].config.get("metric") or evaluated.analysis.kind.default
     found = (folds.get("metrics") or {}).get("test", {}).get(metric, {})
     if "low" not in found:
         return None
@@ -245,7 +243,7 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
             f"the score covers {len(known)} of {len(runs)} runs: the others are not finished, "
             f"or have no predictions on {split} that can be analyzed"
         )
-    predictions = [each.predictions for _, each in known]
+    predictions = [each.analysis.scored for _, each in known]
     if len({(each.kind, len(each.gold)) for each in predictions}) > 1:
         warnings.append("the runs predicted different examples: there is no score over all of them")
         return None
@@ -267,15 +265,15 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
         standard_deviation(scores),
         tuple(run.path for run, _ in known),
         counts[0].num_units,
-        wording(predictions[0].kind).example,
+        predictions[0].kind.wording.example,
     )
 
 
 def _counts(
-    wanted: str | None, predictions: Sequence[AlignedPredictions], warnings: list[str]
+    wanted: str | None, predictions: Sequence[Scored], warnings: list[str]
 ) -> tuple[str, Sequence[Any]]:
     """Count by the metric of the run, or by the default metric if it does not fit."""
-    usual = default_metric(predictions[0])
+    usual = predictions[0].kind.default
     try:
         return wanted or usual, count_metric(wanted or usual, predictions)
     except UserError as error:
@@ -301,7 +299,7 @@ def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Evalua
             if not aligned.runs[0].gold:
                 raise UserError("no example has gold")
             analysis = analyze_predictions(aligned.runs[0], aligned.vocabulary)
-            return Evaluated(name, aligned.runs[0], analysis)
+            return Evaluated(name, analysis)
         except (UserError, OSError) as error:
             warnings.append(f"the predictions on {name} cannot be analyzed: {error}")
     return None

@@ -21,7 +21,7 @@ from finetune.evaluation.compare import (
     SystemComparison,
     compare_systems,
 )
-from finetune.evaluation.significance import ALPHA, holm
+from finetune.evaluation.significance import ALPHA, Comparison, adjust
 from finetune.suites.definition import Score
 from finetune.suites.results import SavedSuite, open_suite
 from finetune.types import UserError, abbreviated, quantity
@@ -62,6 +62,7 @@ def compare_systems_of_suites(
         if all(name in each.scores and each.runs(name) for each in suites)
     }
     rows: list[dict[str, Any]] = []
+    tests: list[Comparison] = []
     differences: list[float] = []
     for name in filter(both.__contains__, first.scores):
         by_split = {score.split: score for score in reversed(first.scores[name])}
@@ -72,6 +73,7 @@ def compare_systems_of_suites(
             except UserError as error:
                 raise UserError(f"{name}: {error}") from error
             rows.append(_row(name, score, found))
+            tests.append(found.result)
             sign = -1 if found.lower_is_better else 1
             differences.append(sign * found.result.difference.value)
     if not rows:
@@ -79,8 +81,8 @@ def compare_systems_of_suites(
             f"{first.folder} and {second.folder} share no data set with finished runs: they have "
             f"{abbreviated(first.scores)} and {abbreviated(second.scores)}."
         )
-    for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
-        row |= {"p_holm": adjusted, "significant": adjusted < ALPHA}
+    for row, test in zip(rows, adjust(tests), strict=True):
+        row |= {"p_holm": test.adjusted, "significant": test.significant}
     left_out = [name for name in names if name not in both]
     return SuiteComparison(rows, signed_ranks(differences), left_out)
 
@@ -98,7 +100,7 @@ def _row(member: str, score: Score, comparison: SystemComparison) -> dict[str, A
         "runs_b": len(result.runs[1]),
         "p_bootstrap": result.p_bootstrap,
         "p_randomization": result.p_randomization,
-        "p": max(result.p_bootstrap, result.p_randomization),
+        "p": result.p,
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from finetune.cli.output import ScoreCell, table_text
 from finetune.data.json_files import read_object
-from finetune.evaluation.metrics import score_limits
+from finetune.evaluation.kinds import score_limits
 from finetune.evaluation.reproduction import (
     ScoreVerdict,
     read_run,

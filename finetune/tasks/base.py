@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from finetune.config.description import TaskDescription
 from finetune.config.tasks import TrainConfig
-from finetune.evaluation.metrics import DEFAULT_METRICS
+from finetune.evaluation.kinds import DEFAULT_METRICS
 from finetune.models.warm_start import WarmStart
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged, whole
 from finetune.preprocessing.tokenizer import SubwordTokenizer

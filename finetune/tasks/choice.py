@@ -24,7 +24,7 @@ from finetune.data import Dataset
 from finetune.data.choices import CHOICES
 from finetune.data.reading import read_examples
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
-from finetune.evaluation.metrics import choice_scores
+from finetune.evaluation.kinds import KINDS, score
 from finetune.evaluation.temperature import scale
 from finetune.models.heads.choice import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
@@ -268,9 +268,9 @@ class ChoiceTask(Task):
     def _score(
         self, gold: Sequence[TextExample], predicted: Sequence[ChoicePrediction]
     ) -> dict[str, float]:
-        labels = [example.label for example in gold]
-        found = choice_scores(labels, [prediction.choice for prediction in predicted])
+        found = score(KINDS[self.record.kind].scored(gold, predicted))
         if self.record.temperature is not None:
+            labels = [example.label for example in gold]
             correct = [p.choice == label for p, label in zip(predicted, labels, strict=True)]
             before = [max(p.uncalibrated or ()) for p in predicted]
             found |= calibration_scores(correct, [p.score for p in predicted], before)

@@ -24,7 +24,7 @@ from finetune.data.questions import QUESTIONS, misplaced
 from finetune.data.reading import read_examples
 from finetune.data.tables import Table
 from finetune.evaluation.answers import best_threshold
-from finetune.evaluation.metrics import answer_scores
+from finetune.evaluation.kinds import KINDS, score
 from finetune.models.heads.question_answering import (
     POSITIONS,
     QuestionAnswerer,
@@ -213,14 +213,7 @@ class QuestionAnsweringTask(Task):
     def _score(
         self, gold: Sequence[TextExample], predicted: Sequence[AnswerPrediction]
     ) -> dict[str, float]:
-        no_answer = [p.no_answer_score for p in predicted]
-        known = [score for score in no_answer if score is not None]
-        return answer_scores(
-            [_gold_texts(example) or () for example in gold],
-            [_predicted_text(prediction) for prediction in predicted],
-            [_best_text(prediction) for prediction in predicted] if known else None,
-            known if known else None,
-        )
+        return score(KINDS[self.record.kind].scored(gold, predicted))
 
 
 def _gold_texts(example: TextExample) -> tuple[str, ...] | None:

@@ -23,7 +23,7 @@ from finetune.config.tasks import RelationsConfig, max_context_subwords
 from finetune.data import Dataset
 from finetune.data.example_store import chosen, places
 from finetune.data.reading import read_examples
-from finetune.evaluation.metrics import relation_scores
+from finetune.evaluation.kinds import KINDS, score
 from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.preprocessing.context import fill
 from finetune.preprocessing.encodings import Encoded, Ragged
@@ -223,8 +223,7 @@ class RelationTask(WordTask):
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[RelationPrediction]
     ) -> dict[str, float]:
-        expected = [example.relations or () for example in gold]
-        return relation_scores(expected, [prediction.relations for prediction in predicted])
+        return score(KINDS[self.record.kind].scored(gold, predicted))
 
 
 def _class_of(label: str | None, labels: LabelSet) -> int:

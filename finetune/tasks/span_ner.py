@@ -24,8 +24,7 @@ from finetune.config.tasks import NerConfig
 from finetune.data import Dataset, split_at_gold
 from finetune.data.reading import read_examples
 from finetune.data.spans import overlapping, proposed_width
-from finetune.evaluation.metrics import span_scores
-from finetune.evaluation.pairs import spans_in_characters
+from finetune.evaluation.kinds import KINDS, score, scores_of
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
@@ -270,13 +269,12 @@ class SpanNerTask(WordTask):
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
     ) -> dict[str, float]:
-        spans = [example.spans or () for example in gold]
-        found = [prediction.spans for prediction in predicted]
-        scores = span_scores(spans, found, spans_in_characters(gold, found))
+        found = score(KINDS[self.record.kind].scored(gold, predicted))
         if self.record.thresholds:
             before = [self._decoder.decide(prediction, {}).spans for prediction in predicted]
-            scores["span_f1_uncalibrated"] = span_scores(spans, before)["span_f1_strict"]
-        return scores
+            uncalibrated = scores_of("spans", [example.spans for example in gold], before)
+            found["span_f1_uncalibrated"] = uncalibrated["span_f1_strict"]
+        return found
 
 
 def smoothed_loss(

@@ -23,7 +23,7 @@ from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
 from finetune.data import Dataset
 from finetune.data.reading import read_examples
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
-from finetune.evaluation.metrics import text_scores
+from finetune.evaluation.kinds import KINDS, score
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import Problem
 from finetune.models.heads.sequence_classification import SequenceClassifier
@@ -294,10 +294,8 @@ class TextClassificationTask(Task):
     def _score(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
     ) -> dict[str, float]:
-        expected: list[Any] = [example.label for example in gold]
-        labels: list[Any] = [prediction.label for prediction in predicted]
-        names, positive = list(self.record.labels), self.record.positive
-        scores = text_scores(self.record.kind, expected, labels, names, positive)
+        facts: dict[str, Any] = {"labels": self.record.labels, "positive": self.record.positive}
+        scores = score(KINDS[self.record.kind].scored(gold, predicted, **facts))
         if self.record.temperature is not None:
             scores |= self._calibration_errors(gold, predicted)
         return scores

@@ -16,7 +16,7 @@ from finetune.data.dataset import numbered_order, renumbered
 from finetune.data.example_store import chosen, column, columns, relabeled
 from finetune.data.nli_labels import NLI_LABELS, with_standard_names
 from finetune.data.splitting import per_class
-from finetune.evaluation.pairs import named_positive, positive_label
+from finetune.evaluation.positive import named_positive, positive_label
 from finetune.models.heads.pretrained import Problem
 from finetune.tasks.class_losses import class_frequencies, class_weights
 from finetune.types import LabelSet, TextExample, UserError, abbreviated, quantity

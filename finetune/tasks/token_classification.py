@@ -29,8 +29,7 @@ from finetune.data.reading import read_examples
 from finetune.data.tag_schemes import convert_tags, tag_names, tags_to_spans
 from finetune.data.tokens import tags_and_scheme, training_tags
 from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
-from finetune.evaluation.metrics import tagging_scores
-from finetune.evaluation.pairs import spans_in_characters
+from finetune.evaluation.kinds import KINDS, score
 from finetune.evaluation.temperature import probabilities_of
 from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.crf_tagger import CrfTagger
@@ -257,13 +256,8 @@ class TokenClassificationTask(WordTask):
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
     ) -> dict[str, float]:
-        scores = tagging_scores(
-            [example.tags or () for example in gold],
-            [prediction.tags for prediction in predicted],
-            self.record.source,
-            self.record.scheme,
-            spans_in_characters(gold, [prediction.spans or () for prediction in predicted]),
-        )
+        schemes = self.record.source, self.record.scheme
+        scores = score(KINDS[self.record.kind].scored(gold, predicted, schemes=schemes))
         if self.record.temperature is not None:
             tags = [self._in_scheme(example.tags or ()) for example in gold]
             scores |= word_calibration_scores(tags, predicted, self.record.labels)

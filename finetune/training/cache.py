@@ -21,7 +21,7 @@ from typing import cast
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data import fingerprint
 from finetune.data.example_store import ExampleStore, column
-from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
+from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary
 from finetune.preprocessing.encodings import SEQUENCES, Encoded, load_encoded
 from finetune.runtime.cache import (
     cache_folder,

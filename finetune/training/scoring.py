@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from finetune.config.metric_facts import facts_of
 from finetune.data import WITHOUT_LEAKS, leaked
 from finetune.evaluation.custom_metrics import custom_scores
-from finetune.evaluation.metrics import LOWER_IS_BETTER
 from finetune.inference.loop import predict
 from finetune.runtime.transfer import place
 from finetune.tasks.capabilities import Calibration, ComparedValues, FittedHead
@@ -81,7 +81,7 @@ def selection_score(part: Part, metrics: Mapping[str, float], name: str = "") ->
     ``name`` is the metric, by default the metric of the record.
     """
     name = name or part.task.record.metric
-    legal = [metric for metric in metrics if metric not in LOWER_IS_BETTER]
+    legal = [metric for metric in metrics if not facts_of(metric).lower_is_better]
     if name not in legal:
         raise UserError(f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}.")
     return sign_of(part, name) * metrics[name]

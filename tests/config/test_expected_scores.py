@@ -18,7 +18,7 @@ from finetune.config.expected_scores import (
 )
 from finetune.config.metric_facts import FACTS
 from finetune.evaluation.calibration import calibration_scores
-from finetune.evaluation.metrics import span_scores, tagging_scores, text_scores
+from finetune.evaluation.kinds import scores_of
 from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts, seed_verdicts, summarize
 from finetune.registry import TASKS
 from finetune.types import Span
@@ -40,16 +40,17 @@ def read(task: str = "nli", problem: Any = None, **changes: Any) -> Expected:
 def test_the_names_are_those_of_the_metrics():
     """Of everything that tasks score with; what none gives is no legal name."""
     calibration = calibration_scores([True], [0.9], [0.8])
-    single = {**text_scores("label", ["a"], ["b"], ["a", "b"]), **calibration}
+    single = {**scores_of("label", ["a"], ["b"], labels=["a", "b"]), **calibration}
     assert {*PROBLEMS["single"]} == {*metrics_of("nli")} == {*single}
-    multi = {**text_scores("labels", [["a"]], [["a"]], ["a"]), **calibration}
+    multi = {**scores_of("labels", [["a"]], [["a"]], labels=["a"]), **calibration}
     assert {*PROBLEMS["multi"]} == {*multi}
-    assert {*PROBLEMS["regression"]} == {*text_scores("number", [1.0, 2.0], [1.0, 2.0])}
+    assert {*PROBLEMS["regression"]} == {*scores_of("number", [1.0, 2.0], [1.0, 2.0])}
     assert {*metrics_of("classify")} == {*itertools.chain(*PROBLEMS.values())}
-    tags = tagging_scores([["B-X"]], [["O"]], "BIO") | tagging_scores([["X"]], [["Y"]], None)
+    tags = scores_of("tags", [["B-X"]], [["O"]], schemes=("BIO", "BIO"))
+    tags |= scores_of("tags", [["X"]], [["Y"]])
     assert {*metrics_of("tag")} == {*tags, *calibration}
     nested = [[Span(0, 3, "X"), Span(1, 2, "Y")]]
-    spans = {name.partition(":")[0] for name in span_scores(nested, nested)}
+    spans = {name.partition(":")[0] for name in scores_of("spans", nested, nested)}
     assert {*metrics_of("ner")} == {*spans, "span_f1_uncalibrated"}
     known = {*itertools.chain(*map(metrics_of, TASKS))}
     assert {*FACTS} <= known and len(SPLITS) == 6

@@ -16,7 +16,7 @@ from finetune.data import check_data, collecting, example_store, files, read_tex
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.example_store import ExampleStore, relabeled
 from finetune.data.tables import ManyRows
-from finetune.evaluation.subgroups import TrainingVocabulary
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.runtime import workers
 
 ROWS = [

@@ -20,12 +20,12 @@ from finetune.embeddings.sense_data import read_senses
 from finetune.embeddings.senses import SenseSettings, WordSenses
 from finetune.embeddings.wordnet import Inventory
 from finetune.evaluation.compare import ComparisonOptions, compare_systems
-from finetune.evaluation.metrics import scores
-from finetune.evaluation.pairs import pair
-from finetune.evaluation.runs import score_predictions
+from finetune.evaluation.kinds import scores_of
+from finetune.evaluation.predictions import GoldSource
 from finetune.inference.embed import Embedder
 from finetune.types import SenseTarget, TokenExample, UserError
 from tests.command import run
+from tests.runs import score_predictions
 from tests.small_data import write_jsonl
 from tests.tiny import LAYERS
 
@@ -52,7 +52,7 @@ def test_scores_are_those_of_the_framework() -> None:
     draw = lambda: {f"s{i}" for i in rng.integers(0, 4, size=rng.integers(1, 4))}  # noqa: E731
     gold = {f"t{i}": draw() for i in range(60)}
     system = {id: draw() for id in gold if rng.random() < 0.8}
-    found = scores(pair("senses", list(gold.values()), [system.get(id, set()) for id in gold]))
+    found = scores_of("senses", list(gold.values()), [system.get(id, set()) for id in gold])
     assert found == pytest.approx(framework_score(gold, system), abs=1e-12)
 
 
@@ -71,11 +71,13 @@ def test_files_of_keys_and_of_predictions(tmp_path: Path) -> None:
     lines = write_jsonl(tmp_path / "system.jsonl", rows)
     assert score_predictions(lines, str(gold)) == pytest.approx(expected)
     result = compare_systems(
-        str(lines), str(keys), options=ComparisonOptions(gold=str(gold), resamples=50)
+        str(lines),
+        str(keys),
+        options=ComparisonOptions(source=GoldSource(gold=str(gold)), resamples=50),
     )
     assert (result.metric, result.unit, result.result.num_units) == ("f1", "target", 3)
     assert result.result.difference.value == 0
-    nouns = ComparisonOptions(gold=str(gold), metric="f1_pos:NOUN", resamples=50)
+    nouns = ComparisonOptions(source=GoldSource(gold=str(gold)), metric="f1_pos:NOUN", resamples=50)
     of_nouns = compare_systems(str(lines), str(keys), options=nouns)
     assert of_nouns.result.first.value == pytest.approx(2 / 3)  # one of two answered, correctly
     with pytest.raises(UserError, match="is not in"):

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from finetune.evaluation.answers import best_threshold
-from finetune.evaluation.metrics import answer_scores
+from finetune.evaluation.kinds import scores_of
+from finetune.types import AnswerPrediction, FoundAnswer
 
 WORDS = ["the", "a", "An", "Oslo", "oslo", "river", "1873", "co-op", "U.S.", "—", "Ås", "...", ""]
 
@@ -60,6 +61,14 @@ def best_of(name: str, raw: Mapping[int, float], gold, best, none) -> dict[str, 
         if current > highest:
             highest, threshold = current, none[index]
     return {f"best_{name}": highest / len(gold), f"best_{name}_thresh": threshold}
+
+
+def answer_scores(gold, predicted, best=(), none=()) -> dict[str, float]:
+    predictions = [
+        AnswerPrediction(0, None, 1.0, score, (FoundAnswer(0, 0, text, 1.0),))
+        for text, score in zip(best, none, strict=True)
+    ]
+    return scores_of("answers", gold, predicted, predictions=predictions)
 
 
 def texts(chance: random.Random, most: int) -> str:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from finetune.data import read_tokens
-from finetune.evaluation.metrics import METRICS
+from finetune.evaluation.kinds import KINDS
 from finetune.evaluation.significance import holm
-from finetune.evaluation.subgroups import TrainingVocabulary
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import Example, Span, TextExample, TokenExample
 from tests import small_data as data
 from tests.command import Outcome, run
@@ -307,7 +307,7 @@ def test_the_documentation_lists_every_metric():
         rates = ("span_precision", "span_recall", "relation_precision", "relation_recall")
         whole = {
             metric
-            for metric in METRICS[kinds[name]]
+            for metric in KINDS[kinds[name]].metrics
             if not metric.startswith(rates) and not metric.endswith("_all")  # of vectors
         }
         listed = re.findall("`([a-z0-9_]+)`", cell)

@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from finetune.data import read_tokens
-from finetune.evaluation.subgroups import TrainingVocabulary
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from tests.command import run
 from tests.runs import write_predictions
 from tests.small_data import write_jsonl

@@ -15,7 +15,7 @@ from transformers import AutoModelForTokenClassification, EvalPrediction, Traine
 
 import finetune
 from finetune.evaluation.evaluate_modules import SPAN_F1
-from finetune.evaluation.metrics import span_scores
+from finetune.evaluation.kinds import scores_of
 from finetune.types import Span
 from tests.tiny import save_tiny_checkpoint
 
@@ -48,7 +48,7 @@ def test_evaluate_of_nested_spans(cache: str):
     metric = evaluate.load(SPAN_F1, "spans", cache_dir=cache)
     sides = [[[span._asdict() for span in spans] for spans in side] for side in (answers, gold)]
     scores = metric.compute(predictions=sides[0], references=sides[1])
-    assert scores == span_scores(gold, answers)
+    assert scores == scores_of("spans", gold, answers)
     assert scores["span_f1_strict"] == 0.5
 
 

@@ -22,10 +22,11 @@ from transformers import EvalPrediction
 
 from finetune.config.tasks import NliConfig
 from finetune.data.tag_schemes import spans_to_tags, tag_names
-from finetune.evaluation.error_analysis import confusion_tables
+from finetune.evaluation import kinds
 from finetune.evaluation.hf_trainer import compute_metrics
-from finetune.evaluation.metrics import class_scores, span_scores, tagging_scores, text_scores
-from finetune.evaluation.pairs import positive_label
+from finetune.evaluation.kinds import KINDS, scores_of
+from finetune.evaluation.kinds.kind import confusion_tables
+from finetune.evaluation.positive import positive_label
 from finetune.tasks.text_classification import TextClassificationTask, TextRecord
 from finetune.tasks.text_data import label_order, nli_label_order
 from finetune.types import LabelSet, Span, TextExample, TextPrediction, UserError
@@ -47,6 +48,22 @@ def paired(values, min_size=1, max_size=25):
     """Two lists of the same length."""
     pairs = st.lists(st.tuples(values, values), min_size=min_size, max_size=max_size)
     return pairs.map(lambda items: ([a for a, _ in items], [b for _, b in items]))
+
+
+def text_scores(kind, gold, predicted, labels=()):
+    return scores_of(kind, gold, predicted, labels=labels)
+
+
+def span_scores(gold, predicted):
+    return scores_of("spans", gold, predicted)
+
+
+def tagging_scores(gold, predicted, scheme):
+    return scores_of("tags", gold, predicted, schemes=(scheme, None))
+
+
+def class_scores(kind, gold, predicted):
+    return kinds.kind.class_scores(KINDS[kind].pair(gold, predicted))
 
 
 def plain(scores):

@@ -14,19 +14,22 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from finetune.evaluation import significance
-from finetune.evaluation.alignment import AlignedPredictions, with_probabilities
 from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.error_analysis import analyze_predictions
-from finetune.evaluation.metrics import METRICS, class_scores
-from finetune.evaluation.resampling import (
-    comparable,
-    count_metric,
-    default_metric,
-    subgroup_metrics,
-)
+from finetune.evaluation.kinds import KINDS, Scored
+from finetune.evaluation.kinds.kind import class_scores
+from finetune.evaluation.resampling import count_metric
 from finetune.evaluation.significance import compare
-from finetune.evaluation.subgroups import TrainingVocabulary
-from finetune.types import Example, Span, TextExample, TokenExample
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
+from finetune.types import (
+    Example,
+    Span,
+    SpanPrediction,
+    TextExample,
+    TextPrediction,
+    TokenExample,
+    TokenPrediction,
+)
 
 quick = settings(max_examples=15, deadline=None)
 NAMES = ["a", "b", "c"]
@@ -40,9 +43,7 @@ SPANS = [
 ]
 
 
-def answered(
-    form: str, *schemes: str | None
-) -> st.SearchStrategy[tuple[AlignedPredictions, AlignedPredictions]]:
+def answered(form: str, *schemes: str | None) -> st.SearchStrategy[tuple[Scored, Scored]]:
     """Two runs on the same gold."""
     one = {
         "label": st.sampled_from(NAMES),
@@ -63,43 +64,37 @@ def answered(
         )
     else:
         rows = st.tuples(*[one[form]] * 3)
+    kind = KINDS["label" if form == "two" else form]
+    facts = {"schemes": schemes} if schemes else {"positive": "b"} if kind.name == "label" else {}
     return st.lists(rows, min_size=1, max_size=12).map(
         lambda rows: tuple(
-            asked(
-                AlignedPredictions(
-                    "label" if form == "two" else form,
-                    [row[0] for row in rows],
-                    [row[side] for row in rows],
-                    schemes or (None, None),
-                )
-            )
+            asked(kind.pair([row[0] for row in rows], [row[side] for row in rows], **facts))
             for side in (1, 2)
         )
     )
 
 
-def asked(run: AlignedPredictions) -> AlignedPredictions:
-    """With the examples that were asked, and lines of predictions with probabilities."""
+def asked(run: Scored) -> Scored:
+    """With the examples that were asked, and predictions with probabilities."""
     examples: list[Example] = []
-    lines = []
+    predictions: list[object] = []
     for number, (gold, answer) in enumerate(zip(run.gold, run.predicted, strict=True)):
         sure = [(7 * number + 3 * place + len(str(answer))) % 20 / 20 for place in range(8)]
-        if run.kind in ("tags", "spans"):
-            words = [WORDS[(number * place) % 5] for place in range(3, 3 + len(gold))]
-            words = words if run.kind == "tags" else WORDS[number % 3 : number % 3 + 3]
-            examples.append(TokenExample(number, tuple(words), where=""))
-        else:
-            examples.append(TextExample(number, "a " * (4 * number + 1), where=""))
-        if run.kind == "spans":
-            spans = [s._asdict() | {"score": sure[i]} for i, s in enumerate(answer)]
-            lines.append({"words": words, "spans": spans})
-        elif run.kind == "tags":
-            lines.append({"scores": sure[: len(answer)]})
+        if run.kind.default.startswith("span_f1_strict"):
+            words = tuple(WORDS[number % 3 : number % 3 + 3])
+            predictions.append(SpanPrediction(number, words, answer, tuple(sure[: len(answer)])))
+        elif run.kind.shown_name == "tags":
+            words = tuple(WORDS[(number * place) % 5] for place in range(3, 3 + len(gold)))
+            predictions.append(TokenPrediction(number, words, answer, tuple(sure[: len(answer)])))
         else:
             scores = dict(zip(NAMES, sure, strict=False))
-            lines.append({"label": answer} | ({} if run.kind == "number" else {"scores": scores}))
-    positive = "b" if run.kind == "label" else None
-    return run._replace(examples=examples, rows=lines, positive=positive)
+            label = scores.get(answer) if run.kind.name == "label" else None
+            scores = None if run.kind.name == "number" else scores
+            examples.append(TextExample(number, "a " * (4 * number + 1), where=""))
+            predictions.append(TextPrediction(number, answer, label, scores))
+            continue
+        examples.append(TokenExample(number, words, where=""))
+    return replace(run, examples=examples, predictions=predictions)
 
 
 WORDS = ["Ana", "saw", "the", "Oslo", "tram"]
@@ -123,22 +118,22 @@ FORMS = {
 }
 
 
-def chosen(run: AlignedPredictions, which: Sequence[int]) -> AlignedPredictions:
-    sides = ([side[i] for i in which] for side in (run.gold, run.predicted, run.examples, run.rows))
-    return run._replace(**dict(zip(("gold", "predicted", "examples", "rows"), sides, strict=True)))
+def chosen(run: Scored, which: Sequence[int]) -> Scored:
+    names = ("gold", "predicted", "examples", "predictions")
+    return replace(run, **{name: [getattr(run, name)[i] for i in which] for name in names})
 
 
-def scores_of(run: AlignedPredictions, names: Sequence[str]) -> dict[str, float]:
+def scores_of(run: Scored, names: Sequence[str]) -> dict[str, float]:
     """All scores of `finetune score` and `finetune report`, and those of single names, of which
     ``names`` occur in some run."""
     found = analyze_predictions(run, TRAIN)
     scores = dict(found.scores)
-    if run.kind == "label":
-        by_name = class_scores("label", run.gold, run.predicted)
+    if run.kind.name == "label":
+        by_name = class_scores(run)
         scores["f1"] = by_name.get("b", {"f1": 0.0})["f1"]
         scores |= {f"f1:{name}": by_name.get(name, {"f1": 0.0})["f1"] for name in NAMES}
-    elif run.kind == "spans":
-        by_name = class_scores("spans", run.gold, run.predicted)
+    elif run.kind.name == "spans":
+        by_name = class_scores(run)
         none = {"f1": 0.0, "recall": 0.0}
         for name in ("X", "Y"):
             scores[f"span_f1_strict:{name}"] = by_name.get(name, none)["f1"]
@@ -166,10 +161,11 @@ GROUPED = (
 )
 
 
-def metrics_of(runs: Sequence[AlignedPredictions]) -> dict[str, list]:
+def metrics_of(runs: Sequence[Scored]) -> dict[str, list]:
     """Every metric that fits, counted."""
     names = names_of(runs)
-    wanted = [*METRICS[comparable(runs)[0].kind], *subgroup_metrics(runs, TRAIN)]
+    kind = runs[0].kind
+    wanted = [*kind.metrics, *kind.subgroup_metrics(runs[0], TRAIN)]
     wanted += [name for run in runs for name in scores_of(run, names)]
     counted = {}
     for name in dict.fromkeys(wanted):
@@ -177,13 +173,13 @@ def metrics_of(runs: Sequence[AlignedPredictions]) -> dict[str, list]:
             counted[name] = count_metric(name, runs, TRAIN)
         except ValueError:  # a label, a group or inner spans that do not occur, or a mere count
             continue
-    assert default_metric(runs[0]) in counted
-    assert ("ece" in counted) == (runs[0].kind != "number" and all(map(with_probabilities, runs)))
+    assert kind.default in counted
+    assert ("ece" in counted) == all(map(kind.confidences, runs))
     return counted
 
 
-def names_of(runs: Sequence[AlignedPredictions]) -> list[str]:
-    if runs[0].kind != "label":
+def names_of(runs: Sequence[Scored]) -> list[str]:
+    if runs[0].kind.name != "label":
         return []
     return sorted({name for run in runs for name in (*run.gold, *run.predicted)})
 
@@ -192,7 +188,7 @@ def names_of(runs: Sequence[AlignedPredictions]) -> list[str]:
 def test_values_are_the_scores_of_the_resample(form: str):
     @quick
     @given(FORMS[form], st.integers(0, 2**32))
-    def check(runs: tuple[AlignedPredictions, AlignedPredictions], seed: int) -> None:
+    def check(runs: tuple[Scored, Scored], seed: int) -> None:
         size = len(runs[0].gold)
         drawn = np.random.default_rng(seed).integers(0, size, size=(2, size))
         drawn = np.vstack([np.arange(size), drawn])
@@ -207,7 +203,7 @@ def test_values_are_the_scores_of_the_resample(form: str):
                         assert value == pytest.approx(of_row[name], abs=1e-9), name
         whole = {name for of_run in scores for name in of_run[0]}
         assert whole - compared <= COUNTS
-        assert default_metric(runs[0]) in compared
+        assert runs[0].kind.default in compared
 
     check()
 
@@ -232,14 +228,22 @@ COUNTS = {
 def test_swapped_answers_score_as_they_would_in_a_file(form: str):
     @quick
     @given(FORMS[form], st.integers(0, 2**32))
-    def check(runs: tuple[AlignedPredictions, AlignedPredictions], seed: int) -> None:
+    def check(runs: tuple[Scored, Scored], seed: int) -> None:
         size = len(runs[0].gold)
         swaps = np.random.default_rng(seed).integers(0, 2, size=size)
         ours = [
             [getattr(runs[swap], side)[i] for i, swap in enumerate(swaps)]
-            for side in ("predicted", "rows")
+            for side in ("predicted", "predictions")
         ]
-        scores = scores_of(runs[0]._replace(predicted=ours[0], rows=ours[1]), names_of(runs))
+        scores = scores_of(
+            replace(
+                runs[0],
+                predicted=ours[0],
+                predictions=ours[1],
+                names=tuple(sorted({*runs[0].names, *runs[1].names})),
+            ),
+            names_of(runs),
+        )
         weights = np.concatenate([1 - swaps, swaps])[None].astype(float)
         for name, (first, second) in metrics_of(runs).items():
             value = first.concatenate(second).values(weights)[0]
@@ -250,7 +254,7 @@ def test_swapped_answers_score_as_they_would_in_a_file(form: str):
 
 @quick
 @given(FORMS["number"], st.data())
-def test_documents(runs: tuple[AlignedPredictions, AlignedPredictions], data: st.DataObject):
+def test_documents(runs: tuple[Scored, Scored], data: st.DataObject):
     size = len(runs[0].gold)
     drawn = data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
     unit = np.unique(drawn, return_inverse=True)[1]
@@ -265,19 +269,17 @@ def test_documents(runs: tuple[AlignedPredictions, AlignedPredictions], data: st
 
 def test_far_off_numbers_keep_their_correlation():
     gold, noise = np.arange(50.0), np.sin(np.arange(50))
-    near, far = (
-        AlignedPredictions("number", gold, offset + 1e-3 * (gold + noise)) for offset in (0, 100)
-    )
+    near, far = (KINDS["number"].pair(gold, offset + 1e-3 * (gold + noise)) for offset in (0, 100))
     expected = stats.pearsonr(gold, gold + noise).statistic
     for run in count_metric("pearson", [near, far]):
         assert run.values(np.ones((1, 50)))[0] == pytest.approx(expected, abs=1e-6)
-    constant = AlignedPredictions("number", gold, [100.1] * 50)
+    constant = KINDS["number"].pair(gold, [100.1] * 50)
     assert count_metric("pearson", [near, constant])[1].values(np.ones((1, 50)))[0] == 0.0
 
 
 def test_numbers_that_are_none():
     with pytest.raises(ValueError, match="only finite numbers"):
-        count_metric("mse", [AlignedPredictions("number", [1.0], [math.nan])])
+        KINDS["number"].pair([1.0], [math.nan])
 
 
 @pytest.mark.parametrize(
@@ -292,13 +294,13 @@ def test_numbers_that_are_none():
 )
 def test_metrics_that_do_not_fit(metric: str, said: str):
     with pytest.raises(ValueError, match=said):
-        count_metric(metric, [AlignedPredictions("label", NAMES, NAMES)])
+        count_metric(metric, [KINDS["label"].pair(NAMES, NAMES)])
 
 
 @quick
 @given(FORMS["label"])
 def test_the_estimate_of_one_system_is_that_of_a_comparison(
-    pair: tuple[AlignedPredictions, AlignedPredictions],
+    pair: tuple[Scored, Scored],
 ):
     counts = count_metric("accuracy", pair)
     for runs in (counts[:1], counts):

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from finetune.data import DataError, read_tokens
-from finetune.evaluation.predictions import to_row
-from finetune.evaluation.runs import align_runs, score_aligned, score_predictions
+from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.metrics import score
+from finetune.evaluation.predictions import GoldSource, to_row
 from finetune.types import Span, SpanPrediction, TokenExample, TokenPrediction, UserError
 from tests.command import run
+from tests.runs import score_predictions
 from tests.small_data import write_jsonl
 
 
@@ -270,7 +272,7 @@ def test_a_run_keeps_unreachable_gold_in_its_predictions(tmp_path: Path):
     spans = SpanPrediction(0, example.words, example.spans, (1.0,), example.offsets, example.text)
     for prediction in (tags, spans):
         path = write_jsonl(tmp_path / "predictions.test.jsonl", [to_row(prediction, example)])
-        found = score_aligned(align_runs([path]).runs[0])
+        found = score(align_runs([path]).runs[0])
         assert found["span_f1_strict"] == 1.0
         assert found["span_f1_characters"] == pytest.approx(2 / 3)
 
@@ -448,7 +450,7 @@ def test_runs_in_another_order_are_compared_by_id(tmp_path: Path):
     first, second = align_runs(paths).runs
     assert first.gold == second.gold and first.predicted == second.predicted
     bare = write_jsonl(tmp_path / "gold.jsonl", texts(*"abca"))  # without ids: by position of A
-    found = align_runs(paths, str(bare))
+    found = align_runs(paths, GoldSource(gold=str(bare)))
     assert found.runs[0].predicted == found.runs[1].predicted and found.aligned_by == "position"
 
 

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.evaluation.metrics import scores_by_criterion, span_scores
+from finetune.evaluation.kinds import scores_of
+from finetune.evaluation.kinds.spans import scores_by_criterion
 from finetune.evaluation.span_matching import (
     CRITERIA,
     Match,
     _overlapping,
     count_kinds,
-    match_sentences,
+    match_spans,
 )
 from finetune.types import Span
 
@@ -39,7 +40,7 @@ def test_every_kind():
         Span(10, 12, LOC),
         Span(14, 15, LOC),
     ]
-    (found,) = match_sentences([gold], [predicted])
+    found = match_spans(gold, predicted)
     assert [(match.kind, match) for match in found] == [
         ("correct", Match(gold[0], predicted[0])),
         ("type", Match(gold[1], predicted[1])),
@@ -88,7 +89,7 @@ def test_scores_by_hand():
 def test_the_nearest_partner_is_taken():
     gold = [Span(0, 6, PER), Span(2, 4, LOC)]
     predicted = [Span(0, 5, PER), Span(1, 6, PER), Span(2, 4, ORG)]
-    (found,) = match_sentences([gold], [predicted])
+    found = match_spans(gold, predicted)
     assert found == [
         Match(gold[0], predicted[0]),
         Match(None, predicted[1]),
@@ -99,22 +100,19 @@ def test_the_nearest_partner_is_taken():
 @quick
 @given(sentences)
 def test_kinds_partition_spans(rows: list[tuple[list[Span], list[Span]]]):
-    gold, predicted = zip(*rows, strict=True)
-    for right, answers, matches in zip(
-        gold, predicted, match_sentences(gold, predicted), strict=True
-    ):
+    for right, answers in rows:
+        matches = match_spans(right, answers)
         assert sorted(m.gold for m in matches if m.gold) == sorted(set(right))
         assert sorted(m.predicted for m in matches if m.predicted) == sorted(set(answers))
-        again = match_sentences([right[::-1]], [answers[::-1]])
-        assert again == [matches]
+        assert match_spans(right[::-1], answers[::-1]) == matches
 
 
 @quick
 @given(sentences)
 def test_strict_is_span_f1_and_criteria_are_ordered(rows: list[tuple[list[Span], list[Span]]]):
     gold, predicted = zip(*rows, strict=True)
-    matches = match_sentences(gold, predicted)
-    scores, expected = scores_by_criterion(matches), span_scores(gold, predicted)
+    matches = [match_spans(*sides) for sides in rows]
+    scores, expected = scores_by_criterion(matches), scores_of("spans", gold, predicted)
     for name in ("precision", "recall", "f1"):
         assert scores["strict"][name] == pytest.approx(expected[f"span_{name}_strict"])
         assert scores["strict"][name] <= scores["exact"][name] <= scores["partial"][name] <= 1
@@ -128,5 +126,5 @@ def test_strict_is_span_f1_and_criteria_are_ordered(rows: list[tuple[list[Span],
 
 
 def test_nothing_at_all():
-    scores = scores_by_criterion(match_sentences([[]], [[]]))
+    scores = scores_by_criterion([match_spans([], [])])
     assert all(each["f1"] == 0.0 for each in scores.values())

@@ -10,21 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.data.spans import inner_spans
-from finetune.evaluation.metrics import span_scores
-from finetune.evaluation.subgroups import (
-    POSITIONS,
-    SEEN_ENTITIES,
-    SEEN_WORDS,
-    VOCABULARY_FILE,
-    TrainingVocabulary,
-    bucket,
-    buckets,
-    count_subgroups,
-    depths,
-    span_subgroup_row,
-    span_subgroups,
-    word_groupings,
-)
+from finetune.evaluation.kinds import KINDS, scores_of
+from finetune.evaluation.kinds.spans import SEEN_ENTITIES, depths
+from finetune.evaluation.kinds.subgroups import POSITIONS, bucket, buckets
+from finetune.evaluation.kinds.words import SEEN_WORDS
+from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary
 from finetune.types import Span, TextExample, TokenExample
 
 SIZE = 12
@@ -43,6 +33,18 @@ rows = st.lists(
     max_size=4,
 )
 quick = settings(max_examples=40, deadline=None)
+
+
+def tables_of(kind: str, words, gold, predicted, train=None) -> dict[str, list[dict]]:
+    """The tables of subgroups of an analysis."""
+    examples = [TokenExample(0, tuple(each)) for each in words]
+    scored = KINDS[kind].pair(gold, predicted, examples=examples)
+    groupings = KINDS[kind].groupings(scored, train)
+    return {name: each.table(name, scored) for name, each in groupings.items()}
+
+
+def span_tables(*sides, train=None) -> dict[str, list[dict]]:
+    return tables_of("spans", *sides, train=train)
 
 
 def test_buckets():
@@ -85,10 +87,10 @@ def test_depth_is_the_longest_chain_around(spans: list[Span]):
 @given(rows)
 def test_subgroups_sum_to_the_whole(sentences: list[tuple[list[str], list[Span], list[Span]]]):
     words, gold, predicted = zip(*sentences, strict=True)
-    whole = span_scores(gold, predicted)
+    whole = scores_of("spans", gold, predicted)
     correct = sum(len(set(a) & set(b)) for a, b in zip(gold, predicted, strict=True))
     train = TrainingVocabulary.of([TokenExample(0, tuple(words[0]), tuple(gold[0]))])
-    found = span_subgroups(words, gold, predicted, train.entity_types)
+    found = span_tables(words, gold, predicted, train=train)
     assert {"length", "sentence length", "first word", "in training"} <= {*found}
     for name, groups in found.items():
         sums = {
@@ -98,7 +100,8 @@ def test_subgroups_sum_to_the_whole(sentences: list[tuple[list[str], list[Span],
         assert sums["found"] == sums["correct"] == correct
         assert sums["gold"] == sum(len(set(spans)) for spans in gold)
         assert sums["predicted"] == sum(len(set(spans)) for spans in predicted)
-        assert span_subgroup_row(**sums)["f1"] == pytest.approx(whole["span_f1_strict"])
+        f1 = 2 * correct / max(1, sums["gold"] + sums["predicted"])
+        assert f1 == pytest.approx(whole["span_f1_strict"])
         if name != "depth":
             assert all(group["found"] == group["correct"] for group in groups)
 
@@ -107,8 +110,8 @@ def test_depth_agrees_with_the_score():
     gold = [[Span(0, 4, "ORG"), Span(1, 2, "LOC"), Span(2, 3, "PER")], [Span(0, 3, "ORG")]]
     predicted = [[Span(0, 4, "ORG"), Span(1, 2, "LOC")], [Span(0, 3, "ORG"), Span(0, 1, "PER")]]
     words = [["w"] * 4, ["w"] * 3]
-    outermost, inner = span_subgroups(words, gold, predicted)["depth"]
-    scores = span_scores(gold, predicted)
+    outermost, inner = span_tables(words, gold, predicted)["depth"]
+    scores = scores_of("spans", gold, predicted)
     assert (outermost["depth"], inner["depth"]) == ("outermost", "within 1")
     assert outermost["f1"] == pytest.approx(scores["span_f1_outermost"])
     assert inner["f1"] == pytest.approx(scores["span_f1_inner"])
@@ -118,7 +121,7 @@ def test_depth_agrees_with_the_score():
 def test_depth_found_otherwise():
     """A span that is inner in gold and outermost among the predicted is found, and right there."""
     gold, predicted = [[Span(0, 4, "ORG"), Span(1, 2, "LOC")]], [[Span(1, 2, "LOC")]]
-    outermost, inner = span_subgroups([["w"] * 4], gold, predicted)["depth"]
+    outermost, inner = span_tables([["w"] * 4], gold, predicted)["depth"]
     assert (
         outermost["gold"],
         outermost["found"],
@@ -132,27 +135,26 @@ def test_depth_found_otherwise():
 def test_seen_and_unseen():
     spans = (Span(0, 2, "LOC"), Span(3, 4, "PER"))
     example = TokenExample(0, ("New", "York", "is", "Ana"), spans)
-    train = TrainingVocabulary.of([example]).entity_types
-    assert train == {"New York": {"LOC"}, "Ana": {"PER"}}
+    train = TrainingVocabulary.of([example])
+    assert train.entity_types == {"New York": {"LOC"}, "Ana": {"PER"}}
     words = [["Ana", "left", "New", "York", "for", "Oslo"]]
     gold = [[Span(0, 1, "PER"), Span(2, 4, "ORG"), Span(5, 6, "LOC")]]
     predicted = [[Span(0, 1, "PER"), Span(2, 4, "LOC"), Span(5, 6, "LOC")]]
-    found = span_subgroups(words, gold, predicted, train)["in training"]
+    found = span_tables(words, gold, predicted, train=train)["in training"]
     assert tuple(p["in training"] for p in found) == SEEN_ENTITIES
     assert [(p["gold"], p["predicted"], p["correct"]) for p in found] == [
         (1, 2, 1),
         (1, 0, 0),
         (1, 1, 1),
     ]
-    assert "in training" not in span_subgroups(words, gold, predicted)
+    assert "in training" not in span_tables(words, gold, predicted)
 
 
 def test_unseen_words():
     example = TokenExample(0, ("the", "run", "run"), tags=("DET", "NOUN", "VERB"))
-    train = TrainingVocabulary.of([example]).word_tags
+    train = TrainingVocabulary.of([example])
     words = [["the", "run"], ["a", "the", "dog"]]
-    right = [True, False, True, False, False]
-    found = count_subgroups(word_groupings(words, train), right, "words")
+    found = tables_of("plain tags", words, ["AA", "AAA"], ["AB", "ABB"], train)
     assert [(p["in training"], p["words"], p["correct"]) for p in found["in training"]] == [
         (SEEN_WORDS[0], 2, 1),
         (SEEN_WORDS[1], 1, 0),

@@ -7,38 +7,46 @@ import itertools
 import numpy as np
 import pytest
 
-from finetune.evaluation.metrics import text_scores
-from finetune.evaluation.thresholds import Goal, Scored, choose, cross_fitted, table_of, trade_of
+from finetune.evaluation.kinds import scores_of
+from finetune.evaluation.kinds.label import LABEL, LABELS
+from finetune.evaluation.thresholds import (
+    Goal,
+    LabelProbabilities,
+    choose,
+    cross_fitted,
+    table_of,
+    trade_of,
+)
 from finetune.types import TextExample, UserError
 
 NAMES = ("a", "b", "c")
 
 
-def two_labels(seed: int, number: int = 40) -> Scored:
+def two_labels(seed: int, number: int = 40) -> LabelProbabilities:
     random = np.random.default_rng(seed)
     gold = random.random(number) < 0.3
     scores = np.clip(0.3 * gold + random.random(number) * 0.6, 0, 1).round(2)[:, None]
     labels = ["no" if not yes else "yes" for yes in gold]
     examples = [TextExample(i, f"text {i}", None, label) for i, label in enumerate(labels)]
-    return Scored("label", ("no", "yes"), ("yes",), examples, labels, scores)
+    return LabelProbabilities(LABEL, ("no", "yes"), ("yes",), examples, labels, scores)
 
 
-def several_labels(seed: int, number: int = 24) -> Scored:
+def several_labels(seed: int, number: int = 24) -> LabelProbabilities:
     random = np.random.default_rng(seed)
     gold = random.random((number, 3)) < [0.5, 0.3, 0.3]
     scores = np.clip(0.3 * gold + random.random((number, 3)) * 0.6, 0, 1).round(1)
     labels = [tuple(np.array(NAMES)[row].tolist()) for row in gold]
     examples = [TextExample(i, f"text {i}", None, label) for i, label in enumerate(labels)]
-    return Scored("labels", NAMES, NAMES, examples, labels, scores)
+    return LabelProbabilities(LABELS, NAMES, NAMES, examples, labels, scores)
 
 
-def score(data: Scored, metric: str, thresholds: list[float]) -> float:
+def score(data: LabelProbabilities, metric: str, thresholds: list[float]) -> float:
     decided = data.scores >= np.array(thresholds)
-    if data.kind == "label":
+    if data.kind is LABEL:
         predicted: list = ["yes" if row[0] else "no" for row in decided]
-        return text_scores("label", data.gold, predicted, data.names, "yes")[metric]
+        return scores_of("label", data.gold, predicted, labels=data.names, positive="yes")[metric]
     predicted = [tuple(np.array(NAMES)[row].tolist()) for row in decided]
-    return text_scores("labels", data.gold, predicted, NAMES)[metric]
+    return scores_of("labels", data.gold, predicted, labels=NAMES)[metric]
 
 
 def all_cuts(scores: np.ndarray) -> list[float]:
@@ -93,7 +101,7 @@ def test_rare_labels_keep_their_threshold() -> None:
     applies = data.applies.copy()
     applies[:, 2] = False
     gold = [tuple(np.array(NAMES)[row].tolist()) for row in applies]
-    data = Scored("labels", NAMES, NAMES, data.examples, gold, data.scores)
+    data = LabelProbabilities(LABELS, NAMES, NAMES, data.examples, gold, data.scores)
     assert choose(data, Goal("macro_f1"), default=0.4)["c"] == 0.4
 
 

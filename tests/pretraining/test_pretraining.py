@@ -15,7 +15,6 @@ from transformers import AutoModelForMaskedLM, BertForPreTraining, pipeline
 from finetune.config.tasks import ClassifyConfig
 from finetune.evaluation.compare import ComparisonOptions, compare_systems
 from finetune.evaluation.error_analysis import analyze
-from finetune.evaluation.runs import score_predictions
 from finetune.inference.predictor import Predictor
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.preprocessing.batching import pack
@@ -26,6 +25,7 @@ from finetune.tasks.capabilities import sequences_of_epoch
 from finetune.training.trainer import fit
 from finetune.types import UserError
 from tests import small_data, tiny
+from tests.runs import score_predictions
 
 SETTINGS = {"lr": 2e-3, "batch_size": 4, "max_length": 48, "precision": "fp32"}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from finetune.evaluation.aligned_runs import align_runs
 from finetune.evaluation.resampling import count_metric
-from finetune.evaluation.runs import align_runs
 from finetune.evaluation.significance import estimate
 from finetune.reporting.rendering import format_value
 from tests import small_data as data

@@ -15,7 +15,7 @@ from finetune.cli.main import main
 from finetune.config.tasks import NerConfig, RelationsConfig
 from finetune.data import DataError, read_tokens
 from finetune.data.tokens import read_gold
-from finetune.evaluation.metrics import relation_scores
+from finetune.evaluation.kinds import scores_of
 from finetune.inference.loop import predict
 from finetune.inference.predictor import Predictor
 from finetune.preprocessing.marked_spans import Markers, mark_pair
@@ -211,7 +211,7 @@ def test_metrics_are_those_of_counting_by_hand():
 
     gold = [drawn() for _ in range(40)]
     predicted = [tuple(r for r in g if chance.random() < 0.5) + drawn() for g in gold]
-    found = relation_scores(gold, predicted)
+    found = scores_of("relations", gold, predicted)
 
     def f1(key, label=None) -> float:
         right = total = 0
@@ -228,7 +228,7 @@ def test_metrics_are_those_of_counting_by_hand():
     by_label = {name: f1(lambda r: r, name) for name in "xyz"}
     assert {name: found[f"relation_f1_strict:{name}"] for name in "xyz"} == pytest.approx(by_label)
     assert found["relation_f1_macro"] == pytest.approx(sum(by_label.values()) / 3)
-    assert relation_scores([()], [()])["relation_f1_strict"] == 0.0
+    assert scores_of("relations", [()], [()])["relation_f1_strict"] == 0.0
 
 
 # Data

@@ -24,7 +24,7 @@ from finetune.data import dataset, example_store, read_text, snapshots
 from finetune.data.example_store import ExampleStore
 from finetune.data.questions import QUESTIONS
 from finetune.data.snapshots import Inputs
-from finetune.evaluation.subgroups import VOCABULARY_FILE, TrainingVocabulary
+from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.task import PretrainingTask
 from finetune.runtime.cache import cache_entries

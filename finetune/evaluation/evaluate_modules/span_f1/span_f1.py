@@ -9,7 +9,8 @@ import datasets
 import evaluate
 
 from finetune.data.tag_schemes import detect_scheme
-from finetune.evaluation.metrics import class_scores, span_scores, tagging_scores
+from finetune.evaluation.kinds import KINDS, score, scores_of
+from finetune.evaluation.kinds.kind import class_scores
 from finetune.types import Span
 
 _DESCRIPTION = """
@@ -47,12 +48,12 @@ class SpanF1(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
                 [[Span(s["start"], s["end"], s["label"]) for s in spans] for spans in side]
                 for side in (references, predictions)
             ]
-            return span_scores(sides[0], sides[1])
+            return scores_of("spans", *sides)
         if scheme is None:
             outside = all(tag == "O" for tags in references for tag in tags)
             scheme = detect_scheme(predictions if outside else references)
         if scheme is None:
             raise ValueError("the tags do not spell entities: expected B-TYPE, I-TYPE and O.")
-        scores = tagging_scores(references, predictions, scheme)
-        by_type = class_scores("tags", references, predictions, (scheme, scheme))
-        return scores | {f"span_f1_conll:{name}": each["f1"] for name, each in by_type.items()}
+        scored = KINDS["tags"].pair(references, predictions, schemes=(scheme, scheme))
+        by_type = class_scores(scored).items()
+        return score(scored) | {f"span_f1_conll:{name}": each["f1"] for name, each in by_type}

@@ -1,0 +1,132 @@
+"""Read the predictions of systems with the same gold, and score them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from finetune.data import DataError
+from finetune.evaluation.alignment import align_ids
+from finetune.evaluation.kinds import Kind, Scored, common_kinds
+from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile, read_predictions
+from finetune.evaluation.runs import RunFolder
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
+from finetune.types import UserError, abbreviated, quantity
+
+
+@dataclass(frozen=True)
+class AlignedRuns:
+    """The predictions of several runs for the same examples; ``gold`` is the name of its file."""
+
+    runs: Sequence[Scored]
+    gold: str
+    vocabulary: TrainingVocabulary | None
+    in_one_file: bool = False
+    positive_note: str = ""
+
+    @property
+    def aligned_by(self) -> str:
+        """``id`` or ``position``; empty for one file with its gold."""
+        by = {run.by for run in self.runs}
+        return "" if self.in_one_file else "position" if "position" in by else "id"
+
+
+def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> AlignedRuns:
+    """Read prediction files for the same examples and align them with the same gold.
+
+    Predictions are JSON Lines with ``label`` (a name, a list of names, or a number), ``tags``,
+    ``relations``, ``answer``, or ``spans`` (in words; in characters where the line has a ``text``
+    and no words), or words in columns of which the last is predicted, or a JSON object of answers
+    by id. Predictions and gold are aligned by ``id`` where both have ids, else by position.
+    """
+    source = source or GoldSource()
+    files = [read_predictions(path, source.encoding) for path in paths]
+    files = _in_one_order(files)
+    kinds = common_kinds([file.kind for file in files])
+    if source.usual_columns is None:
+        known = RunFolder.open(paths[0].parent).columns if source.gold or source.train else {}
+        source = replace(source, usual_columns=known)
+    vocabulary = None
+    if source.gold is not None:
+        gold = Gold(source.gold, kinds[0].read_gold(source.gold, source))
+    else:
+        if source.columns and source.train is None:
+            role, name = next(iter(source.columns.items()))
+            raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
+        file = _file_with_gold(files)
+        gold = Gold(str(file), file.gold(kinds[0]))
+        vocabulary = TrainingVocabulary.load(file.path.parent)
+    if source.train is not None:
+        if not kinds[0].needs_training:
+            raise UserError(
+                f"--train {source.train}: it does not apply to {kinds[0].name}: leave it out."
+            )
+        vocabulary = TrainingVocabulary.of(kinds[0].read_gold(source.train, source))
+    runs = [kind.align(file, gold) for file, kind in zip(files, kinds, strict=True)]
+    runs = runs[0].kind.unified(runs)
+    _check_kinds(files, [run.kind for run in runs])
+    runs, note = runs[0].kind.together(runs, source.positive)
+    return AlignedRuns(runs, gold.name, vocabulary, source.gold is None and len(files) == 1, note)
+
+
+def _in_one_order(files: Sequence[PredictionFile]) -> list[PredictionFile]:
+    """Return the files with their rows in the order of one of them, by id if they have ids.
+
+    Files that may leave examples out stay as they are.
+    """
+    first = next((file for file in files if file.ids is not None), files[0])
+    kinds = common_kinds([file.kind for file in files])
+    _check_kinds(files, kinds)
+    if kinds[0].may_leave_out:
+        return list(files)
+    places = [where for where, _ in first.rows]
+    found = []
+    for file in files:
+        if first.ids is not None and file.ids is not None:
+            order = align_ids(file, first.ids, places, str(first))
+            file = replace(file, rows=[file.rows[index or 0] for index in order])
+        elif len(file.rows) != len(first.rows):
+            raise DataError(
+                f"{file}: {quantity(len(file.rows), 'prediction')}, but {len(first.rows):,} in "
+                f"{first}: the files do not belong together, or one was cut."
+            )
+        found.append(file)
+    return found
+
+
+def _check_kinds(files: Sequence[PredictionFile], kinds: Sequence[Kind]) -> None:
+    for file, kind in zip(files, kinds, strict=True):
+        if kind is not kinds[0]:
+            raise DataError(
+                f"{file} predicts {kind.wording.predicted}, but {files[0]} "
+                f"{kinds[0].wording.predicted}: only predictions of one kind can be compared."
+            )
+
+
+def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
+    """Return the first file that holds its gold; refuse runs that were scored on other gold."""
+    with_gold = [file for file in files if file.has_gold]
+    if not with_gold:
+        raise UserError(
+            f"{abbreviated(list(map(str, files)), 2)}: no gold in it to compare with: name a file "
+            "with --gold FILE."
+        )
+    first = next((file for file in with_gold if file.format == "conll"), with_gold[0])
+    for other in with_gold:
+        if first.format != "jsonl" or other.format != "jsonl":
+            continue
+        same_kind = other.kind is first.kind
+        if _contents(first, same_kind) != _contents(other, same_kind):
+            raise UserError(
+                f"{other} has other examples, or other gold, than {first}: only predictions for "
+                "the same examples can be compared."
+            )
+    return first
+
+
+def _contents(file: PredictionFile, with_gold: bool) -> list[tuple[object, ...]]:
+    """Return what each line was asked, with its gold if that can be compared."""
+    kind = file.kind
+    examples = file.gold(kind)
+    return [(kind.asked(each), kind.gold(each) if with_gold else None) for each in examples]

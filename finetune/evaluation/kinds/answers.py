@@ -1,0 +1,240 @@
+"""Answers to questions: texts from a context, or none."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from finetune.config.values import conforms
+from finetune.data import DataError
+from finetune.data.dataset import ANSWERABLE, UNANSWERABLE
+from finetune.data.files import DataFile
+from finetune.data.questions import QUESTIONS
+from finetune.evaluation.answers import answer_counts, best_scores, exact_match, word_f1
+from finetune.evaluation.kinds.kind import (
+    Grouping,
+    Mistake,
+    Scored,
+    Shown,
+    Wording,
+    expected_calibration_error,
+)
+from finetune.evaluation.kinds.label import confidence_of
+from finetune.evaluation.kinds.lines import known_or_nan
+from finetune.evaluation.kinds.subgroups import bucket, buckets, by_length
+from finetune.evaluation.kinds.texts import OfTexts
+from finetune.evaluation.metrics import Metric, mean
+from finetune.types import Answer, AnswerPrediction, FoundAnswer, TextExample
+
+if TYPE_CHECKING:
+    from finetune.evaluation.predictions import GoldSource
+    from finetune.evaluation.training_vocabulary import TrainingVocabulary
+
+ANSWER_LENGTHS = (1, 2, 3, 4, 6, 11)
+QUESTION_WORDS = ("what", "who", "whom", "whose", "when", "where", "which", "why", "how")
+OTHER_QUESTIONS = "other"
+
+
+def question_counts(scored: Scored, exact: bool, has_answer: bool | None = None) -> np.ndarray:
+    """Return the score of each answer, and 1 [N, 2].
+
+    With ``has_answer``, both are 0 for the questions without an answer, or for the others.
+    """
+    score, has, one = answer_counts(scored.gold, scored.predicted, exact).T
+    counted = one if has_answer is None else has if has_answer else one - has
+    return np.column_stack([score * counted, counted])
+
+
+def _has_unanswerable(scored: Scored) -> bool:
+    return not all(scored.gold)
+
+
+class Answers(OfTexts):
+    """Answers, scored as in the official evaluation of SQuAD; an empty one is no answer.
+
+    Data with unanswerable questions also have the scores of the questions with an answer
+    (``hasans_exact``, ``hasans_f1``) and without (``noans_exact``, ``noans_f1``), and, with the
+    probabilities of no answer, ``best_scores``.
+    """
+
+    name, key = "answers", "answer"
+    wording = Wording("answers", "text", "answers")
+    metrics: ClassVar = {
+        "exact_match": Metric(partial(question_counts, exact=True), mean),
+        "f1": Metric(partial(question_counts, exact=False), mean),
+        **{
+            f"{part}_{name}": Metric(
+                partial(question_counts, exact=exact, has_answer=has_answer),
+                mean,
+                _has_unanswerable,
+            )
+            for part, has_answer in (("hasans", True), ("noans", False))
+            for name, exact in (("exact", True), ("f1", False))
+        },
+        "ece": expected_calibration_error(),
+    }
+    default = "f1"
+    without_gold = "no question has gold answers."
+
+    def gold(self, example: TextExample) -> tuple[str, ...] | None:
+        """Return the texts of the gold answers, of which one is enough."""
+        answers = example.answers
+        return None if answers is None else tuple(answer.text for answer in answers)
+
+    def value(self, prediction: AnswerPrediction) -> str:
+        """Return the text of the predicted answer; empty for no answer."""
+        return "" if prediction.answer is None else prediction.answer.text
+
+    def read_gold(self, file: str | DataFile, source: GoldSource) -> list[TextExample]:
+        """Return the questions of a file with their answers."""
+        return list(QUESTIONS.stream(file, gold=True, **source.reading))
+
+    def gold_of_row(self, index: int, where: str, row: Mapping[str, Any]) -> TextExample:
+        """Return the question of a line with its gold."""
+        gold, answers = row["gold"], None
+        if gold is not None:
+            if not conforms(gold, list[dict[str, int | str | None]]) or not all(
+                isinstance(each.get("text"), str) for each in gold
+            ):
+                raise DataError(
+                    f'{where}: next to `answer`, `gold` must be a list such as [{{"text": "Oslo", '
+                    f'"start": 12}}], not {gold!r:.60}; or name a file with --gold FILE.'
+                )
+            answers = tuple(Answer(each.get("start"), each["text"]) for each in gold)
+        return TextExample(
+            index,
+            row.get("text", ""),
+            row.get("text_pair"),
+            where=row.get("where", where),
+            key=row.get("id"),
+            answers=answers,
+        )
+
+    def parse(self, row: Mapping[str, Any], where: str, example: TextExample) -> AnswerPrediction:
+        """Return a predicted answer; what a file lacks is None, or NaN."""
+        score, found = known_or_nan(row.get("score")), row.get("best")
+        answer = None
+        if row["answer"]:
+            start: Any = row.get("start")
+            end: Any = row.get("end")
+            answer = FoundAnswer(start, end, row["answer"], score)
+        best: Any = None
+        if found is not None:
+            best = tuple(
+                FoundAnswer(e.get("start"), e.get("end"), str(e.get("text", "")), e.get("score"))
+                for e in found
+            )
+        return AnswerPrediction(example.id, answer, score, row.get("no_answer_score"), best)
+
+    def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
+        """Return the probability of each answer, and whether it is exactly right."""
+        rows = zip(confidence_of(scored), scored.sides, strict=True)
+        found = [[(p, bool(exact_match(*sides)))] for p, sides in rows if p is not None]
+        return found or None
+
+    def further_scores(self, scored: Scored) -> dict[str, float]:
+        """Return the best scores of any threshold, where the probabilities of no answer tell."""
+        none = [prediction.no_answer_score for prediction in scored.predictions]
+        known = [score for score in none if score is not None]
+        best = [p.best for p in scored.predictions if p.best is not None]
+        if not known or len(known) < len(none) or len(best) < len(none):
+            return {}
+        if not _has_unanswerable(scored):
+            return {}
+        texts = [each[0].text if each else "" for each in best]
+        return best_scores(scored.gold, texts, list(map(float, known)))
+
+    def groupings(
+        self, scored: Scored, vocabulary: TrainingVocabulary | None
+    ) -> dict[str, Grouping]:
+        """Divide questions by the length of the first gold answer and of the text, and by word.
+
+        The word is the first English question word.
+        """
+        words, answers = [], []
+        for example in scored.examples:
+            found = (w for w in re.findall(r"\w+", example.text.lower()) if w in QUESTION_WORDS)
+            words.append(next(found, OTHER_QUESTIONS))
+            gold = example.answers or ()
+            size = len(gold[0].text.split()) if gold else 0
+            answers.append(bucket(size, ANSWER_LENGTHS) if gold else UNANSWERABLE)
+        lengths, order = by_length(scored.examples)
+        groups: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+            "answer length": (answers, [UNANSWERABLE, *buckets(ANSWER_LENGTHS)]),
+            "text length": ([each for (each,) in lengths], order),
+        }
+        if {*words} != {OTHER_QUESTIONS}:
+            groups["question word"] = words, (*QUESTION_WORDS, OTHER_QUESTIONS)
+        return {name: _grouping(*each) for name, each in groups.items()}
+
+    def mistakes(self, scored: Scored) -> Iterator[tuple[int, Mistake]]:
+        """Yield every answer that is not exactly right.
+
+        Gold is the first of the gold answers with the most words in common. The category tells
+        whether an answer was missed, should not be there, overlaps with gold or is elsewhere.
+        """
+        rows = zip(scored.sides, confidence_of(scored), strict=True)
+        for number, ((gold, predicted), sure) in enumerate(rows):
+            if exact_match(gold, predicted):
+                continue
+            shown = own = None
+            if gold:
+                nearest = max(range(len(gold)), key=lambda index: word_f1([gold[index]], predicted))
+                start, text = scored.examples[number].answers[nearest]
+                end = None if start is None else start + len(text)
+                shown = {"start": start, "end": end, "label": ANSWERABLE, "text": text}
+            if predicted:
+                answer = scored.predictions[number].answer
+                own = {"start": answer.start, "end": answer.end}
+                own |= {"label": ANSWERABLE, "text": predicted}
+            category = "partly right" if word_f1(gold, predicted) > 0 else "wrong answer"
+            if own is None or shown is None:
+                category = "no answer predicted" if own is None else "answered without gold"
+            yield number, Mistake(category, shown, own, sure)
+
+    def shown(self, scored: Scored, index: int, mistakes: Sequence[Any]) -> Shown:
+        """Return the answers, the most probable ones, and the context that they are in."""
+        prediction, predicted = scored.predictions[index], scored.predicted[index]
+        best = [(each.text, each.score) for each in prediction.best or ()]
+        if prediction.no_answer_score is not None:
+            best.append((UNANSWERABLE, prediction.no_answer_score))
+        known = [(*each, "") for each in best if isinstance(each[1], float)]
+        return Shown(
+            list(dict.fromkeys(scored.gold[index])),
+            [predicted] if predicted else [],
+            sorted(known, key=lambda each: -each[1])[:4],
+            mistakes[0].confidence,
+            context=scored.examples[index].pair or "",
+        )
+
+    def repeatable(self, prediction: AnswerPrediction) -> Collection[str] | None:
+        """Return the answer."""
+        return {json.dumps(self.value(prediction), ensure_ascii=False)}
+
+
+def _grouping(groups: Sequence[str], order: Sequence[str]) -> Grouping:
+    """Return the grouping of questions, whose metric is the F1 of answers."""
+
+    def cells(scored: Scored) -> Iterator[tuple[int, str, tuple[float, int, float]]]:
+        exact, f1 = (_scores(scored, each) for each in (True, False))
+        for index, group in enumerate(groups):
+            yield index, group, (f1[index], 1, exact[index])
+
+    def row(sums: np.ndarray) -> dict[str, Any]:
+        f1, number, exact = sums.tolist()
+        return {"questions": int(number), "exact_match": exact / number, "f1": f1 / number}
+
+    return Grouping(cells, 3, order, row, "f1", mean)
+
+
+def _scores(scored: Scored, exact: bool) -> list[float]:
+    found: list[float] = answer_counts(scored.gold, scored.predicted, exact)[:, 0].tolist()
+    return found
+
+
+ANSWERS = Answers()

@@ -1,0 +1,109 @@
+"""What the kinds of predictions of words share: their gold, and the words of their lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, repeat
+from typing import Any
+
+from finetune.data import DataError
+from finetune.data.character_spans import words_to_chars
+from finetune.data.tag_schemes import detect_scheme
+from finetune.data.token_records import TokenRecord, read_relations, read_spans
+from finetune.evaluation.kinds.kind import Kind
+from finetune.evaluation.kinds.lines import check_names
+from finetune.types import Span, TokenExample, quantity
+
+CharacterSpans = Sequence[tuple[set[Span], set[Span]]]
+
+
+def _sentence_of_row(index: int, where: str, row: Mapping[str, Any]) -> TokenExample:
+    gold, words = row["gold"] or {}, row.get("words")
+    if not isinstance(gold, Mapping) or not isinstance(words, list):
+        raise DataError(
+            f'{where}: next to `words`, `gold` must be an object such as {{"tags": ["B-PER", "O"]}}'
+            f' or {{"spans": [[0, 2, "PER"]]}}, not {gold!r:.60}; or name a file with --gold FILE.'
+        )
+    tags, spans = gold.get("tags"), gold.get("spans")
+    if tags is not None:
+        check_names(where, "gold", tags, tags=True)
+        if len(tags) != len(words):
+            raise DataError(
+                f"{where}: {quantity(len(tags), 'gold tag')} for {quantity(len(words), 'word')}."
+            )
+    offsets, relations = row.get("offsets"), gold.get("relations")
+    if relations is not None:
+        record = TokenRecord(tuple(words), where)
+        relations = read_relations(relations, where, spans or (), record)
+    return TokenExample(
+        index,
+        tuple(words),
+        spans if spans is None else read_spans(spans, where, len(words)).spans,
+        tags if tags is None else tuple(tags),
+        row.get("document"),
+        row.get("text"),
+        offsets if offsets is None else tuple((start, end) for start, end in offsets),
+        row.get("where", where),
+        unreachable=tuple(Span(*span) for span in gold.get("unreachable", ())),
+        key=row.get("id"),
+        relations=relations,
+    )
+
+
+class OfSentences(Kind):
+    """A kind of predictions of words."""
+
+    def gold_of_row(self, index: int, where: str, row: Mapping[str, Any]) -> TokenExample:
+        """Return the sentence of a line with its gold."""
+        return _sentence_of_row(index, where, row)
+
+    def asked(self, example: TokenExample) -> tuple[str, ...]:
+        """Return the words."""
+        return example.words
+
+    def document(self, example: TokenExample) -> str | None:
+        """Return the name of the document."""
+        return example.document
+
+
+def check_words(where: str, words: Any, example: TokenExample) -> None:
+    """Raise DataError if a prediction has other words than the gold example."""
+    if not isinstance(words, list) or len(words) != len(example.words):
+        found = quantity(len(words), "word") if isinstance(words, list) else f"{words!r:.60}"
+        raise DataError(
+            f"{where}: {found} for the {quantity(len(example.words), 'word')} of {example.where}: "
+            "the files do not belong together."
+        )
+    for index, (word, gold) in enumerate(zip(words, example.words, strict=True)):
+        if word != gold:
+            raise DataError(
+                f"{where}: word {index} is {word!r:.40}, but {gold!r:.40} in {example.where}: "
+                "the files do not belong together."
+            )
+
+
+def spans_in_characters(
+    examples: Sequence[TokenExample],
+    predicted: Iterable[Iterable[Span]],
+    unreachable: Iterable[Iterable[Span]] = (),
+) -> CharacterSpans:
+    """Return the gold and predicted spans of each text in characters, nothing for gold in words.
+
+    ``predicted`` are in words, ``unreachable`` in characters: spans that words cannot represent.
+    """
+    pairs = []
+    others = chain(unreachable, repeat(()))
+    for example, spans, more in zip(examples, predicted, others, strict=False):
+        if example.offsets is None or example.spans is None:
+            return ()
+        gold = {*words_to_chars(example.offsets, example.spans), *example.unreachable}
+        pairs.append((gold, {*words_to_chars(example.offsets, spans), *more}))
+    return pairs
+
+
+def predicted_scheme(predicted: Sequence[Sequence[str]], scheme: str | None) -> str | None:
+    """Return the scheme of predicted tags, next to gold of a ``scheme``."""
+    found = detect_scheme(predicted)
+    if found in ("IO", "IOB1") and scheme not in ("IO", "IOB1"):
+        found = "BIO"  # a few ill-formed tags do not make another scheme
+    return found
