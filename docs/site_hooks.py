@@ -17,7 +17,7 @@ from mkdocs.structure.files import File
 
 from finetune.cli.help import GROUPS, examples_of, options_of, summary_of
 from finetune.cli.main import COMMANDS, command_class
-from finetune.cli.train import TaskOptions
+from finetune.cli.train import RunOptions
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.registry import LISTS, ListPaths, Registry
 
@@ -106,7 +106,7 @@ def command_line() -> str:
             parts.append(_options_table(kind))
         if name == "run":
             parts += [part for lists in LISTS.values() for part in _run_of_lists(lists)]
-    settings = [*options_of(TrainConfig), *options_of(TaskOptions)]
+    settings = [*options_of(TrainConfig), *options_of(RunOptions)]
     parts += ["## Settings of every task", *_tables(settings)]
     return "\n\n".join(parts) + "\n"
 

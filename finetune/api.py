@@ -201,11 +201,6 @@ def _config(
                 f"{task} has no setting {setting!r}.{did_you_mean(setting, legal)} Settings are "
                 f"{abbreviated(legal, 100)}."
             )
-    if given.get("push_to_hub") is not None:
-        raise UserError(
-            "push_to_hub: calls of Python upload nothing: leave it out, and upload the run with "
-            f"`finetune push RUN {given['push_to_hub']}`."
-        )
     return name, kind(**given), given, data if in_memory else None
 
 

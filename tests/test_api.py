@@ -91,8 +91,6 @@ def test_refuses_unknown_tasks_and_settings() -> None:
         finetune.train("clasify")
     with pytest.raises(finetune.UserError, match=r"no setting 'epoch'\. Perhaps you meant 'epochs"):
         finetune.train("ner", epoch=3)
-    with pytest.raises(finetune.UserError, match="upload the run with `finetune push RUN me/x`"):
-        finetune.train("ner", push_to_hub="me/x")
     with pytest.raises(finetune.UserError, match=r"must be settings such as .* not None"):
         finetune.train(None)
     with pytest.raises(finetune.UserError, match=r"TrainConfig has no task: use finetune\.C"):

@@ -107,11 +107,12 @@ def options_of(kind: type[Any], given: object | None = None) -> list[Option]:
     owners = [inspect.get_annotations(base) for base in kind.__mro__]
     depth = {name: index for index, own in reversed([*enumerate(owners)]) for name in own}
     for field in sorted(dataclasses.fields(kind), key=lambda field: depth[field.name]):
-        value = field.default if given is None else vars(given)[field.name]
-        if dataclasses.is_dataclass(kinds[field.name]):
-            found += options_of(kinds[field.name], None if given is None else value)
-            continue
         mark = marks.get(field.name, Help())
+        set_here = given is not None and not mark.positional
+        value = vars(given)[field.name] if set_here else field.default
+        if dataclasses.is_dataclass(kinds[field.name]):
+            found += options_of(kinds[field.name], value if set_here else None)
+            continue
         metavar = mark.metavar or _metavar(kinds[field.name], field.name)
         found.append(
             Option(

@@ -16,8 +16,8 @@ from finetune import registry
 from finetune.cli.command import Command
 from finetune.cli.output import error_line, show
 from finetune.cli.overview import overview
-from finetune.cli.parsing import made, parsed, parsed_known
-from finetune.config.recipes import is_multitask, listed_recipes, load_recipe
+from finetune.cli.parsing import before_dashes, made, parsed, parsed_known
+from finetune.config.recipes import is_multitask, listed_recipes
 from finetune.config.tasks import CONFIGS
 from finetune.registry import LISTS, Registry
 from finetune.runtime.processes import (
@@ -90,12 +90,14 @@ def _with_verbosity(
     arguments: list[str],
 ) -> tuple[list[str], contextlib.AbstractContextManager[None]]:
     """Return the arguments without ``OPTIONS_OF_ALL``, and the context to run their command in."""
-    quiet, verbose = (option in arguments for option in OPTIONS_OF_ALL)
+    before, after = before_dashes(arguments)
+    quiet, verbose = (option in before for option in OPTIONS_OF_ALL)
     if quiet and verbose:
         raise UserError("--quiet and --verbose exclude each other: leave one out.")
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
-    rest = [argument for argument in arguments if argument not in OPTIONS_OF_ALL]
+    rest = [argument for argument in before if argument not in OPTIONS_OF_ALL]
+    rest += ["--", *after] if after else []
     return rest, _errors_only() if quiet else contextlib.nullcontext()
 
 
@@ -157,27 +159,34 @@ def parse(arguments: Sequence[str]) -> Any:
         show(text)
         sys.exit(0)
     _require_command(name)
-    if name == "run" and (path := _recipe_of(rest)) is not None:
+    path = _recipe_of(rest) if name == "run" else None
+    if path is not None and (key := listed_recipes(path)) is not None:
         (others := [*rest]).remove(path)  # its first place: --out may have the same name
-        if (key := listed_recipes(path)) is not None:
-            return Registry[Callable[..., Command]]({key: LISTS[key].parse})[key](path, others)
-        if is_multitask(path):
-            from finetune.cli.train import Multitask
+        return Registry[Callable[..., Command]]({key: LISTS[key].parse})[key](path, others)
+    kind, given = _command(name, rest, path)
+    if path is not None and given is None:
+        _require_options_of_several_tasks(path, rest)
+    return made(kind, parsed(name if given is None else f"run {path}", kind, rest), given)
 
-            _require_options_of_several_tasks(path, rest)
-            return made(Multitask, parsed("run", Multitask, rest))
-        name, rest = load_recipe(path).task, [f"--recipe={path}", *others]
-    kind = command_class(name)
-    if name == "search" and rest and rest[0] in CONFIGS:
+
+def _command(
+    name: str, arguments: Sequence[str], recipe: str | None
+) -> tuple[type[Any], Command | None]:
+    """Return the dataclass of a command for its arguments, and its values by the ``recipe``."""
+    if name == "search" and arguments and arguments[0] in CONFIGS:
         from finetune.cli.search import search_command
 
-        kind = search_command(rest[0])
-    values, given = parsed(name, kind, rest), None
-    if name in CONFIGS:
-        from finetune.cli.train import recipe_command
+        return search_command(arguments[0]), None
+    if recipe is None:
+        return command_class(name), None
+    from finetune.cli.train import Multitask, recipe_command
 
-        given = recipe_command(name, values)
-    return made(kind, values, given)
+    if (key := listed_recipes(recipe)) is not None:
+        return Registry[type[Any]]({key: LISTS[key].command})[key], None
+    if is_multitask(recipe):
+        return Multitask, None
+    given = recipe_command(recipe, smoke="--smoke" in arguments)
+    return type(given), given
 
 
 def _require_options_of_several_tasks(path: str, arguments: Sequence[str]) -> None:
@@ -198,7 +207,14 @@ def _require_options_of_several_tasks(path: str, arguments: Sequence[str]) -> No
 
 def _recipe_of(arguments: Sequence[str]) -> str | None:
     """Return the recipe that the arguments of `finetune run` name, if there is one."""
-    path: str | None = parsed_known("run", command_class("run"), arguments)[0].get("recipe")
+    from finetune.cli.help import options_of
+
+    options = options_of(command_class("run"))
+    names = {option.name for option in options}
+    for task in CONFIGS:  # whose values are no recipes
+        options += [each for each in options_of(CONFIGS[task]) if each.name not in names]
+        names |= {option.name for option in options}
+    path: str | None = parsed_known("run", options, arguments)[0].get("recipe")
     return path
 
 
@@ -211,8 +227,9 @@ def _information(name: str, rest: list[str]) -> str | None:
     option, _, shell = name.partition("=")
     if option == "--print-completion":
         return _completion(shell or "".join(rest))
-    if wanted := [argument for argument in rest if argument in HELP]:
-        others = [argument for argument in rest if argument not in HELP]
+    before, _ = before_dashes(rest)
+    if wanted := [argument for argument in before if argument in HELP]:
+        others = [argument for argument in before if argument not in HELP]
         return _help(name, others, everything="--help-all" in wanted)
     return None
 
@@ -237,21 +254,5 @@ def _help(name: str, rest: list[str], *, everything: bool) -> str:
     from finetune.cli.help import command_help
 
     _require_command(name)
-    kind, given = command_class(name), None
-    if name == "run" and (path := _recipe_of(rest)) is not None:
-        if (key := listed_recipes(path)) is not None:
-            kind = Registry[type[Any]]({key: LISTS[key].command})[key]
-        elif is_multitask(path):
-            from finetune.cli.train import Multitask
-
-            kind = Multitask
-        else:
-            name = load_recipe(path).task
-            (others := [*rest]).remove(path)
-            rest = [f"--recipe={path}", *others]
-            kind = command_class(name)
-    if name in CONFIGS:
-        from finetune.cli.train import recipe_command
-
-        given = recipe_command(name, parsed_known(name, kind, rest)[0])
+    kind, given = _command(name, [], _recipe_of(rest) if name == "run" else None)
     return command_help(name, kind, given, everything=everything)

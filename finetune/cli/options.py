@@ -44,7 +44,7 @@ class ModelArgument:
     """The argument of the commands that read an encoder."""
 
     model: Annotated[str, argument("MODEL")]
-    """Model name, folder, or folder of a run."""
+    """Model name, folder, folder of a run, or hub id, also as ID@REVISION."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +166,6 @@ class HubOptions:
 
     group: ClassVar[str] = "encoder"
 
-    revision: str | None = None
-    """Branch, tag or commit of a model on the hub."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
-from finetune.cli.help import Option, options_of
+from finetune.cli.help import Option, options_of, values_of
 from finetune.config.values import converted
 from finetune.types import UserError, did_you_mean
 
@@ -55,8 +55,13 @@ class _Parser(argparse.ArgumentParser):
         problem = re.sub(
             r"^--(\S+): ignored explicit argument .*", r"--\1 takes no value, as --no-\1", problem
         )
-        problem = re.sub(r"^the following arguments are required: (.*)", r"missing \1", problem)
         raise UserError(f"{self.prog}: {problem}: see {self.prog} --help.")
+
+
+def before_dashes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments before and after `--`, after which nothing is an option."""
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    return [*arguments[:place]], [*arguments[place + 1 :]]
 
 
 def parsed(name: str, kind: type[Any], arguments: Sequence[str]) -> dict[str, Any]:
@@ -65,48 +70,73 @@ def parsed(name: str, kind: type[Any], arguments: Sequence[str]) -> dict[str, An
     Raises:
         UserError: An option is unknown or a required one missing, or a value is not legal.
     """
-    values, rest = parsed_known(name, kind, arguments)
+    options = options_of(kind)
+    values, rest = parsed_known(name, options, arguments)
     if rest:
-        given = rest[0].partition("=")[0]
-        spelled = given.replace("_", "-")
-        if spelled in OTHER_MEANING:
-            raise UserError(f"{given}: {OTHER_MEANING[spelled]}.")
-        names = [option.name for option in options_of(kind) if not option.positional]
-        what = "unknown option" if given.startswith("-") else "unexpected argument"
-        others = [alias for name, alias in ALIASES.items() if name in names]
-        near = did_you_mean(spelled, [*names, *others]) if given[:1] == "-" else ""
-        first = next((option.name for option in options_of(kind) if option.positional), None)
-        if spelled in ("--model", "--run") and first in ("MODEL", "RUN"):
-            near = f" Write the model without an option: finetune {name} {first}."
-        elif what == "unexpected argument" and {"--model", "--data"} <= {*names}:
-            near = " Write --model for an encoder, and --data for data."
-        elif what == "unexpected argument" and "--file" in names:
-            near = " Write --file for a file."
-        raise UserError(
-            f"finetune {name}: {what} {rest[0]!r:.60}.{near} See finetune {name} --help."
-        )
+        _refuse(name, options, rest)
+    missing = [each for each in options if each.required and each.field not in values]
+    if missing:
+        names = ", ".join(each.metavar if each.positional else each.name for each in missing)
+        raise UserError(f"finetune {name}: missing {names}: see finetune {name} --help.")
     return values
 
 
+def _refuse(name: str, options: Sequence[Option], rest: Sequence[str]) -> NoReturn:
+    """Raise UserError for arguments that a command does not know: first for an option."""
+    first = next(filter(_is_option, rest), rest[0])
+    given = first.partition("=")[0]
+    spelled = given.replace("_", "-")
+    if spelled in OTHER_MEANING:
+        raise UserError(f"{given}: {OTHER_MEANING[spelled]}.")
+    names = [option.name for option in options if not option.positional]
+    what = "unknown option" if _is_option(first) else "unexpected argument"
+    others = [alias for name, alias in ALIASES.items() if name in names]
+    near = did_you_mean(spelled, [*names, *others]) if _is_option(first) else ""
+    positional = next((option.name for option in options if option.positional), None)
+    if spelled in ("--model", "--run") and positional in ("MODEL", "RUN"):
+        near = f" Write the model without an option: finetune {name} {positional}."
+    elif what == "unexpected argument" and {"--model", "--data"} <= {*names}:
+        near = " Write --model for an encoder, and --data for data."
+    elif what == "unexpected argument" and "--file" in names:
+        near = " Write --file for a file."
+    raise UserError(f"finetune {name}: {what} {first!r:.60}.{near} See finetune {name} --help.")
+
+
+def _is_option(argument: str) -> bool:
+    """Return whether an argument looks like an option, and not like a number or `-`."""
+    return argument[:1] == "-" and not re.fullmatch(r"-(\d*\.?\d+)?", argument)
+
+
 def parsed_known(
-    name: str, kind: type[Any], arguments: Sequence[str]
+    name: str, options: Sequence[Option], arguments: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of the options of a command, and the arguments that it does not know."""
-    options = options_of(kind)
+    """Return the values of options, by field, and the arguments that are none of theirs."""
     own = {option.name for option in options}
     parser = _Parser(prog=f"finetune {name}", add_help=False, allow_abbrev=False)
     for option in options:
         other = ONE_WORD.get(option.name)
         aliases = [ALIASES.get(option.name), None if other in own else other]
-        _add(parser, option, [each for each in aliases if each is not None])
-    found, rest = parser.parse_known_intermixed_args(list(arguments))
-    by_field = {option.field: option for option in options}
-    given = {field: value for field, value in vars(found).items() if value is not None}
-    return {
-        field: _typed(by_field[field], value)
-        for field, value in given.items()
-        if value != [] or not by_field[field].positional
-    }, rest
+        if not option.positional:
+            _add(parser, option, [each for each in aliases if each is not None])
+    before, after = before_dashes(arguments)
+    for option in filter(lambda option: option.switch, options):  # its value may be left out
+        legal = {"true", "false", *values_of(option.kind)}
+        for place, word in enumerate(before):
+            if word == option.name and not legal & {*before[place + 1 : place + 2]}:
+                before[place] = f"{word}=true"
+    found, unknown = parser.parse_known_args(before)
+    given = vars(found)
+    left = [*((each, _is_option(each)) for each in unknown), *((each, False) for each in after)]
+    for option in options:
+        words = [each for each in left if not each[1]]
+        if option.positional and words:
+            several = _tuple_of(option.kind) is not None
+            given[option.field] = [word for word, _ in words] if several else words[0][0]
+            for taken in words if several else words[:1]:
+                left.remove(taken)
+    fields = {option.field: option for option in options}
+    values = {field: _typed(fields[field], value) for field, value in given.items()}
+    return values, [word for word, _ in left]
 
 
 def made(kind: type[Any], values: Mapping[str, Any], given: Any = None) -> Any:
@@ -127,12 +157,6 @@ def made(kind: type[Any], values: Mapping[str, Any], given: Any = None) -> Any:
 def _add(parser: argparse.ArgumentParser, option: Option, aliases: Sequence[str]) -> None:
     """Add an option to a parser, without its default: what is not given has no value."""
     several = _tuple_of(option.kind) is not None
-    if option.positional:
-        number = ("+" if option.required else "*") if several else None if option.required else "?"
-        default: Any = argparse.SUPPRESS if number in ("?", "*") else None
-        # intermixed parsing resets positional arguments that are not there
-        parser.add_argument(option.field, metavar=option.metavar, nargs=number, default=default)
-        return
     names = [option.name, *aliases]
     names += [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]
     settings: dict[str, Any] = {"dest": option.field, "default": argparse.SUPPRESS}
@@ -142,32 +166,24 @@ def _add(parser: argparse.ArgumentParser, option: Option, aliases: Sequence[str]
     if option.switch:
         negative = [f"--no-{name[2:]}" for name in names]
         parser.add_argument(*negative, action="store_const", const="false", **settings)
-        settings |= {"nargs": "?", "const": "true"}
     elif several:
         settings |= {} if option.mark.append else {"nargs": "*"}
     action = "append" if option.mark.append else "extend" if several else "store"
     if several and get_origin(_tuple_of(option.kind)) is tuple:
         settings["nargs"] = "*"
-    parser.add_argument(*names, action=action, required=option.required, **settings)
+    parser.add_argument(*names, action=action, **settings)
     if option.name == "--format" and "json" in _choices(option.kind):
         parser.add_argument("--json", action="store_const", const="json", **settings)
 
 
 def _typed(option: Option, value: Any) -> Any:
     """Return a value from the command line in the type of its option."""
-    kind = option.kind
-    if (inner := _tuple_of(kind)) is not None:
-        if get_origin(inner) is tuple:
-            return tuple(tuple(each) for each in value)
-        if inner is int:  # `100,200` as well as `100 200`
-            value = [number for each in value for number in each.split(",") if number]
-        return tuple(converted(option.name, each, inner) for each in value)
-    if isinstance(value, bool):
-        return value
-    kinds = [each for each in get_args(kind) if each is not NoneType]
-    if bool in kinds and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    return converted(option.name, value, kind)
+    inner = _tuple_of(option.kind)
+    if get_origin(inner) is tuple:
+        return tuple(map(tuple, value))
+    if inner is int:  # `100,200` as well as `100 200`
+        value = [number for each in value for number in each.split(",") if number]
+    return converted(option.name, value, option.kind, text=True)
 
 
 def _choices(kind: Any) -> set[Any]:

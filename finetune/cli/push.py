@@ -41,8 +41,9 @@ class Push(Command):
 
     def run(self) -> None:
         """Upload the model and print its address."""
-        from finetune.reporting.hub_upload import degenerate_reasons, push
+        from finetune.reporting.hub_upload import degenerate_reasons, push, require_owner
 
+        require_owner(self.id)
         if self.license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
             raise UserError(
                 f"--license {self.license!r}: write an identifier of the hub, such as apache-2.0, "

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from finetune.cli.command import Command, TrainingCommand
 from finetune.cli.options import FormatOption
 from finetune.cli.output import error_line, print_table, quiet_libraries, show
-from finetune.cli.push import show_push
 from finetune.config.options import COMMON, Help, argument
-from finetune.config.recipes import RecipeRun, load_multitask, load_recipe
+from finetune.config.recipes import RecipeRun, load_multitask, load_recipe, written
 from finetune.config.tasks import CONFIGS, Resume, TrainConfig, flag, settings
-from finetune.config.values import require_count
+from finetune.config.values import Folds, require_count
 from finetune.runtime.processes import num_processes
 from finetune.types import UserError, quantity
 
@@ -40,57 +39,38 @@ class RunOptions:
 
     dry_run: Annotated[bool, COMMON] = False
     """Show the plan (data, labels, lengths, steps, memory) and train nothing."""
-    smoke: bool = False
-    """Run a quick check with the `smoke` settings of the recipe."""
     seeds: Annotated[int | None, COMMON] = None
     """Train N runs with seeds from --seed on, and summarize them. Each run has a folder seed-N in
     the run folder; the summary has mean, deviation, median, degenerate runs, verdicts. Finished
     seeds are kept, so the same command continues or adds seeds."""
-    folds: Annotated[int | None, COMMON] = None
-    """Cross-validate with N folds of the training data. Print the mean scores with their 95 %
-    interval (corrected resampled t). A fold keeps equal texts and documents together. Finished
+    folds: Annotated[str | None, Help("N[xR]", common=True)] = None
+    """Cross-validate with N folds of the training data, `5x10` ten times with new folds. `0.2x10`
+    tests one fold each time: ten runs that each hold out a fifth. Print the mean scores with their
+    95 % interval (corrected resampled t). A fold keeps equal texts and documents together. Finished
     folds are kept, so the same command continues or adds repeats."""
-    repeats: int = 1
-    """Repeat the cross-validation N times with new folds."""
     sizes: Annotated[tuple[int, ...] | None, Help("N …")] = None
     """Train on growing parts of the training data, as in `--sizes 100,200,500`, and estimate the
     score with more; without numbers on all, and four times the half of the last. Each size has
     --seeds runs (3 if unset), each with its own subsets, the smaller within the larger."""
-    hold_out: bool = False
-    """Train and test one fold of each repeat only: with --folds 5 --repeats 10, ten runs that each
-    hold out a fifth."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskOptions(RunOptions):
-    """Options of the commands that train a task."""
-
-    group: ClassVar[str] = "run"
-
-    recipe: Annotated[str | None, Help("FILE", common=True)] = None
-    """Take the settings of this recipe file; options override them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskCommand(TaskOptions, TrainingCommand):
+class TaskCommand(RunOptions, TrainingCommand):
     """A command that trains a task."""
 
     task: ClassVar[str]
     config: TrainConfig
     """Settings of the run."""
 
+    @property
+    def recipe_run(self) -> RecipeRun | None:
+        """The recipe that the run follows."""
+        return None
+
     def run(self) -> None:
         """Train one run or several seeds, or show the plan."""
-        recipe_run = None
-        if self.recipe is not None:
-            recipe = load_recipe(self.recipe)
-            recipe_config = recipe.config()
-            if self.smoke:
-                recipe = recipe.smoke_recipe()
-            recipe_run = RecipeRun.of(recipe, self.config, recipe_config)
-        elif self.smoke:
-            raise UserError("--smoke needs a recipe: add --recipe FILE, or leave --smoke out.")
-        self._check_repetitions()
+        recipe_run, folds = self.recipe_run, self._checked_folds()
+        self._check_repetitions(recipe_run)
         quiet_libraries()
         if num_processes() == 1 and not self.config.resume:
             from finetune.data.reading import look_at_data
@@ -98,8 +78,8 @@ class TaskCommand(TaskOptions, TrainingCommand):
             look_at_data(self.config)
         if self.dry_run:
             dry_run(self.task, self.config)
-        elif self.folds is not None:
-            train_folds(self.task, self.config, self.folds, self.repeats, self.hold_out)
+        elif folds is not None:
+            train_folds(self.task, self.config, folds)
         elif self.sizes is not None:
             from finetune.cli.curve import train_on_sizes
             from finetune.training.environment import command_line
@@ -111,54 +91,52 @@ class TaskCommand(TaskOptions, TrainingCommand):
         else:
             train_seeds(self.task, self.config, self.seeds, recipe_run)
 
-    def _check_repetitions(self) -> None:
+    def _check_repetitions(self, recipe_run: RecipeRun | None) -> None:
         """Raise UserError for seeds, folds or sizes that do not go together."""
-        if self.folds is None and (self.repeats != 1 or self.hold_out):
-            raise UserError("--repeats and --hold-out need --folds N.")
-        if self.folds is not None:
-            self._check_folds()
-        if self.seeds is not None:
-            self._check_seeds(self.seeds)
-        if self.sizes is not None:
-            self._check_sizes()
-
-    def _check_seeds(self, number: int) -> None:
-        require_count("--seeds", number)
-        if self.config.resume:
-            raise UserError("--seeds continues unfinished seeds by itself: leave --resume out.")
-        if self.config.push_to_hub is not None:
-            raise UserError(
-                "--push-to-hub uploads a single run: leave it out with --seeds, and upload the "
-                "seed you choose with: finetune push RUN ID"
-            )
-
-    def _check_sizes(self) -> None:
-        for name, given in (
-            ("--folds", self.folds is not None),
-            ("--resume", self.config.resume),
-            ("--push-to-hub", self.config.push_to_hub is not None),
-            ("--recipe", self.recipe is not None),
-        ):
-            if given:
-                raise UserError(f"{name} does not go with --sizes: leave one of them out.")
-
-    def _check_folds(self) -> None:
         config = self.config
-        folds = self.folds or 0
-        require_count("--folds", folds, 2)
-        require_count("--repeats", self.repeats)
-        require_count("--folds times --repeats", folds * self.repeats)
-        if self.hold_out and self.repeats < 2:
-            raise UserError("--hold-out needs --repeats 2 or more: one score has no interval.")
-        for name, given in (
-            ("--seeds", self.seeds is not None),
-            ("--resume", config.resume),
-            ("--test-share", config.test_share is not None),
-            ("--push-to-hub", config.push_to_hub is not None),
-            ("--test-sets", bool(config.test_sets)),
-        ):
-            if given:
-                raise UserError(f"{name} does not go with --folds: leave one of them out.")
+        if self.seeds is not None:
+            require_count("--seeds", self.seeds)
+            if config.resume:
+                raise UserError("--seeds continues unfinished seeds by itself: leave --resume out.")
+        both = {
+            "--folds": {
+                "--seeds": self.seeds is not None,
+                "--resume": config.resume,
+                "--test-share": config.test_share is not None,
+                "--test-sets": bool(config.test_sets),
+            },
+            "--sizes": {
+                "--folds": self.folds is not None,
+                "--resume": config.resume,
+                "a recipe": recipe_run is not None,
+            },
+        }
+        for name, given in (("--folds", self.folds), ("--sizes", self.sizes)):
+            for other in both[name] if given is not None else ():
+                if both[name][other]:
+                    raise UserError(f"{other} does not go with {name}: leave one of them out.")
+
+    def _checked_folds(self) -> Folds | None:
+        """Return the folds; UserError if they are not legal."""
+        return None if self.folds is None else Folds.parse(self.folds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeCommand(TaskCommand):
+    """A command that trains with the settings of a recipe."""
+
+    recipe: Annotated[str, argument("RECIPE")]
+    """File or name of a recipe, or folder of a run, whose settings it takes; options override
+    them."""
+    smoke: bool = False
+    """Run a quick check with the `smoke` settings of the recipe."""
+
+    @property
+    def recipe_run(self) -> RecipeRun:
+        """The recipe that the run follows."""
+        recipe = load_recipe(self.recipe)
+        followed = recipe.smoke_recipe() if self.smoke else recipe
+        return RecipeRun.of(followed, self.config, recipe.config())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +160,8 @@ class Run(FormatOption, RunOptions, Command):
     ones."""
     runs: str = "runs"
     """Folder of your runs, for the list; each run records the recipe that it followed."""
+    smoke: bool = False
+    """Run a quick check with the `smoke` settings of the recipe."""
 
     def run(self) -> None:
         """List the recipes; with one, its task is run in place of this command."""
@@ -268,62 +248,48 @@ class Multitask(Command):
 
 
 @cache
-def task_command(task: str) -> type[TaskCommand]:
-    """Return the command that trains a task."""
+def task_command(task: str, base: type[Any] = TaskCommand) -> type[Any]:
+    """Return the command that trains a task, or (`RecipeCommand`) follows a recipe of it."""
     config = CONFIGS[task]
     return make_dataclass(
         task.capitalize(),
         [("config", config)],
-        bases=(TaskCommand,),
+        bases=(base,),
         namespace={"task": task, "__doc__": config.__doc__},
         frozen=True,
         kw_only=True,
     )
 
 
-"""The commands that train one task."""
-
-
 def require_unset(name: str, command: TaskCommand) -> None:
     """Raise UserError for options that apply to single runs only."""
     for option, given in (
         ("--dry-run", command.dry_run),
-        ("--smoke", command.smoke),
         ("--seeds", command.seeds is not None),
         ("--resume", command.config.resume),
         ("--folds", command.folds is not None),
         ("--sizes", command.sizes is not None),
-        ("--push-to-hub", command.config.push_to_hub is not None),
     ):
         if given:
             raise UserError(f"{name}: {option} does not apply: leave it out.")
 
 
-def recipe_command(name: str, values: Mapping[str, Any]) -> TaskCommand | None:
-    """Return the command with the settings of the recipe among its values, if there is one."""
-    if (path := values.get("recipe")) is None:
-        return None
+def recipe_command(path: str, *, smoke: bool) -> RecipeCommand:
+    """Return the command with the settings of a recipe, or with those of its quick check."""
     recipe = load_recipe(path)
-    if recipe.task != name:
-        raise UserError(f"{path} is a recipe for {recipe.task}, not {name}.")
-    if values.get("smoke"):
-        recipe = recipe.smoke_recipe()
-    return task_command(name)(config=recipe.config())
+    followed = recipe.smoke_recipe() if smoke else recipe
+    kind: type[RecipeCommand] = task_command(recipe.task, RecipeCommand)
+    return kind(recipe=path, smoke=smoke, config=followed.config())
 
 
 def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     """Train a model; print its scores, how they compare with the recipe's, and its folder."""
     from finetune.reporting import REPORT_FILE
-    from finetune.reporting.hub_upload import push
-    from finetune.runtime.hub import create_repository
-    from finetune.runtime.launch import on_main_process
     from finetune.runtime.progress import clock
     from finetune.training.environment import predict_command, resume_command
     from finetune.training.run_folder import with_run_folder
 
     begin = time.monotonic()
-    if (id := config.push_to_hub) is not None:
-        on_main_process(lambda: create_repository(id))
     config = with_run_folder(config, task, recipe_run.recipe.name if recipe_run else None)
     folder = Path(config.out or "")
     run = train_once(task, lambda: resume_command(str(folder)), config, recipe_run=recipe_run)
@@ -341,11 +307,6 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
         f"its files, {REPORT_FILE} is the report; the model is {folder / 'best'}."
     )
     show(f"Try it: {predict_command(folder, task, trained.pairs, trained.mask)}")
-    if id is not None and trained.degenerate:
-        again = shlex.join(["finetune", "push", str(folder), id, "--yes"])
-        show(f"not pushed, as the run is degenerate. Push it all the same with: {again}")
-    elif id is not None:
-        show_push(push(folder, id))
 
 
 def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeRun | None) -> None:
@@ -368,7 +329,7 @@ def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeR
     _print_runs(results, folder, begin)
 
 
-def train_folds(task: str, config: TrainConfig, number: int, repeats: int, hold_out: bool) -> None:
+def train_folds(task: str, config: TrainConfig, folds: Folds) -> None:
     """Train and test on folds; print the scores over the folds with their intervals."""
     from finetune.training import repeated_runs
     from finetune.training.environment import command_line
@@ -378,11 +339,11 @@ def train_folds(task: str, config: TrainConfig, number: int, repeats: int, hold_
     results = repeated_runs.train_folds(
         task,
         config,
-        number,
+        folds.number,
         folder,
         partial(train_once, task, command_line),
-        repeats=repeats,
-        hold_out=hold_out,
+        repeats=folds.repeats,
+        hold_out=folds.hold_out,
         on_start=partial(announce, "fold"),
     )
     _print_runs(results, folder, begin)
@@ -562,6 +523,6 @@ def dry_run(name: str, config: TrainConfig) -> None:
         f"checkpoint every {plan.save_every:,}"
     )
     defaults = settings(type(config)())
-    given = {name: v for name, v in settings(config).items() if v != defaults[name]}
-    show("settings: " + (", ".join(f"{flag(n)} {v}" for n, v in given.items()) or "the defaults"))
+    given = {n: getattr(config, n) for n, v in settings(config).items() if v != defaults[n]}
+    show("settings: " + (", ".join(written(n, v) for n, v in given.items()) or "the defaults"))
     show(f"(all others have their defaults: finetune {name} --help lists them)")

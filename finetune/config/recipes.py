@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from finetune.config.expected_scores import Expected, read_expected
 from finetune.config.tasks import (
@@ -510,7 +510,4 @@ def typed_values(
 
 def typed_setting(task: str, name: str, text: str) -> Any:
     """Return a value of a setting, given as text; raises UserError if it has another type."""
-    hint = setting_types(CONFIGS[task])[name]
-    is_truth = bool in (hint, *get_args(hint))
-    value = {"true": True, "false": False}.get(text.lower(), text) if is_truth else text
-    return converted(flag(name), value, hint)
+    return converted(flag(name), text, setting_types(CONFIGS[task])[name], text=True)

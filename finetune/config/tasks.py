@@ -84,6 +84,14 @@ LOSS_NAME = Limit(
     "ce, focal, focal:GAMMA, logit-adjusted or logit-adjusted:TAU (for weights see "
     "--class-weights)",
 )
+LORA = Limit(
+    lambda value: bool(re.fullmatch(r"0*[1-9][0-9]{0,8}(:[^:,]+(,[^:,]+)*)?", value)),
+    "a rank of 1 or more, perhaps with names of layers, such as 8:query,value",
+)
+ADAM = Limit(
+    lambda value: legal_adam(value),
+    "two numbers, the first 0 or more and below 1 and the second above 0, such as 0.98,1e-6",
+)
 AVERAGE = Limit(
     lambda value: (
         bool(re.fullmatch(r"none|ema(:0?\.[0-9]{1,9})?|tail(:[0-9]{1,6})?", value))
@@ -131,11 +139,9 @@ class ModelSettings:
     changes: ClassVar[Changes] = COURSE
 
     model: Annotated[str | None, COMMON] = None
-    """Pretrained encoder: hub id, short name such as `minilm`, or folder. `minilm` is
-    the small encoder of the extra `offline`. Unset is `roberta-base`, or the encoder of
-    --init-from."""
-    revision: str | None = None
-    """Commit or tag of the hub model; unset takes the newest and records its commit."""
+    """Pretrained encoder: hub id, short name such as `minilm`, or folder. `ID@REVISION` pins a
+    branch, tag or commit; the newest is taken otherwise, and its commit recorded. `minilm` is the
+    small encoder of the extra `offline`. Unset is `roberta-base`, or the encoder of --init-from."""
     init_from: Annotated[str | None, Help("RUN")] = None
     """Start from the encoder of this run folder, saved model or hub id. Its head is reused if it
     is of the same kind and has all the new labels by name; otherwise, and always with `ner`, the
@@ -147,11 +153,10 @@ class ModelSettings:
     `peft`): matrices of low rank that are added to its linear layers; `bitfit`: its biases; `head`:
     none; `mask`: which weights of its linear layers to set to 0. The saved model is an ordinary
     one; `lora` and `mask` also write `adapter/`, which is small."""
-    lora_rank: Annotated[int, POSITIVE] = 8
+    lora: Annotated[str, Help("RANK[:NAME,…]"), LORA] = "8"
     """Rank of the matrices of `--tuning lora`, and their factor α, which scales them as --lr does
-    (Hu et al., 2021, section 4.1)."""
-    lora_targets: Annotated[tuple[str, ...], Help("NAME …")] = ()
-    """Names of the linear layers to adapt, such as `query value`; unset are all of the encoder."""
+    (Hu et al., 2021, section 4.1). After a colon, the names of the linear layers to adapt, as in
+    `8:query,value`; without names all of the encoder."""
     freeze: Annotated[str, Help("WHAT"), FREEZE] = "none"
     """Weights to keep fixed: `none`, `embeddings`, `all` (the whole encoder), or N (the embeddings
     and the N lowest layers)."""
@@ -192,8 +197,6 @@ class DataSettings:
     """Train on the first N training examples."""
     limit_eval: Annotated[int | None, POSITIVE, Changes(scores=True, shared=False)] = None
     """Score only the first N examples of each other split; unset is all, and 200 with --smoke."""
-    predict_unlabeled: bool = False
-    """Also predict the test splits without labels, such as the test splits of GLUE."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,10 +236,9 @@ class TrainingSettings:
     """Steps of linear warm-up, or below 1 a fraction of all steps. Linear decay to 0 follows."""
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.01
     """Decoupled weight decay, on weight matrices only (not on biases and norms)."""
-    adam_beta2: Annotated[float, SHARE] = 0.999
-    """Decay of Adam's mean of squared gradients; some papers use 0.98."""
-    adam_epsilon: Annotated[float, POSITIVE] = 1e-8
-    """Constant that Adam adds to the root of the mean squared gradient; some papers use 1e-6."""
+    adam: Annotated[str, Help("BETA2,EPSILON"), ADAM] = "0.999,1e-8"
+    """Decay of Adam's mean of squared gradients, and the constant that is added to its root; some
+    papers use 0.98,1e-6."""
     clip: Annotated[float, NOT_NEGATIVE] = 1.0
     """Largest gradient norm; 0 turns clipping off."""
     seed: Annotated[int, COMMON, SEED, Changes(data=True, weights=True, inherited=False)] = 1
@@ -310,11 +312,6 @@ class OutputSettings:
         Changes(inherited=False, acts="sends scores to a service"),
     ] = "none"
     """Also send losses and scores to this tracker."""
-    push_to_hub: Annotated[
-        str | None, Help("OWNER/NAME"), Changes(inherited=False, acts="uploads the model")
-    ] = None
-    """Upload the best model with its model card to this id on the Hugging Face hub after training.
-    The repository is created before training. `finetune push` uploads later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,6 +346,22 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         return None
 
     @property
+    def adam_numbers(self) -> tuple[float, float]:
+        """Adam's β2 and ε."""
+        beta2, epsilon = map(float, self.adam.split(","))
+        return beta2, epsilon
+
+    @property
+    def lora_rank(self) -> int:
+        """The rank of the matrices of `--tuning lora`."""
+        return int(self.lora.partition(":")[0])
+
+    @property
+    def lora_targets(self) -> tuple[str, ...]:
+        """The names of the linear layers that `--tuning lora` adapts; empty for all."""
+        return tuple(filter(None, self.lora.partition(":")[2].split(",")))
+
+    @property
     def validation_share(self) -> float | None:
         """The share of train that --validation holds out; None for the default."""
         return None if self.validation in ("auto", "none") else float(self.validation)
@@ -373,7 +386,8 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
             name for name, hint in setting_types(type(self)).items() if get_origin(hint) is tuple
         ]
         found = {name: _as_items(getattr(self, name)) for name in tuples}
-        found["validation"] = str(self.validation)  # Python and YAML may give a number
+        for name in ("validation", "lora"):  # Python and YAML may give a number
+            found[name] = str(getattr(self, name))
         if self.model is None and self.init_from is None and self.new_encoder is None:
             found["model"] = DEFAULT_MODEL
         return found
@@ -415,9 +429,8 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
                         f"{flag(name)} {value} needs validation data: leave it out, or leave out "
                         "--validation none."
                     )
-        for name in ("lora_rank", "lora_targets") if self.tuning != "lora" else ():
-            if (value := getattr(self, name)) != getattr(TrainConfig, name):
-                raise UserError(f"{flag(name)} needs --tuning lora: leave it out, not {value!r}.")
+        if self.tuning != "lora" and self.lora != TrainConfig.lora:
+            raise UserError(f"--lora needs --tuning lora: leave it out, not {self.lora!r}.")
         if self.tuning == "head" and self.freeze != "none":
             raise UserError(
                 f"--freeze {self.freeze}: --tuning head freezes the whole encoder: leave it out."
@@ -921,6 +934,15 @@ def named_strength(value: str) -> tuple[str, float | None]:
     """Return name and number of a setting such as `focal:2`; None without a number."""
     name, _, number = value.partition(":")
     return name, float(number) if number else None
+
+
+def legal_adam(value: str) -> bool:
+    """Return whether a text has both numbers of the setting ``adam``."""
+    try:
+        beta2, epsilon = map(float, value.split(","))
+    except ValueError:
+        return False
+    return 0 <= beta2 < 1 and 0 < epsilon < math.inf
 
 
 def flag(name: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import re
 import types
 from typing import (
     Any,
     Literal,
+    NamedTuple,
     NotRequired,
     Union,
     get_args,
@@ -41,6 +43,44 @@ def require_count(option: str, value: int, least: int = 1, most: int = MOST_RUNS
         raise UserError(f"{option} must be {least} or more, not {value}.")
     if value > most:
         raise UserError(f"{option} must be at most {most:,}, not {value:,}.")
+
+
+class Folds(NamedTuple):
+    """The folds of a cross-validation."""
+
+    number: int
+    """Number of folds of the data."""
+    repeats: int = 1
+    """Number of times that the data are divided."""
+    hold_out: bool = False
+    """Whether only the first fold of each repeat is tested."""
+
+    @classmethod
+    def parse(cls, text: str) -> Folds:
+        """Return the folds of a text: ``5``, ``5x10`` (ten times), or ``0.2x10`` (one of five).
+
+        >>> Folds.parse("5x10"), Folds.parse("0.2x10").hold_out
+        (Folds(number=5, repeats=10, hold_out=False), True)
+        """
+        share = re.fullmatch(r"(0?\.\d{1,9})x(\d{1,9})", text)
+        whole = re.fullmatch(r"(\d{1,9})(?:x(\d{1,9}))?", text)
+        if share and float(share[1]):
+            found = cls(round(1 / float(share[1])), int(share[2]), hold_out=True)
+            if abs(found.number * float(share[1]) - 1) > 0.05:
+                raise UserError(f"--folds {text}: write a share 1/N, such as 0.5, 0.33 or 0.2.")
+        elif whole:
+            found = cls(int(whole[1]), int(whole[2] or 1))
+        else:
+            raise UserError(
+                f"--folds {text!r:.40}: write N folds, NxR to repeat them R times, or SHARExR to "
+                "hold out a share R times, such as 5, 5x10 or 0.2x10."
+            )
+        require_count("--folds: the folds", found.number, 2)
+        require_count("--folds: the repeats", found.repeats)
+        require_count("--folds: the folds of all repeats", found.number * found.repeats)
+        if found.hold_out and found.repeats < 2:
+            raise UserError(f"--folds {text}: repeat it: one score has no interval.")
+        return found
 
 
 def conforms(value: object, hint: Any) -> bool:
@@ -84,12 +124,15 @@ def description(hint: Any) -> str:
     return _NAMES.get(get_origin(hint) or hint, "of another type")
 
 
-def converted(name: str, value: Any, hint: Any) -> Any:
+def converted(name: str, value: Any, hint: Any, *, text: bool = False) -> Any:
     """Return a value of YAML or text of the command line in the type of a hint.
 
-    YAML 1.1 reads 1e-5 as text, and on as true.
+    YAML 1.1 reads 1e-5 as text, and on as true. With ``text``, the words true and false are truth
+    values.
     """
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if text and bool in options and isinstance(value, str) and value.lower() in ("true", "false"):
+        value = value.lower() == "true"
     if value is None and type(None) in options:
         return None
     if len(options) > 1 and any(value in get_args(option) for option in options):
@@ -98,7 +141,7 @@ def converted(name: str, value: Any, hint: Any) -> Any:
     hint = options[0] if len(options) == 1 else hint
     if get_origin(hint) is tuple:
         items = value if isinstance(value, list) else [value]
-        return tuple(converted(name, item, str) for item in items)
+        return tuple(converted(name, item, get_args(hint)[0]) for item in items)
     if get_origin(hint) is Literal:
         choices = get_args(hint)
         if isinstance(value, bool) and "on" in choices:

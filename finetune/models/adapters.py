@@ -211,7 +211,7 @@ def _add_adapters(head: Any, config: TrainConfig) -> None:
     narrowest = min(min(head.encoder.model.get_submodule(name).weight.shape) for name in names)
     if config.lora_rank > narrowest:
         raise UserError(
-            f"--lora-rank {config.lora_rank}: the narrowest of the matrices that it adds to has "
+            f"--lora {config.lora}: the narrowest of the matrices that it adds to has "
             f"{narrowest} rows or columns, and full rank is no more: write {narrowest} or less."
         )
     whole = [weight for weight in head.parameters() if weight.requires_grad]
@@ -239,7 +239,7 @@ def _linear_layers(head: Any, config: TrainConfig) -> list[str]:
     unknown = [target for target in targets if not any(_ends_with(n, (target,)) for n in found)]
     if unknown or not chosen:
         legal = abbreviated(list(dict.fromkeys(name.rpartition(".")[2] for name in found)), 20)
-        wrong = f"--lora-targets {unknown[0]}" if unknown else f"--tuning {config.tuning}"
+        wrong = f"--lora {config.lora}: {unknown[0]}" if unknown else f"--tuning {config.tuning}"
         raise UserError(
             f"{wrong}: the encoder has no such unfrozen linear layer; its layers are "
             f"{legal or 'none'}."

@@ -153,7 +153,7 @@ def _repository(name: str, revision: str | None) -> Repository:
     if not is_hub_id(name):
         raise UserError(f"model {name!r} is neither a local folder nor an id of the model hub.")
     if pinned and revision and pinned != revision:
-        raise UserError(f"model {name!r} names another revision than --revision {revision}.")
+        raise UserError(f"model {name!r} names another revision than {revision}.")
     try:
         return find_repository("model", id, pinned or revision)
     except HubError as error:

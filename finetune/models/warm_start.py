@@ -87,9 +87,7 @@ class WarmStart:
         """Return the Hugging Face model: the encoder, or the whole model with the new classes."""
         head: Any = None
         if self.custom_type is not None:
-            head = CUSTOM_MODELS[self.custom_type][0].from_pretrained(
-                self.source, revision=self.options["revision"]
-            )
+            head = CUSTOM_MODELS[self.custom_type][0].from_pretrained(self.source)
         if self.rows is None:
             if head is not None:
                 return head.encoder.model
@@ -117,19 +115,16 @@ def find_warm_start(
     """
     name = str(config.init_from)
     source = _model_source(name)
-    options: dict[str, Any] = {
-        "revision": None if Path(source).is_dir() else config.revision,
-        "trust_remote_code": config.trust_remote_code,
-    }
+    options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
     try:
-        folder = local_model(source, options["revision"], weights=False)
+        folder = local_model(source, weights=False)
     except UserError as error:
         raise UserError(f"--init-from {name}: {error}") from error
     content = _read_json(folder / "config.json")
     custom_type = content.get("model_type")
     if custom_type in CUSTOM_MODELS:
         inner: Any = AutoConfig.for_model(**content[CUSTOM_MODELS[custom_type][1]])
-        inner._commit_hash = model_commit(source, options["revision"])
+        inner._commit_hash = model_commit(source)
     else:
         custom_type = None
         try:
@@ -184,9 +179,7 @@ def _check_model(config: TrainConfig, inner: Any, source: Path) -> None:
     origin = _read_json(source / "finetune.json").get("config", {}).get("model")
     if config.model is None or config.model in (origin, config.init_from):
         return
-    requested = load_config(
-        config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
-    )
+    requested = load_config(config.model, trust_remote_code=config.trust_remote_code)
     for name in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size"):
         value, inner_value = getattr(requested, name, None), getattr(inner, name, None)
         if value != inner_value:

@@ -63,8 +63,7 @@ class PretrainConfig(TrainConfig):
     lr: float | None = None
     """Peak learning rate; unset is 1e-4, and 5e-4 for small encoders (narrower than 512)."""
     warmup: float = 0.06
-    adam_beta2: float = 0.98
-    adam_epsilon: float = 1e-6
+    adam: str = "0.98,1e-6"
     validation: str = "auto"
     """Split that selects the best model: the validation split of the data, else a share of the
     documents that is held out, such as `0.2` (`auto` is 0.05, or about 10,000 documents if that is

@@ -354,7 +354,7 @@ def _no_room(size: int, content: str) -> UserError:
 def write_vocabulary(command: Vocabulary) -> None:
     """Train a vocabulary, write the folder and print how it covers the text."""
     sources = text_sources(command.texts, text_encoding(command.encoding))
-    options: Any = {"revision": command.revision, "trust_remote_code": command.trust_remote_code}
+    options: Any = {"trust_remote_code": command.trust_remote_code}
     old = None
     if command.for_ is not None:
         old = SubwordTokenizer.from_pretrained(command.for_, words=True, **options)

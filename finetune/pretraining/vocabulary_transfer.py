@@ -353,7 +353,7 @@ def transfer(
             "note: the vocabularies share no subword of the text, so that nothing is similar: "
             "all embeddings are drawn at random. Word vectors (--vectors) would help."
         )
-    options = {"revision": command.revision, "trust_remote_code": command.trust_remote_code}
+    options = {"trust_remote_code": command.trust_remote_code}
     model = with_vocabulary(name, old, new, made, seed=command.seed, **options)
     with quiet():
         model.save_pretrained(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +35,12 @@ def degenerate_reasons(folder: Path) -> list[str]:
     if problem := run.problems.get("environment.json"):
         raise UserError(problem)
     return run.environment.get("degenerate") or []
+
+
+def require_owner(id: str) -> None:
+    """Raise UserError unless an id of the hub names its owner."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", id):
+        raise UserError(f"{id}: write the owner and the name, as in OWNER/NAME.")
 
 
 def push(folder: Path, id: str, *, private: bool = False, license: str | None = None) -> Pushed:

@@ -10,6 +10,7 @@ from typing import Annotated
 from finetune.cli.command import TrainingCommand
 from finetune.cli.options import FormatOption
 from finetune.cli.output import quiet_libraries
+from finetune.cli.help import options_of
 from finetune.cli.parsing import made, parsed, parsed_known
 from finetune.cli.train import TaskCommand, recipe_command, task_command
 from finetune.config.options import Help, argument
@@ -119,7 +120,7 @@ def parse_suite(path: str, rest: Sequence[str]) -> SuiteRun:
     Raises:
         UserError: The suite, an option, or the settings of a member are wrong.
     """
-    values, others = parsed_known("run", SuiteOptions, rest)
+    values, others = parsed_known("run", options_of(SuiteOptions), rest)
     options: SuiteOptions = made(SuiteOptions, values)
     if Path(path).is_dir():
         return SuiteRun(suite=path, **vars(options))
@@ -134,8 +135,8 @@ def parse_suite(path: str, rest: Sequence[str]) -> SuiteRun:
             own |= {} if options.model is None else {"model": options.model}
             own |= {} if options.seed is None else {"seed": options.seed}
             own |= {"data": data[member.name]} if member.name in data else {}
-            own |= {"recipe": str(member.recipe.path), "smoke": options.smoke}
-            command = made(task_command(task), own, recipe_command(task, own))
+            given = recipe_command(str(member.recipe.path), smoke=options.smoke)
+            command = made(type(given), own, given)
         except UserError as error:
             raise UserError(f"{member.name}: {error}") from error
         _check(member, command)
@@ -167,9 +168,8 @@ def _check(member: Member, command: TaskCommand) -> None:
     config, recipe = command.config, member.recipe.config()
     for option, given in (
         ("--sizes", command.sizes is not None),
-        ("--folds", command.folds is not None or command.repeats != 1 or command.hold_out),
+        ("--folds", command.folds is not None),
         ("--resume", config.resume),
-        ("--push-to-hub", config.push_to_hub is not None),
         ("--init-from", config.init_from != recipe.init_from),
         ("--columns", config.columns != recipe.columns),
     ):

@@ -214,6 +214,12 @@ def model_folder(folder: str | Path) -> Path:
         except UserError as error:
             raise UserError(f"{folder}: no such folder, and on the hub: {error}") from error
     folder = Path(folder)
+    if (folder / "predictor.json").is_file():
+        raise UserError(
+            f"{folder}: is a folder of finetune export, whose graph needs no torch: predict with "
+            f"its own package (import predictor; predictor.load({str(folder)!r}).predict(texts)) "
+            f"or with finetune serve {folder}, or give the run that was exported."
+        )
     for candidate in (folder, folder / "best"):
         if (candidate / TASK_FILE).is_file():
             return candidate

@@ -234,10 +234,10 @@ class Task(ABC):
         trusted = {"trust_remote_code": config.trust_remote_code}
         trusted |= {"bilstm": True} if config.bilstm else {}
         if self._warm_start is None:
-            yield {"name": config.model, "revision": config.revision, **trusted}
+            yield {"name": config.model, **trusted}
             return
         if self._warm_start.whole:
             yield {"name": self._warm_start.source, **self._warm_start.options}
             return
         with self._warm_start.checkpoint() as folder:
-            yield {"name": folder, "revision": None, **trusted}
+            yield {"name": folder, **trusted}

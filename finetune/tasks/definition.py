@@ -198,8 +198,7 @@ def _prepare(
             "Name it with --data train=FILE,test=FILE."
         )
     data = replace(data, label_order=saved or data.label_order)
-    if not config.predict_unlabeled:
-        data = _without_unlabeled_tests(definition, data)
+    data = _without_unlabeled_tests(definition, data)
     data = _checked(data, definition.skipped_checks)
     derived = definition.derive(config, data)
     data = with_held_out_splits(data, config)
@@ -219,7 +218,6 @@ def load_tokenizer(
     return None, SubwordTokenizer.from_pretrained(
         str(config.model),
         words=words,
-        revision=config.revision,
         trust_remote_code=config.trust_remote_code,
     )
 
@@ -241,9 +239,7 @@ def starting_config(config: TrainConfig, warm_start: WarmStart | None = None) ->
         return warm_start.config
     if config.new_encoder is not None:
         return new_config(config.new_encoder)
-    return load_config(
-        str(config.model), revision=config.revision, trust_remote_code=config.trust_remote_code
-    )
+    return load_config(str(config.model), trust_remote_code=config.trust_remote_code)
 
 
 def starting_commit(config: TrainConfig) -> str | None:
@@ -251,7 +247,7 @@ def starting_commit(config: TrainConfig) -> str | None:
     name = config.init_from or config.model
     if name is None or not is_hub_id(resolve_model(name)):
         return None
-    return model_commit(name, config.revision)
+    return model_commit(name)
 
 
 def limited(data: Dataset, config: TrainConfig) -> Dataset:
@@ -304,7 +300,7 @@ def _without_unlabeled_tests(definition: TaskDefinition, data: Dataset) -> Datas
     }
     notes = [
         f"{split}: {quantity(len(examples), 'example')} without labels, which are not "
-        "predicted (--predict-unlabeled predicts them)"
+        "predicted (finetune predict predicts them)"
         for split, examples in unlabeled.items()
     ]
     splits = {split: data.splits[split] for split in data.splits if split not in unlabeled}

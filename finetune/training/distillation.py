@@ -191,7 +191,7 @@ def plain_start(task: Task, teacher: Teacher, number: int) -> tuple[Task, Any]:
     """Return the task and model of a student without its teacher: layers of the pretrained model
     that the teacher started from, with a new head."""
     config = teacher.task.record.config
-    start = {name: getattr(config, name) for name in ("model", "revision", "init_from")}
+    start = {name: getattr(config, name) for name in ("model", "init_from")}
     own = replace(task.record.config, **start)
     record = task.record
     problem = record.extra_fields().get("problem")

@@ -115,7 +115,7 @@ def _license(config: TrainConfig) -> str | None:
     name = config.init_from or config.model
     if name is None or settings(config).get("config") is not None:  # a new encoder
         return None
-    return model_license(name, config.revision)
+    return model_license(name)
 
 
 def saved_outcome(run: RunFolder) -> RunOutcome:

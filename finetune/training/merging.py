@@ -170,7 +170,7 @@ def _start(run: RunFolder) -> str:
         run = earlier
     config = run.config
     name = str(config.get("init_from") or config.get("model") or config.get("config"))
-    commit = config.get("revision_used") or config.get("revision")
+    commit = config.get("revision_used")
     folder = Path(name)
     return str(folder.resolve()) if folder.exists() else f"{name}@{commit}" if commit else name
 
@@ -202,7 +202,7 @@ def load_parents_data(
     """
     first = parents[0]
     config: TrainConfig = first.task.record.config
-    config = replace(config, out=out, resume=False, push_to_hub=None, track="none", average="none")
+    config = replace(config, out=out, resume=False, track="none", average="none")
     task, dataset = load_task(config, first.task.name, data)
     if _data(first.run) != dataset.training_fingerprint:
         raise UserError(

@@ -68,7 +68,6 @@ def require_common_settings(configs: Mapping[str, TrainConfig]) -> None:
         "--patience": config.patience is not None,
         f"--average {config.average}": config.average != "none",
         "--track": config.track != "none",
-        "--push-to-hub": config.push_to_hub is not None,
         "--sparse-embeddings on": config.sparse_embeddings == "on",
     }
     for option, found in wrong.items():

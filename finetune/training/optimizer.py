@@ -162,8 +162,8 @@ def make_optimizer(head: Any, config: TrainConfig) -> torch.optim.Optimizer:
 
 def adamw(groups: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
     """Return AdamW of parameter groups, fused into one kernel per group."""
-    betas, eps = (0.9, config.adam_beta2), config.adam_epsilon
-    return torch.optim.AdamW(groups, betas=betas, eps=eps, fused=True)
+    beta2, epsilon = config.adam_numbers
+    return torch.optim.AdamW(groups, betas=(0.9, beta2), eps=epsilon, fused=True)
 
 
 def logged_learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:

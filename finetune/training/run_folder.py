@@ -156,7 +156,7 @@ def pin_model(run: RunFolder, config: TrainConfig) -> None:
     name, commit = config.init_from or config.model, run.config.get("revision_used")
     if commit and name and is_hub_id(name):
         id, _, revision = resolve_model(name).partition("@")
-        pin_repository("model", id, revision or config.revision, commit)
+        pin_repository("model", id, revision or None, commit)
 
 
 def require_same_teacher(run: RunFolder, teacher: Mapping[str, Any] | None) -> None:

@@ -74,15 +74,8 @@ def test_dry_run(calls: list[tuple], recipe: Path):
     assert calls == [("dry_run", "tag", TagConfig(steps=2)), from_recipe, from_recipe]
 
 
-@pytest.mark.parametrize("form", ["run", "flag", "joined", "flag at the end"])
-def test_options_override_recipes_and_recipes_defaults(form: str, calls: list[tuple], recipe: Path):
-    arguments = {
-        "run": ["run", recipe, "--steps", "9"],
-        "flag": ["tag", "--recipe", recipe, "--steps", "9"],
-        "joined": ["tag", f"--recipe={recipe}", "--steps", "9"],
-        "flag at the end": ["tag", "--steps", "9", "--recipe", recipe],
-    }[form]
-    outcome = run(*arguments)
+def test_options_override_recipes_and_recipes_defaults(calls: list[tuple], recipe: Path):
+    outcome = run("run", recipe, "--steps", "9")
     assert outcome.code == 0, outcome.err
     ((_, task, config, recipe_run),) = calls
     assert task == "tag" and config == TagConfig(steps=9, lr=1e-3, overlap=8)
@@ -93,7 +86,7 @@ def test_options_override_recipes_and_recipes_defaults(form: str, calls: list[tu
 
 def test_help_of_a_recipe_has_its_values(recipe: Path):
     outcome = run("run", recipe, "--help")
-    assert outcome.code == 0 and "usage: finetune tag" in outcome.out
+    assert outcome.code == 0 and "usage: finetune run RECIPE [--option" in outcome.out
     assert "(default: 0.001)" in outcome.out
     assert "usage: finetune run" in run("run", "--help").out
     assert "usage: finetune search" in run("search", "tag", "--help").out
@@ -101,10 +94,10 @@ def test_help_of_a_recipe_has_its_values(recipe: Path):
 
 def test_a_setting_that_only_the_recipe_makes_legal(calls: list[tuple], recipe: Path):
     recipe.write_text("task: tag\ntuning: lora\n")
-    assert run("run", recipe, "--lora-rank", "4").code == 0
-    assert calls[0][2] == TagConfig(tuning="lora", lora_rank=4)
-    assert run("tag", "--lora-rank", "4").err == (
-        "error: --lora-rank needs --tuning lora: leave it out, not 4.\n"
+    assert run("run", recipe, "--lora", "4").code == 0
+    assert calls[0][2] == TagConfig(tuning="lora", lora="4")
+    assert run("tag", "--lora", "4").err == (
+        "error: --lora needs --tuning lora: leave it out, not '4'.\n"
     )
 
 
@@ -124,7 +117,7 @@ def test_a_quick_check_of_a_recipe(calls: list[tuple], recipe: Path):
     assert (task, name) == ("tag", "tag-r-smoke"), "its runs are not taken for the recipe's"
     assert config == TagConfig(steps=2, limit=9, limit_eval=200, lr=1e-3, overlap=8)
     assert recipe_run.differing == ("limit", "limit_eval", "steps")
-    assert "--smoke needs a recipe" in run("tag", "--smoke").err
+    assert "--smoke needs a recipe" in run("run", "--smoke").err
 
 
 def test_positionals_and_options_in_any_order():
@@ -216,6 +209,7 @@ def test_a_report_that_fails_leaves_the_run_finished(
         (["--tuning", "lor"], "must be one of full, lora, bitfit, head, mask, not 'lor'"),
         (["folder"], "unexpected argument 'folder'. Write --model for an encoder, and --data"),
         (["--crf=yes"], "--crf"),
+        (["folder", "--otu", "x"], "unknown option '--otu'. Perhaps you meant '--out'?"),
     ],
 )
 def test_a_wrong_option_or_value_gets_one_line(arguments: list[str], said: str, calls: list[tuple]):
@@ -223,6 +217,29 @@ def test_a_wrong_option_or_value_gets_one_line(arguments: list[str], said: str, 
     assert outcome.code == 2 and outcome.out == "" and not calls
     assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
     assert said in outcome.err, outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["merge", "a", "b", "--otu", "x"], "finetune merge: unknown option '--otu'. Perhaps"),
+        (["merge", "a", "b"], "finetune merge: missing --out: see finetune merge --help."),
+        (["push", "a"], "finetune push: missing OWNER/NAME: see finetune push --help."),
+        (["push", "a", "b/c", "d"], "finetune push: unexpected argument 'd'."),
+        (["run", "--lr", "1e-3", "none.yaml"], "none.yaml: no such recipe file."),
+        (["run", "--resume", "none.yaml"], "none.yaml: no such recipe file."),
+    ],
+)
+def test_the_argument_that_is_wrong_is_named(arguments: list[str], said: str):
+    outcome = run(*arguments)
+    assert outcome.code == 2 and outcome.err.startswith(f"error: {said}"), outcome.err
+
+
+def test_nothing_is_an_option_after_two_dashes():
+    assert parse(["score", "--json", "--", "-a", "--help"]) == Score(
+        predictions="-a", gold="--help", format="json"
+    )
+    assert run("check", "--quiet", "--", "--verbose").err.startswith("error: --data --verbose: ")
 
 
 def test_one_word_for_input(calls: list[tuple]):
@@ -233,8 +250,12 @@ def test_one_word_for_input(calls: list[tuple]):
 
 
 def test_lists_and_switches(calls: list[tuple]):
-    parsed = parse(["classify", "--sizes", "100,200", "400", "--resume", "auto", "--no-smoke"])
-    assert (parsed.sizes, parsed.config.resume, parsed.smoke) == ((100, 200, 400), "auto", False)
+    parsed = parse(["classify", "--sizes", "100,200", "400", "--resume", "auto", "--no-bilstm"])
+    assert (parsed.sizes, parsed.config.resume, parsed.config.bilstm) == (
+        (100, 200, 400),
+        "auto",
+        False,
+    )
     assert parse(["classify", "--sizes"]).sizes == () and parse(["classify"]).sizes is None
     assert parse(["tag", "--resume"]).config.resume is True
     assert parse(["tag", "--no-resume"]).config.resume is False

@@ -31,7 +31,7 @@ REFUSED = {
     "similarity bert --data words.txt --seed -1": "--seed -1: must be from 0",
     "compare a b --seed -1": "--seed -1: must be from 0",
     "geometry bert --data empty.txt": "empty.txt",
-    "classify --model bert --data data --out r --tuning lora --lora-rank 1000000": "32 or less",
+    "classify --model bert --data data --out r --tuning lora --lora 1000000": "32 or less",
     "sentence --model bert --data words.txt --objective simcse --batch-size 1": "of a batch",
 }
 

@@ -188,7 +188,7 @@ def test_command(tmp_path: Path) -> None:
     assert config["id2label"]["1"] == "B-LOC"
     for name in ("finetune.json", "tokenizer.json"):
         assert (graph / name).read_bytes() == (place / "best" / name).read_bytes()
-    one_line(run("predict", graph, "--text", "a"), "cannot be loaded", "model.safetensors")
+    one_line(run("predict", graph, "--text", "a"), "is a folder of finetune export", "load(")
 
 
 def test_an_empty_folder_may_stand_there(tmp_path: Path) -> None:

@@ -302,7 +302,6 @@ def recipe_cases() -> Iterator[Case]:
             "run": ("run", "new.yaml"),
             "check": ("check", "new.yaml"),
             "recipes": ("run", "--folder=."),
-            "recipe": ("classify", "--recipe=new.yaml"),
         }.items():
             yield Case(f"{name}: {kind}", command, "new.yaml", content, name != "recipes")
 

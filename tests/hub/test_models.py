@@ -54,7 +54,7 @@ def test_revisions(hub: Hub, fresh_repository: Path) -> None:
     assert len(commits) == 3 and first in commits
     assert local_model("lab/fresh@v1") == local_model("lab/fresh", "v1")
     assert message("lab/fresh", "v3").startswith("model 'lab/fresh' has no revision 'v3'")
-    assert "another revision than --revision v2" in message("lab/fresh@v1", "v2")
+    assert "another revision than v2" in message("lab/fresh@v1", "v2")
 
 
 def test_each_refusal_has_a_sentence(

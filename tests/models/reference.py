@@ -41,7 +41,7 @@ results is refused.
 ## Models of the hub
 
 A command looks up a hub id once, so all files of a run are from one commit.
-`--revision REVISION` or `ID@REVISION` pins a branch, tag or commit. The run's `config.json` and
+`ID@REVISION` pins a branch, tag or commit. The run's `config.json` and
 model card name the commit (`revision_used`), and `--resume` reads that commit again. Of several
 formats of the weights only one is downloaded, safetensors if there is one. A terminal shows a bar
 for each download, a log one line with size and time.

@@ -141,12 +141,12 @@ def uploaded(hub: Hub, id: str) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
-def test_push_after_training(signed_in: Hub, place: Path, tmp_path: Path):
+def test_push_a_run(signed_in: Hub, place: Path, tmp_path: Path):
     hub = signed_in
-    outcome = train(place, "tag", tmp_path / "run", "--push-to-hub", "lab/names")
+    assert train(place, "tag", tmp_path / "run").code == 0
+    outcome = run("push", tmp_path / "run", "lab/names")
     assert outcome.code == 0, outcome.err
     assert outcome.out.splitlines()[-1] == f"pushed: {hub.url}/lab/names"
-    assert len(hub.asked("POST /api/repos/create")) == 2, "before training and after"
     best, files = tmp_path / "run" / "best", uploaded(hub, "lab/names")
     assert set(files) == {path.name for path in best.iterdir()}
     assert not {"optimizer.safetensors", "trainer_state.json"} & set(files)
@@ -158,12 +158,12 @@ def test_push_after_training(signed_in: Hub, place: Path, tmp_path: Path):
 
 
 def test_push_later(signed_in: Hub, place: Path):
-    outcome = run("push", place / "ner", "names", "--private", "--yes")
+    outcome = run("push", place / "ner", "ana/names", "--private", "--yes")
     assert (outcome.code, outcome.out) == (0, f"pushed: {signed_in.url}/ana/names\n")
     assert signed_in.private == {"ana/names"}
     assert b'finetune.load("ana/names")' in uploaded(signed_in, "ana/names")["README.md"]
     (place / "ner" / "best" / "README.md").unlink()
-    assert run("push", place / "ner" / "best", "names", "--yes").code == 0
+    assert run("push", place / "ner" / "best", "ana/names", "--yes").code == 0
     assert "## Limitations" in card_of(place / "ner")
     edited = place / "ner" / "best" / "README.md"
     edited.write_text(edited.read_text("utf-8") + "Ask us.\n", "utf-8")
@@ -177,12 +177,7 @@ def test_a_degenerate_run_warns_and_push_asks(
 ):
     monkeypatch.setattr("finetune.training.environment.degenerate", lambda *_: ["test: no spans"])
     folder = tmp_path / "run"
-    outcome = train(place, "ner", folder, "--push-to-hub", "lab/names")
-    assert outcome.code == 0 and not uploaded(signed_in, "lab/names")
-    assert outcome.out.splitlines()[-1] == (
-        "not pushed, as the run is degenerate. Push it all the same with: "
-        f"finetune push {folder} lab/names --yes"
-    )
+    assert train(place, "ner", folder).code == 0
     for card in ("README.md", "best/README.md"):
         assert "**Warning: this run is degenerate" in (folder / card).read_text("utf-8")
     refused = run("push", folder, "lab/names")
@@ -220,17 +215,18 @@ def test_published_settings_have_no_paths(place: Path):
     }
 
 
-def test_nothing_is_trained_without_the_right_to_push(
-    signed_in: Hub, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_push_without_the_right_is_refused(
+    signed_in: Hub, place: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def refusal(id: str) -> str:
-        outcome = train(place, "tag", tmp_path / "run", "--push-to-hub", id)
+        outcome = run("push", place / "ner", id, "--yes")
         assert outcome.code == 2 and len(outcome.err.splitlines()) == 1, outcome.err
-        assert not (tmp_path / "run").exists()
         return outcome.err
 
     sign_in = "sign in with `hf auth login`, or set HF_TOKEN"
-    assert "NAME or OWNER/NAME" in refusal("a/b/c")
+    for id in ("a/b/c", "names"):
+        assert f"{id}: write the owner and the name, as in OWNER/NAME" in refusal(id)
+    assert not signed_in.asked("")
     assert "your token lacks the permission" in refusal("bob/names")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     assert "does not know the token in HF_TOKEN" in refusal("lab/names")
@@ -239,8 +235,6 @@ def test_nothing_is_trained_without_the_right_to_push(
     signed_in.fault("POST /api/repos/create", times=9, status=500)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     assert "try again later" in (text := refusal("lab/names")) and sign_in not in text
-    outcome = train(place, "tag", tmp_path / "run", "--push-to-hub", "x", "--seeds", "2")
-    assert outcome.code == 2 and "finetune push RUN ID" in outcome.err
 
 
 def test_a_push_that_fails_keeps_the_model(

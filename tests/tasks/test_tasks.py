@@ -879,16 +879,17 @@ def test_rows_without_label_are_dropped_and_counted(runs: Runs, tmp_path: Path) 
     rows = [*_SINGLE, {"text": "no label", "label": None}, {"text": "nor here", "label": "-"}]
     bare = [{**row, "label": None} for row in _SINGLE[:3]]
     data = splits(tmp_path, train=rows, validation=rows[4:9], test=bare)
-    task, dataset = runs.task("single", data=data, predict_unlabeled=True)
-    assert [len(dataset.splits[split]) for split in list(dataset.splits)] == [8, 4, 3]
+    task, dataset = runs.task("single", data=data)
+    assert [len(dataset.splits[split]) for split in list(dataset.splits)] == [8, 4]
+    unlabeled = read_text(data).splits["test"]
     notes = "\n".join(dataset.notes)
     assert "2 rows of train without label dropped" in notes
     assert "1 row of validation without label dropped" in notes
     assert list(task.record.labels) == ["neg", "pos"]
-    assert task.collate([windows[0] for windows in task.encode(dataset.splits["test"])]) == {}
-    predicted = predict(task, task.head(), dataset.splits["test"])
-    assert task.score(dataset.splits["test"], predicted) == {}, "no gold"
-    assert [answer.id for answer in predicted] == [e.id for e in dataset.splits["test"]]
+    assert task.collate([windows[0] for windows in task.encode(unlabeled)]) == {}
+    predicted = predict(task, task.head(), unlabeled)
+    assert task.score(unlabeled, predicted) == {}, "no gold"
+    assert [answer.id for answer in predicted] == [e.id for e in unlabeled]
     with pytest.raises(ValueError, match=r"no row of validation has a label: --columns label="):
         runs.task("single", data=splits(tmp_path, validation=bare))
 

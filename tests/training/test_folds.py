@@ -65,9 +65,9 @@ def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytes
     slow = json.loads(Path("slow/folds.json").read_text())["metrics"]["test"]["accuracy"]
     assert compared[2]["mean"] == pytest.approx(scores["mean"] - slow["mean"])
     before = Path("folds/fold-1.1/log.jsonl").stat().st_mtime_ns
-    again = run(*command, "--repeats", "2", "--hold-out")
+    again = run(*command, "--folds", "0.5x2")
     assert again.code == 2 and "hold_out = False, now True" in again.err
-    more = run(*command, "--repeats", "2")
+    more = run(*command, "--folds", "2x2")
     assert more.code == 0 and more.out.count("is finished: kept") == 2, more.err
     assert Path("folds/fold-1.1/log.jsonl").stat().st_mtime_ns == before
     assert len(json.loads(Path("folds/folds.json").read_text())["runs"]) == 4
@@ -88,9 +88,11 @@ def test_the_test_of_folds_is_the_paired_t_test_with_a_larger_variance():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--folds", "1"), "--folds must be 2 or more"),
-        (("--repeats", "3"), "need --folds"),
-        (("--folds", "3", "--hold-out"), "one score has no interval"),
+        (("--folds", "1"), "--folds: the folds must be 2 or more"),
+        (("--folds", "3x0"), "--folds: the repeats must be 1 or more"),
+        (("--folds", "0.33x1"), "one score has no interval"),
+        (("--folds", "0.4x9"), "write a share 1/N"),
+        (("--folds", "many"), "write N folds, NxR"),
         (("--folds", "3", "--seeds", "2"), "--seeds does not go with --folds"),
         (("--folds", "3", "--test-sets", "a=b.jsonl"), "--test-sets does not go with --folds"),
         (("--columns", "text=a", "text=b"), "--columns names text twice"),

@@ -130,7 +130,7 @@ def test_every_head(
 def test_merged_model_equals_the_adapter_in_peft(kind: str, place: Path, tmp_path: Path) -> None:
     from peft import PeftModel
 
-    config = config_of(kind, place, tmp_path / "run", tuning="lora", lr=0.05, lora_rank=2)
+    config = config_of(kind, place, tmp_path / "run", tuning="lora", lr=0.05, lora="2")
     task, dataset = load_task(config, TASKS.get(kind, kind))
     fit(task, dataset, config)
     last = task.head(tmp_path / "run" / "last")
@@ -206,9 +206,9 @@ def test_moments_and_learning_rates(place: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lora_rank": 4}, "--lora-rank needs --tuning lora"),
+        ({"lora": "4"}, "--lora needs --tuning lora"),
         ({"tuning": "head", "freeze": "1"}, "--tuning head freezes the whole encoder"),
-        ({"tuning": "lora", "lora_targets": ("qery",)}, "--lora-targets qery.*query"),
+        ({"tuning": "lora", "lora": "8:qery"}, "--lora 8:qery: qery: .*query"),
         ({"tuning": "lora", "freeze": "all"}, "--tuning lora: the encoder has no such"),
         ({"tuning": "lora", "sparse_embeddings": "on"}, "embeddings are frozen"),
         ({"gradient_checkpointing": True, "model": "mpnet"}, "none for mpnet"),
@@ -223,7 +223,7 @@ def test_refusals(settings: dict, message: str, place: Path, tmp_path: Path) -> 
 
 
 def test_targets_and_frozen_layers(place: Path, tmp_path: Path) -> None:
-    settings = {"tuning": "lora", "lora_targets": ("query", "output.dense"), "freeze": "1"}
+    settings = {"tuning": "lora", "lora": "8:query,output.dense", "freeze": "1"}
     config = config_of("classify", place, tmp_path, model=str(place / "roberta"), **settings)
     head = load_task(config, "classify")[0].head()
     with light_tuning(head, config):

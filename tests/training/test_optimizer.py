@@ -227,13 +227,12 @@ def test_optimizer_is_decoupled_adamw() -> None:
 def test_settings_of_adam() -> None:
     defaults = make_optimizer(head(), config()).defaults
     assert (defaults["betas"], defaults["eps"]) == ((0.9, 0.999), 1e-8)
-    own = make_optimizer(head(), config(adam_beta2=0.98, adam_epsilon=1e-6)).defaults
+    own = make_optimizer(head(), config(adam="0.98,1e-6")).defaults
     assert (own["betas"], own["eps"]) == ((0.9, 0.98), 1e-6)
-    assert changes_results("adam_beta2") and changes_results("adam_epsilon")
-    with pytest.raises(ValueError, match="--adam-beta2 must be 0 or more and below 1, not 1"):
-        config(adam_beta2=1)
-    with pytest.raises(ValueError, match="--adam-epsilon must be above 0, not 0"):
-        config(adam_epsilon=0)
+    assert changes_results("adam")
+    for wrong in ("1,1e-8", "0.98,0", "0.98", "0.98,inf", "nan,1e-8", "a,b", ""):
+        with pytest.raises(ValueError, match="--adam must be two numbers, the first 0 or more"):
+            config(adam=wrong)
 
 
 def test_precision(monkeypatch) -> None:

@@ -278,7 +278,7 @@ def test_a_search_from_the_command_line_to_its_recipe(
         ("lr=1e-5,-1", "--lr must be above 0, not -1.0"),
         ("batch_size=8,x", "--batch-size must be a whole number, not 'x'"),
         ("tuning=full,half", "--tuning must be one of full, lora"),
-        ("lora_rank=4,8", "--lora-rank needs --tuning lora"),
+        ("lora=4,9", "--lora needs --tuning lora"),
         ("lr=1e-5,1e-5", "given twice"),
     ],
 )
@@ -307,8 +307,8 @@ def test_options_of_searches(arguments: tuple[str, ...], message: str, place: Pa
 
 def test_spaces_are_typed_and_conditional_values_legal():
     base = CONFIGS["tag"]()
-    space = parse_space("tag", base, ["tuning=full,lora", "lora-rank=4,8", "crf=true,false"])
-    assert space["lora_rank"].examples() == [4, 8] and space["crf"].examples() == [True, False]
+    space = parse_space("tag", base, ["tuning=full,lora", "lora=4,8", "crf=true,false"])
+    assert space["lora"].examples() == ["4", "8"] and space["crf"].examples() == [True, False]
     space = parse_space("tag", base, {"lr": "1e-5:1e-3:log", "epochs": [2, 2.5]})
     assert str(space["lr"]) == "1e-05:0.001:log" and space["epochs"].examples() == [2.0, 2.5]
 
