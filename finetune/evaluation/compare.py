@@ -265,7 +265,7 @@ def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldC
         if one != other:
             raise UserError(
                 f"{first} and {second} have other folds: their {name} is {one} and {other}: train "
-                "both with the same data, --folds, --hold-out, --limit and --seed."
+                "both with the same data, --folds, --limit and --seed."
             )
     tests = [content["metrics"].get("test", {}) for content in found]
     shared = [name for name in tests[0] if name in tests[1]]

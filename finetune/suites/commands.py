@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 from finetune.cli.command import TrainingCommand
+from finetune.cli.help import options_of
 from finetune.cli.options import FormatOption
 from finetune.cli.output import quiet_libraries
-from finetune.cli.help import options_of
 from finetune.cli.parsing import made, parsed, parsed_known
 from finetune.cli.train import TaskCommand, recipe_command, task_command
 from finetune.config.options import Help, argument
