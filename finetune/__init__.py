@@ -35,10 +35,9 @@ if TYPE_CHECKING:
     from finetune.embeddings.vectors import Standardizer
     from finetune.evaluation.custom_metrics import CustomMetric
     from finetune.evaluation.hf_trainer import compute_metrics
-    from finetune.inference.batch_predictor import BatchPredictor
     from finetune.inference.embed import Embedder, Embedding
     from finetune.inference.loop import predict
-    from finetune.inference.predictor import Predictor, load
+    from finetune.inference.predictor import BatchPredictor, Predictor, load
     from finetune.models.encoder import Encoder
     from finetune.models.heads.choice import ChoiceScorer
     from finetune.models.heads.crf_tagger import CrfTagger
@@ -87,10 +86,9 @@ _HOMES = {
     "embeddings.settings": "SentenceConfig",
     "embeddings.vectors": "Standardizer",
     "evaluation.hf_trainer": "compute_metrics",
-    "inference.batch_predictor": "BatchPredictor",
     "inference.embed": "Embedder Embedding",
     "inference.loop": "predict",
-    "inference.predictor": "Predictor load",
+    "inference.predictor": "BatchPredictor Predictor load",
     "models.encoder": "Encoder",
     "models.heads.choice": "ChoiceScorer",
     "models.heads.crf_tagger": "CrfTagger",

@@ -826,7 +826,7 @@ def _finished(
     """Write the environment, report, checksums and README of a trained run."""
     repeatable = repeatable and not (config.custom_metrics or config.custom_loss)
     from finetune.evaluation.runs import write_run_checksums
-    from finetune.runtime.precision import resolve_precision
+    from finetune.runtime.device import resolve_precision
     from finetune.training.environment import write_environment
 
     outcome = write_environment(

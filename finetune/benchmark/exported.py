@@ -22,7 +22,7 @@ from finetune.deployment.onnx_int8 import quantize
 from finetune.deployment.onnx_model import OnnxModel
 from finetune.inference.loop import predict
 from finetune.models.half_precision import keep_cast_weights
-from finetune.runtime.precision import resolve_precision
+from finetune.runtime.device import resolve_precision
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
 

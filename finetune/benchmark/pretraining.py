@@ -28,9 +28,9 @@ from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import load_config, load_weights
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.settings import PretrainConfig
+from finetune.runtime.device import resolve_precision
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import memory_kept
-from finetune.runtime.precision import resolve_precision
 from finetune.tasks import load_task
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step

@@ -22,8 +22,8 @@ from finetune.config.tasks import CONFIGS, TrainConfig, choices
 from finetune.data import Dataset
 from finetune.models.loading import load_config, resolve_model
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.runtime.device import resolve_precision
 from finetune.runtime.launch import make_accelerator
-from finetune.runtime.precision import resolve_precision
 from finetune.tasks import load_task, save_task
 from finetune.tasks.base import Task
 from finetune.types import Encoding, Example, UserError, install_command

@@ -21,7 +21,7 @@ from finetune.models.heads.pair_classifier import separate_texts
 from finetune.models.heads.sentence_encoder import Pooling, SentenceOutput, pool, save_modules
 from finetune.models.loading import local_model
 from finetune.models.padding import take_sequences
-from finetune.runtime.transfer import to_device
+from finetune.runtime.device import to_device
 from finetune.types import Batch, UserError
 
 NUM_CONDITIONS = 15

@@ -29,9 +29,9 @@ from finetune.preprocessing.batching import pack
 from finetune.reporting.charts import Chart, Points, line_chart
 from finetune.reporting.html import Table, inlined
 from finetune.reporting.rendering import render
+from finetune.runtime.device import batch_to_device
 from finetune.runtime.files import write_text
 from finetune.runtime.progress import Reporter
-from finetune.runtime.transfer import batch_to_device
 from finetune.types import Encoding, UserError
 
 if TYPE_CHECKING:

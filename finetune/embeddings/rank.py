@@ -21,7 +21,7 @@ from finetune.inference.predictor import Predictor
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Encodings
-from finetune.runtime.precision import resolve_precision
+from finetune.runtime.device import resolve_precision
 from finetune.types import Batch, Encoding, TextExample, UserError, did_you_mean
 
 

@@ -30,7 +30,7 @@ from finetune.models.heads.sentence_encoder import SentenceEncoder
 from finetune.preprocessing.encodings import Array, Encodings
 from finetune.preprocessing.masking import Masking, special_subwords
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.runtime.transfer import to_device
+from finetune.runtime.device import to_device
 from finetune.tasks.capabilities import CoupledLoss, EpochSequences
 from finetune.tasks.few_shot import cosine_loss
 from finetune.types import IGNORED, Encoding, Sequences, TextExample

@@ -19,10 +19,9 @@ from accelerate.utils import gather_object
 from finetune.config.tasks import default_max_tokens
 from finetune.preprocessing.batching import grouped, pack
 from finetune.preprocessing.encodings import Array, Encoded, Encodings
+from finetune.runtime.device import autocast, batch_to_device, resolve_precision
 from finetune.runtime.launch import make_accelerator
-from finetune.runtime.precision import autocast, resolve_precision
 from finetune.runtime.progress import Reporter
-from finetune.runtime.transfer import batch_to_device
 from finetune.runtime.workers import ahead
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import BlankPredictions

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from finetune.models.packing import PositionOrder
-from finetune.runtime.transfer import to_device
+from finetune.runtime.device import to_device
 
 BILSTM = "bilstm"
 """Name of the submodule, and of the setting that adds it."""

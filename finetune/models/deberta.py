@@ -21,7 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from finetune.models.dropout import dropout, keys_of_heads, next_keys, next_shared_keys
 from finetune.models.packing import Group, PackedLayout
-from finetune.runtime.transfer import to_device
+from finetune.runtime.device import to_device
 
 MAX_WASTE_ON_DEVICE = 1.0
 """Padding in attention on a GPU, as a fraction of the tokens: calls cost more than rows there."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.runtime.precision import TYPES
+from finetune.runtime.device import TYPES
 
 
 class _CastOnce:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from finetune.runtime.transfer import to_device
+from finetune.runtime.device import to_device
 from finetune.types import Batch
 
 T = TypeVar("T")

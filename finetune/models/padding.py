@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from finetune.models.packing import group_by_length
-from finetune.runtime.transfer import to_device
+from finetune.runtime.device import to_device
 from finetune.types import Batch, UserError
 
 MAX_WASTE = 0.15

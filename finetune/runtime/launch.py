@@ -14,7 +14,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch.distributed import DistError
 
 from finetune.config.tasks import TrainConfig
-from finetune.runtime.precision import resolve_precision
+from finetune.runtime.device import resolve_precision
 from finetune.runtime.processes import (
     ReportedError,
     num_processes,

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
-from finetune.runtime.transfer import to_device
+from finetune.runtime.device import to_device
 from finetune.tasks.capabilities import (
     CoupledLoss,
     Distillable,

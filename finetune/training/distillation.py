@@ -40,9 +40,9 @@ from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PretrainedHead
 from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.runtime.cache import file_hash
+from finetune.runtime.device import place
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import InterruptHandler
-from finetune.runtime.transfer import place
 from finetune.tasks import load_task, model_folder, saved_task, task_definition
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import Distillable, GroupedSequences

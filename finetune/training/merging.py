@@ -23,7 +23,7 @@ from finetune.data import Dataset
 from finetune.evaluation.runs import RunFolder
 from finetune.models.adapters import weight_numbers
 from finetune.models.loading import library_errors
-from finetune.runtime.transfer import place
+from finetune.runtime.device import place
 from finetune.tasks import load_task, saved_task
 from finetune.tasks.base import FITTED, Task
 from finetune.training.data import training_data

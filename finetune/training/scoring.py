@@ -12,7 +12,7 @@ from finetune.config.metric_facts import facts_of
 from finetune.data import WITHOUT_LEAKS, leaked
 from finetune.evaluation.custom_metrics import custom_scores
 from finetune.inference.loop import predict
-from finetune.runtime.transfer import place
+from finetune.runtime.device import place
 from finetune.tasks.capabilities import Calibration, ComparedValues, FittedHead
 from finetune.training.callbacks import EvaluationEvent, SaveEvent
 from finetune.training.part import Part

@@ -15,10 +15,15 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from finetune.config.tasks import TrainConfig
 from finetune.inference.loop import full_precision
 from finetune.models.half_precision import WeightCopies
+from finetune.runtime.device import (
+    autocast,
+    batch_to_device,
+    batches_to_device,
+    loss_scaler,
+    to_device,
+)
 from finetune.runtime.launch import gather_rows
-from finetune.runtime.precision import autocast, loss_scaler
 from finetune.runtime.signals import InterruptHandler
-from finetune.runtime.transfer import batch_to_device, batches_to_device, to_device
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import CoupledLoss, SeveralLosses
 from finetune.training.custom_loss import LossFunction, loss_of

@@ -23,11 +23,10 @@ from finetune.evaluation.custom_metrics import custom_metrics
 from finetune.models.adapters import light_tuning, load_adapter_state, trained_share, weight_numbers
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import checkpointed_layers
+from finetune.runtime.device import place, resolve_precision
 from finetune.runtime.launch import on_main_process, require_equal
-from finetune.runtime.precision import resolve_precision
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import InterruptHandler
-from finetune.runtime.transfer import place
 from finetune.tasks.base import Task
 from finetune.tasks.capabilities import EpochSequences
 from finetune.tasks.definition import starting_commit

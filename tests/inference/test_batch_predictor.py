@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from finetune import BatchPredictor, UserError
-from finetune.inference import batch_predictor
+from finetune.inference import predictor
 from tests import laboratory as lab
 from tests.command import run
 
@@ -74,13 +74,13 @@ def test_names_of_columns() -> None:
 
 def test_a_process_loads_a_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = []
-    predictor = batch_predictor.Predictor
+    original = predictor.Predictor
 
     def load(*arguments: Any, **options: Any) -> Any:
         loaded.append(arguments)
-        return predictor(*arguments, **options)
+        return original(*arguments, **options)
 
-    monkeypatch.setattr(batch_predictor, "Predictor", load)
+    monkeypatch.setattr(predictor, "Predictor", load)
     for _ in range(3):  # as a worker of Spark gets it, once for each task
         predict = pickle.loads(
             pickle.dumps(BatchPredictor(lab.trained("classify"), max_tokens=100))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,6 @@ from hypothesis import strategies as st
 from finetune.inference.loop import distinct
 from finetune.preprocessing.batching import grouped
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged, load_encoded, whole
-from finetune.runtime.workers import ahead
 from finetune.types import Encoding
 
 NUMBERS = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=6)
@@ -110,36 +107,3 @@ def test_equal_sequences_are_found() -> None:
     first, copies = distinct(Encodings.of(made))
     assert first.tolist() == [0, 1, 2, 3]
     assert copies == [[0, 4], [1, 5], [2], [3]]
-
-
-def test_ahead_keeps_order_and_raises_in_its_place() -> None:
-    def items() -> Iterator[int]:
-        yield from range(5)
-        raise ValueError("the sixth")
-
-    found = []
-    with pytest.raises(ValueError, match="the sixth"):
-        found += [found.append(item) for item in ahead(items())]
-    assert found == list(range(5))
-    assert list(ahead([])) == []
-
-
-def test_ahead_is_ahead_and_ends_when_closed() -> None:
-    made: list[int] = []
-    third = threading.Event()
-
-    def items() -> Iterator[int]:
-        for item in range(100):
-            made.append(item)
-            if item == 3:
-                third.set()
-            yield item
-
-    before = threading.active_count()
-    stream = ahead(items(), most=2)
-    assert next(stream) == 0
-    assert third.wait(5), "two are ready and one more is in hand while nobody asks"
-    assert made[-1] == 3
-    stream.close()
-    assert threading.active_count() == before
-    assert len(made) < 6

@@ -17,8 +17,8 @@ from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.heads.token_classification import TokenClassifier
-from finetune.runtime import precision
-from finetune.runtime.precision import autocast, resolve_precision
+from finetune.runtime import device as device_module
+from finetune.runtime.device import autocast, resolve_precision
 from finetune.training.optimizer import (
     Schedule,
     default_epochs,
@@ -238,7 +238,7 @@ def test_settings_of_adam() -> None:
 def test_precision(monkeypatch) -> None:
     cpu = torch.device("cpu")
     for has, expected in ((True, "bf16"), (False, "fp32")):
-        monkeypatch.setattr(precision, "supports_bf16", lambda device, has=has: has)
+        monkeypatch.setattr(device_module, "supports_bf16", lambda device, has=has: has)
         assert resolve_precision(config(), cpu) == expected
         assert resolve_precision(config(precision="fp32"), cpu) == "fp32"
         assert resolve_precision(config(precision="bf16"), cpu) == "bf16"
@@ -247,7 +247,7 @@ def test_precision(monkeypatch) -> None:
         assert (weight @ weight).dtype == torch.bfloat16
     with autocast("fp32", cpu):
         assert (weight @ weight).dtype == torch.float32
-    assert not precision.supports_bf16(torch.device("meta"))
+    assert not device_module.supports_bf16(torch.device("meta"))
 
 
 def test_result_settings_leave_out_what_changes_no_result() -> None:

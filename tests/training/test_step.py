@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from finetune.config.tasks import ClassifyConfig, TagConfig, TrainConfig
 from finetune.data import Dataset
 from finetune.preprocessing.batching import pack
-from finetune.runtime.precision import loss_scaler
+from finetune.runtime.device import loss_scaler
 from finetune.tasks import load_task
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step

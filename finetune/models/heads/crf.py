@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from finetune.data.tag_schemes import legal_transitions
 from finetune.models.packing import PositionOrder
-from finetune.runtime.transfer import to_device
+from finetune.runtime.device import to_device
 
 
 class CrfScores(NamedTuple):

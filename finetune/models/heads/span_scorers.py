@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from finetune.models.dropout import dropout, keys_of_span, next_keys, token_keys, uniform
-from finetune.runtime.transfer import to_device
+from finetune.runtime.device import to_device
 from finetune.types import Batch
 
 ACTIVATION_BUDGET = 256 * 2**20

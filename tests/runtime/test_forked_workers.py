@@ -1,4 +1,4 @@
-"""Processes that end with their parent."""
+"""Processes that end with their parent; a thread that works ahead."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from finetune.runtime.workers import ahead
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
@@ -42,3 +46,36 @@ def is_alive(process: int) -> bool:
         return False
     state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     return state != "Z"
+
+
+def test_ahead_keeps_order_and_raises_in_its_place() -> None:
+    def items() -> Iterator[int]:
+        yield from range(5)
+        raise ValueError("the sixth")
+
+    found = []
+    with pytest.raises(ValueError, match="the sixth"):
+        found += [found.append(item) for item in ahead(items())]
+    assert found == list(range(5))
+    assert list(ahead([])) == []
+
+
+def test_ahead_is_ahead_and_ends_when_closed() -> None:
+    made: list[int] = []
+    third = threading.Event()
+
+    def items() -> Iterator[int]:
+        for item in range(100):
+            made.append(item)
+            if item == 3:
+                third.set()
+            yield item
+
+    before = threading.active_count()
+    stream = ahead(items(), most=2)
+    assert next(stream) == 0
+    assert third.wait(5), "two are ready and one more is in hand while nobody asks"
+    assert made[-1] == 3
+    stream.close()
+    assert threading.active_count() == before
+    assert len(made) < 6

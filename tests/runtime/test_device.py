@@ -1,4 +1,4 @@
-"""Copies to a device: all tensors of a batch, in one copy of pinned memory to a GPU."""
+"""What runs on a device: its precision, and copies, to a GPU one of all tensors of a batch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from finetune.config.tasks import ClassifyConfig, NerConfig
 from finetune.preprocessing.batching import pack
-from finetune.runtime import transfer
-from finetune.runtime.transfer import batch_to_device, batches_to_device
-from finetune.types import TENSORS, Batch, Encoding
+from finetune.runtime import device as device_module
+from finetune.runtime.device import autocast, batch_to_device, batches_to_device, loss_scaler
+from finetune.types import TENSORS, Batch, Encoding, UserError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -37,7 +38,7 @@ def pinned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(size)
         return torch.zeros(size, dtype=torch.uint8)
 
-    monkeypatch.setattr(transfer, "pinned_buffer", buffer)
+    monkeypatch.setattr(device_module, "pinned_buffer", buffer)
     return seen
 
 
@@ -76,12 +77,12 @@ def test_the_buffer_has_the_values_of_all_tensors(
 ) -> None:
     empty = torch.zeros
     monkeypatch.setattr(
-        transfer,
+        device_module,
         "pinned_buffer",
         lambda size: empty(size, dtype=torch.uint8).as_subclass(_NotMoved),
     )
     before = [value for value in tensors(batch).values() if value.numel()]
-    after = transfer.all_to_device(before, GPU)
+    after = device_module.all_to_device(before, GPU)
     assert all(map(torch.equal, before, after))
     assert all(value.storage_offset() * value.element_size() % 16 == 0 for value in after)
 
@@ -89,7 +90,7 @@ def test_the_buffer_has_the_values_of_all_tensors(
 def test_subwords_are_counted_before_the_copy(
     batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "all_to_device", lambda values, device: values)
+    monkeypatch.setattr(device_module, "all_to_device", lambda values, device: values)
     assert (batch.num_subwords, batch_to_device(batch, GPU).num_subwords) == (None, 4)
 
 
@@ -98,8 +99,37 @@ def test_a_batch_is_copied_before_the_last_one_is_used(
 ) -> None:
     copied: list[int] = []
     monkeypatch.setattr(
-        transfer, "batch_to_device", lambda number, device: copied.append(number) or number
+        device_module, "batch_to_device", lambda number, device: copied.append(number) or number
     )
     used: Iterator = batches_to_device([0, 1, 2], CPU)  # type: ignore[list-item]
     assert [(next(used), len(copied)) for _ in range(3)] == [(0, 2), (1, 3), (2, 3)]
     assert not list(used) and not list(batches_to_device([], CPU))
+
+
+def test_settings_are_checked_in_python_too():
+    for settings, message in (
+        ({"precision": "fp8"}, "--precision must be one of auto, bf16, fp16, fp32, not 'fp8'"),
+        ({"batching": "pack"}, "--batching must be one of auto, packed, padded, not 'pack'"),
+        ({"precision": "fp16", "sparse_embeddings": "on"}, "fp16, which skips steps"),
+    ):
+        with pytest.raises(UserError, match=message):
+            ClassifyConfig(**settings)
+    with pytest.raises(UserError, match="must be one of auto, flat, nested, overlapping"):
+        NerConfig(decoding="greedy")
+    with pytest.raises(UserError, match="precision 'half': legal are bf16, fp16, fp32"):
+        autocast("half", CPU)
+
+
+@pytest.mark.parametrize(("precision", "kind"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+def test_matrix_products_have_the_type(precision: str, kind: torch.dtype):
+    with autocast(precision, CPU):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == kind
+    with autocast("fp32", CPU):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_only_float16_scales_the_loss():
+    assert loss_scaler("fp16", CPU).scale(torch.ones(())).item() == 1024
+    for precision in ("bf16", "fp32"):
+        scaler = loss_scaler(precision, CPU)
+        assert scaler.scale(torch.ones(())).item() == 1 and scaler.state_dict() == {}
