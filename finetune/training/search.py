@@ -290,6 +290,7 @@ class Search:
         while True:
             with contextlib.ExitStack() as held:
                 with lock_folder(self.folder, wait=True):
+                    self._remove_files()  # a killed process may have left some
                     trial = self._claim(trials, minutes, held)
                 if trial is None:
                     break

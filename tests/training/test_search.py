@@ -166,6 +166,14 @@ def test_pruners_and_the_files_that_trials_keep(
         assert {path.name for path in folder.iterdir()} - {".lock"} == files
 
 
+def test_files_that_a_killed_process_left_are_removed(place: Path, tmp_path: Path):
+    planned(place, tmp_path, 3)
+    (left := tmp_path / "trial-000" / "last").mkdir()
+    (left / "weights").write_text("last/weights")
+    planned(place, tmp_path, 3)
+    assert not left.exists()
+
+
 def test_minutes_count_all_calls(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("finetune.training.search.time.monotonic", lambda: Planned.clock)
     monkeypatch.setattr(Planned, "clock", 0.0)
