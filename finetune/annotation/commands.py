@@ -22,6 +22,7 @@ from finetune.cli.options import (
 from finetune.cli.output import check_output, quiet_libraries
 from finetune.config.options import DATA, OUTPUT, Help, argument
 from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.runtime.files import is_free, require_replaceable
 from finetune.runtime.records import require_suffix
 from finetune.types import UserError
@@ -101,8 +102,7 @@ class Agreement(FormatOption, ResampleOptions, DataOptions, Command):
 
     def run(self) -> None:
         """Print the tables; notes go to standard error."""
-        if self.resamples < 1:
-            raise UserError(f"--resamples must be 1 or more, not {self.resamples}.")
+        require_count("--resamples", self.resamples, most=MOST_RESAMPLES)
         if not self.files:
             raise UserError("agreement needs a file for each annotator, or one with annotators.")
         if len({*self.files}) < len(self.files):
@@ -178,8 +178,7 @@ def find_label_errors(options: Check, task: str, recipe_config: TrainConfig | No
     """Search for label errors, print the most probable ones and write all."""
     if options.model is None and recipe_config is None:
         raise UserError("--label-errors trains a model: name one with --model.")
-    if options.folds < 2:
-        raise UserError(f"--folds must be 2 or more, not {options.folds}.")
+    require_count("--folds", options.folds, 2)
     given = {"model": options.model, "max_length": options.max_length, "epochs": options.epochs}
     config = replace(
         recipe_config or CONFIGS[task](),

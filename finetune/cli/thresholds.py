@@ -50,6 +50,7 @@ class Thresholds(FormatOption, Command):
         """Choose thresholds, save them, and print precision and recall by threshold."""
         import numpy as np
 
+        from finetune.evaluation.kinds import KINDS
         from finetune.evaluation.thresholds import FEWEST, choose, cross_fitted, table_of
         from finetune.tasks import model_folder, saved_task
         from finetune.tasks.capabilities import Thresholds as LabelThresholds
@@ -63,10 +64,8 @@ class Thresholds(FormatOption, Command):
             )
         task = saved_task(model)
         record: Any = task.record
-        if task.capability(LabelThresholds) is None or record.kind in (
-            "spans",
-            "answers",
-        ):
+        own = KINDS[record.kind].takes_thresholds
+        if task.capability(LabelThresholds) is None or not own:
             raise UserError(
                 f"{folder}: thresholds are for `classify` and `nli` models of two labels or of "
                 "several labels for a text; `ner` (--calibrate types) and `qa` choose them in "

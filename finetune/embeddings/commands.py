@@ -24,6 +24,7 @@ from finetune.cli.options import (
 )
 from finetune.cli.output import check_output, inputs_of, quiet_libraries
 from finetune.config.options import COMMON, DATA, Help
+from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.runtime.files import require_replaceable
 from finetune.runtime.records import RECORD_SUFFIXES, require_suffix
 from finetune.types import UserError
@@ -153,8 +154,7 @@ class Similarity(
             raise UserError("similarity needs either --data, or --text and --pair.")
         if (self.text is None) != (self.pair is None):
             raise UserError("--text and --pair belong together: give both texts.")
-        if self.resamples < 1:
-            raise UserError(f"--resamples must be 1 or more, not {self.resamples}.")
+        require_count("--resamples", self.resamples, most=MOST_RESAMPLES)
         if self.save_standardizer is not None:
             if self.standardize is None or self.standardize.endswith(".safetensors"):
                 raise UserError("--save-standardizer needs --standardize CORPUS to fit to.")

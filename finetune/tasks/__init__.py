@@ -223,9 +223,10 @@ def model_folder(folder: str | Path) -> Path:
     for candidate in (folder, folder / "best"):
         if (candidate / TASK_FILE).is_file():
             return candidate
-    if not folder.exists():
+    if not folder.is_dir():
+        problem = "this is a file" if folder.exists() else "no such folder"
         raise UserError(
-            f"{folder}: no such folder. Give a run folder, the model inside it, or a hub id "
+            f"{folder}: {problem}. Give a run folder, the model inside it, or a hub id "
             "(OWNER/NAME)."
         )
     if has_trained_head(folder):

@@ -42,6 +42,7 @@ REFUSED = {
     "agreement labels.jsonl numbers.jsonl": "these labels are numbers",
     "agreement labels.jsonl spans.jsonl": "different kinds of labels: label and spans",
     "agreement labels.jsonl texts.jsonl --resamples 0": "--resamples must be 1 or more",
+    "agreement labels.jsonl texts.jsonl --resamples 99999999": "must be at most 10,000,000",
     "agreement answers.jsonl labels.jsonl": f"questions of qa, {NOT_HERE}",
     "review .": ".: a folder: name a file in it",
     "review none.jsonl": "none.jsonl: no such file",

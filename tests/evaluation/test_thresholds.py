@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from finetune.evaluation.thresholds import (
     trade_of,
 )
 from finetune.types import TextExample, UserError
+from tests.command import run
 
 NAMES = ("a", "b", "c")
 
@@ -126,3 +128,9 @@ def test_the_table_of_the_trade_and_unknown_metrics() -> None:
         assert f1 == pytest.approx(2 * right / (predicted + data.applies.sum()))
     with pytest.raises(UserError, match=r"--metric macro: choose .*macro_f1"):
         choose(data, Goal("macro"))
+
+
+def test_a_file_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"label": "a"}')
+    outcome = run("thresholds", tmp_path / "p.jsonl")
+    assert outcome.code == 2 and "p.jsonl: this is a file. Give a run folder" in outcome.err

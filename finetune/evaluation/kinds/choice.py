@@ -84,11 +84,10 @@ class Choice(OfTexts):
             )
         scores, text = row.get("scores"), row.get("choice_text") or choice_texts(example, choice)[0]
         known = [known_or_nan(each) for each in scores] if isinstance(scores, list) else []
-        if len(known) <= choice or math.isnan(known[choice]):
-            known = []
-        return ChoicePrediction(
-            example.id, choice, text, tuple(known), only_score=known_or_nan(row.get("score"))
-        )
+        if choice < len(known) and not math.isnan(known[choice]):
+            return ChoicePrediction(example.id, choice, text, tuple(known))
+        only = known_or_nan(row.get("score"))
+        return ChoicePrediction(example.id, choice, text, (), only_score=only)
 
     def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
         """Return the probability of each predicted choice, and whether it is right."""

@@ -183,6 +183,8 @@ class Kind(ABC):
     metrics: ClassVar[Mapping[str, Metric]]
     default: ClassVar[str]
     """The metric that selects models."""
+    takes_thresholds: ClassVar[bool] = False
+    """Whether `finetune thresholds` can choose from which probability a label is predicted."""
     named: ClassVar[Sequence[tuple[str, bool]]] = ()
     """The forms of the metrics of one name, such as ``span_{}_strict``, and if they are strict."""
     classes: ClassVar[str] = ""

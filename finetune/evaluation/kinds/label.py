@@ -260,6 +260,7 @@ class Label(_OfLabels):
     }
     default = "accuracy"
     named = (("{}", False),)
+    takes_thresholds = True
     classes = "label"
     pairs_of_labels = True
 
@@ -394,6 +395,7 @@ class Labels(_OfLabels):
     }
     default = "micro_f1"
     named = (("{}", False),)
+    takes_thresholds = True
     classes = "label"
 
     def class_names(self, scored: Scored) -> set[str]:

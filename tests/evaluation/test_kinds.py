@@ -1,0 +1,171 @@
+"""Kinds of predictions: lines give back what was written, and nobody else asks for a kind."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.evaluation.baselines import degenerate
+from finetune.evaluation.kinds import DEFAULT_METRICS, KINDS, kind_of_line, score
+from finetune.evaluation.predictions import Gold, PredictionFile, to_row
+from finetune.registry import PREDICTION_KINDS
+from finetune.types import (
+    Answer,
+    AnswerPrediction,
+    ChoicePrediction,
+    Example,
+    FoundAnswer,
+    MaskedPrediction,
+    Prediction,
+    Relation,
+    RelationPrediction,
+    Span,
+    SpanPrediction,
+    TextExample,
+    TextPrediction,
+    TokenExample,
+    TokenPrediction,
+)
+from tests.small_data import write_jsonl
+from tests.test_rooms import ROOT
+
+PER, LOC = Span(0, 1, "PER"), Span(2, 3, "LOC")
+LIVES = Relation(PER, LOC, "lives")
+WORDS = ("Ana", "in", "Oslo")
+SENTENCE = TokenExample(0, WORDS, (PER, LOC), ("B-PER", "O", "B-LOC"), relations=(LIVES,))
+TEXT = TextExample(0, "Where?", "In Oslo.", "a")
+QUESTION = replace(TEXT, label=None, answers=(Answer(3, "Oslo"),))
+OSLO = FoundAnswer(3, 7, "Oslo", 0.75)
+MASKED = {"losses": (0.5, 0.25), "read_as": ("masked", "kept"), "counts": (3, 0)}
+WRITTEN: dict[str, tuple[Example, Prediction]] = {
+    "label": (TEXT, TextPrediction(0, "a", 0.75, {"a": 0.75, "b": 0.25}, "a")),
+    "a blank text": (TEXT, TextPrediction(0, None)),
+    "labels": (replace(TEXT, label=("a",)), TextPrediction(0, ("a", "b"), None, {"a": 1, "b": 1})),
+    "number": (replace(TEXT, label=1.5), TextPrediction(0, 2.5)),
+    "choice": (
+        replace(TEXT, label=0, choices=("x", "y")),
+        ChoicePrediction(0, 1, "y", (0.25, 0.75)),
+    ),
+    "tags": (SENTENCE, TokenPrediction(0, WORDS, ("O", "O", "B-LOC"), (0.5, 0.25, 1.0))),
+    "spans": (SENTENCE, SpanPrediction(0, WORDS, (LOC,), (0.5,))),
+    "relations": (SENTENCE, RelationPrediction(0, WORDS, (PER, LOC), (LIVES,), (0.5,))),
+    "answers": (QUESTION, AnswerPrediction(0, OSLO, 0.75, 0.25, (OSLO,))),
+    "no answer": (QUESTION, AnswerPrediction(0, None, 0.75, 0.75, (OSLO,))),
+    "subwords": (TEXT, MaskedPrediction(0, ("a", "b"), gold=("a", "c"), **MASKED)),
+    "next sentences": (
+        TEXT,
+        MaskedPrediction(
+            0, ("a",), gold=("b",), losses=(1.0,), boundary_losses=(0.5,), follows_score=0.25
+        ),
+    ),
+}
+"""An example and its prediction of each kind."""
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_line_gives_back_the_prediction_and_its_gold(name: str):
+    example, prediction = WRITTEN[name]
+    row = json.loads(json.dumps(to_row(prediction, example)))
+    kind = KINDS[kind_of_line(row)]
+    read = kind.gold_of_row(0, "p.jsonl:1", row)
+    again = kind.parse(row, "p.jsonl:1", read)
+    if isinstance(prediction, RelationPrediction):
+        prediction = replace(prediction, spans=())  # which are those of the example
+    assert again == prediction
+    if not isinstance(prediction, MaskedPrediction):
+        assert kind.gold(read) == kind.gold(example) and kind.asked(read) == kind.asked(example)
+    if prediction != TextPrediction(0, None):
+        file = PredictionFile(Path("p.jsonl"), [("p.jsonl:1", row)], "jsonl", True)
+        scored = kind.align(file, Gold("p.jsonl", [read]))
+        facts = {"schemes": scored.schemes, "positive": scored.positive, "labels": scored.labels}
+        expected = scored.kind.scored([example], [prediction], **facts)
+        assert score(scored) == score(expected) and (name == scored.kind.name or " " in name)
+
+
+def test_a_run_whose_predictions_are_all_the_same_is_degenerate(tmp_path: Path):
+    """A kind says what of its predictions may be the same for all examples."""
+    said = {
+        "label": 'every prediction is "a"',
+        "a blank text": "every prediction is null",
+        "labels": 'every prediction is ["a", "b"]',
+        "number": "every prediction is 2.5",
+        "answers": 'every prediction is "Oslo"',
+        "no answer": 'every prediction is ""',
+        "next sentences": "every prediction is a",
+    }
+    nothing = {"spans": "no spans at all", "relations": "no relations at all"}
+    for name, (example, prediction) in WRITTEN.items():
+        path = tmp_path / "predictions.test.jsonl"
+        write_jsonl(path, [to_row(prediction, example)] * 3)
+        found = list(degenerate(tmp_path, {"test": {}}, {}))
+        assert found == ([f"test: {said[name]}"] if name in said else []), name
+        if name in nothing:
+            empty = {"spans": (), "scores": ()} | ({"relations": ()} if name == "relations" else {})
+            write_jsonl(path, [to_row(replace(prediction, **empty), example)] * 3)
+            assert list(degenerate(tmp_path, {"test": {}}, {})) == [f"test: {nothing[name]}"]
+
+
+def test_kinds_say_their_metrics_as_the_registry_does():
+    for name, kind in KINDS.items():
+        assert kind.name == name and DEFAULT_METRICS[name] == kind.default in kind.metrics
+        if name in PREDICTION_KINDS:
+            assert (*kind.metrics,) == PREDICTION_KINDS[name].metrics
+            assert kind.key == name
+
+
+# --- Nobody else asks for a kind ------------------------------------------------------------------
+
+NAMES = {*KINDS} | {kind.key for kind in KINDS.values()} - {""}
+PREDICTIONS = {each.__name__ for each in map(type, (p for _, p in WRITTEN.values()))}
+REASONS = {
+    "annotation/agreement.py": "kinds of annotations of people, which no model predicts",
+    "annotation/annotations.py": "columns of annotated data in any format",
+    "annotation/decisions.py": "kinds of decisions of the review page",
+    "annotation/label_errors.py": "what cross-validation keeps of each example",
+    "annotation/review_page.py": "kinds of items of the page",
+    "annotation/suggestion.py": "how uncertain a prediction is",
+    "deployment/onnx.py": "whether a model can predict the gold of a file",
+    "embeddings/rank.py": "whether a model has a number for a pair of texts",
+    "evaluation/predictions.py": "masked subwords hold their own gold",
+    "inference/parts.py": "parts of predictions from Python, by their class",
+    "inference/pipelines.py": "forms of the pipelines of transformers",
+    "inference/predictor.py": "words of predictions on the command line",
+    "suites/submission.py": "forms of the servers of benchmarks",
+    "tasks/capabilities.py": "values for metrics of users",
+    "training/cross_validation.py": "what cross-validation keeps of each example",
+}
+"""Files that may ask, and why."""
+
+
+def branches(path: Path) -> Iterator[tuple[int, str]]:
+    """Comparisons of a ``kind`` with the name of one, keys of lines, and classes of predictions."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            constants = {
+                each.value
+                for side in sides
+                for each in ast.walk(side)
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            }
+            asked = any(ast.unparse(side).split(".")[-1] in ("kind", "row") for side in sides)
+            if asked and constants & NAMES:
+                yield node.lineno, ast.unparse(node)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+            if set(ast.unparse(node.args[1]).replace("|", " ").split()) & PREDICTIONS:
+                yield node.lineno, ast.unparse(node)
+
+
+def test_only_kinds_ask_for_a_kind():
+    found: dict[str, list[Any]] = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if not name.startswith("evaluation/kinds/") and (asked := list(branches(path))):
+            found[name] = asked
+    assert {name: asked for name, asked in found.items() if name not in REASONS} == {}
