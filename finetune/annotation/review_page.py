@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +25,7 @@ from finetune.data.json_files import parse_json
 from finetune.data.spans import overlapping
 from finetune.data.tables import check_columns
 from finetune.data.word_splitting import UNSPACED
+from finetune.evaluation.kinds import KINDS
 from finetune.reporting.html import inlined
 from finetune.reporting.rendering import render
 from finetune.runtime.files import replace_file
@@ -255,30 +257,26 @@ def _suspicion(row: Row) -> str:
 def _sentence(row: Row, where: str) -> dict[str, Any]:
     """Return the words of a row with the text between them, and its gold and predicted labels."""
     words, offsets, text = row["words"], row.get("offsets"), row.get("text")
-    gold = row.get("gold") or {}
+    read_as = KINDS["spans" if "spans" in row else "tags"]
+    gold = read_as.gold_of_row(0, where, {"gold": None, **row})
+    predicted = read_as.parse(row, where, gold)
     facts = [_suspicion(row)] if "suggested" in row else []
     if "uncertainty" in row:
         facts = [f"uncertainty {row['uncertainty']:.3f}"]
     source = _location(row)
     item: dict[str, Any] = {"facts": facts, "source": source}
     if "spans" not in row:
-        given = gold.get("tags")
         shown = {
             "kind": "tags",
-            "given": given,
-            "suggested": row["tags"],
-            "labels": (*(given or ()), *row["tags"]),
+            "given": gold.tags,
+            "suggested": predicted.tags,
+            "labels": (*(gold.tags or ()), *predicted.tags),
         }
     else:
-        found = [
-            (Span(*map(span.get, ("start", "end", "label"))), span.get("score"))
-            for span in row["spans"]
-        ]
-        known = gold.get("spans")
-        given = None if known is None else [Span(*map(s.get, Span._fields)) for s in known]
-        unreachable = [Span(*span) for span in gold.get("unreachable", ())]
-        if offsets is not None and unreachable:
-            offsets, found, given = _split(offsets, found, given or [], unreachable)
+        scores = [None if math.isnan(score) else score for score in predicted.scores]
+        found, given = list(zip(predicted.spans, scores, strict=True)), gold.spans
+        if offsets is not None and gold.unreachable:
+            offsets, found, given = _split(offsets, found, given or (), gold.unreachable)
         both = [*(given or ()), *(span for span, _ in found)]
         shown = {
             "kind": "spans",

@@ -8,7 +8,7 @@ import math
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -107,18 +107,13 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(self._predictions_of(e.runs)) for e in (first, second)]
             comparison = compare_systems(*files, options=self._options())
-        comparison = replace(
-            comparison,
-            first=replace(comparison.first, name=first.system or first.runs),
-            second=replace(comparison.second, name=second.system or second.runs),
-        )
+        names = first.system or first.runs, second.system or second.runs
         if self.format == "json":
             show(json.dumps(comparison_record(comparison), indent=2))
         elif self.format == "table":
-            print_comparison(comparison)
+            print_comparison(comparison, names)
         else:
             result, metric = comparison.result, comparison.metric
-            names = comparison.first.name, comparison.second.name
             rows: list[tuple[Any, ...]] = [
                 (name, metric, *estimate, len(runs), None, None)
                 for name, estimate, runs in zip(
@@ -240,7 +235,7 @@ def _of_wing(entries: Sequence[Entry]) -> Callable[[Compare, Sequence[Entry]], N
     return None
 
 
-def print_comparison(comparison: SystemComparison) -> None:
+def print_comparison(comparison: SystemComparison, names: tuple[str, str]) -> None:
     """Print the scores of both systems, the p-values and the verdict."""
     from finetune.evaluation.compare import seed_note, verdict
     from finetune.evaluation.significance import ALPHA
@@ -254,8 +249,8 @@ def print_comparison(comparison: SystemComparison) -> None:
     print_table(
         ("", "score", f"{100 * (1 - ALPHA):.0f} % interval", "runs", ""),
         [
-            ("A", *_cells(result.first), len(result.runs[0]), comparison.first.name),
-            ("B", *_cells(result.second), len(result.runs[1]), comparison.second.name),
+            ("A", *_cells(result.first), len(result.runs[0]), names[0]),
+            ("B", *_cells(result.second), len(result.runs[1]), names[1]),
             ("A - B", *_cells(result.difference, "+"), None, ""),
         ],
     )

@@ -64,8 +64,8 @@ class Thresholds(FormatOption, Command):
             )
         task = saved_task(model)
         record: Any = task.record
-        own = KINDS[record.kind].takes_thresholds
-        if task.capability(LabelThresholds) is None or not own:
+        known = task.capability(LabelThresholds) is not None
+        if not known or not KINDS[record.kind].takes_thresholds:
             raise UserError(
                 f"{folder}: thresholds are for `classify` and `nli` models of two labels or of "
                 "several labels for a text; `ner` (--calibrate types) and `qa` choose them in "

@@ -20,7 +20,7 @@ from finetune.evaluation.kinds import DEFAULT_METRICS, Scored, score_limits
 from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.reproduction import Summary, standard_deviation
 from finetune.evaluation.resampling import Counts, count_metric, custom_counts
-from finetune.evaluation.runs import NamedPredictions, find_system
+from finetune.evaluation.runs import find_system
 from finetune.evaluation.significance import (
     ALPHA,
     Comparison,
@@ -39,8 +39,7 @@ from finetune.types import UserError, quantity
 class SystemComparison:
     """The comparison of systems A and B; ``unit`` is texts, sentences, targets or documents."""
 
-    first: NamedPredictions
-    second: NamedPredictions
+    files: Sequence[tuple[Path, ...]]
     gold: str
     aligned_by: str
     metric: str
@@ -92,7 +91,7 @@ def compare_systems(
         limits=score_limits(found.metric),
     )
     return SystemComparison(
-        *systems,
+        systems,
         found.gold,
         found.aligned_by,
         found.metric,
@@ -122,8 +121,8 @@ class _Counted(NamedTuple):
     note: str
 
 
-def _count(systems: Sequence[NamedPredictions], options: ComparisonOptions) -> _Counted:
-    files = [file for system in systems for file in system.files]
+def _count(systems: Sequence[tuple[Path, ...]], options: ComparisonOptions) -> _Counted:
+    files = [file for system in systems for file in system]
     aligned = align_runs(files, options.source)
     kind, metric = aligned.runs[0].kind, options.metric
     if metric is not None and ".py:" in metric and options.run_files:
@@ -138,7 +137,7 @@ def _count(systems: Sequence[NamedPredictions], options: ComparisonOptions) -> _
         units, documents = "document", _document_indices(aligned.runs[0], aligned.gold)
         counts = [replace(each, unit=documents) for each in counts]
     remaining = iter(counts)
-    by_system = [[next(remaining) for _ in system.files] for system in systems]
+    by_system = [[next(remaining) for _ in system] for system in systems]
     note = aligned.positive_note if metric == "f1" else ""
     return _Counted(by_system, metric, lower, units, aligned.gold, aligned.aligned_by, note)
 
@@ -337,10 +336,9 @@ def comparison_record(comparison: SystemComparison) -> dict[str, Any]:
     """Return the comparison as JSON values."""
     result = comparison.result
     estimates = {
-        name: estimate._asdict() | {"runs": list(runs), "files": [str(f) for f in system.files]}
-        for name, estimate, runs, system in (
-            ("a", result.first, result.runs[0], comparison.first),
-            ("b", result.second, result.runs[1], comparison.second),
+        name: estimate._asdict() | {"runs": list(runs), "files": list(map(str, files))}
+        for name, estimate, runs, files in zip(
+            "ab", (result.first, result.second), result.runs, comparison.files, strict=True
         )
     }
     return {

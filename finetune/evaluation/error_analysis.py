@@ -62,6 +62,7 @@ class Analysis:
     errors: list[ErrorCase]
     contradictions: list[ErrorCase] = field(default_factory=list)
     not_credible: str = ""
+    split: str = ""
     predictions: str = ""
     gold: str = ""
     aligned_by: str = ""
@@ -75,16 +76,16 @@ class Analysis:
 
 def analyze(predictions: str, source: GoldSource | None = None, *, split: str = "test") -> Analysis:
     """Analyze the predictions of a file or run folder."""
-    system = find_system(predictions, split)
-    if len(system.files) != 1:
+    files = find_system(predictions, split)
+    if len(files) != 1:
         raise UserError(
-            f"{predictions}: holds the predictions of {len(system.files)} runs: name one of them, "
-            f"such as {system.files[0].parent}."
+            f"{predictions}: holds the predictions of {len(files)} runs: name one of them, "
+            f"such as {files[0].parent}."
         )
-    found = align_runs(system.files, source)
+    found = align_runs(files, source)
     return replace(
         analyze_predictions(found.runs[0], found.vocabulary),
-        predictions=str(system.files[0]),
+        predictions=str(files[0]),
         gold=found.gold,
         aligned_by=found.aligned_by,
         positive_note=found.positive_note,

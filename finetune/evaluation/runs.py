@@ -172,15 +172,7 @@ def damaged_file(folder: Path) -> Path | None:
     return None
 
 
-@dataclass(frozen=True)
-class NamedPredictions:
-    """A system as the user named it, and the prediction file of each of its runs."""
-
-    name: str
-    files: tuple[Path, ...]
-
-
-def find_system(name: str, split: str) -> NamedPredictions:
+def find_system(name: str, split: str) -> tuple[Path, ...]:
     """Return the prediction files of a system.
 
     ``name`` is a prediction file, a run folder (with ``split``), a folder of run folders (several
@@ -192,7 +184,7 @@ def find_system(name: str, split: str) -> NamedPredictions:
         raise UserError(f"{name}: names the same predictions twice.")
     if not files:
         raise UserError(f"{name!r} names no predictions: give a file or the folder of a run.")
-    return NamedPredictions(name, files)
+    return files
 
 
 def _files_of(path: Path, split: str) -> list[Path]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from finetune.evaluation.error_analysis import Analysis
 from finetune.evaluation.errors import AROUND, ErrorCase, most_confident
 from finetune.evaluation.kinds.kind import Shown
 from finetune.reporting.highlight import Part, clip, highlight
-from finetune.reporting.runs import Evaluated
 from finetune.types import Span, TextExample, TokenExample
 
 MOST_EXAMPLES = 300
@@ -54,12 +54,12 @@ class ErrorExample:
     sentences: Sequence[tuple[str, Sequence[Part]]] = ()
 
 
-def error_examples(name: str, evaluated: Evaluated, most: int) -> tuple[list[ErrorExample], int]:
+def error_examples(name: str, analysis: Analysis, most: int) -> tuple[list[ErrorExample], int]:
     """Return at most ``most`` examples with errors, and the number of all of them.
 
     The most confident errors come first. ``name`` is the name of the run in the report.
     """
-    analysis, run = evaluated.analysis, evaluated.analysis.scored
+    run = analysis.scored
     by_id: defaultdict[int, list[ErrorCase]] = defaultdict(list)
     for error in analysis.errors:
         by_id[error.id].append(error)

@@ -37,7 +37,7 @@ from finetune.reporting.charts import Chart, Points
 from finetune.reporting.error_examples import MOST_EXAMPLES, error_examples
 from finetune.reporting.model_card import write_card
 from finetune.reporting.rendering import CORE, render
-from finetune.reporting.runs import Evaluated, Run, System, gather
+from finetune.reporting.runs import Run, System, gather
 from finetune.runtime.files import require_replaceable, write_text
 from finetune.types import UserError
 
@@ -55,7 +55,7 @@ _SCORE = re.compile(r"(?!inner_)\w*(f1|f1_\w+|accuracy|matthews|pearson|spearman
 _CLASS_TABLES = ("type", "label", "tag", "counted")
 
 NamedRuns = Sequence[tuple[str, Run]]
-NamedEvaluations = Sequence[tuple[str, Evaluated]]
+NamedEvaluations = Sequence[tuple[str, Analysis]]
 
 
 @dataclass(frozen=True)
@@ -254,11 +254,7 @@ def _errors(evaluated: NamedEvaluations, most: int) -> dict[str, Any]:
         "examples": examples,
         "total": sum(number for _, number in found),
         "per_run": per_run,
-        "notes": [
-            (name, each.analysis.not_credible)
-            for name, each in evaluated
-            if each.analysis.not_credible
-        ],
+        "notes": [(name, each.not_credible) for name, each in evaluated if each.not_credible],
         "filters": {
             key: (name, Counter(found).most_common()) for key, (name, found) in values.items()
         },
@@ -368,12 +364,10 @@ def _curve(caption: str, series: Sequence[tuple[str, Points]]) -> Chart | None:
 def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
     """Tabulate scores by class: all scores of one run, or F1 of several runs."""
     if len(evaluated) == 1:
-        return _analysis_tables(evaluated[0][1].analysis, _CLASS_TABLES)
+        return _analysis_tables(evaluated[0][1], _CLASS_TABLES)
     tables = []
     for key in _CLASS_TABLES[:3]:
-        by_class = [
-            {row[key]: row for row in each.analysis.tables.get(key, ())} for _, each in evaluated
-        ]
+        by_class = [{row[key]: row for row in each.tables.get(key, ())} for _, each in evaluated]
         rows = [
             [
                 name,
@@ -403,9 +397,8 @@ def _analysis_tables(analysis: Analysis, names: Iterable[str]) -> list[Table]:
     ]
 
 
-def _evaluation(name: str, evaluated: Evaluated) -> dict[str, Any]:
+def _evaluation(name: str, analysis: Analysis) -> dict[str, Any]:
     """Collect confusion, calibration and subgroups of one run."""
-    analysis = evaluated.analysis
     matrix = analysis.tables.get("confusion", [])
     tables = [
         replace(table, rows=table.rows[:MOST_CONFUSED])
@@ -417,7 +410,7 @@ def _evaluation(name: str, evaluated: Evaluated) -> dict[str, Any]:
     other = [key for key in analysis.tables if key not in (*_CLASS_TABLES, "confusion", "confused")]
     return {
         "name": name,
-        "scatter": None if analysis.kind.has_categories else _scatter(evaluated),
+        "scatter": None if analysis.kind.has_categories else _scatter(analysis),
         "matrix": matrix,
         "confusion_tables": tables,
         "reliability": _reliability(analysis),
@@ -427,8 +420,8 @@ def _evaluation(name: str, evaluated: Evaluated) -> dict[str, Any]:
     }
 
 
-def _scatter(evaluated: Evaluated) -> Chart:
-    run = evaluated.analysis.scored
+def _scatter(analysis: Analysis) -> Chart:
+    run = analysis.scored
     number = len(run.gold)
     every = math.ceil(number / MOST_POINTS)  # not the first ones: data may be sorted
     points = list(zip(run.gold, run.predicted, strict=True))[::every]

@@ -48,7 +48,7 @@ def card(system: System) -> str:
         raise UserError(f"{run.path}: no saved model: best/{TASK_FILE} does not exist.")
     saved = read_object(path, {"task": str, "config": dict})
     native = is_native(saved["task"], saved["config"])
-    analysis = run.evaluated.analysis if run.evaluated else None
+    analysis = run.evaluated
     return render(
         "model_card.md",
         run=run,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +39,6 @@ _MAY_DIFFER = {"seed", "revision_used", "data", "data_used"}
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """The predictions of a run on one split, and their analysis."""
-
-    split: str
-    analysis: Analysis
-
-
-@dataclass(frozen=True)
 class Run(RunFolder):
     """A run folder with its log and its analyzed predictions.
 
@@ -56,7 +48,7 @@ class Run(RunFolder):
 
     training: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
-    evaluated: Evaluated | None
+    evaluated: Analysis | None
     warnings: list[str]
 
     @property
@@ -72,7 +64,7 @@ class Run(RunFolder):
     @property
     def class_rows(self) -> tuple[str, Sequence[Mapping[str, Any]]]:
         """The kind of the classes, such as ``label``, and the scores of each; empty if unknown."""
-        analysis = self.evaluated.analysis if self.evaluated else None
+        analysis = self.evaluated if self.evaluated else None
         tables = analysis.tables if analysis else {}
         kind = next((name for name in ("label", "type", "tag", "relation") if name in tables), "")
         return kind, tables.get(kind, [])
@@ -80,7 +72,7 @@ class Run(RunFolder):
     @property
     def positive(self) -> str | None:
         """The class of ``f1``, of two labels."""
-        return self.evaluated.analysis.scored.positive if self.evaluated else None
+        return self.evaluated.scored.positive if self.evaluated else None
 
 
 @dataclass(frozen=True)
@@ -188,7 +180,7 @@ def _fold_headline(runs: Sequence[Run], folds: Mapping[str, Any]) -> Headline | 
     evaluated = next((run.evaluated for run in runs if run.evaluated), None)
     if evaluated is None:
         return None
-    metric = runs[0].config.get("metric") or evaluated.analysis.kind.default
+    metric = runs[0].config.get("metric") or evaluated.kind.default
     found = (folds.get("metrics") or {}).get("test", {}).get(metric, {})
     if "low" not in found:
         return None
@@ -243,7 +235,7 @@ def headline(runs: Sequence[Run], warnings: list[str]) -> Headline | None:
             f"the score covers {len(known)} of {len(runs)} runs: the others are not finished, "
             f"or have no predictions on {split} that can be analyzed"
         )
-    predictions = [each.analysis.scored for _, each in known]
+    predictions = [each.scored for _, each in known]
     if len({(each.kind, len(each.gold)) for each in predictions}) > 1:
         warnings.append("the runs predicted different examples: there is no score over all of them")
         return None
@@ -283,7 +275,7 @@ def _counts(
         return usual, count_metric(usual, predictions)
 
 
-def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Evaluated | None:
+def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Analysis | None:
     """Analyze the predictions of the wanted split, of a test split, or of another with gold."""
     names = run.splits
     if not names:
@@ -298,8 +290,8 @@ def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Evalua
             aligned = align_runs([run.predictions(name)])
             if not aligned.runs[0].gold:
                 raise UserError("no example has gold")
-            analysis = analyze_predictions(aligned.runs[0], aligned.vocabulary)
-            return Evaluated(name, analysis)
+            found = analyze_predictions(aligned.runs[0], aligned.vocabulary)
+            return replace(found, split=name)
         except (UserError, OSError) as error:
             warnings.append(f"the predictions on {name} cannot be analyzed: {error}")
     return None

@@ -24,10 +24,9 @@ from finetune.evaluation.kinds.kind import (
     Wording,
     expected_calibration_error,
 )
-from finetune.evaluation.kinds.label import confidence_of
 from finetune.evaluation.kinds.lines import known_or_nan
 from finetune.evaluation.kinds.subgroups import bucket, buckets, by_length
-from finetune.evaluation.kinds.texts import OfTexts
+from finetune.evaluation.kinds.texts import OfTexts, confidence_of
 from finetune.evaluation.metrics import Metric, mean
 from finetune.types import Answer, AnswerPrediction, FoundAnswer, TextExample
 
@@ -131,11 +130,9 @@ class Answers(OfTexts):
             )
         return AnswerPrediction(example.id, answer, score, row.get("no_answer_score"), best)
 
-    def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
-        """Return the probability of each answer, and whether it is exactly right."""
-        rows = zip(confidence_of(scored), scored.sides, strict=True)
-        found = [[(p, bool(exact_match(*sides)))] for p, sides in rows if p is not None]
-        return found or None
+    def is_right(self, gold: Sequence[str], predicted: str) -> bool:
+        """Return whether an answer is exactly right."""
+        return bool(exact_match(gold, predicted))
 
     def further_scores(self, scored: Scored) -> dict[str, float]:
         """Return the best scores of any threshold, where the probabilities of no answer tell."""

@@ -19,10 +19,9 @@ from finetune.evaluation.kinds.kind import (
     Wording,
     expected_calibration_error,
 )
-from finetune.evaluation.kinds.label import confidence_of
 from finetune.evaluation.kinds.lines import known_or_nan
 from finetune.evaluation.kinds.subgroups import by_length, right_by_group
-from finetune.evaluation.kinds.texts import OfTexts
+from finetune.evaluation.kinds.texts import OfTexts, confidence_of
 from finetune.evaluation.metrics import Metric, mean
 from finetune.types import ChoicePrediction, TextExample
 
@@ -88,12 +87,6 @@ class Choice(OfTexts):
             return ChoicePrediction(example.id, choice, text, tuple(known))
         only = known_or_nan(row.get("score"))
         return ChoicePrediction(example.id, choice, text, (), only_score=only)
-
-    def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
-        """Return the probability of each predicted choice, and whether it is right."""
-        rows = zip(confidence_of(scored), scored.sides, strict=True)
-        found = [[(p, gold == choice)] for p, (gold, choice) in rows if p is not None]
-        return found or None
 
     def groupings(
         self, scored: Scored, vocabulary: TrainingVocabulary | None

@@ -25,6 +25,7 @@ from finetune.evaluation.metrics import (
     class_counts,
     confidence_counts,
     item_counts,
+    name_of,
     total,
 )
 from finetune.types import Span, UserError, quantity
@@ -297,18 +298,21 @@ class Kind(ABC):
         Raises:
             UserError: The numbers of examples or of words differ, or a number is not finite.
         """
+        self.check(gold, predicted)
+        scored = Scored(self, gold, predicted, labels=tuple(labels), **facts)
+        if not self.named:
+            return scored
+        names = {name_of(i) for side in self.items(scored)[1:] for items in side for i in items}
+        return replace(scored, names=tuple(sorted({*scored.labels, *names})))
+
+    def check(self, gold: Sequence[Any], predicted: Sequence[Any]) -> None:
+        """Raise UserError for other numbers of examples, or of words, on both sides."""
         if len(gold) != len(predicted):
             unit = f"predicted {self.wording.example}"
             raise UserError(
                 f"{len(gold)} gold and {quantity(len(predicted), unit)}: every one needs exactly "
                 "one prediction"
             )
-        scored = Scored(self, gold, predicted, labels=tuple(labels), **facts)
-        return replace(scored, names=tuple(sorted({*scored.labels, *self.class_names(scored)})))
-
-    def class_names(self, scored: Scored) -> set[str]:
-        """Return the labels, tags or types of both sides."""
-        return set()
 
     def items(self, scored: Scored, strict: bool = False) -> tuple[Items, Items, Items]:
         """Return the correct, the predicted and the gold items of each example."""

@@ -32,7 +32,7 @@ from finetune.evaluation.kinds.kind import (
 )
 from finetune.evaluation.kinds.lines import is_number, probability
 from finetune.evaluation.kinds.subgroups import by_length, right_by_group
-from finetune.evaluation.kinds.texts import OfTexts
+from finetune.evaluation.kinds.texts import OfTexts, confidence_of
 from finetune.evaluation.metrics import (
     Metric,
     class_counts,
@@ -213,13 +213,6 @@ def _names(label: Any) -> tuple[str, ...]:
     return tuple(_name(each) for each in several if each != "")
 
 
-def confidence_of(scored: Scored) -> list[float | None]:
-    """Return the probability of each predicted label; all None where one is not known."""
-    found = [prediction.score for prediction in scored.predictions]
-    known = bool(found) and not any(score is None or math.isnan(score) for score in found)
-    return found if known else [None] * len(scored)
-
-
 def all_probabilities(scored: Scored) -> list[Mapping[str, float]]:
     """Return the probability of every label for each text; empty where one is not known."""
     found = scored.kind.probabilities(scored)
@@ -274,26 +267,16 @@ class Label(_OfLabels):
     ) -> Scored:
         """Return gold and predicted labels; of two labels with the positive one."""
         scored = super().pair(gold, predicted, **facts)
-        names = {*scored.labels} or self.class_names(scored)
+        names = scored.labels or scored.names
         if positive is None and len(names) == 2:
             positive = positive_label(names, Counter(gold))
         return replace(scored, positive=positive)
-
-    def class_names(self, scored: Scored) -> set[str]:
-        """Return the labels of both sides."""
-        return {*scored.gold, *scored.predicted} - {NO_LABEL}
 
     def items(self, scored: Scored, strict: bool = False) -> tuple[Items, Items, Items]:
         """Return the label of each text; a blank text has none."""
         correct = [(gold,) if gold == label else () for gold, label in scored.sides]
         predicted = [() if label == NO_LABEL else (label,) for label in scored.predicted]
         return correct, predicted, list(zip(scored.gold))
-
-    def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
-        """Return the probability of each predicted label, and whether it is right."""
-        rows = zip(confidence_of(scored), scored.sides, strict=True)
-        found = [[(p, gold == label)] for p, (gold, label) in rows if p is not None]
-        return found or None
 
     def confusions(self, scored: Scored) -> Counter[tuple[str, str]]:
         """Count the pairs of labels."""
@@ -397,10 +380,6 @@ class Labels(_OfLabels):
     named = (("{}", False),)
     takes_thresholds = True
     classes = "label"
-
-    def class_names(self, scored: Scored) -> set[str]:
-        """Return the labels of both sides."""
-        return {name for sides in scored.sides for side in sides for name in side}
 
     def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
         """Return the probability of every label, and whether gold has it."""

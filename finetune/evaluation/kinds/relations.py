@@ -104,10 +104,6 @@ class Relations(OfSentences):
         scores = tuple(known[relation] for relation in found)
         return RelationPrediction(example.id, example.words, (), tuple(found), scores)
 
-    def class_names(self, scored: Scored) -> set[str]:
-        """Return the labels of relations."""
-        return {relation.label for sides in scored.sides for side in sides for relation in side}
-
     def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
         """Return the probability of each predicted relation, and whether it is right."""
         found = []

@@ -140,10 +140,6 @@ class OfSpans(OfSentences):
     classes = "type"
     tells_seen = True
 
-    def class_names(self, scored: Scored) -> set[str]:
-        """Return the types of spans."""
-        return {span.label for sides in scored.sides for side in sides for span in side}
-
     @abstractmethod
     def span_probabilities(self, scored: Scored) -> Sequence[Mapping[Span, float]]:
         """Return the known probabilities of the spans of each sentence."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from finetune.evaluation.kinds.kind import Kind
+from finetune.evaluation.kinds.kind import Kind, Scored
 from finetune.evaluation.kinds.lines import check_names
 from finetune.types import TextExample
 
@@ -26,3 +27,22 @@ class OfTexts(Kind):
     def asked(self, example: TextExample) -> tuple[object, ...]:
         """Return the texts and the choices."""
         return example.text, example.pair, example.choices
+
+    def is_right(self, gold: Any, predicted: Any) -> bool:
+        """Return whether a prediction is right."""
+        return bool(gold == predicted)
+
+    def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
+        """Return the probability of each prediction, and whether it is right."""
+        if not self.wording.rated:
+            return None
+        rows = zip(confidence_of(scored), scored.sides, strict=True)
+        found = [[(sure, self.is_right(*sides))] for sure, sides in rows if sure is not None]
+        return found or None
+
+
+def confidence_of(scored: Scored) -> list[float | None]:
+    """Return the probability of each prediction; all None where one is not known."""
+    found = [prediction.score for prediction in scored.predictions]
+    known = bool(found) and not any(score is None or math.isnan(score) for score in found)
+    return found if known else [None] * len(scored)

@@ -161,15 +161,18 @@ class _OfWords(OfSentences):
         """
         kind = TAGS if schemes[0] is not None else PLAIN_TAGS
         schemes = schemes[0], schemes[1] or schemes[0]
-        found = Kind.pair(kind, gold, predicted, schemes=schemes, **facts)
-        for index, tags in enumerate(found.sides):
+        return Kind.pair(kind, gold, predicted, schemes=schemes, **facts)
+
+    def check(self, gold: Sequence[Any], predicted: Sequence[Any]) -> None:
+        """Raise UserError for other numbers of sentences, or of words, on both sides."""
+        super().check(gold, predicted)
+        for index, tags in enumerate(zip(gold, predicted, strict=True)):
             if len(tags[0]) != len(tags[1]):
                 raise UserError(
                     f"sentence {index} has {len(tags[0])} gold and "
                     f"{quantity(len(tags[1]), 'predicted tag')}: every word needs exactly one "
                     "prediction"
                 )
-        return found
 
     def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
         """Return the probability of the tag of each word, and whether it is right."""
@@ -228,11 +231,6 @@ class Tags(_OfWords, OfSpans):
     default = "span_f1_conll"
     named = (("span_{}_conll", False), ("span_{}_strict", True))
 
-    def class_names(self, scored: Scored) -> set[str]:
-        """Return the types of spans."""
-        tags = {tag for sides in scored.sides for side in sides for tag in side}
-        return {tag.partition("-")[2] for tag in tags if tag != "O"}
-
     def items(self, scored: Scored, strict: bool = False) -> tuple[Items, Items, Items]:
         """Return the spans of each sentence, read as seqeval reads them."""
         gold, predicted = (
@@ -269,10 +267,6 @@ class PlainTags(_OfWords):
     classes = "tag"
     pairs_of_labels = True
     tells_seen = True
-
-    def class_names(self, scored: Scored) -> set[str]:
-        """Return the tags."""
-        return {tag for sides in scored.sides for side in sides for tag in side}
 
     def items(self, scored: Scored, strict: bool = False) -> tuple[Items, Items, Items]:
         """Return the tags of each sentence."""
