@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 from finetune.cli.command import Command
@@ -88,7 +88,6 @@ class Bench(Command):
         import torch
 
         from finetune.benchmark.measure import (
-            as_json,
             environment,
             freed_memory_returned,
             measure,
@@ -117,6 +116,6 @@ class Bench(Command):
             machine = environment(device)
             torch.set_num_threads(before)
         if self.format == "json":
-            show(json.dumps({"rows": as_json(rows), "environment": machine}))
+            show(json.dumps({"rows": [asdict(row) for row in rows], "environment": machine}))
         else:
             show("; ".join(f"{name}: {value}" for name, value in machine.items()))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import gc
 import platform
 import statistics
@@ -108,39 +107,28 @@ def measure(case: Case, rounds: int, memory: Sequence[int | None]) -> list[Row]:
         for arm, column in list(zip(case.arms, rates, strict=True))[:: -1 if number % 2 else 1]:
             column.append(arm.work.tokens / arm.turn())
     ours = next((r for a, r in zip(case.arms, rates, strict=True) if a.name == "finetune"), None)
-    return [
-        _row(case, arm, found, ours, most)
-        for arm, found, most in zip(case.arms, rates, memory, strict=True)
-    ]
-
-
-def _row(
-    case: Case,
-    arm: Arm,
-    rates: Sequence[float],  # tokens per second
-    ours: Sequence[float] | None,
-    memory: int | None,
-) -> Row:
-    rate, work = statistics.median(rates), arm.work
-    examples = work.examples / work.tokens
-    ratio = None
-    if ours is not None:
-        ratio = statistics.median(a / b for a, b in zip(ours, rates, strict=True))
-    return Row(
-        phase=case.phase,
-        arm=arm.name,
-        case=case.name,
-        precision=arm.precision,
-        examples_per_second=rate * examples,
-        lowest=min(rates) * examples,
-        highest=max(rates) * examples,
-        tokens_per_second=rate,
-        ratio=ratio,
-        peak_memory_bytes=memory,
-        milliseconds=1e3 * work.tokens / rate,
-        p50_milliseconds=_percentile(arm.latencies, 50),
-        p95_milliseconds=_percentile(arm.latencies, 95),
-    )
+    rows = []
+    for arm, own, most in zip(case.arms, rates, memory, strict=True):
+        rate, examples = statistics.median(own), arm.work.examples / arm.work.tokens
+        pairs = None if ours is None else zip(ours, own, strict=True)
+        rows.append(
+            Row(
+                phase=case.phase,
+                arm=arm.name,
+                case=case.name,
+                precision=arm.precision,
+                examples_per_second=rate * examples,
+                lowest=min(own) * examples,
+                highest=max(own) * examples,
+                tokens_per_second=rate,
+                ratio=None if pairs is None else statistics.median(a / b for a, b in pairs),
+                peak_memory_bytes=most,
+                milliseconds=1e3 * arm.work.tokens / rate,
+                p50_milliseconds=_percentile(arm.latencies, 50),
+                p95_milliseconds=_percentile(arm.latencies, 95),
+            )
+        )
+    return rows
 
 
 def _percentile(latencies: Sequence[float] | None, percent: int) -> float | None:
@@ -148,16 +136,7 @@ def _percentile(latencies: Sequence[float] | None, percent: int) -> float | None
     return 1e3 * float(np.percentile(latencies, percent)) if latencies else None
 
 
-COLUMNS = (
-    "arm",
-    "precision",
-    "examples/s",
-    "spread",
-    "tokens/s",
-    "finetune is",
-    "MiB",
-    "ms",
-)
+COLUMNS = ("arm", "precision", "examples/s", "spread", "tokens/s", "finetune is", "MiB", "ms")
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -191,11 +170,6 @@ def _cells(row: Row) -> list[str]:
 def _short(rate: float) -> str:
     """Return a number with at least three significant digits."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
-
-
-def as_json(rows: Sequence[Row]) -> list[dict[str, object]]:
-    """Return the rows as JSON values."""
-    return [dataclasses.asdict(row) for row in rows]
 
 
 def environment(device: torch.device) -> dict[str, object]:

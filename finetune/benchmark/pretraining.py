@@ -12,25 +12,24 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import torch
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling
 
-from finetune.benchmark.measure import WARM_STEPS, Arm, Case, Work, now
+from finetune.benchmark.measure import Arm, Case, Work
 from finetune.benchmark.subject import Size, longest
 from finetune.benchmark.synthetic_texts import LIKE, Words
-from finetune.benchmark.training import take_steps
+from finetune.benchmark.training import seconds_of_steps
 from finetune.benchmark.transformers_trainer import TrainerRun
 from finetune.data import Dataset
-from finetune.models.dropout import fast_dropout
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import load_config, load_weights
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.settings import PretrainConfig
 from finetune.runtime.device import resolve_precision
 from finetune.runtime.launch import make_accelerator
-from finetune.runtime.memory import memory_kept
 from finetune.tasks import load_task
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step
@@ -65,15 +64,8 @@ def case_of(model: str, size: Size) -> Case:
         head = MaskedLanguageModel(task.head().model).to(device)
         step = Step(task, head, make_optimizer(head, config), config, accelerator, precision)
 
-        def seconds(batches: Sequence[Sequence[int]]) -> float:
-            with memory_kept(), fast_dropout(head):
-                take_steps(step, encoded, batches[:WARM_STEPS])
-                begin = now(device)
-                take_steps(step, encoded, batches)
-                return now(device) - begin
-
         work = Work(number, int(encoded.lengths.sum()) - number * tokenizer.single.num_special)
-        return _arm(name, precision, work, seconds)
+        return _arm(name, precision, work, partial(seconds_of_steps, step, head, encoded))
 
     subwords = tokenizer.text_subwords(
         [line for document in documents for line in document.text.split("\n")]

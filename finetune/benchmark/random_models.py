@@ -19,68 +19,41 @@ _ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask":
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "minilm": (
         "bert",
-        {
-            "vocab_size": 30522,
-            "hidden_size": 384,
-            "num_hidden_layers": 6,
-            "num_attention_heads": 12,
-            "intermediate_size": 1536,
-            "max_position_embeddings": 512,
-            "pad_token_id": 0,
-        },
+        {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
     ),
     "roberta-base": (
         "roberta",
-        {
-            "vocab_size": 50265,
-            "hidden_size": 768,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 12,
-            "intermediate_size": 3072,
-            "max_position_embeddings": 514,
-            "type_vocab_size": 1,
-            "layer_norm_eps": 1e-5,
-            "pad_token_id": 1,
-            "bos_token_id": 0,
-            "eos_token_id": 2,
-        },
+        {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
     ),
     "deberta-v3-small": (
         "deberta-v2",
         {
-            "vocab_size": 128100,
             "hidden_size": 768,
             "num_hidden_layers": 6,
             "num_attention_heads": 12,
             "intermediate_size": 3072,
-            "max_position_embeddings": 512,
-            "type_vocab_size": 0,
             "relative_attention": True,
-            "max_relative_positions": -1,
             "position_buckets": 256,
             "position_biased_input": False,
             "share_att_key": True,
             "norm_rel_ebd": "layer_norm",
             "pos_att_type": ["p2c", "c2p"],
-            "pooler_dropout": 0,
-            "pooler_hidden_act": "gelu",
             "pooler_hidden_size": 768,
-            "layer_norm_eps": 1e-7,
-            "pad_token_id": 0,
         },
     ),
 }
-"""Model type and settings, equal to the checkpoint of this name."""
+"""Model type, and the settings of the checkpoint of this name that are not the type's defaults."""
 
 
 def write_shape(shape: str, folder: Path) -> None:
     """Write a model and a tokenizer with the words w5, w6, … into a folder."""
     kind, settings = SHAPES[shape]
     torch.manual_seed(0)
-    model = AutoModel.from_config(AutoConfig.for_model(kind, **settings))
+    config = AutoConfig.for_model(kind, **settings)
+    model = AutoModel.from_config(config)
     with quiet():
         model.save_pretrained(folder)
-    _tokenizer(kind, settings["vocab_size"]).save_pretrained(folder)
+    _tokenizer(kind, config.vocab_size).save_pretrained(folder)
 
 
 def _tokenizer(kind: str, size: int) -> PreTrainedTokenizerFast:

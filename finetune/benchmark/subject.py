@@ -17,8 +17,8 @@ import torch
 from finetune.benchmark.commands import Bench
 from finetune.benchmark.measure import Case, Work
 from finetune.benchmark.random_models import write_shape
-from finetune.benchmark.synthetic_texts import LIKE, Words, sample, strata, synthetic_examples
-from finetune.config.tasks import CONFIGS, TrainConfig, choices
+from finetune.benchmark.synthetic_texts import LIKE, Words, sample, strata
+from finetune.config.tasks import CONFIGS, choices
 from finetune.data import Dataset
 from finetune.models.loading import load_config, resolve_model
 from finetune.preprocessing.tokenizer import SubwordTokenizer
@@ -159,24 +159,8 @@ def model_of(command: Bench) -> Iterator[str]:
 
 @contextmanager
 def subject_of(command: Bench, model: str, size: Size) -> Iterator[Subject]:
-    """Yield the task of a command with its model on the device and its encoded texts."""
-    with subject_on(*_task(command, model, size), size) as subject:
-        yield subject
-
-
-@contextmanager
-def subject_on(
-    task: Task, data: Dataset, occurring: list[list[list[Encoding]]], source: str, size: Size
-) -> Iterator[Subject]:
-    """Yield a task with a new model and its encoded texts.
-
-    Args:
-        task: The task.
-        data: The examples of the task.
-        occurring: Sequences with the other subwords of the whole data.
-        source: Description of the texts.
-        size: The amount of work.
-    """
+    """Yield the task of a command with a new model on the device, and its encoded texts."""
+    task, data, occurring, source = _task(command, model, size)
     accelerator = make_accelerator()
     torch.manual_seed(0)
     head = task.head().to(accelerator.device)
@@ -250,21 +234,15 @@ def _task(
             )
         return task, data, [], f"of {command.data}"
     config = CONFIGS[command.task](**settings)
-    task, data, occurring = synthetic_task(config, command.task, MEGABATCH * size.batch_size)
-    return task, data, occurring, f"like {LIKE[command.task].name}"
-
-
-def synthetic_task(
-    config: TrainConfig, name: str, number: int
-) -> tuple[Task, Dataset, list[list[list[Encoding]]]]:
-    """Return a task, synthetic data, and sequences with all subwords of the imitated data."""
-    tokenizer = SubwordTokenizer.from_pretrained(config.model or "", words=config.description.words)
-    vocabulary = Words(tokenizer, LIKE[name].vocabulary, random.Random(0))
-    examples = synthetic_examples(name, vocabulary, number, config.max_length or LONGEST)
-    data = Dataset(
-        "drawn", {"train": examples, "validation": examples[:1]}, fingerprint_of=lambda: "drawn"
-    )
-    return *load_task(config, name, data), [[vocabulary.occurring()]]
+    like, longest_text = LIKE[command.task], config.max_length or LONGEST
+    tokenizer = SubwordTokenizer.from_pretrained(model, words=config.description.words)
+    words = Words(tokenizer, like.vocabulary, random.Random(0))
+    sizes = [min(like.draw(words.random), longest_text) for _ in range(MEGABATCH * size.batch_size)]
+    examples = [like.example(index, own, words) for index, own in enumerate(sizes)]
+    splits = {"train": examples, "validation": examples[:1]}
+    drawn = Dataset("drawn", splits, fingerprint_of=lambda: "drawn")
+    task, data = load_task(config, command.task, drawn)
+    return task, data, [[words.occurring()]], f"like {like.name}"
 
 
 def longest(model: str) -> int:

@@ -83,13 +83,6 @@ class Words:
         return [Encoding(-1, self.ids)]
 
 
-def synthetic_examples(task: str, words: Words, number: int, longest: int) -> list[Example]:
-    """Draw examples for a task, of at most ``longest`` tokens."""
-    lengths = LIKE[task]
-    sizes = [min(lengths.draw(words.random), longest) for _ in range(number)]
-    return [lengths.example(index, size, words) for index, size in enumerate(sizes)]
-
-
 def _labeled(index: int, size: int, words: Words) -> TextExample:
     return TextExample(index, " ".join(words.draw(size - 2)), None, str(index % 2))
 

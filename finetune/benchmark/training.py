@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import starmap
-from typing import Literal
+from typing import Any, Literal
 
 from finetune.benchmark.measure import WARM_STEPS, Arm, Case, now
 from finetune.benchmark.subject import Subject
-from finetune.benchmark.transformers_trainer import TransformersTrainer
+from finetune.benchmark.transformers_trainer import TrainerRun
 from finetune.models.dropout import fast_dropout
 from finetune.preprocessing.batching import micro_batches, pack, step_seed
 from finetune.preprocessing.encodings import Encoded
@@ -30,54 +31,42 @@ from finetune.types import Batch
 
 def case_of(subject: Subject) -> Case:
     """Return the arms."""
-    trainer, best = TransformersTrainer(subject), subject.precision
+    trainer, best = TrainerRun.of(subject), subject.precision
     mixed, grouped = subject.mixed, subject.grouped
 
-    def ours(name: str, precision: str, sparse_embeddings: Literal["auto", "off"]) -> Arm:
-        return _arm(
-            name,
-            precision,
-            mixed,
-            subject,
-            lambda batches: seconds(subject, batches, precision, sparse_embeddings),
-        )
+    def ours(name: str, precision: str, vocabulary: Literal["auto", "off"]) -> Arm:
+        steps = partial(_seconds, subject, precision=precision, sparse_embeddings=vocabulary)
+        return _arm(name, precision, mixed, steps)
 
     def theirs(name: str, precision: str, batches: Sequence[Sequence[int]]) -> Arm:
         bf16 = precision == "bf16"
-        return _arm(
-            name,
-            precision,
-            batches,
-            subject,
-            lambda batches: trainer.seconds(batches, bf16=bf16),
-        )
+        return _arm(name, precision, batches, lambda own: trainer.seconds(own, bf16=bf16))
 
-    arms = [
+    def _arm(
+        name: str,
+        precision: str,
+        batches: Sequence[Sequence[int]],
+        steps: Callable[[Sequence[Sequence[int]]], float],
+    ) -> Arm:
+        """Return an arm of steps; the batch with the longest text needs most memory."""
+        heaviest = max(batches, key=lambda batch: max(map(subject.length, batch)))
+        work = subject.work_of(batches)
+        return Arm(name, precision, work, lambda: steps(batches), lambda: steps([heaviest]))
+
+    arms = (
         ours("finetune", best, "auto"),
         ours("finetune-whole-vocabulary", best, "off"),
         ours("finetune-fp32", "fp32", "auto"),
         theirs("trainer-best", best, grouped),
         theirs("trainer-dynamic-fp32", "fp32", mixed),
-    ]
-    return Case("train", f"{subject.case}, batches of {subject.size.batch_size}", tuple(arms))
+    )
+    return Case("train", f"{subject.case}, batches of {subject.size.batch_size}", arms)
 
 
-def _arm(
-    name: str,
-    precision: str,
-    batches: Sequence[Sequence[int]],
-    subject: Subject,
-    steps: Callable[[Sequence[Sequence[int]]], float],
-) -> Arm:
-    """Return an arm of steps; the batch with the longest text needs most memory."""
-    heaviest = max(batches, key=lambda batch: max(map(subject.length, batch)))
-    work = subject.work_of(batches)
-    return Arm(name, precision, work, lambda: steps(batches), lambda: steps([heaviest]))
-
-
-def seconds(
+def _seconds(
     subject: Subject,
     batches: Sequence[Sequence[int]],
+    *,
     precision: str,
     sparse_embeddings: Literal["auto", "off"],
 ) -> float:
@@ -89,12 +78,19 @@ def seconds(
     )
     optimizer = vocabulary.attach(make_optimizer(head, config))
     step = Step(task, head, optimizer, config, subject.accelerator, precision)
-    with memory_kept(), fast_dropout(head), vocabulary:
-        encoded = Encoded.of(subject.encoded)
+    with vocabulary:
+        return seconds_of_steps(step, head, Encoded.of(subject.encoded), batches)
+
+
+def seconds_of_steps(
+    step: Step, head: Any, encoded: Encoded, batches: Sequence[Sequence[int]]
+) -> float:
+    """Return the seconds of steps over batches, after some that do not count."""
+    with memory_kept(), fast_dropout(head):
         take_steps(step, encoded, batches[:WARM_STEPS])
-        begin = now(subject.device)
+        begin = now(step.device)
         take_steps(step, encoded, batches)
-        return now(subject.device) - begin
+        return now(step.device) - begin
 
 
 def take_steps(step: Step, encoded: Encoded, batches: Iterable[Sequence[int]]) -> None:

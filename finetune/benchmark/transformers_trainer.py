@@ -27,34 +27,6 @@ from finetune.training.optimizer import default_learning_rate
 from finetune.types import IGNORED, Encoding
 
 
-class TransformersTrainer:
-    """The subject's model and texts in classes of transformers.
-
-    ``model`` is the Hugging Face class inside the subject's head, with its usual attention.
-    ``rows`` are the same sequences.
-    """
-
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
-        name = str(subject.folder)
-        auto_class = type(subject.head).auto_class
-        self.model = load_weights(auto_class, name, load_config(name), new_head=False)
-        self.model.to(subject.device)
-        self.rows = Dataset.from_list([_row(e) for (e, *_) in subject.encoded])
-
-    def seconds(self, batches: Sequence[Sequence[int]], *, bf16: bool) -> float:
-        """Return the seconds that Trainer takes for these batches, after some that do not count.
-
-        Batches are padded to their longest text.
-        """
-        task, device = self.subject.task, self.subject.device
-        words = task.description.words
-        kind = DataCollatorForTokenClassification if words else DataCollatorWithPadding
-        lr = default_learning_rate(self.subject.head.encoder.width)
-        collator = kind(task.tokenizer.tokenizer)
-        return TrainerRun(self.model, self.rows, collator, device, lr).seconds(batches, bf16=bf16)
-
-
 @dataclass(frozen=True)
 class TrainerRun:
     """A model, rows and a collator for Trainer."""
@@ -65,9 +37,26 @@ class TrainerRun:
     device: torch.device
     lr: float
 
+    @classmethod
+    def of(cls, subject: Subject) -> TrainerRun:
+        """Return the Hugging Face class inside the subject's head, and the same sequences.
+
+        The model has its usual attention. Batches are padded to their longest text.
+        """
+        name, words = str(subject.folder), subject.task.description.words
+        auto_class = type(subject.head).auto_class
+        model = load_weights(auto_class, name, load_config(name), new_head=False)
+        kind = DataCollatorForTokenClassification if words else DataCollatorWithPadding
+        return cls(
+            model.to(subject.device),
+            Dataset.from_list([_row(encoding) for (encoding, *_) in subject.encoded]),
+            kind(subject.task.tokenizer.tokenizer),
+            subject.device,
+            default_learning_rate(subject.head.encoder.width),
+        )
+
     def seconds(self, batches: Sequence[Sequence[int]], *, bf16: bool) -> float:
-        """Return the seconds that Trainer takes for batches of rows, after some that do not
-        count."""
+        """Return the seconds for batches of rows, after some that do not count."""
         warm = batches[:WARM_STEPS]
         clock = Clock(self.device, len(warm))
         order = [place for batch in (*warm, *batches) for place in batch]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from finetune.benchmark import measure, prediction, random_models, subject, synthetic_texts
 from finetune.benchmark.commands import Bench
@@ -235,7 +236,7 @@ def test_shapes_are_models_and_tokenizers(
     random_models.write_shape(shape, tmp_path)
     tokenizer = SubwordTokenizer.from_pretrained(tmp_path)
     special = tokenizer.tokenizer
-    assert special.pad_token_id == settings["pad_token_id"]
+    assert special.pad_token_id == AutoConfig.for_model(kind).pad_token_id
     first, segments = tokenizer.build(*tokenizer.text_subwords(["w7 w9"]))
     assert first == [special.cls_token_id, 7, 9, special.sep_token_id]
     assert (segments is None) == (kind != "bert")
