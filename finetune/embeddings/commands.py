@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from finetune.cli.command import Command
 from finetune.cli.options import (
@@ -28,6 +28,9 @@ from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.runtime.files import require_replaceable
 from finetune.runtime.records import RECORD_SUFFIXES, require_suffix
 from finetune.types import UserError
+
+if TYPE_CHECKING:
+    from finetune.inference.embed import Embedder
 
 PREDICT_OPTIONS = ("folder", "file", "out", "encoding", "batching", "max_tokens")
 """The options of `predict` that apply to the runs of all commands of the wing."""
@@ -290,6 +293,14 @@ class Wsd(EncodingOption, Command):
         from finetune.embeddings.senses import fit_senses
 
         fit_senses(self)
+
+
+def open_embedder(command: Any, layers: str, **options: Any) -> Embedder:
+    """Return the encoder of a command with its pooling, lengths and batches."""
+    from finetune.inference.embed import Embedder
+
+    options |= {"layers": layer_numbers(layers), "pooling": command.pooling}
+    return Embedder(command.model, **options, **command.encoder.keywords())
 
 
 def layer_numbers(value: str) -> str | tuple[int, ...]:

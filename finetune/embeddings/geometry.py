@@ -23,6 +23,7 @@ from finetune.cli.output import print_tables, show
 from finetune.data.running_text import sample_lines, text_sources
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.attention_norms import analyze_attention, unsupported_reason
+from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.preprocessing.batching import pack
@@ -481,14 +482,7 @@ def _percent(row: Sequence[float]) -> list[float]:
 def print_geometry(command: GeometryCommand) -> None:
     """Measure the encoder of the command, write its files, and print a table of the layers."""
     sources = text_sources(command.data, command.encoding)
-    embedder = Embedder(
-        command.model,
-        unit="word",
-        layers="all",
-        combine="none",
-        pooling=command.pooling,
-        **command.encoder.keywords(),
-    )
+    embedder = open_embedder(command, "all", unit="word", combine="none")
     geometry = measure_geometry(
         embedder,
         (line for source in sources for line in source.lines()),

@@ -23,7 +23,7 @@ from finetune.cli.output import open_records, print_tables, show
 from finetune.data.running_text import sample_lines, text_sources
 from finetune.data.texts import Characters
 from finetune.data.word_splitting import split_words
-from finetune.embeddings.commands import layer_numbers
+from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.pairs import SimilarityData, read_similarity
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, cosine
 from finetune.evaluation.kinds import KINDS
@@ -261,22 +261,26 @@ def correlations(
     With subsets ``spearman_all`` pools all pairs and ``spearman_mean`` is the mean over the
     subsets, and so for ``pearson``; an interval of a mean resamples all pairs.
     """
-    pairs = KINDS["number"].pair(gold, predicted)
     scores = {}
-    for name in ("spearman", "pearson"):
-        metric = KINDS["number"].metrics[name]
-        ranks = name == "spearman"
-        rows = np.array([gold, predicted], dtype=np.float64).T if ranks else metric.counts(pairs)
-        counts = Counts(rows.astype(np.float64), metric.value, ranks)
+    for name, counts in _counts(gold, predicted).items():
         if subsets is None:
             kinds = {name: counts}
         else:
             numbers = np.unique(list(subsets), return_inverse=True)[1]
-            mean = Counts(counts.rows, metric.value, ranks, subset=numbers)
-            kinds = {f"{name}_all": counts, f"{name}_mean": mean}
+            kinds = {f"{name}_all": counts, f"{name}_mean": replace(counts, subset=numbers)}
         for key, each in kinds.items():
             scores[key] = estimate([each], num_resamples=num_resamples, seed=seed)
     return scores
+
+
+def _counts(gold: Sequence[float], predicted: Sequence[float]) -> dict[str, Counts]:
+    """Return the counts of both correlations."""
+    pairs, found = KINDS["number"].pair(gold, predicted), {}
+    for name in ("spearman", "pearson"):
+        metric, ranks = KINDS["number"].metrics[name], name == "spearman"
+        rows = np.array([gold, predicted], dtype=np.float64).T if ranks else metric.counts(pairs)
+        found[name] = Counts(rows.astype(np.float64), metric.value, ranks)
+    return found
 
 
 def scores_by_subset(
@@ -284,20 +288,15 @@ def scores_by_subset(
 ) -> list[tuple[str, int, float, float]]:
     """Return name, number of pairs, Spearman and Pearson of each subset, in order of occurrence."""
     rows = []
-    names = np.array(subsets)
     for name in dict.fromkeys(subsets):
-        chosen = names == name
-        both = np.array(gold)[chosen], np.array(predicted)[chosen]
-        rows.append((name, int(chosen.sum()), *_both_correlations(*both)))
+        chosen = np.array(subsets) == name
+        pairs = pair(
+            "number", np.array(gold)[chosen].tolist(), np.array(predicted)[chosen].tolist()
+        )
+        metrics = (METRICS["number"][each] for each in ("spearman", "pearson"))
+        scores = [float(metric.value(metric.counts(pairs).sum(axis=0))) for metric in metrics]
+        rows.append((name, int(chosen.sum()), scores[0], scores[1]))
     return rows
-
-
-def _both_correlations(gold: Array, predicted: Array) -> tuple[float, float]:
-    pairs = KINDS["number"].pair(gold.tolist(), predicted.tolist())
-    return tuple(  # type: ignore[return-value]
-        float(metric.value(metric.counts(pairs).sum(axis=0)))
-        for metric in map(KINDS["number"].metrics.__getitem__, ("spearman", "pearson"))
-    )
 
 
 def compare(command: Similarity) -> None:
@@ -308,14 +307,7 @@ def compare(command: Similarity) -> None:
     if unit == "auto":
         unit = "word" if in_context or command.contexts else "text"
     _check_unit(command, unit, in_context)
-    embedder = Embedder(
-        command.model,
-        unit=unit,
-        layers=layer_numbers(command.layers),
-        combine=command.combine,
-        pooling=command.pooling,
-        **command.encoder.keywords(),
-    )
+    embedder = open_embedder(command, command.layers, unit=unit, combine=command.combine)
     cosines = compare_pairs(
         embedder,
         data.pairs,

@@ -13,8 +13,8 @@ import numpy as np
 from finetune.cli.output import show
 from finetune.data import read_text_file, read_token_file
 from finetune.data.dataset import WordsNotTexts
-from finetune.embeddings.commands import layer_numbers
-from finetune.inference.embed import Embedder, Embedding
+from finetune.embeddings.commands import open_embedder
+from finetune.inference.embed import Embedding
 from finetune.runtime.files import replace_file
 from finetune.runtime.progress import Reporter
 from finetune.runtime.records import require_suffix
@@ -31,15 +31,8 @@ ROWS_SUFFIX = ".rows.jsonl"
 
 def embed(command: Embed) -> None:
     """Write the vectors of all inputs of the command, or print them."""
-    embedder = Embedder(
-        command.model,
-        unit=command.unit,
-        layers=layer_numbers(command.layers),
-        combine=command.combine,
-        pooling=command.pooling,
-        normalize=command.normalize,
-        **command.encoder.keywords(),
-    )
+    options = {name: getattr(command, name) for name in ("unit", "combine", "normalize")}
+    embedder = open_embedder(command, command.layers, **options)
     with Reporter(quiet=command.out is None and sys.stdout.isatty()) as reporter:
         embeddings = embedder.encode(_inputs(command), reporter)
         if command.out is None:

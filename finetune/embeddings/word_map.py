@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from finetune.cli.output import print_table, show
-from finetune.embeddings.commands import layer_numbers
+from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.occurrences import Occurrence
 from finetune.embeddings.vectors import Array, unit_vectors
 from finetune.inference.embed import Embedder
@@ -58,6 +58,15 @@ SHAPES = (
 """Paths of the points. With the colors of the style sheet they make 30 distinct marks."""
 MOST_GROUPS = NUM_COLORS * len(SHAPES)
 METHODS = {"tsne": "t-SNE", "pca": "PCA"}
+SCORES = {
+    "purity": "1-NN purity",
+    "silhouette": "silhouette",
+    "self_similarity": "mean cosine",
+    "trustworthiness": "trustworthiness",
+}
+"""The scores of a layer by field, with their names."""
+LABELED = ("purity", "silhouette")
+"""The scores of labels."""
 
 
 @dataclass(frozen=True)
@@ -321,21 +330,16 @@ def make_word_map(
 
 def figures(word_map: WordMap, model: str) -> dict[str, Any]:
     """Return a map as JSON values."""
-    occurrences = []
-    for number, each in enumerate(word_map.occurrences):
-        occurrences.append(
-            {
-                "id": each.id,
-                "word": each.word,
-                "label": each.label,
-                "before": each.before,
-                "form": each.form,
-                "after": each.after,
-                "points": word_map.points[:, number].round(4).tolist(),
-                "neighbors": word_map.neighbors[:, number].tolist(),
-                "cosines": word_map.cosines[:, number].round(4).tolist(),
-            }
-        )
+    fields = ("id", "word", "label", "before", "form", "after")
+    occurrences = [
+        {
+            **{name: getattr(each, name) for name in fields},
+            "points": word_map.points[:, number].round(4).tolist(),
+            "neighbors": word_map.neighbors[:, number].tolist(),
+            "cosines": word_map.cosines[:, number].round(4).tolist(),
+        }
+        for number, each in enumerate(word_map.occurrences)
+    ]
     return {
         "model": model,
         "method": word_map.method,
@@ -430,34 +434,24 @@ def _scaled(points: Any) -> tuple[Any, int]:
 
 def _summary(scores: LayerScores) -> str:
     """Return the scores of a layer as a line."""
-    values = (
-        ("1-NN purity", scores.purity),
-        ("silhouette", scores.silhouette),
-        ("mean cosine", scores.self_similarity),
-    )
-    return ", ".join(f"{name} {value:.2f}" for name, value in values if value is not None)
+    values = {SCORES[key]: getattr(scores, key) for key in list(SCORES)[:3]}
+    return ", ".join(f"{name} {value:.2f}" for name, value in values.items() if value is not None)
 
 
 def _table(scores: Sequence[LayerScores]) -> Table:
-    columns = ["layer", "mean cosine", "trustworthiness"]
-    rows: list[list[Any]] = [
-        [str(each.layer), each.self_similarity, each.trustworthiness] for each in scores
-    ]
-    if scores[0].purity is not None:
-        columns[1:1] = ["1-NN purity", "silhouette"]
-        for row, each in zip(rows, scores, strict=True):
-            row[1:1] = [each.purity, each.silhouette]
-    return Table("Scores by layer", columns, rows)
+    keys = [key for key in SCORES if key not in LABELED or scores[0].purity is not None]
+    rows = [[str(each.layer), *(getattr(each, key) for key in keys)] for each in scores]
+    return Table("Scores by layer", ["layer", *(SCORES[key] for key in keys)], rows)
 
 
 def _chart(scores: Sequence[LayerScores]) -> Chart | None:
     """Draw the scores of labels by layer."""
     series = [
         (
-            name,
+            SCORES[key],
             [(each.layer, value) for each in scores if (value := getattr(each, key)) is not None],
         )
-        for name, key in (("1-NN purity", "purity"), ("silhouette", "silhouette"))
+        for key in LABELED
     ]
     if len(scores) < 2 or not all(points for _, points in series):
         return None
@@ -470,14 +464,7 @@ def _chart(scores: Sequence[LayerScores]) -> Chart | None:
 
 def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
     """Write the map of the command and print the scores of its layers."""
-    embedder = Embedder(
-        command.model,
-        unit="word",
-        layers=layer_numbers(command.layers),
-        combine="none",
-        pooling=command.pooling,
-        **command.encoder.keywords(),
-    )
+    embedder = open_embedder(command, command.layers, unit="word", combine="none")
     word_map = make_word_map(
         embedder, occurrences, method=command.method, seed=command.seed, reporter=Reporter()
     )
@@ -493,15 +480,9 @@ def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
 
 def _print_scores(word_map: WordMap) -> None:
     """Print the scores of each layer, and of the most frequent labels."""
-    names = {
-        "purity": "1-NN purity",
-        "silhouette": "silhouette",
-        "self_similarity": "mean cosine",
-        "trustworthiness": "trustworthiness",
-    }
-    known = [key for key in names if getattr(word_map.scores[0], key) is not None]
+    known = [key for key in SCORES if getattr(word_map.scores[0], key) is not None]
     rows = [[each.layer, *(getattr(each, key) for key in known)] for each in word_map.scores]
-    print_table(["layer", *(names[key] for key in known)], rows)
+    print_table(["layer", *(SCORES[key] for key in known)], rows)
     words, labels = zip(*((each.word, each.label) for each in word_map.occurrences), strict=True)
     number, share = majority(words, labels)
     if number:

@@ -14,7 +14,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -80,7 +80,7 @@ class TextScore:
 
 @dataclass
 class CorpusScore:
-    """Sums over texts, and the measures that they give."""
+    """Sums over texts, and which pairs of texts have the more likely text first."""
 
     texts: int = 0
     subwords: int = 0
@@ -88,27 +88,38 @@ class CorpusScore:
     characters: int = 0
     unknown: int = 0
     log_likelihood: float = 0.0
+    correct: list[bool] = field(default_factory=list)
 
-    def add(self, score: TextScore) -> None:
-        """Count a text."""
-        self.texts += 1
-        self.subwords += len(score.subwords)
-        self.words += score.num_words
-        self.characters += len(score.text)
-        self.unknown += score.num_unknown
-        self.log_likelihood += score.log_likelihood
+    def add(self, *scores: TextScore) -> None:
+        """Count the one or two texts of a row."""
+        for score in scores:
+            self.texts += 1
+            self.subwords += len(score.subwords)
+            self.words += score.num_words
+            self.characters += len(score.text)
+            self.unknown += score.num_unknown
+            self.log_likelihood += score.log_likelihood
+        if len(scores) == 2:
+            self.correct.append(scores[0].log_likelihood > scores[1].log_likelihood)
 
-    def measures(self) -> dict[str, float]:
-        """Return pseudo-perplexity (per subword), and bits per word and character.
+    def record(self, resamples: int, seed: int) -> dict[str, Any]:
+        """Return the sums and the measures: pseudo-perplexity (of a subword), bits per word and
+        character, and the accuracy of pairs with its bootstrap interval.
 
         Bits per character compare models of different vocabularies, perplexities do not.
         """
         bits = -self.log_likelihood / math.log(2)
-        return {
+        record: dict[str, Any] = dataclasses.asdict(self) | {
             "pseudo_perplexity": math.exp(-self.log_likelihood / max(1, self.subwords)),
             "bits_per_word": bits / max(1, self.words),
             "bits_per_character": bits / max(1, self.characters),
         }
+        if correct := record.pop("correct"):
+            rows = np.column_stack([np.array(correct, dtype=float), np.ones(len(correct))])
+            own = [Counts(rows, mean)]
+            found = estimate(own, num_resamples=resamples, seed=seed, limits=(0.0, 1.0))
+            record |= {"pairs": len(correct), "accuracy": tuple(found)}
+        return record
 
 
 class _Copy(NamedTuple):
@@ -270,26 +281,19 @@ def score_texts(command: Perplexity) -> None:
     if (first := next(rows, None)) is None:
         raise UserError(f"--file {command.file}: there is no text in it.")
     scorer = TextScorer(command.model, method=command.method, **command.encoder.keywords())
-    corpus, correct, shown = CorpusScore(), list[bool](), list[tuple[Any, ...]]()
+    corpus, shown = CorpusScore(), list[tuple[Any, ...]]()
     opened = open_records(command.out) if command.out else contextlib.nullcontext()
     with opened as write:
         for scores in _scored(command, scorer, chain([first], rows)):
-            for score in scores:
-                corpus.add(score)
-                if command.text:
-                    shown.append((score.text, score.log_likelihood, score.perplexity))
-            line = _line(command, *scores) if len(scores) == 1 else _pair_line(command, *scores)
-            if len(scores) == 2:
-                correct.append(line["label"] == line["gold"])
+            corpus.add(*scores)
+            if command.text:
+                shown += [(each.text, each.log_likelihood, each.perplexity) for each in scores]
             if write is not None:
-                write(line)
+                write(_line(command, *scores))
     if number := scorer.num_windowed:
         limit = f"{number:,} over {scorer.max_length} tokens"
         show(f"texts read in several windows: {limit}", error=True)
-    record = {"method": command.method, **dataclasses.asdict(corpus), **corpus.measures()}
-    if correct:
-        record["pairs"] = len(correct)
-        record["accuracy"] = accuracy(correct, command.resamples, command.seed)
+    record = {"method": command.method, **corpus.record(command.resamples, command.seed)}
     if command.format == "json":
         show(json.dumps(record, indent=2))
     else:
@@ -334,28 +338,23 @@ def _scored(
             reporter.update(done)
 
 
-def _line(command: Perplexity, score: TextScore) -> dict[str, Any]:
-    """Return the line of a text."""
-    line: dict[str, Any] = {
-        "id": score.id,
-        "text": score.text,
-        "log_likelihood": round(score.log_likelihood, 6),
-        "num_subwords": len(score.subwords),
-        "num_words": score.num_words,
-        "num_characters": len(score.text),
+def _line(command: Perplexity, first: TextScore, second: TextScore | None = None) -> dict[str, Any]:
+    """Return the line of a text, or the prediction for a pair; its gold is the first text."""
+    scores = [first] if second is None else [first, second]
+    columns: dict[str, list[Any]] = {
+        "log_likelihood": [round(each.log_likelihood, 6) for each in scores],
+        "num_subwords": [len(each.subwords) for each in scores],
     }
+    if second is None:
+        columns |= {"num_words": [first.num_words], "num_characters": [len(first.text)]}
     if command.subwords:
-        line["subwords"] = score.subwords
-        line["log_probabilities"] = score.log_probabilities.round(6).tolist()
-    return line
-
-
-def _pair_line(command: Perplexity, first: TextScore, second: TextScore) -> dict[str, Any]:
-    """Return the prediction for a pair; gold is the first text."""
+        columns["subwords"] = [each.subwords for each in scores]
+        columns["log_probabilities"] = [each.log_probabilities.round(6).tolist() for each in scores]
+    if second is None:
+        values = {name: value for name, (value,) in columns.items()}
+        return {"id": first.id, "text": first.text, **values}
     difference = first.log_likelihood - second.log_likelihood
     probability = 1 / (1 + math.exp(-max(-700.0, min(700.0, difference))))
-    sides = _line(command, first), _line(command, second)
-    names = ("log_likelihood", "num_subwords", "subwords", "log_probabilities")
     return {
         "id": first.id,
         "label": "first" if difference > 0 else "second" if difference < 0 else "tie",
@@ -363,7 +362,7 @@ def _pair_line(command: Perplexity, first: TextScore, second: TextScore) -> dict
         "text": first.text,
         "text_pair": second.text,
         "score": round(max(probability, 1 - probability), 6),
-        **{name: [side[name] for side in sides] for name in names if name in sides[0]},
+        **columns,
     }
 
 
@@ -395,10 +394,3 @@ def _print(command: Perplexity, record: dict[str, Any], shown: list[tuple[Any, .
             f"accuracy {value:.4f} ({low:.4f} to {high:.4f}, 95 % interval): the first of "
             f"{quantity(record['pairs'], 'pair')} is more likely"
         )
-
-
-def accuracy(correct: list[bool], resamples: int, seed: int) -> tuple[float, float, float]:
-    """Return the fraction of correct decisions and the bootstrap interval."""
-    rows = np.column_stack([np.array(correct, dtype=float), np.ones(len(correct))])
-    found = estimate([Counts(rows, mean)], num_resamples=resamples, seed=seed, limits=(0.0, 1.0))
-    return found.value, found.low, found.high
