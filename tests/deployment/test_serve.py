@@ -28,9 +28,7 @@ pytest.importorskip("fastapi")
 import finetune
 from finetune.deployment.commands import _listen, named_runs
 from finetune.types import UserError
-from tests import small_data
 from tests.command import run
-from tests.tiny import save_tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,24 +65,9 @@ def test_answers_are_sent_at_once():
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("serve")
-    save_tiny_checkpoint(folder / "bert", "bert")
-    small_data.sentiment(folder / "data")
-    done = run(
-        "classify",
-        "--model",
-        folder / "bert",
-        "--data",
-        folder / "data",
-        "--out",
-        folder / "run",
-        "--steps",
-        "2",
-    )
-    assert done.code == 0, done.err
-    return folder / "run"
+@pytest.fixture
+def trained(runs: dict[str, Path]) -> Path:
+    return runs["texts"]
 
 
 def start(

@@ -14,18 +14,10 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from finetune.pretraining.perplexity import CorpusScore, TextScorer
 from finetune.types import UserError
 from tests.command import run
-from tests.tiny import save_tiny_checkpoint
+from tests.laboratory import checkpoint
 
 TEXTS = ["the unbelievably late train from paris", "", "nobody knew why", "a"]
 LONG = " ".join(["two children run across the street because it rains"] * 11)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("perplexity")
-    for family in ("bert", "roberta", "mpnet", "modernbert"):
-        save_tiny_checkpoint(folder / family, family)
-    return folder
 
 
 def reference(folder: Path, text: str, method: str) -> list[float]:
@@ -50,12 +42,12 @@ def reference(folder: Path, text: str, method: str) -> list[float]:
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "modernbert"])
 @pytest.mark.parametrize("method", ["token", "word"])
-def test_equal_to_plain_transformers(family: str, method: str, place: Path):
-    scorer = TextScorer(place / family, method=method, max_tokens=60)
+def test_equal_to_plain_transformers(family: str, method: str):
+    scorer = TextScorer(checkpoint(family), method=method, max_tokens=60)
     scores = list(scorer.score(TEXTS))
     assert [score.text for score in scores] == TEXTS
     for text, score in zip(TEXTS, scores, strict=True):
-        expected = reference(place / family, text, method)
+        expected = reference(checkpoint(family), text, method)
         np.testing.assert_allclose(score.log_probabilities, expected, atol=1e-4)
         assert score.log_likelihood == pytest.approx(sum(expected), abs=1e-3)
     assert scores[1].perplexity is None
@@ -63,8 +55,8 @@ def test_equal_to_plain_transformers(family: str, method: str, place: Path):
 
 
 @pytest.mark.parametrize("method", ["token", "word"])
-def test_long_texts_in_windows(method: str, place: Path, monkeypatch: pytest.MonkeyPatch):
-    scorer = TextScorer(place / "bert", method=method, max_length=32)
+def test_long_texts_in_windows(method: str, monkeypatch: pytest.MonkeyPatch):
+    scorer = TextScorer(checkpoint(), method=method, max_length=32)
     texts = ["anna", LONG, "x" * 70, "late"]  # one word longer than a window
     scores = list(scorer.score(texts))
     assert scorer.num_windowed == 2
@@ -78,8 +70,8 @@ def test_long_texts_in_windows(method: str, place: Path, monkeypatch: pytest.Mon
     head = LONG.split()
     ids = scorer.tokenizer.text_subwords([LONG])[0][:30]
     if method == "token":
-        plain = AutoTokenizer.from_pretrained(place / "bert")
-        model = AutoModelForMaskedLM.from_pretrained(place / "bert").eval()
+        plain = AutoTokenizer.from_pretrained(checkpoint())
+        model = AutoModelForMaskedLM.from_pretrained(checkpoint()).eval()
         row = [plain.cls_token_id, plain.mask_token_id, *ids[1:30], plain.sep_token_id]
         size = scorer.max_length
         assert head and len(row) <= size
@@ -91,8 +83,8 @@ def test_long_texts_in_windows(method: str, place: Path, monkeypatch: pytest.Mon
         assert scores[1].log_probabilities[0] == pytest.approx(float(logits[ids[0]]), abs=1e-4)
 
 
-def test_corpus_measures(place: Path):
-    scorer, corpus = TextScorer(place / "bert"), CorpusScore()
+def test_corpus_measures():
+    scorer, corpus = TextScorer(checkpoint()), CorpusScore()
     scores = list(scorer.score(TEXTS))
     for score in scores:
         corpus.add(score)
@@ -106,18 +98,18 @@ def test_corpus_measures(place: Path):
     assert corpus.words == sum(len(text.split()) for text in TEXTS)
 
 
-def test_unknown_method(place: Path):
+def test_unknown_method():
     with pytest.raises(UserError, match="legal are token and word"):
-        TextScorer(place / "bert", method="words")
+        TextScorer(checkpoint(), method="words")
 
 
-def test_command_on_texts(place: Path, tmp_path: Path):
+def test_command_on_texts(tmp_path: Path):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(TEXTS), encoding="utf-8")
     output = tmp_path / "scores.jsonl"
     done = run(
         "perplexity",
-        place / "bert",
+        checkpoint(),
         "--file",
         texts,
         "--out",
@@ -134,12 +126,12 @@ def test_command_on_texts(place: Path, tmp_path: Path):
     assert record["log_likelihood"] == pytest.approx(total, abs=1e-4)
     for row in rows:
         assert len(row["subwords"]) == len(row["log_probabilities"]) == row["num_subwords"]
-    shown = run("perplexity", place / "bert", "--text", "a train", "--method", "word")
+    shown = run("perplexity", checkpoint(), "--text", "a train", "--method", "word")
     assert "(--method word)" in shown.out and "a train" in shown.out
 
 
-def test_command_on_pairs(place: Path, tmp_path: Path):
-    scorer = TextScorer(place / "bert")
+def test_command_on_pairs(tmp_path: Path):
+    scorer = TextScorer(checkpoint())
     pairs = [(a, b) for a in TEXTS for b in ("anna", "the old house")]
     scores = {
         text: s.log_likelihood
@@ -154,7 +146,7 @@ def test_command_on_pairs(place: Path, tmp_path: Path):
         json.dumps({"text": a, "text_pair": b, "id": f"p{n}"}) for n, (a, b) in enumerate(pairs)
     ]
     file.write_text("\n".join(lines), encoding="utf-8")
-    done = run("perplexity", place / "bert", "--file", file, "--out", output, "--format", "json")
+    done = run("perplexity", checkpoint(), "--file", file, "--out", output, "--format", "json")
     assert done.code == 0, done.err
     value, low, high = json.loads(done.out)["accuracy"]
     assert value == pytest.approx(np.mean([scores[a] > scores[b] for a, b in pairs]))
@@ -165,8 +157,8 @@ def test_command_on_pairs(place: Path, tmp_path: Path):
     assert compared.code == 0 and "accuracy" in compared.out, compared.err
     plain = [json.dumps({"text": a, "text_pair": b}) for a, b in pairs]
     file.write_text("\n".join(plain), encoding="utf-8")
-    assert run("perplexity", place / "bert", "--file", file, "--out", output).code == 0
+    assert run("perplexity", checkpoint(), "--file", file, "--out", output).code == 0
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [row["id"] for row in rows] == list(range(len(pairs)))
-    two = run("perplexity", place / "bert", "--text", "a", "--text", "the train", "--pairs")
+    two = run("perplexity", checkpoint(), "--text", "a", "--text", "the train", "--pairs")
     assert two.code == 0 and "accuracy" in two.out
