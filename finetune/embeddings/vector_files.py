@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +25,10 @@ from finetune.types import Example, TextExample, UserError, quantity
 if TYPE_CHECKING:
     from finetune.embeddings.commands import Embed
 
+Write = Callable[[Embedding], object]
+"""Writes an embedding."""
+Writer = Callable[[Path, tuple[int, ...]], AbstractContextManager[Write]]
+"""Opens a file for vectors of a shape."""
 ROWS = 4096
 """Rows of a row group of Parquet files."""
 ROWS_SUFFIX = ".rows.jsonl"
@@ -86,19 +92,18 @@ def write_vectors(
     Raises:
         UserError: The suffix names no format, or a file cannot be written.
     """
-    writer = check_suffix(path)
-    rows_file = path.with_suffix(ROWS_SUFFIX)
-    if writer is None or writer is _write_parquet:
-        with replace_file(path, follow=True, binary=writer is not None) as file:
-            return (writer or _write_lines)(file, embeddings, shape), [path]
-    with replace_file(path, follow=True, binary=True) as file:
-        with replace_file(rows_file, follow=True) as rows:
-            return writer(file, _noting_rows(embeddings, rows), shape), [path, rows_file]
+    writer, count = check_suffix(path), 0
+    with writer(path, shape) as write:
+        for embedding in embeddings:
+            write(embedding)
+            count += len(embedding.units)
+    rows = [path.with_suffix(ROWS_SUFFIX)] if writer is _npy else []
+    return count, [path, *rows]
 
 
-def check_suffix(path: Path) -> Callable[..., int] | None:
-    """Return the writer of binary files with this suffix; None for JSON Lines."""
-    return _WRITERS.get(require_suffix(path, (".jsonl", *_WRITERS)))
+def check_suffix(path: Path) -> Writer:
+    """Return what writes files with the suffix of a path; UserError if it names no format."""
+    return _WRITERS[require_suffix(path, tuple(_WRITERS))]
 
 
 def record(embedding: Embedding) -> dict[str, Any]:
@@ -119,78 +124,65 @@ def _rows(embedding: Embedding) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _noting_rows(embeddings: Iterable[Embedding], file: IO[str]) -> Iterator[Embedding]:
-    for embedding in embeddings:
-        for row in _rows(embedding):
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        yield embedding
+@contextlib.contextmanager
+def _lines(path: Path, shape: tuple[int, ...]) -> Iterator[Write]:
+    with replace_file(path, follow=True) as file:
+        yield lambda embedding: file.write(_line(record(embedding)))
 
 
-def _write_lines(file: IO[str], embeddings: Iterable[Embedding], shape: tuple[int, ...]) -> int:
-    count = 0
-    for embedding in embeddings:
-        file.write(json.dumps(record(embedding), ensure_ascii=False) + "\n")
-        count += len(embedding.units)
-    return count
+def _line(values: dict[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=False) + "\n"
 
 
-def _write_parquet(file: IO[bytes], embeddings: Iterable[Embedding], shape: tuple[int, ...]) -> int:
+@contextlib.contextmanager
+def _parquet(path: Path, shape: tuple[int, ...]) -> Iterator[Write]:
     import pyarrow
     from pyarrow import parquet
 
     vector = pyarrow.float32()
     for size in reversed(shape):
         vector = pyarrow.list_(vector, size)
-    integer = pyarrow.int64()
-    schema = pyarrow.schema(
-        {
-            "id": pyarrow.string(),
-            "unit": pyarrow.string(),
-            "start": integer,
-            "end": integer,
-            "vector": vector,
-        }
-    )
-    count = 0
+    columns = {"id": pyarrow.string(), "unit": pyarrow.string()}
+    places = dict.fromkeys(("start", "end"), pyarrow.int64())
+    schema = pyarrow.schema({**columns, **places, "vector": vector})
     rows: list[dict[str, Any]] = []
-    with parquet.ParquetWriter(file, schema) as writer:
 
-        def flush() -> None:
-            writer.write_table(pyarrow.Table.from_pylist(rows, schema))
-            rows.clear()
+    def write(embedding: Embedding) -> None:
+        for row, values in zip(_rows(embedding), embedding.vectors, strict=True):
+            rows.append({**row, "id": str(row["id"]), "vector": values.tolist()})
+            if len(rows) == ROWS:
+                flush()
 
-        for embedding in embeddings:
-            for row, values in zip(_rows(embedding), embedding.vectors, strict=True):
-                rows.append({**row, "id": str(row["id"]), "vector": values.tolist()})
-                count += 1
-                if len(rows) == ROWS:
-                    flush()
-        flush()
-    return count
+    def flush() -> None:
+        writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+        rows.clear()
+
+    with replace_file(path, follow=True, binary=True) as file:
+        with parquet.ParquetWriter(file, schema) as writer:
+            yield write
+            flush()
 
 
-def _write_npy(file: IO[bytes], embeddings: Iterable[Embedding], shape: tuple[int, ...]) -> int:
-    def header(count: int) -> None:
+@contextlib.contextmanager
+def _npy(path: Path, shape: tuple[int, ...]) -> Iterator[Write]:
+    count = 0
+
+    def header() -> None:
         file.seek(0)
         described = {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)}
         np.lib.format.write_array_header_1_0(file, described)  # has room for any count
 
-    header(0)
-    count = _append(file, embeddings)
-    header(count)
-    return count
-
-
-def _append(file: IO[bytes], embeddings: Iterable[Embedding]) -> int:
-    """Write the values of all vectors, and return the number of vectors."""
-    count = 0
-    for embedding in embeddings:
+    def write(embedding: Embedding) -> None:
+        nonlocal count
+        rows.write("".join(map(_line, _rows(embedding))))
         file.write(embedding.vectors.astype("<f4").tobytes())
         count += len(embedding.units)
-    return count
+
+    with replace_file(path, follow=True, binary=True) as file:
+        with replace_file(path.with_suffix(ROWS_SUFFIX), follow=True) as rows:
+            header()
+            yield write
+            header()
 
 
-_WRITERS: Mapping[str, Callable[..., int]] = {
-    ".parquet": _write_parquet,
-    ".npy": _write_npy,
-}
+_WRITERS: Mapping[str, Writer] = {".jsonl": _lines, ".parquet": _parquet, ".npy": _npy}
