@@ -290,10 +290,9 @@ def scores_by_subset(
     rows = []
     for name in dict.fromkeys(subsets):
         chosen = np.array(subsets) == name
-        pairs = pair(
-            "number", np.array(gold)[chosen].tolist(), np.array(predicted)[chosen].tolist()
-        )
-        metrics = (METRICS["number"][each] for each in ("spearman", "pearson"))
+        sides = (np.array(side)[chosen].tolist() for side in (gold, predicted))
+        pairs = KINDS["number"].pair(*sides)
+        metrics = (KINDS["number"].metrics[each] for each in ("spearman", "pearson"))
         scores = [float(metric.value(metric.counts(pairs).sum(axis=0))) for metric in metrics]
         rows.append((name, int(chosen.sum()), scores[0], scores[1]))
     return rows
