@@ -21,6 +21,7 @@ from sklearn.metrics import cohen_kappa_score
 from finetune.annotation.annotations import AnnotatedRow, Annotations, read_annotations
 from finetune.cli.output import print_tables, show
 from finetune.evaluation.kinds import KINDS
+from finetune.evaluation.metrics import class_counts, f1, total
 from finetune.evaluation.resampling import Counts
 from finetune.evaluation.significance import estimate
 from finetune.evaluation.span_matching import match_spans
@@ -247,18 +248,14 @@ def _of_sets(
     given: Counter[str] = Counter()
     for both, golds in sides.items():
         first, second = (list(side) for side in zip(*golds, strict=True))
-        counts = metric.counts(KINDS[kind].pair(first, second))
-        own = [Counts(counts, metric.value)]
+        scored = KINDS[kind].pair(first, second)
+        own = [Counts(metric.counts(scored), metric.value)]
         found = estimate(own, num_resamples=num_resamples, seed=seed, limits=(0.0, 1.0))
         sizes = [sum(map(len, side)) for side in (first, second)]
         pairs.append([*both, len(golds), *sizes, *found])
-        totals = [
-            Counter(_name(item) for items in side for item in items) for side in (first, second)
-        ]
-        equal = Counter(_name(item) for one, other in golds for item in {*one} & {*other})
-        for name in totals[0] | totals[1]:
-            by_name[name].append(2 * equal[name] / (totals[0][name] + totals[1][name]))
-        given.update(totals[0] + totals[1])
+        for name, counts in zip(scored.names, total(class_counts, scored, True), strict=True):
+            by_name[name].append(f1(counts))
+            given[name] += int(counts[1:].sum())
         for one, other in golds:
             confusions.update(_differences(kind, one, other))
     columns = ("first", "second", "texts", "of_first", "of_second", "f1", "low", "high")
@@ -268,10 +265,6 @@ def _of_sets(
         ("labels", ("label", "given", "f1"), labels),
         _confusions(confusions),
     ]
-
-
-def _name(item: Any) -> str:
-    return item if isinstance(item, str) else str(item.label)
 
 
 def _differences(kind: str, one: Any, other: Any) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -26,6 +26,7 @@ from finetune.data.tag_schemes import convert_tags, tags_to_spans
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
 from finetune.evaluation.errors import example_text, excerpt, text_excerpt
 from finetune.evaluation.kinds import scores_of
+from finetune.evaluation.kinds.kind import Mistake
 from finetune.evaluation.kinds.spans import span_mistakes
 from finetune.evaluation.predictions import gold_record
 from finetune.runtime.files import clear_folder, write_text
@@ -39,48 +40,65 @@ _KINDS = {"false positive": "missing span", "miss": "no span"}
 """Kinds of label errors, by the error of the model if gold were right; other kinds are the same."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Suspect:
-    """One label that is probably wrong."""
+    """A label that is probably wrong: a mistake of the model, if the label were right."""
 
-    file: str
-    line: int | None
-    given: str
-    """The label in the data."""
-    suggested: str
-    """The label that the model predicts."""
-    confidence: float
-    """Probability of the suggested label."""
+    example: Any
+    mistake: Mistake
+    """The label in the data and the prediction as texts; its category is ``label``, ``word`` or the
+    kind of span error."""
     given_confidence: float
-    margin: float
-    """``confidence`` less ``given_confidence``."""
-    text: str
-    excerpt: str = field(repr=False)
-    """The words around the label."""
-    kind: str = "label"
-    """``label``, ``word`` or the kind of span error."""
-    first_word: int | None = None
-    end_word: int | None = None
-    """Position after the last word that the label covers."""
+    """Probability of the label in the data."""
     worst: bool = True
     """Whether it is the first suspect of its sentence."""
-    key: str | int | None = None
-    """Id of the example in the data."""
-    sentence: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    sentence: Mapping[str, Any] = field(default_factory=dict)
     """The words, their prediction and gold, as prediction files have them, of the worst suspect."""
 
+    @property
+    def confidence(self) -> float:
+        """Probability of the suggested label."""
+        return float(self.mistake.confidence or 0.0)
+
+    @property
+    def margin(self) -> float:
+        """``confidence`` less ``given_confidence``."""
+        return self.confidence - self.given_confidence
+
+    @property
+    def excerpt(self) -> str:
+        """The words around the label."""
+        if self.mistake.words is None:
+            return text_excerpt(example_text(self.example))
+        return excerpt(self.example.words, *self.mistake.words)
+
     def record(self) -> dict[str, Any]:
-        """Return JSON values, without the excerpt, and with words only for labels of words."""
-        record: dict[str, Any] = asdict(self)
-        del record["excerpt"]
-        key, sentence = record.pop("key"), dict(record.pop("sentence"))
-        for name in ("confidence", "given_confidence", "margin"):
-            record[name] = round(record[name], 6)
-        if self.first_word is None:
-            del record["first_word"], record["end_word"], record["worst"]
-        if key is not None:
-            record["id"] = key
-        return record | sentence
+        """Return JSON values, with words only for labels of words."""
+        file, line = file_and_line(self.example.where)
+        record = {
+            "file": file,
+            "line": line,
+            "given": self.mistake.gold,
+            "suggested": self.mistake.predicted,
+            "confidence": round(self.confidence, 6),
+            "given_confidence": round(self.given_confidence, 6),
+            "margin": round(self.margin, 6),
+            "text": example_text(self.example),
+            "kind": self.mistake.category,
+        }
+        if self.mistake.words is not None:
+            first, end = self.mistake.words
+            record |= {"first_word": first, "end_word": end, "worst": self.worst}
+        if self.example.key is not None:
+            record["id"] = self.example.key
+        return record | dict(self.sentence)
+
+    def with_sentence(self, predicted: Mapping[str, Any]) -> Suspect:
+        """Return the suspect with its sentence, the prediction of this and gold."""
+        example = self.example
+        shown = {"words": example.words, "offsets": example.offsets, **predicted}
+        known = {name: value for name, value in shown.items() if value is not None}
+        return replace(self, sentence=known | {"gold": gold_record(example)["gold"]})
 
 
 class CrossFitted(NamedTuple):
@@ -225,8 +243,9 @@ def _text_suspects(
     """Return the suspects for probabilities [N, C] and given classes [N]."""
     found = []
     for i, j in probable_label_errors(probabilities, given):
-        scores = float(probabilities[i, j]), float(probabilities[i, given[i]])
-        found.append(_suspect(examples[i], labels[given[i]], labels[j], scores))
+        sure, old = float(probabilities[i, j]), float(probabilities[i, given[i]])
+        mistake = Mistake("label", labels[given[i]], labels[j], sure)
+        found.append(Suspect(examples[i], mistake, old))
     return found
 
 
@@ -242,12 +261,11 @@ def _of_words(
     rows = []
     for i, j in probable_label_errors(probabilities, given):  # in descending order of the margin
         index, word = words[i]
-        scores = float(probabilities[i, j]), float(probabilities[i, given[i]])
-        first = index not in worst
-        worst.setdefault(index, scores[0] - scores[1])
-        names = labels[given[i]], labels[j]
-        suspect = _suspect(examples[index], *names, scores, "word", (word, word + 1))
-        rows.append((index, replace(suspect, worst=first)))
+        sure, old = float(probabilities[i, j]), float(probabilities[i, given[i]])
+        mistake = Mistake("word", labels[given[i]], labels[j], sure, (word, word + 1))
+        suspect = Suspect(examples[index], mistake, old, worst=index not in worst)
+        worst.setdefault(index, suspect.margin)
+        rows.append((index, suspect))
     rows.sort(key=lambda row: (-worst[row[0]], row[0], -row[1].margin))
     found = []
     for index, suspect in rows:
@@ -257,7 +275,7 @@ def _of_words(
             spans = None
             if record.scheme is not None:
                 spans = [span._asdict() for span in tags_to_spans(tags, record.scheme)]
-            suspect = _with_sentence(suspect, examples[index], {"tags": tags, "spans": spans})
+            suspect = suspect.with_sentence({"tags": tags, "spans": spans})
         found.append(suspect)
     return Suspects(found, len(given), *_noise(probabilities, given, labels), unit="word")
 
@@ -287,37 +305,32 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
         | of_predicted
         for of_gold, of_predicted in zip(gold_scores, predicted, strict=True)
     ]
-    wrong_spans = [
-        (index, error)
+    wrong = (
+        (index, mistake)
         for index, example in enumerate(examples)
-        for error in span_mistakes(example.words, gold[index], predicted[index], confidences[index])
-    ]
+        for mistake in span_mistakes(
+            example.words, gold[index], predicted[index], confidences[index]
+        )
+    )
     rows = []
-    for index, error in wrong_spans:
-        given, suggested = error.gold, error.predicted
-        confidence = float(error.confidence or 0.0)
-        span = suggested or given
-        if confidence < mean.get(span["label"], 1.0):
+    for index, mistake in wrong:
+        given, suggested = mistake.gold, mistake.predicted
+        confidence = float(mistake.confidence or 0.0)
+        if confidence < mean.get((suggested or given)["label"], 1.0):
             continue
         given_confidence = 1 - confidence
         if given is not None:
-            wrong = Span(given["start"], given["end"], given["label"])
-            given_confidence = gold_scores[index][wrong]
+            span = Span(given["start"], given["end"], given["label"])
+            given_confidence = gold_scores[index][span]
         # the probability of no span is usually close to 1
         usual = [1.0 if s is None else mean.get(s["label"], 1.0) for s in (suggested, given)]
         excess = (confidence - usual[0]) - (given_confidence - usual[1])
         old, new = (
             "nothing" if s is None else f"{s['label']} {s['text']!r}" for s in (given, suggested)
         )
-        suspect = _suspect(
-            examples[index],
-            old,
-            new,
-            (confidence, given_confidence),
-            _KINDS.get(error.category, error.category),
-            (span["start"], span["end"]),
-        )
-        rows.append((excess, index, suspect))
+        category = _KINDS.get(mistake.category, mistake.category)
+        mistake = mistake._replace(category=category, gold=old, predicted=new)
+        rows.append((excess, index, Suspect(examples[index], mistake, given_confidence)))
     rows.sort(key=lambda row: -row[0])
     found, seen = [], set()
     for _, index, suspect in rows:
@@ -326,19 +339,10 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
                 span._asdict() | {"score": round(score, 6)}
                 for span, score in predicted[index].items()
             ]
-            suspect = _with_sentence(suspect, examples[index], {"spans": spans})
+            suspect = suspect.with_sentence({"spans": spans})
         found.append(replace(suspect, worst=index not in seen))
         seen.add(index)
     return Suspects(found, sum(map(len, gold)), unit="span")
-
-
-def _with_sentence(
-    suspect: Suspect, example: TokenExample, predicted: Mapping[str, Any]
-) -> Suspect:
-    """Return a suspect with its sentence, the prediction of this and gold."""
-    shown = {"words": example.words, "offsets": example.offsets, **predicted}
-    known = {name: value for name, value in shown.items() if value is not None}
-    return replace(suspect, sentence=known | {"gold": gold_record(example)["gold"]})
 
 
 def _noise(
@@ -352,33 +356,6 @@ def _noise(
         if i != j
     ]
     return 1 - float(np.trace(joint)), sorted(taken, key=lambda row: -row[2])
-
-
-def _suspect(
-    example: Any,
-    given: str,
-    suggested: str,
-    scores: tuple[float, float],
-    kind: str = "label",
-    words: tuple[int, int] | None = None,
-) -> Suspect:
-    """Return a suspect from the probabilities of the suggested and of the given label."""
-    text = example_text(example)
-    shown = text_excerpt(text) if words is None else excerpt(example.words, *words)
-    first, end = words or (None, None)
-    return Suspect(
-        *file_and_line(example.where),
-        given,
-        suggested,
-        *scores,
-        scores[0] - scores[1],
-        text,
-        shown,
-        kind,
-        first,
-        end,
-        key=example.key,
-    )
 
 
 def file_and_line(where: str) -> tuple[str, int | None]:
@@ -422,9 +399,11 @@ def _print_suspects(suspects: Suspects, examples: int) -> None:
     for given, true, expected in suspects.taken[:8]:
         show(f"  labeled {given}, probably {true}: about {expected:,.0f}")
     for suspect in [suspect for suspect in suspects.found if suspect.worst][:examples]:
-        where = suspect.file if suspect.line is None else f"{suspect.file}:{suspect.line}"
-        kind = "" if suspect.kind in ("label", "word") else f" ({suspect.kind})"
+        file, line = file_and_line(suspect.example.where)
+        category, given, suggested = suspect.mistake[:3]
+        kind = "" if category in ("label", "word") else f" ({category})"
         show(
-            f"{where}  {suspect.given} -> {suspect.suggested} ({suspect.confidence:.3f} against "
-            f"{suspect.given_confidence:.3f}){kind}\n    {suspect.excerpt}"
+            f"{file if line is None else f'{file}:{line}'}  {given} -> {suggested} "
+            f"({suspect.confidence:.3f} against {suspect.given_confidence:.3f}){kind}\n"
+            f"    {suspect.excerpt}"
         )

@@ -50,7 +50,7 @@ def test_each_of_several_labels():
     examples = [TextExample(i, str(i), label=("a",) if i < 3 else ()) for i in range(6)]
     predictions = [[0.9], [0.8], [0.1], [0.1], [0.2], [0.95]]
     rows = [
-        (s.text, s.given, s.suggested)
+        (s.example.text, s.mistake.gold, s.mistake.predicted)
         for s in found(task("classify", ["a"]), examples, predictions)
     ]
     assert rows == [("5", "not a", "a"), ("2", "a", "not a")]
@@ -65,8 +65,12 @@ def test_words_by_sentences():
     ]
     predictions = [[sure, doubtful, sure], [wrong, doubtful, [0.1, 0.9]]]
     suspects = found(task("tag", ["X", "Y"], scheme=None), examples, predictions)
-    rows = [(s.line, s.first_word, s.suggested, s.worst) for s in suspects]
-    assert rows == [(5, 0, "Y", True), (5, 1, "Y", False), (1, 1, "Y", True)]
+    rows = [(s.example.where, s.mistake.words, s.mistake.predicted, s.worst) for s in suspects]
+    assert rows == [
+        ("f:5", (0, 1), "Y", True),
+        ("f:5", (1, 2), "Y", False),
+        ("f:1", (1, 2), "Y", True),
+    ]
     assert suspects[0].excerpt == "[d] e f"
     record = suspects[0].record()
     assert (record["end_word"], record["words"], record["tags"]) == (1, ("d", "e", "f"), ("Y",) * 3)
@@ -101,13 +105,13 @@ def test_spans_missing_wrong_and_too_many():
         },
     ]
     rows = [
-        (s.kind, s.given, s.suggested, s.confidence, s.line)
+        (*s.mistake[:4], s.example.where)
         for s in found(task("ner", ["LOC", "PER"]), examples, predictions)
     ]
     assert rows == [
-        ("missing span", "nothing", "PER 'Bo'", 0.95, 1),
-        ("boundary", "LOC 'New'", "LOC 'New York'", 0.8, 1),
-        ("no span", "LOC 'and'", "nothing", 0.98, 1),
+        ("missing span", "nothing", "PER 'Bo'", 0.95, "n.jsonl:1"),
+        ("boundary", "LOC 'New'", "LOC 'New York'", 0.8, "n.jsonl:1"),
+        ("no span", "LOC 'and'", "nothing", 0.98, "n.jsonl:1"),
     ]
     (record, *_) = (s.record() for s in found(task("ner", ["LOC", "PER"]), examples, predictions))
     assert record["spans"][2] == {"start": 5, "end": 6, "label": "PER", "score": 0.95}
