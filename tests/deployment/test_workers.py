@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,27 +15,11 @@ import pytest
 pytest.importorskip("fastapi")
 
 from tests.command import run
-from tests.deployment.test_serve import ROOT, post
+from tests.deployment.test_serve import post, start
 
 WAIT = 30
 """Seconds until a test gives up."""
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")
-
-
-def start(folder: Path, *options: str) -> tuple[subprocess.Popen[str], int]:
-    server = subprocess.Popen(
-        [sys.executable, "-m", "finetune", "serve", f"mine={folder}", "--port", "0", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert server.stdout is not None
-    line = server.stdout.readline()
-    found = re.match(r"serving mine at http://127\.0\.0\.1:(\d+)/", line)
-    assert found, line + server.communicate(timeout=10)[1]
-    return server, int(found[1])
 
 
 def get(port: int, path: str) -> tuple[int, str]:
@@ -71,7 +54,7 @@ def test_workers_share_counts_and_end_together(runs: dict[str, Path], tmp_path: 
         assert run("export", folder, "--out", tmp_path / "graph").code == 0
         folder = tmp_path / "graph"
     for killed in (False, True):
-        server, port = start(folder, "--workers", "2", "--log-level", "warning")
+        server, port = start(folder, "--workers", "2")
         workers = children(server)
         try:
             answers = [post(port, b'{"text": "a lovely room"}') for _ in range(40)]

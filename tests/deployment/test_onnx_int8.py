@@ -1,0 +1,189 @@
+"""Graphs in int8: the score that they cost is measured, and refused if it is too much."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import finetune
+from finetune.config.tasks import IN_MEMORY
+from finetune.tasks import saved_task
+from finetune.types import TextExample, TokenExample
+from tests import tiny
+from tests.command import run
+from tests.small_data import write_jsonl
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from finetune.deployment import onnx as export  # noqa: E402
+from finetune.deployment import onnx_int8  # noqa: E402
+from finetune.deployment.onnx_model import OnnxModel  # noqa: E402
+from tests.deployment.test_onnx import FILES, ONE_TEXT, WORDS, one_line, saved  # noqa: E402
+
+
+def data_of(folder: Path) -> Path:
+    """Texts whose labels a model can learn, with a validation split."""
+    folder.mkdir()
+    texts = [" ".join(WORDS[: n % 5 + 1]) for n in range(12)]
+    for split in ("train", "validation"):
+        rows = [{"text": text, "label": ("neg", "pos")["smith" in text]} for text in texts]
+        path = folder / f"{split}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = saved(tmp_path, "classify", data=IN_MEMORY)
+    data, graph = data_of(tmp_path / "data"), tmp_path / "graph"
+    command = ("export", place, "--out", graph, "--int8")
+    one_line(run(*command), "data in memory", "--data")
+    one_line(run(*command[:-1], "--max-loss", "1"), "--max-loss applies to --int8")
+    one_line(run(*command, "--data", data, "--max-loss", "-1"), "--max-loss must be 0 or more")
+    before = {path.name for path in tmp_path.iterdir()}
+    lowest = iter([{"accuracy": 0.9}, {"accuracy": 0.894}])
+    with monkeypatch.context() as patched:
+        patched.setattr(export, "_score", lambda *_: next(lowest))
+        refused = run(*command, "--data", data)
+    one_line(refused, "lowers accuracy on validation by 0.60 points, from 0.9000 to 0.8940")
+    assert {path.name for path in tmp_path.iterdir()} == before
+    outcome = run(*command, "--data", data, "--max-loss", "100")
+    assert outcome.code == 0 and outcome.err == "", outcome
+    assert "int8: validation accuracy" in outcome.out and "on 12 examples" in outcome.out
+    assert {path.name for path in graph.iterdir()} == FILES
+    whole = export.export_onnx(place, tmp_path / "whole")
+    assert (graph / "model.onnx").stat().st_size < 0.85 * whole.size  # few weights, many nodes
+    expected = OnnxModel(tmp_path / "whole").predict(ONE_TEXT)
+    for one, other in zip(expected, OnnxModel(graph).predict(ONE_TEXT), strict=True):
+        assert one.scores == pytest.approx(other.scores, abs=0.2, nan_ok=True)
+        assert one.scores != other.scores or one.label is None
+
+
+def test_int8_scores_the_labels_and_by_the_metric_of_the_training(tmp_path: Path) -> None:
+    """Labels that the settings rename, and a built-in metric in place of a custom one."""
+    data = data_of(tmp_path / "data")
+    labels = sorted({e.label for e in finetune.read_text(data).splits["train"]})
+    (tmp_path / "map.json").write_text(json.dumps({label: label.upper() for label in labels}))
+    (tmp_path / "own.py").write_text("def cost(gold, predicted):\n    return 0.5\n")
+    settings = {"steps": 1, "custom_metrics": (f"{tmp_path / 'own.py'}:cost",), "metric": "cost"}
+    tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
+    trained = finetune.train(
+        "classify",
+        str(data),
+        str(tmp_path / "bert"),
+        label_map=str(tmp_path / "map.json"),
+        out=str(tmp_path / "run"),
+        quiet=True,
+        **settings,
+    )
+    options = ("--out", tmp_path / "graph", "--int8", "--max-loss", "100")
+    outcome = run("export", trained.folder, *options)
+    assert outcome.code == 0, outcome.err
+    assert "int8: validation accuracy" in outcome.out
+
+
+def test_large_components_are_divided_for_int8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One component of a hidden state is 40 times the others, as in trained encoders."""
+    place, folders = saved(tmp_path, "classify"), [tmp_path / name for name in ("a", "b", "c")]
+    head = saved_task(place / "best").head(place / "best")
+    with torch.no_grad():
+        for layer in head.encoder.model.base_model.encoder.layer:
+            layer.attention.output.LayerNorm.weight[3] = 40
+            layer.intermediate.dense.weight[:, 3] /= 40
+    head.save_pretrained(place / "best")
+    texts = [TextExample(i, text) for i, text in enumerate(ONE_TEXT)]
+
+    def logits(folder: Path) -> np.ndarray:
+        model = OnnxModel(folder, threads=1)
+        return np.concatenate([model.logits(windows) for windows in model.encode(texts)])
+
+    for folder in folders:
+        export.export_onnx(place, folder)
+    graph = onnx.load(folders[0] / "model.onnx")
+    onnx_int8._divide_outliers(graph, onnx_int8._ranges(graph, folders[0], texts))
+    assert sum("/divided" in node.name for node in graph.graph.node) >= 2
+    expected = logits(folders[0])
+    onnx.save(graph, folders[0] / "model.onnx")
+    np.testing.assert_allclose(logits(folders[0]), expected, rtol=1e-5, atol=1e-5)
+    onnx_int8.quantize(folders[1], texts)
+    monkeypatch.setattr(onnx_int8, "OUTLIERS", 0.0)
+    onnx_int8.quantize(folders[2], texts)
+    divided, whole = (np.abs(logits(folder) - expected).mean() for folder in folders[1:])
+    assert 0 < divided < whole / 2
+
+
+@pytest.mark.parametrize("max_width", [3, 4])
+def test_int8_of_span_scorers_with_any_number_of_widths(max_width: int, tmp_path: Path) -> None:
+    """One layer computes the scores of all widths, so that several products share its weights.
+
+    Weights of the second graph are in files beside it, as of graphs of more than 2 GB.
+    """
+    folder = tmp_path / "graph"
+    export.export_onnx(saved(tmp_path, "ner", max_width=max_width), folder)
+    rows, graph = [TokenExample(0, WORDS, ())], folder / "model.onnx"
+    if max_width == 4:
+        model = onnx.load(graph)
+        graph.unlink()
+        onnx.save(model, graph, save_as_external_data=True, all_tensors_to_one_file=False)
+        assert len(list(folder.iterdir())) > len(FILES)
+    found = []
+    for int8 in (False, True):
+        if int8:
+            onnx_int8.quantize(folder, rows)
+        runner = OnnxModel(folder, threads=1)
+        found.append(runner.logits(runner.encode(rows)[0]))
+    assert 0 < np.abs(found[0] - found[1]).max() < 0.25 * np.abs(found[0]).max()
+    assert {path.name for path in folder.iterdir()} == FILES
+
+
+def test_int8_is_not_measured_on_data_that_say_nothing(tmp_path: Path) -> None:
+    save_data, model = data_of(tmp_path / "data"), tmp_path / "bert"
+    tiny.save_tiny_checkpoint(model, "bert")
+    trained = run(
+        "classify", "--model", model, "--data", save_data, "--steps", "1", "--out", tmp_path / "run"
+    )
+    assert trained.code == 0, trained.err
+    command = ("export", tmp_path / "run", "--out", tmp_path / "graph", "--int8")
+    other = [{"text": "anna", "label": "maybe"}, {"text": "smith", "label": "never"}]
+    write_jsonl(tmp_path / "other.jsonl", other)
+    one_line(
+        run(*command, "--data", f"validation={tmp_path / 'other.jsonl'}"),
+        "labels that the model lacks (maybe, never; it has neg, pos)",
+    )
+    one_line(run(*command, "--data", tmp_path / "data" / "train.jsonl"), "no validation split")
+    (save_data / "validation.jsonl").unlink()
+    one_line(run(*command), "changed since the training of")
+    assert not (tmp_path / "graph").exists()
+
+
+def test_int8_weights_of_products_use_seven_bits(tmp_path: Path) -> None:
+    """Sums of two products of 8 bits overflow on processors without VNNI."""
+    folder = tmp_path / "graph"
+    export.export_onnx(saved(tmp_path, "classify"), folder)
+    onnx_int8.quantize(folder, [TextExample(i, text) for i, text in enumerate(ONE_TEXT)])
+    graph = onnx.load(folder / "model.onnx").graph
+    tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    products = [tensors[node.input[1]] for node in graph.node if node.op_type == "MatMulInteger"]
+    assert products and all(weights.dtype == np.int8 for weights in products)
+    assert max(np.abs(weights.astype(int)).max() for weights in products) == 64
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("qemu-x86_64"), reason="needs qemu-x86_64")
+def test_int8_on_an_old_processor() -> None:
+    """An emulated Haswell has AVX2 and no VNNI."""
+    command = ["qemu-x86_64", "-cpu", "Haswell", str(Path(sys.executable).resolve())]
+    command += ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "int8 or divided", __file__]
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=os.environ | paths, capture_output=True, text=True)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-2000:]
