@@ -6,6 +6,7 @@ the products of the text. In a training step on a GPU it is a third of the opera
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,6 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from finetune.runtime.device import TYPES
+
+
+def _state_of(weights: Iterable[Tensor]) -> list[tuple[int, int, int]]:
+    """Return what changes with weights: their identity, the number of changes, and their data.
+
+    Code that changes numbers in place through ``weight.data`` hides it from torch, and from this.
+    """
+    return [(id(each), each._version, each.data_ptr()) for each in weights]
 
 
 class _CastOnce:
@@ -24,6 +33,8 @@ class _CastOnce:
     def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
         self.layer, self.dtype = layer, dtype
         self.cast: tuple[Any, Tensor, Tensor | None] | None = None
+        self.seen: list[tuple[Tensor, Tensor]] = []
+        """The weights that were cast, and their data: no others get their addresses."""
 
     def __call__(self, vectors: Tensor) -> Tensor:
         layer, device = self.layer, vectors.device.type
@@ -32,10 +43,11 @@ class _CastOnce:
         ):
             return nn.Linear.forward(layer, vectors)
         weight, bias = layer.weight, layer.bias
-        versions = [(id(each), each._version) for each in (weight, bias) if each is not None]
-        if self.cast is None or self.cast[0] != versions:
-            no_bias = None if bias is None else bias.to(self.dtype)
-            self.cast = versions, weight.to(self.dtype), no_bias
+        weights = (weight,) if bias is None else (weight, bias)
+        state = _state_of(weights)
+        if self.cast is None or self.cast[0] != state:
+            self.seen = [(each, each.detach()) for each in weights]
+            self.cast = state, weight.to(self.dtype), None if bias is None else bias.to(self.dtype)
         return functional.linear(vectors, *self.cast[1:])
 
 
@@ -74,7 +86,7 @@ class WeightCopies:
         self.frozen: list[tuple[nn.Parameter, Tensor]] = []
         self.copies: dict[int, Tensor] = {} if others is None else others.copies
         self.buffers: dict[int, Tensor] = {} if others is None else others.buffers
-        self.frozen_versions: list[int] = []
+        self.frozen_state: list[tuple[int, int, int]] = []
         if self.dtype == torch.float32:
             return
         linear: list[nn.Linear] = []
@@ -104,8 +116,8 @@ class WeightCopies:
 
     def __enter__(self) -> WeightCopies:
         stale = list(self.trained)
-        if (versions := [weight._version for weight, _ in self.frozen]) != self.frozen_versions:
-            stale, self.frozen_versions = stale + self.frozen, versions
+        if (state := _state_of(weight for weight, _ in self.frozen)) != self.frozen_state:
+            stale, self.frozen_state = stale + self.frozen, state
         if stale:
             with torch.no_grad():
                 torch._foreach_copy_([copy for _, copy in stale], [weight for weight, _ in stale])

@@ -44,6 +44,10 @@ def test_results_are_those_of_autocast(used: torch.dtype | None) -> None:
     for each in (plain, model):
         each.layers[0].weight = nn.Parameter(weight.clone())
     assert torch.equal(outputs(model, used), outputs(plain, used))
+    for number in range(3):  # other data of the same parameter, where the last data may have been
+        for each in (plain, model):
+            each.layers[0].weight.data = torch.full((8, 8), number / 8)  # type: ignore[union-attr]
+        assert torch.equal(outputs(model, used), outputs(plain, used))
     assert all(value.dtype == torch.float32 for value in model.state_dict().values())
 
 

@@ -18,6 +18,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
+from finetune.models import dropout
 from finetune.models.heads.choice import ChoiceScorer
 from finetune.models.heads.question_answering import QuestionAnswerer
 from finetune.models.heads.sequence_classification import SequenceClassifier
@@ -240,6 +241,26 @@ def test_train_from_checkpoint_save_and_load(family: str, kind: str, tmp_path, c
         "tokenizer.json",
         "tokenizer_config.json",
     ]
+
+
+@every_head
+def test_no_two_calls_of_dropout_share_a_mask(family: str, kind: str, monkeypatch) -> None:
+    """Those of a head are told apart from those of its encoder, too."""
+    head, _, made = both(kind, family)
+    for module in head.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    keys: list[set[int]] = []
+    draw_bits = dropout.draw_bits
+    monkeypatch.setattr(
+        dropout,
+        "draw_bits",
+        lambda rows, *rest: keys.append({*rows.flatten().tolist()}) or draw_bits(rows, *rest),
+    )
+    with dropout.fast_dropout(head):
+        head.train()(pack(made, seed=3))
+    assert bool(keys) == (family != "eurobert")  # which has no layers of dropout
+    assert len(set().union(*keys)) == sum(map(len, keys))
 
 
 @every_head

@@ -69,7 +69,7 @@ class QuestionAnswerer(LabeledHead):
         if not self.known_type:
             return self._padded_logits(batch, tokens=True)
         states = self.encoder(batch)
-        with keyed_dropout(batch):
+        with keyed_dropout(batch, torch.arange(len(states))):
             return _HEADS[self.known_type](self.model, states)
 
     def _logits_of(self, output: Any) -> Tensor:
