@@ -19,7 +19,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import read_object
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.pair_classifier import PairClassifier
-from finetune.models.heads.pretrained import PROBLEM_TYPES, LabeledHead, Problem, select_classes
+from finetune.models.heads.pretrained import PROBLEM_TYPES, PretrainedHead, Problem, select_classes
 from finetune.models.heads.question_answering import POSITIONS, QuestionAnswerer
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
@@ -34,7 +34,7 @@ from finetune.models.loading import (
 )
 from finetune.types import UserError
 
-ReusableHead = type[LabeledHead]
+ReusableHead = type[PretrainedHead]
 CUSTOM_MODELS: dict[str, tuple[Any, str]] = {
     "span-ner": (SpanClassifier, "encoder"),
     "crf-tagger": (CrfTagger, "tagger"),

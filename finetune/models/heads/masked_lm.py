@@ -20,7 +20,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from finetune.models.encoder import Batching
-from finetune.models.families import ROBERTA, family_of
+from finetune.models.families import family_of
+from finetune.models.heads.layers import layers_of
 from finetune.models.heads.pretrained import PretrainedHead, require_class
 from finetune.models.loading import load_config, load_weights
 from finetune.types import Batch
@@ -72,7 +73,7 @@ class MaskedLanguageModel(PretrainedHead):
             for name, weight in self.named_parameters()
             if id(weight) in weights and not name.startswith(self.encoder_prefix)
         }
-        self._layers = _HEADS.get(model.config.model_type) if known else None
+        self._layers = layers_of(self.auto_class, model.config.model_type) if known else None
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
@@ -119,7 +120,7 @@ class MaskedLanguageModel(PretrainedHead):
         position = batch.targets.get("position")
         rows = slice(None) if position is None else position
         if self._layers is None:
-            return self._padded_logits(batch, tokens=True)[rows]
+            return self._padded_logits(batch)[rows]
         return self._layers(self.model, self.encoder(batch)[rows])
 
     def is_head(self, parameter_name: str) -> bool:
@@ -193,77 +194,3 @@ class _CrossEntropy(torch.autograd.Function):
         of_target = torch.expm1(-loss) * gradient  # p - 1, which rounding p would spoil
         of_logits.scatter_(1, token[:, None], of_target[:, None].to(probabilities.dtype))
         return of_logits, None
-
-
-HeadLayers = Callable[[Any, Tensor], Tensor]
-
-
-def _cls(model: Any, states: Tensor) -> Any:
-    return model.cls.predictions(states)
-
-
-def _lm_head(model: Any, states: Tensor) -> Any:
-    return model.lm_head(states)
-
-
-def _generator(model: Any, states: Tensor) -> Any:
-    return model.generator_lm_head(model.generator_predictions(states))
-
-
-def _deberta(model: Any, states: Tensor) -> Any:
-    """Run the head of DeBERTa: transformers' first version, or (not legacy) DeBERTa's own."""
-    if model.legacy:
-        return model.cls(states)
-    return model.lm_predictions(states, model.deberta.embeddings.word_embeddings)
-
-
-def _distilbert(model: Any, states: Tensor) -> Any:
-    states = model.activation(model.vocab_transform(states))
-    return model.vocab_projector(model.vocab_layer_norm(states))
-
-
-_HEADS: dict[str, HeadLayers] = {
-    **dict.fromkeys(
-        (
-            "bert",
-            "big_bird",
-            "ernie",
-            "fnet",
-            "layoutlm",
-            "megatron-bert",
-            "mobilebert",
-            "nomic_bert",
-            "rembert",
-            "roc_bert",
-            "roformer",
-            "squeezebert",
-            "yoso",
-        ),
-        _cls,
-    ),
-    **dict.fromkeys(
-        (
-            *ROBERTA,
-            "esm",
-            "esmc",
-            "eurobert",
-            "gte",
-            "ibert",
-            "jina_embeddings_v3",
-            "longformer",
-            "luke",
-            "mpnet",
-            "xmod",
-        ),
-        _lm_head,
-    ),
-    **dict.fromkeys(("convbert", "electra"), _generator),
-    **dict.fromkeys(("deberta", "deberta-v2"), _deberta),
-    **dict.fromkeys(("flaubert", "xlm"), lambda model, states: model.pred_layer(states)[0]),
-    **dict.fromkeys(
-        ("modernbert", "ultrabert"), lambda model, states: model.decoder(model.head(states))
-    ),
-    "albert": lambda model, states: model.predictions(states),
-    "distilbert": _distilbert,
-}
-"""The layers of the head by model type; models with their own code run whole, on padded rows."""

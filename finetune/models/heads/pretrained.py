@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -13,9 +13,11 @@ from transformers import PreTrainedModel
 
 from finetune.config.tasks import flag
 from finetune.models.bilstm import BILSTM
+from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching, Encoder
 from finetune.models.families import family_of
 from finetune.models.heads.base import Head, labels_of
+from finetune.models.heads.layers import POOLED, layers_of, token_means
 from finetune.models.loading import copy_tokenizer, load_config, load_weights, quiet
 from finetune.models.padding import batch_of_rows, restore_order, unpad
 from finetune.types import Batch, LabelSet, UserError
@@ -38,11 +40,19 @@ _DROPOUT_SETTINGS = {
 """The setting of the dropout before the classifier, if it is not ``classifier_dropout``."""
 
 
+class PaddedRows(NamedTuple):
+    """Padded rows [N, L] of token ids, as the classes of transformers take them."""
+
+    input_ids: Tensor | None
+    attention_mask: Tensor | None
+    token_type_ids: Tensor | None
+
+
 class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_hub
     """A Hugging Face model with a task head, run on batches without padding.
 
-    It is a ``PreTrainedModel`` so that ``transformers.Trainer`` saves it with its configuration. It
-    saves folders as ``model`` does: plain transformers loads them.
+    It is a ``PreTrainedModel`` so that ``transformers.Trainer`` trains it, and saves it with its
+    configuration. It saves folders as ``model`` does: plain transformers loads them.
 
     Args:
         model: A model as ``auto_class`` loads it. It owns all weights: saved folders load anywhere.
@@ -54,6 +64,10 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
 
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True  # as ``model`` allows
     auto_class: ClassVar[Any]
+    output_class: ClassVar[Any]
+    """The output of transformers for padded rows."""
+    per_token: ClassVar[bool] = True
+    """Whether the class of transformers has logits for each token, and not for each sequence."""
 
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
         super().__init__(model.config)
@@ -69,6 +83,32 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
                 f"{flag(BILSTM)} does not work with {model.config.model_type} "
                 "models, whose head runs together with the encoder: leave it out."
             )
+        self._layers = layers_of(self.auto_class, self.known_type)
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls,
+        name: str | Path,
+        *,
+        labels: Sequence[str] | None = None,
+        batching: Batching = "auto",
+        **options: Any,
+    ) -> Self:
+        """Load a trained model; with ``labels`` make one to train, in float32.
+
+        Args:
+            name: Hub id, short name or folder of an encoder, or of a trained model.
+            labels: The labels of a model to train; for regression the name of the number. A head
+                that the checkpoint lacks, or has for another number of labels, is new.
+            batching: As in ``Encoder``; changes memory and speed only.
+            options: ``dropout`` before the classifier; ``revision``, ``trust_remote_code``
+                and ``bilstm``, as in ``load_config``.
+
+        Raises:
+            UserError: There is no such model or setting, or without ``labels`` no trained head.
+        """
+        model = load_task_model(cls.auto_class, str(name), labels=labels, **options)
+        return cls(model, batching)
 
     @property
     def labels(self) -> LabelSet:
@@ -100,61 +140,6 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         if is_main_process:
             copy_tokenizer(Path(self.model.name_or_path), Path(folder))
 
-    def _padded_logits(self, batch: Batch, *, tokens: bool) -> Tensor:
-        """Return the logits of the whole model on padded rows: [N, C], or [T, C] for ``tokens``."""
-        self.encoder.check_batch(batch)
-        parts, indices = [], []
-        for group, output in self.encoder.padded_outputs(self.model, batch):
-            logits = self._logits_of(output)
-            parts.append(unpad(logits, group.batch) if tokens else logits)
-            indices.append(group.tokens if tokens else group.sequences)
-        return restore_order(parts, indices)
-
-    def _logits_of(self, output: Any) -> Tensor:
-        """Return the logits in an output of the whole model on padded rows."""
-        logits: Tensor = output.logits
-        return logits
-
-
-class PaddedRows(NamedTuple):
-    """Padded rows [N, L] of token ids, as the classes of transformers take them."""
-
-    input_ids: Tensor | None
-    attention_mask: Tensor | None
-    token_type_ids: Tensor | None
-
-
-class LabeledHead(PretrainedHead):
-    """A ``PretrainedHead`` that predicts labels, and that ``transformers.Trainer`` can train."""
-
-    output_class: ClassVar[Any]
-    """The output of transformers for padded rows."""
-
-    @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls,
-        name: str | Path,
-        *,
-        labels: Sequence[str] | None = None,
-        batching: Batching = "auto",
-        **options: Any,
-    ) -> Self:
-        """Load a trained model; with ``labels`` make one to train, in float32.
-
-        Args:
-            name: Hub id, short name or folder of an encoder, or of a trained model.
-            labels: The labels of a model to train; for regression the name of the number. A head
-                that the checkpoint lacks, or has for another number of labels, is new.
-            batching: As in ``Encoder``; changes memory and speed only.
-            options: ``dropout`` before the classifier; ``revision``, ``trust_remote_code``
-                and ``bilstm``, as in ``load_config``.
-
-        Raises:
-            UserError: There is no such model or setting, or without ``labels`` no trained head.
-        """
-        model = load_task_model(cls.auto_class, str(name), labels=labels, **options)
-        return cls(model, batching)
-
     def forward(
         self,
         batch: Batch | None = None,
@@ -172,9 +157,50 @@ class LabeledHead(PretrainedHead):
             return self._output(PaddedRows(input_ids, attention_mask, token_type_ids), labels)
         return self._logits(batch)
 
+    def _rows(self, batch: Batch) -> Tensor | None:
+        """Return the rows of hidden states that the head reads; None for all T."""
+        return None if self.per_token else batch.cu_seqlens[:-1]
+
     def _logits(self, batch: Batch) -> Tensor:
         """Return the logits of a batch."""
-        raise NotImplementedError
+        rows = self._rows(batch)
+        if self._layers is None:
+            logits = self._padded_logits(batch)
+            return logits if rows is None or not self.per_token else logits.index_select(0, rows)
+        hidden, pooling = self.encoder(batch), self._pooling
+        if pooling == "mean":
+            hidden = token_means(hidden, batch)
+        elif pooling != "late" and rows is not None:
+            hidden = hidden.index_select(0, rows)
+        with keyed_dropout(batch, torch.arange(len(hidden)) if rows is None else rows):
+            logits = self._layers(self.model, hidden)
+        return token_means(logits, batch) if pooling == "late" else logits
+
+    @property
+    def _pooling(self) -> str:
+        """What stands for a sequence: its first token, the mean, or (late) the mean of logits."""
+        pooled = not self.per_token and self.known_type in POOLED
+        return self.model.config.classifier_pooling if pooled else "first"
+
+    def _padded_logits(self, batch: Batch) -> Tensor:
+        """Return the logits of the whole model on padded rows, of sequences [N, C] or tokens."""
+        self.encoder.check_batch(batch)
+        parts, indices = [], []
+        for group, output in self.encoder.padded_outputs(self._whole_model, batch):
+            logits = self._logits_of(output)
+            parts.append(unpad(logits, group.batch) if self.per_token else logits)
+            indices.append(group.tokens if self.per_token else group.sequences)
+        return restore_order(parts, indices)
+
+    @property
+    def _whole_model(self) -> Callable[..., Any]:
+        """The model of transformers, on padded rows of one sequence each."""
+        return self.model
+
+    def _logits_of(self, output: Any) -> Tensor:
+        """Return the logits in an output of the whole model on padded rows."""
+        logits: Tensor = output.logits
+        return logits
 
     def _output(self, rows: PaddedRows, labels: Tensor | None) -> Any:
         """Return the output of transformers for padded rows, computed without padding."""

@@ -7,8 +7,6 @@ token of the answer.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,15 +15,14 @@ from torch.nn import functional as F
 from transformers import AutoModelForQuestionAnswering
 from transformers.modeling_outputs import QuestionAnsweringModelOutput
 
-from finetune.models.dropout import keyed_dropout
-from finetune.models.heads.pretrained import LabeledHead, PaddedRows
+from finetune.models.heads.pretrained import PaddedRows, PretrainedHead
 from finetune.types import Batch
 
 POSITIONS = ("start", "end")
 """The two logits of a token."""
 
 
-class QuestionAnswerer(LabeledHead):
+class QuestionAnswerer(PretrainedHead):
     """Logits of the start and the end of an answer for each of T tokens.
 
     Its labels are ``POSITIONS``. ``PretrainedHead`` explains arguments and attributes.
@@ -52,7 +49,7 @@ class QuestionAnswerer(LabeledHead):
     ) -> Any:
         """Return logits [T, 2] for a batch of T tokens.
 
-        Padded rows [N, L], as ``LabeledHead`` takes them, with ``start_positions`` and
+        Padded rows [N, L], as ``PretrainedHead`` takes them, with ``start_positions`` and
         ``end_positions`` [N] give a ``QuestionAnsweringModelOutput``.
         """
         if batch is None:
@@ -64,13 +61,6 @@ class QuestionAnswerer(LabeledHead):
             start, end = logits.unbind(-1)
             return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end)
         return self._logits(batch)
-
-    def _logits(self, batch: Batch) -> Tensor:
-        if not self.known_type:
-            return self._padded_logits(batch, tokens=True)
-        states = self.encoder(batch)
-        with keyed_dropout(batch, torch.arange(len(states))):
-            return _HEADS[self.known_type](self.model, states)
 
     def _logits_of(self, output: Any) -> Tensor:
         return torch.stack([output.start_logits, output.end_logits], -1)
@@ -96,16 +86,3 @@ def rows_of(logits: Tensor, batch: Batch) -> Tensor:
     )
     padded = logits.new_full((size, batch.max_seqlen, 2), -torch.inf)
     return padded.index_put((sequence, batch.position_ids), logits).transpose(1, 2)
-
-
-def _pooled(model: Any, states: Tensor) -> Any:
-    return model.classifier(model.drop(model.head(states)))
-
-
-_HEADS: defaultdict[str, Callable[[Any, Tensor], Tensor]] = defaultdict(
-    lambda: lambda model, states: model.qa_outputs(states),
-    distilbert=lambda model, states: model.qa_outputs(model.dropout(states)),
-    modernbert=_pooled,
-    ultrabert=_pooled,
-)
-"""The layers of the head by model type; most types have a linear layer."""

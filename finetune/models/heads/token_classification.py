@@ -6,8 +6,6 @@ before dropout and classifier, as a head over W words costs less than one over T
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,15 +14,14 @@ from torch import Tensor
 from transformers import AutoModelForTokenClassification, PreTrainedModel
 from transformers.modeling_outputs import TokenClassifierOutput
 
-from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
-from finetune.models.heads.pretrained import LabeledHead
+from finetune.models.heads.pretrained import PretrainedHead
 from finetune.types import Batch, UserError
 
 Subwords = Literal["first", "all"]
 
 
-class TokenClassifier(LabeledHead):
+class TokenClassifier(PretrainedHead):
     """Logits of C tags for each of W words, or for each of their subwords.
 
     ``subwords`` says which subwords get logits, ``"first"`` or ``"all"``. ``PretrainedHead``
@@ -55,18 +52,12 @@ class TokenClassifier(LabeledHead):
     def from_pretrained(  # type: ignore[override]
         cls, name: str | Path, *, subwords: Subwords = "first", **options: Any
     ) -> Self:
-        """Load a model as ``LabeledHead`` does; ``subwords`` is as for the class."""
+        """Load a model as ``PretrainedHead`` does; ``subwords`` is as for the class."""
         batching = options.get("batching", "auto")
         return cls(super().from_pretrained(name, **options).model, batching, subwords)
 
-    def _logits(self, batch: Batch) -> Tensor:
-        """Return logits [W, C] of first subwords, or [P, C] of the P subwords of all words."""
-        rows = batch.words if self.subwords == "first" else subword_rows(batch)
-        if not self.known_type:
-            return self._padded_logits(batch, tokens=True).index_select(0, rows)
-        states = self.encoder(batch).index_select(0, rows)
-        with keyed_dropout(batch, rows):
-            return _HEADS[self.known_type](self.model, states)
+    def _rows(self, batch: Batch) -> Tensor:
+        return batch.words if self.subwords == "first" else subword_rows(batch)
 
 
 def subword_rows(batch: Batch) -> Tensor:
@@ -76,12 +67,3 @@ def subword_rows(batch: Batch) -> Tensor:
     shifts = batch.words - starts
     shifts = torch.repeat_interleave(shifts, lengths, output_size=batch.num_subwords)  # [P]
     return shifts + torch.arange(len(shifts), device=shifts.device)
-
-
-_HEADS: defaultdict[str, Callable[[Any, Tensor], Tensor]] = defaultdict(
-    lambda: lambda model, states: model.classifier(model.dropout(states)),
-    ultrabert=lambda model, states: model.classifier(model.drop(model.head(states))),
-    modernbert=lambda model, states: model.classifier(model.drop(model.head(states))),
-    eurobert=lambda model, states: model.classifier(states),
-)
-"""The layers of the head by model type; most types have dropout and a linear layer."""

@@ -1,0 +1,128 @@
+"""The layers of the heads of transformers above the hidden states, by kind of head and family.
+
+Each takes a model of transformers and the hidden states that its head reads, and returns logits. A
+model type without a row runs as the class of transformers does, whole and on padded rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from finetune.models.families import FAMILIES, ROBERTA
+from finetune.types import Batch
+
+Layers = Callable[[Any, Tensor], Tensor]
+"""From a model and hidden states [R, H] to logits [R, C]."""
+POOLED = ("modernbert", "ultrabert", "eurobert")
+"""Model types whose configuration says what stands for a sequence (``classifier_pooling``)."""
+
+
+def layers_of(auto_class: Any, model_type: str) -> Layers | None:
+    """Return the layers of the heads that an auto class of transformers loads; None without row."""
+    return _LAYERS[auto_class.__name__.removeprefix("AutoModelFor")].get(model_type)
+
+
+def token_means(values: Tensor, batch: Batch) -> Tensor:
+    """Return the mean over the tokens of each sequence: [T, X] -> [N, X]."""
+    lengths = batch.cu_seqlens.diff().long()
+    # unsafe: checking lengths would wait for a GPU; empty sequences are 0
+    return torch.segment_reduce(values, "mean", lengths=lengths, axis=0, unsafe=True, initial=0)
+
+
+def _pooled(pooler: Layers) -> Layers:
+    """Return a head of ``pooler`` on the first tokens [N, H], dropout and a linear layer."""
+    return lambda model, first: model.classifier(model.dropout(pooler(model, first)))
+
+
+def _dense(model: Any, states: Tensor) -> Any:
+    """Run a head with a dense layer and a norm, as ModernBERT's."""
+    return model.classifier(model.drop(model.head(states)))
+
+
+def _eurobert(model: Any, states: Tensor) -> Any:
+    return model.classifier(model.activation(model.dense(states)))
+
+
+def _mask_of_deberta(model: Any, states: Tensor) -> Any:
+    """Run the head of DeBERTa: transformers' first version, or (not legacy) DeBERTa's own."""
+    if model.legacy:
+        return model.cls(states)
+    return model.lm_predictions(states, model.deberta.embeddings.word_embeddings)
+
+
+def _mask_of_distilbert(model: Any, states: Tensor) -> Any:
+    states = model.activation(model.vocab_transform(states))
+    return model.vocab_projector(model.vocab_layer_norm(states))
+
+
+def _same(layers: Layers, *kinds: str) -> dict[str, Layers]:
+    return dict.fromkeys(kinds, layers)
+
+
+_bert = _pooled(lambda model, first: model.base_model.pooler(first[:, None]))
+_own_pooler = _pooled(lambda model, first: model.pooler(first[:, None]))
+_first_in_row: Layers = lambda model, first: model.classifier(first[:, None])  # noqa: E731
+_either = {  # for one text and for a choice
+    **_same(_bert, "bert", "ernie", "roc_bert"),
+    **_same(_own_pooler, "deberta-v2"),
+    **_same(_dense, "modernbert"),
+    "albert": _pooled(
+        lambda model, first: model.base_model.pooler_activation(model.base_model.pooler(first))
+    ),
+    "distilbert": _pooled(lambda model, first: F.relu(model.pre_classifier(first))),
+}
+_packed = [kind for kind, family in FAMILIES.items() if family.packing]
+
+_LAYERS: Mapping[str, Mapping[str, Layers]] = {
+    "SequenceClassification": {
+        **_either,
+        **_same(_bert, "gte", "nomic_bert"),
+        **_same(_first_in_row, *ROBERTA, "electra", "jina_embeddings_v3"),
+        **_same(_own_pooler, "deberta"),
+        **_same(_dense, "ultrabert"),
+        "eurobert": _eurobert,
+    },
+    "MultipleChoice": {
+        **_either,
+        **_same(_bert, *ROBERTA),
+        "electra": lambda model, first: model.classifier(model.sequence_summary(first[:, None])),
+    },
+    "TokenClassification": {
+        **_same(lambda model, states: model.classifier(model.dropout(states)), *_packed),
+        **_same(_dense, "modernbert", "ultrabert"),
+        "eurobert": lambda model, states: model.classifier(states),
+    },
+    "QuestionAnswering": {
+        **_same(lambda model, states: model.qa_outputs(states), *_packed),
+        **_same(_dense, "modernbert", "ultrabert"),
+        "distilbert": lambda model, states: model.qa_outputs(model.dropout(states)),
+    },
+    "MaskedLM": {
+        **_same(
+            lambda model, states: model.cls.predictions(states),
+            *("bert", "big_bird", "ernie", "fnet", "layoutlm", "megatron-bert", "mobilebert"),
+            *("nomic_bert", "rembert", "roc_bert", "roformer", "squeezebert", "yoso"),
+        ),
+        **_same(
+            lambda model, states: model.lm_head(states),
+            *(*ROBERTA, "esm", "esmc", "eurobert", "gte", "ibert", "jina_embeddings_v3"),
+            *("longformer", "luke", "mpnet", "xmod"),
+        ),
+        **_same(
+            lambda model, states: model.generator_lm_head(model.generator_predictions(states)),
+            *("convbert", "electra"),
+        ),
+        **_same(_mask_of_deberta, "deberta", "deberta-v2"),
+        **_same(lambda model, states: model.pred_layer(states)[0], "flaubert", "xlm"),
+        **_same(lambda model, states: model.decoder(model.head(states)), "modernbert", "ultrabert"),
+        "albert": lambda model, states: model.predictions(states),
+        "distilbert": _mask_of_distilbert,
+    },
+}
+"""The layers of each model type that tests compare with the class of transformers, by the end of
+the name of that class."""
