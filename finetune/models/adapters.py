@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from finetune.config.tasks import TrainConfig
-from finetune.models.heads.base import CustomModel
+from finetune.models.heads.base import EncoderModel
 from finetune.models.loading import resolve_model
 from finetune.types import UserError, abbreviated, install_command
 
@@ -131,7 +131,7 @@ def export_adapter(head: Any, config: TrainConfig, folder: Path) -> None:
 
     LoRA is in the format of peft. Masks have a bit for each weight; ``apply_masks`` reads them.
     """
-    model: Any = head if isinstance(head, CustomModel) else head.model
+    model: Any = head if isinstance(head, EncoderModel) else head.model
     layers = adapters(model)
     own = {id(weight) for _, weight in _adapter_weights(model)}
     trained = {

@@ -2,6 +2,20 @@
 
 Sequences share one packed row if the model's code allows it; other models run on padded rows
 inside. Both give the same numbers.
+
+The code of transformers' models passes few arguments on, so a forward pass also depends on these,
+each of which is set for a ``with`` block and put back at its end:
+
+- the name of the attention in the configuration (``packed_attention``), since layers look it up
+  there. The layout of a packed row is an argument.
+- the keys of dropout masks, a context variable (``keyed_dropout``, ``keyed_padded_dropout``), since
+  dropout layers get no argument but their input. ``FastDropout`` in place of ``nn.Dropout`` reads
+  it; on padded rows also torch's own functions, through a ``TorchFunctionMode``.
+- ``Linear.forward`` (``WeightCopies`` in training, ``keep_cast_weights`` in predictions), since
+  layers take no other weights than their own.
+- the function of gradient checkpointing of each layer (``_same_in_backward``), since a layer that
+  runs again in the backward pass needs the first two again.
+- hidden states to keep (``recording``), since a head, which calls the encoder, returns logits only.
 """
 
 from __future__ import annotations
@@ -145,7 +159,7 @@ class Encoder(nn.Module):
         The list gets the states [T, H] of the ``layers`` with these numbers.
         """
         states: list[Tensor] = []
-        self._recorded = (numbers, states)
+        self._recorded = (numbers, states) if numbers else None
         try:
             yield states
         finally:

@@ -40,7 +40,9 @@ def tagger(family: str = "bert", scheme: str | None = "BIO", seed: int = 0) -> C
     model = tiny.model(family, kind, layers=3, num_labels=3, seed=seed).double()
     names = {"id2label": dict(enumerate(TAGS)), "label2id": {t: i for i, t in enumerate(TAGS)}}
     model.config.update(names)
-    head = CrfTagger(CrfTaggerConfig(model.config.to_dict(), scheme, **names), "auto", model)
+    head = CrfTagger(
+        CrfTaggerConfig(tagger=model.config.to_dict(), scheme=scheme, **names), "auto", model
+    )
     with torch.no_grad():
         for parameter in head.crf.parameters():
             parameter.normal_()

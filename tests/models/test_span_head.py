@@ -6,6 +6,7 @@ import copy
 import gc
 import itertools
 import json
+import math
 import shutil
 
 import pytest
@@ -16,7 +17,7 @@ from transformers import AutoConfig, AutoModel
 
 from finetune.models.heads import span_scorers as span_scoring
 from finetune.models.heads.configurations import REPRESENTATIONS, SpanClassifierConfig
-from finetune.models.heads.span_classifier import SpanClassifier
+from finetune.models.heads.span_classifier import PRIOR, SpanClassifier
 from finetune.models.heads.span_scorers import SpanLayout, word_vectors
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.span_candidates import candidates
@@ -338,6 +339,8 @@ def test_train_from_checkpoint_save_and_load(family: str, representation: str, t
     assert list(head.labels) == LABELS
     for name, parameter in head.model.named_parameters():
         assert torch.equal(parameter, plain.get_parameter(name)), "the encoder is pretrained"
+    bias = [0.0, *[math.log(PRIOR / len(LABELS))] * len(LABELS)]
+    torch.testing.assert_close(head.scorer.bias.detach(), torch.tensor(bias))
     head.config.thresholds = {"PER": 0.25}
     batch = pack(sequences(head))
     logits = head(batch).detach()

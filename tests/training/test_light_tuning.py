@@ -29,7 +29,7 @@ from finetune.models.adapters import (
 )
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import Encoder, checkpointed_layers
-from finetune.models.heads.base import CustomModel
+from finetune.models.heads.base import EncoderModel
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.batching import pack
 from finetune.pretraining.settings import PretrainConfig
@@ -150,7 +150,7 @@ def test_merged_model_equals_the_adapter_in_peft(kind: str, place: Path, tmp_pat
             assert not adapters(last)
             torch.testing.assert_close(output(last), best, rtol=0, atol=1e-6)
     start = task.head()
-    model = start if isinstance(start, CustomModel) else start.model
+    model = start if isinstance(start, EncoderModel) else start.model
     PeftModel.from_pretrained(model, tmp_path / "run" / "adapter")
     assert not torch.allclose(fresh, best, atol=1e-3)
     if kind != "sentence":  # whose classifier is not in the encoder

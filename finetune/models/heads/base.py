@@ -7,7 +7,7 @@ import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
@@ -108,14 +108,38 @@ class Head(nn.Module):
         return self.encoder.depth_of(parameter_name.removeprefix(self.encoder_prefix))
 
 
-class CustomModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_hub
-    """A ``PreTrainedModel`` with a head that Hugging Face does not have.
+class EncoderModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_hub
+    """A ``PreTrainedModel`` with a head that Hugging Face does not have: layers above ``model``.
 
     It is saved with a registered class and configuration, which embeds the whole configuration of
-    the model inside, so that a folder needs nothing else to load. Subclasses take ``batching`` as
-    ``Encoder`` does, and a ``model`` of transformers to build on; None makes a new one.
-    ``from_pretrained`` with ``labels`` makes a model to train.
+    the model inside, so that a folder needs nothing else to load. ``from_pretrained`` with
+    ``labels`` makes a model to train.
+
+    A subclass adds the layers in ``__init__`` and then calls ``post_init``. Its ``config_class`` is
+    an ``EncoderModelConfig``.
+
+    Args:
+        config: The configuration, of the class ``config_class``.
+        batching: As in ``Encoder``.
+        model: A base model of transformers to build on; None makes a new one.
     """
+
+    base_model_prefix = "model"
+    encoder_prefix = "model."
+
+    def __init__(
+        self, config: Any, batching: Batching = "auto", model: PreTrainedModel | None = None
+    ) -> None:
+        super().__init__(config)
+        config.require_legal()
+        self.__dict__["encoder"] = self._hold(model, batching)
+
+    def _hold(self, model: Any, batching: Batching) -> Encoder:
+        """Keep the model inside, new ones from the configuration, and return its encoder."""
+        auto_class: Any = AutoModel
+        self.model = auto_class.from_config(self.config.encoder) if model is None else model
+        remove_pooler(self.model)
+        return Encoder(self.model, batching)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
@@ -145,18 +169,40 @@ class CustomModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_h
                 its settings are not legal together, or the encoder comes with Python code.
         """
         if labels is not None:
-            return cls._to_train(str(name), labels, batching, revision=revision, **options)
+            known = {field.name for field in dataclasses.fields(cast(Any, cls.config_class))}
+            settings = {key: options.pop(key) for key in known & options.keys()}
+            options |= {"revision": revision}
+            config, model = cls._starting(str(name), labels, settings, **options)
+            require_library_model(str(name), model)
+            head = cls(config, batching, model)
+            head._begin()
+            return head
         load = functools.partial(super().from_pretrained, *inputs)
         model, report = load_whole(load, name, revision, batching=batching, **options)
         loaded: Any = (model, report) if output_loading_info else model
         return loaded  # type: ignore[no-any-return]  # the pair is for transformers itself
 
     @classmethod
-    def _to_train(
-        cls, name: str, labels: Sequence[str], batching: Batching, **options: Any
-    ) -> Self:
-        """Make a model to train; ``options`` are as in ``from_pretrained``."""
-        raise NotImplementedError
+    def _starting(
+        cls, name: str, labels: Sequence[str], settings: Mapping[str, Any], **options: Any
+    ) -> tuple[Any, Any]:
+        """Return the configuration of a model to train, and the pretrained model inside."""
+        inner = load_config(name, **options)
+        names = LabelSet(labels)
+        config: Any = cls.config_class
+        config = config(
+            encoder=inner,
+            id2label=dict(enumerate(names)),
+            label2id={name: index for index, name in enumerate(names)},
+            **settings,
+        )
+        config.require_legal()
+        config.encoder.name_or_path = ""  # the checkpoint's, as its architectures
+        config.encoder.architectures = None
+        return config, load_weights(AutoModel, name, inner, **options)
+
+    def _begin(self) -> None:
+        """Change new weights, of a model to train, from what transformers draws."""
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> None:  # type: ignore[override]
         """Write config.json and model.safetensors, all that ``from_pretrained`` needs.
@@ -167,49 +213,6 @@ class CustomModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_h
             super().save_pretrained(folder, **options)
         if options.get("is_main_process", True):
             copy_tokenizer(Path(str(self.encoder.model.name_or_path)), Path(folder))
-
-
-class EncoderModel(CustomModel):
-    """A ``CustomModel`` with a base model of transformers, ``model``, and layers above it.
-
-    A subclass adds the layers in ``__init__`` and then calls ``post_init``. Its ``config_class`` is
-    an ``EncoderModelConfig``.
-    """
-
-    base_model_prefix = "model"
-    encoder_prefix = "model."
-
-    def __init__(
-        self, config: Any, batching: Batching = "auto", model: PreTrainedModel | None = None
-    ) -> None:
-        super().__init__(config)
-        config.require_legal()
-        auto_class: Any = AutoModel
-        self.model = auto_class.from_config(config.encoder) if model is None else model
-        remove_pooler(self.model)
-        self.__dict__["encoder"] = Encoder(self.model, batching)
-
-    @classmethod
-    def _to_train(
-        cls, name: str, labels: Sequence[str], batching: Batching, **options: Any
-    ) -> Self:
-        config_class: Any = cls.config_class
-        known = {field.name for field in dataclasses.fields(config_class)}
-        settings = {key: options.pop(key) for key in known & options.keys()}
-        inner = load_config(name, **options)
-        names = LabelSet(labels)
-        config = config_class(
-            encoder=inner,
-            id2label=dict(enumerate(names)),
-            label2id={name: index for index, name in enumerate(names)},
-            **settings,
-        )
-        config.require_legal()
-        config.encoder.name_or_path = ""  # the checkpoint's, as its architectures
-        config.encoder.architectures = None
-        model = load_weights(AutoModel, name, inner, **options)
-        require_library_model(name, model)
-        return cls(config, batching, model)
 
     @property
     def labels(self) -> LabelSet:

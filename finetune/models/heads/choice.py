@@ -6,7 +6,6 @@ the classes of transformers for multiple choice. Each family has its own head.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -53,7 +52,7 @@ class ChoiceScorer(PretrainedHead):
         return self.output_class(loss=loss, logits=logits)
 
     @property
-    def _whole_model(self) -> Callable[..., Any]:
+    def _whole_model(self) -> Any:
         def one_choice(**inputs: Tensor) -> Any:
             positions = inputs.pop("position_ids", None)
             shown = {name: value[:, None] for name, value in inputs.items()}

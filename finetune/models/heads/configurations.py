@@ -20,38 +20,52 @@ WORD_VECTORS = ("first", "mean")
 DECODINGS = ("flat", "nested", "overlapping")
 
 
-def _embedded(config: Any) -> Any:
-    """Return a copy of the configuration inside another one, which may be a dict from a file."""
-    return AutoConfig.for_model(**config) if isinstance(config, dict) else copy.deepcopy(config)
+class HeadConfig(PreTrainedConfig):
+    """The configuration of a model with a head of this toolkit."""
+
+    head_module: ClassVar[str]
+    """Defines the model, which registers with ``AutoModel``."""
+
+    def __post_init__(self, **more: Any) -> None:
+        """Import the model."""
+        importlib.import_module(self.head_module)
+        super().__post_init__(**more)  # type: ignore[no-untyped-call]
+
+    def require_legal(self) -> None:
+        """Raise ``UserError`` if the settings are incomplete, or not legal together."""
+        raise NotImplementedError
 
 
-class CrfTaggerConfig(PreTrainedConfig):
+class CrfTaggerConfig(HeadConfig):
     """The whole configuration of the ``tagger`` inside, and the tag ``scheme`` (None for none)."""
 
     model_type = "crf-tagger"
+    head_module = "finetune.models.heads.crf_tagger"
 
-    def __init__(
-        self, tagger: dict[str, Any] | None = None, scheme: str | None = None, **more: Any
-    ) -> None:
-        importlib.import_module("finetune.models.heads.crf_tagger")  # registers the model
-        self.tagger = tagger
-        self.scheme = scheme
-        super().__init__(**more)
+    tagger: dict[str, Any] | None = None
+    scheme: str | None = None
+
+    def require_legal(self) -> None:
+        """Raise ``UserError`` if there is no configuration inside."""
+        if self.tagger is None:
+            raise UserError(f"a {self.model_type} needs the configuration of its tagger")
 
 
-class EncoderModelConfig(PreTrainedConfig):
+class EncoderModelConfig(HeadConfig):
     """A configuration that embeds its ``encoder``'s; ``head_module`` defines the model."""
 
     sub_configs = {"encoder": AutoConfig}  # noqa: RUF012 (transformers' own attribute)
-    head_module: ClassVar[str]
 
     encoder: PreTrainedConfig | dict[str, Any] | None = None
 
     def __post_init__(self, **more: Any) -> None:
         """Embed a copy of the encoder's configuration, whose attention the base class resets."""
-        importlib.import_module(self.head_module)  # registers the model
-        self.encoder = _embedded(self.encoder)
-        super().__post_init__(**more)  # type: ignore[no-untyped-call]
+        given = self.encoder  # a dict if it is from a file
+        if isinstance(given, dict):
+            self.encoder = AutoConfig.for_model(**given)
+        else:
+            self.encoder = copy.deepcopy(given)
+        super().__post_init__(**more)
 
     def require_legal(self) -> None:
         """Raise ``UserError`` if the settings are incomplete, or not legal together."""
@@ -152,7 +166,5 @@ class RelationClassifierConfig(EncoderModelConfig):
     dropout: float = 0.1
 
 
-AutoConfig.register(CrfTaggerConfig.model_type, CrfTaggerConfig, exist_ok=True)
-AutoConfig.register(SpanClassifierConfig.model_type, SpanClassifierConfig, exist_ok=True)
-AutoConfig.register(PairClassifierConfig.model_type, PairClassifierConfig, exist_ok=True)
-AutoConfig.register(RelationClassifierConfig.model_type, RelationClassifierConfig, exist_ok=True)
+for each in (CrfTaggerConfig, SpanClassifierConfig, PairClassifierConfig, RelationClassifierConfig):
+    AutoConfig.register(each.model_type, each, exist_ok=True)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
-from finetune.models.encoder import Batching
-from finetune.models.heads.base import CustomModel, require_library_model
+from finetune.models.encoder import Batching, Encoder
+from finetune.models.heads.base import EncoderModel
 from finetune.models.heads.configurations import CrfTaggerConfig
 from finetune.models.heads.crf import CrfScores, LinearChainCrf
 from finetune.models.heads.pretrained import load_task_model
 from finetune.models.heads.token_classification import TokenClassifier
-from finetune.types import Batch, LabelSet, UserError
+from finetune.types import Batch
 
 
-class CrfTagger(CustomModel):
+class CrfTagger(EncoderModel):
     """A tagger whose tags depend on each other: emissions of words and scores of transitions.
 
     ``from_pretrained`` loads a trained model; with ``labels`` it makes one to train, with the
@@ -45,40 +45,33 @@ class CrfTagger(CustomModel):
         batching: Batching = "auto",
         model: PreTrainedModel | None = None,
     ) -> None:
-        super().__init__(config)
-        if config.tagger is None:
-            raise UserError(f"a {config.model_type} needs the configuration of its tagger")
-        if model is None:
-            auto_class: Any = TokenClassifier.auto_class
-            model = auto_class.from_config(AutoConfig.for_model(**config.tagger))
-        self.tagger = TokenClassifier(model, batching)
-        self.__dict__["encoder"] = self.tagger.encoder
+        super().__init__(config, batching, model)
         self.encoder_prefix = f"tagger.{self.tagger.encoder_prefix}"
         self.crf = LinearChainCrf(self.labels.names, config.scheme)
         self.post_init()  # type: ignore[no-untyped-call]
 
+    def _hold(self, model: Any, batching: Batching) -> Encoder:
+        if model is None:
+            auto_class: Any = TokenClassifier.auto_class
+            model = auto_class.from_config(AutoConfig.for_model(**self.config.tagger))
+        self.tagger = TokenClassifier(model, batching)
+        return self.tagger.encoder
+
     @classmethod
-    def _to_train(
-        cls, name: str, labels: Sequence[str], batching: Batching, **options: Any
-    ) -> Self:
-        scheme = options.pop("scheme", None)
+    def _starting(
+        cls, name: str, labels: Sequence[str], settings: Mapping[str, Any], **options: Any
+    ) -> tuple[CrfTaggerConfig, Any]:
         model = load_task_model(TokenClassifier.auto_class, name, labels=labels, **options)
-        require_library_model(name, model)
         inner = model.config.to_dict()
         for stale in ("_name_or_path", "architectures"):  # they describe the checkpoint
             inner.pop(stale, None)
         tags = {key: inner[key] for key in ("id2label", "label2id")}
-        return cls(CrfTaggerConfig(inner, scheme, **tags), batching, model)
+        return CrfTaggerConfig(tagger=inner, **settings, **tags), model
 
     def forward(self, batch: Batch) -> CrfScores:
         """Return emissions [W, C] for the words of a batch, with the transition scores."""
         scores: CrfScores = self.crf(self.tagger(batch))
         return scores
-
-    @property
-    def labels(self) -> LabelSet:
-        """The tags, in the order of the classes."""
-        return self.tagger.labels
 
 
 AutoModel.register(CrfTaggerConfig, CrfTagger, exist_ok=True)

@@ -105,7 +105,7 @@ class MaskedLanguageModel(PretrainedHead):
         require_class(cls.auto_class, config.model_type, config)
         return cls(cls.auto_class.from_config(config), batching)
 
-    def forward(self, batch: Batch) -> MaskedScores | Tensor:
+    def forward(self, batch: Batch) -> MaskedScores | Tensor:  # type: ignore[override]
         """Return the scores of the targets of a batch, or logits if the targets have no tokens."""
         if "token" not in batch.targets:
             return self.logits(batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -193,7 +193,7 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         return restore_order(parts, indices)
 
     @property
-    def _whole_model(self) -> Callable[..., Any]:
+    def _whole_model(self) -> Any:
         """The model of transformers, on padded rows of one sequence each."""
         return self.model
 

@@ -7,8 +7,7 @@ words are candidates, and each gets one of the types or none, y = softmax(FFN(sp
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -79,16 +78,11 @@ class SpanClassifier(EncoderModel):
             )
         self.post_init()  # type: ignore[no-untyped-call]
 
-    @classmethod
-    def _to_train(
-        cls, name: str, labels: Sequence[str], batching: Batching, **options: Any
-    ) -> Self:
-        ner = super()._to_train(name, labels, batching, **options)
+    def _begin(self) -> None:
         with torch.no_grad():
-            ner.scorer.bias.fill_(math.log(PRIOR / len(ner.labels)))
-            if not ner.config.multi_label:
-                ner.scorer.bias[0] = 0.0
-        return ner
+            self.scorer.bias.fill_(math.log(PRIOR / len(self.labels)))
+            if not self.config.multi_label:
+                self.scorer.bias[0] = 0.0
 
     def forward(self, batch: Batch) -> Tensor:
         """Return scores [S, C] of a batch's S candidates, by sequence, first word and width.
