@@ -9,7 +9,6 @@ from dataclasses import replace
 import torch
 
 from finetune import PretrainConfig, fit, load, load_task, pack
-from finetune.tasks.capabilities import sequences_of_epoch
 
 config = PretrainConfig(
     model=os.environ.get("MODEL", "minilm"),
@@ -36,7 +35,7 @@ for explore in (False, True):
     means = []
     for repeat in range(4):
         for epoch in range(7 * repeat, 7 * repeat + 7):
-            masked = sequences_of_epoch(task, encoded, 1, epoch)
+            masked = task.sequences_of_epoch(encoded, 1, epoch)
             batch = pack(masked, task.collate(masked))
             total, count = task.loss(model(batch), batch)
             (total / count).backward()

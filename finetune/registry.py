@@ -44,8 +44,8 @@ class TaskPaths(NamedTuple):
 
     config: str
     """Its settings."""
-    definition: str
-    """How settings and data make it: a ``finetune.tasks.definition.TaskDefinition``."""
+    task: str
+    """Its class, derived from ``finetune.tasks.base.Task``."""
     summary: str
     """Its line in `finetune --help`."""
 
@@ -53,47 +53,47 @@ class TaskPaths(NamedTuple):
 TASKS = {
     "classify": TaskPaths(
         "finetune.config.tasks:ClassifyConfig",
-        "finetune.tasks.text_classification:CLASSIFY",
+        "finetune.tasks.text_classification:TextClassificationTask",
         "one label, several labels, or a number for each text or pair",
     ),
     "nli": TaskPaths(
         "finetune.config.tasks:NliConfig",
-        "finetune.tasks.text_classification:NLI",
+        "finetune.tasks.text_classification:NliTask",
         "natural language inference, and other labels of text pairs",
     ),
     "choice": TaskPaths(
         "finetune.config.tasks:ChoiceConfig",
-        "finetune.tasks.choice:CHOICE",
+        "finetune.tasks.choice:ChoiceTask",
         "multiple choice: the right one of several choices",
     ),
     "tag": TaskPaths(
         "finetune.config.tasks:TagConfig",
-        "finetune.tasks.token_classification:TAG",
+        "finetune.tasks.token_classification:TokenClassificationTask",
         "one tag for each word: entities, parts of speech, chunks",
     ),
     "ner": TaskPaths(
         "finetune.config.tasks:NerConfig",
-        "finetune.tasks.span_ner:NER",
+        "finetune.tasks.span_ner:SpanNerTask",
         "named entities as spans of words, also nested ones",
     ),
     "relations": TaskPaths(
         "finetune.config.tasks:RelationsConfig",
-        "finetune.tasks.relations:RELATIONS",
+        "finetune.tasks.relations:RelationTask",
         "relations between spans of a text",
     ),
     "qa": TaskPaths(
         "finetune.config.tasks:QAConfig",
-        "finetune.tasks.question_answering:QA",
+        "finetune.tasks.question_answering:QuestionAnsweringTask",
         "answers to questions as spans of a context",
     ),
     "sentence": TaskPaths(
         "finetune.embeddings.settings:SentenceConfig",
-        "finetune.embeddings.sentence:SENTENCE",
+        "finetune.embeddings.sentence:SentenceTask",
         "sentence encoders: one vector for each text",
     ),
     "pretrain": TaskPaths(
         "finetune.pretraining.settings:PretrainConfig",
-        "finetune.pretraining.task:PRETRAIN",
+        "finetune.pretraining.task:MaskFilling",
         "masked language modeling on your own text",
     ),
 }

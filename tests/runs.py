@@ -12,7 +12,7 @@ from finetune.evaluation.aligned_runs import align_runs
 from finetune.evaluation.metrics import score
 from finetune.evaluation.predictions import GoldSource, gold_record
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
-from finetune.tasks import task_definition
+from finetune.tasks import task_class
 from finetune.types import Example
 from tests.small_data import write_jsonl
 
@@ -30,7 +30,7 @@ def write_run(
     for split, rows in data.items():
         write_jsonl(source / f"{split}.jsonl", rows)
     made = CONFIGS[task](model="none", data=str(source), out=str(folder), **config)
-    read = task_definition(task).prepare(made, task_definition(task).read(made, made.data))
+    read = task_class(task).prepare(made, task_class(task).read(made, made.data))
     folder.mkdir(parents=True)
     content = {"task": task, **settings(made), "fingerprint": read.fingerprint}
     (folder / "config.json").write_text(json.dumps(content), "utf-8")

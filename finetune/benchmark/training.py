@@ -22,7 +22,6 @@ from finetune.preprocessing.batching import micro_batches, pack, step_seed
 from finetune.preprocessing.encodings import Encoded
 from finetune.runtime.memory import memory_kept
 from finetune.runtime.workers import ahead
-from finetune.tasks.capabilities import sequences_of_epoch
 from finetune.training.optimizer import make_optimizer
 from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
@@ -99,7 +98,7 @@ def take_steps(step: Step, encoded: Encoded, batches: Iterable[Sequence[int]]) -
 
     def packed(number: int, examples: Sequence[int]) -> list[Batch]:
         rows = encoded.rows(examples)
-        sequences = sequences_of_epoch(step.task, encoded.sequences, number, 0, rows)
+        sequences = step.task.sequences_of_epoch(encoded.sequences, number, 0, rows)
         groups = micro_batches(sequences, max_tokens)
         seed = step_seed(step.config.seed, number)
         return [pack(group, step.task.collate(group), seed) for group in groups]

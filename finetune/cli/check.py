@@ -131,9 +131,9 @@ class Check(OutOption, DataOptions, Command):
                 data, words = None, about.words
                 if about.rows is not None:
                     data = read_examples(settings, self.data, errors)
-                from finetune.tasks import task_definition  # after errors, as it imports torch
+                from finetune.tasks import task_class  # after errors, as it imports torch
 
-                definition = task_definition(self.task)
+                definition = task_class(self.task)
                 data = definition.read(settings, self.data) if data is None else data
                 data = with_standard_names(data) if about.pairs else data
                 skipped = definition.skipped_checks

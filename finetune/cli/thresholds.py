@@ -53,7 +53,6 @@ class Thresholds(FormatOption, Command):
         from finetune.evaluation.kinds import KINDS
         from finetune.evaluation.thresholds import FEWEST, choose, cross_fitted, table_of
         from finetune.tasks import model_folder, saved_task
-        from finetune.tasks.capabilities import Thresholds as LabelThresholds
 
         goal = self._goal()
         folder, model = Path(self.folder), model_folder(self.folder)
@@ -64,8 +63,7 @@ class Thresholds(FormatOption, Command):
             )
         task = saved_task(model)
         record: Any = task.record
-        known = task.capability(LabelThresholds) is not None
-        if not known or not KINDS[record.kind].takes_thresholds:
+        if not task.threshold_labels or not KINDS[record.kind].takes_thresholds:
             raise UserError(
                 f"{folder}: thresholds are for `classify` and `nli` models of two labels or of "
                 "several labels for a text; `ner` (--calibrate types) and `qa` choose them in "

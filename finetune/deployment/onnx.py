@@ -12,7 +12,6 @@ texts of different lengths, alone and in batches.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import importlib.util
 import json
@@ -35,7 +34,7 @@ from finetune.data.dataset import gold_labels
 from finetune.data.json_files import read_object
 from finetune.deployment import onnx_model
 from finetune.deployment.onnx_int8 import quantize
-from finetune.deployment.onnx_model import GRAPH, SETTINGS, OnnxModel, folded
+from finetune.deployment.onnx_model import GRAPH, OUTPUTS, SETTINGS, OnnxModel, folded
 from finetune.evaluation.kinds import DEFAULT_METRICS
 from finetune.inference.loop import full_precision
 from finetune.models.attention import packed_attention
@@ -46,9 +45,8 @@ from finetune.models.loading import model_license
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.texts import Input
 from finetune.runtime.files import replace_folder
-from finetune.tasks import model_folder, save_task, saved_task, task_definition
+from finetune.tasks import model_folder, save_task, saved_task, task_class
 from finetune.tasks.base import Task
-from finetune.tasks.capabilities import Export
 from finetune.tasks.definition import read_data, with_new_names
 from finetune.types import Encoding, UserError, abbreviated, install_command, quantity
 
@@ -151,7 +149,7 @@ def export_onnx(
         raise UserError(f"export needs {' and '.join(missing)}: {install_command(*missing)}.")
     source, output = model_folder(run), Path(output)
     task = saved_task(source)
-    export = _export_of(task, source)
+    _require_export(task, source)
     if output.is_file() or (output.exists() and any(output.iterdir())):
         problem = "is a file" if output.is_file() else "is not empty"
         raise UserError(f"--out {output}: {problem}: name a new folder.")
@@ -166,7 +164,7 @@ def export_onnx(
     with replace_folder(output.resolve()) as fresh:
         save_task(task, fresh)
         head.config.save_pretrained(fresh)
-        (fresh / SETTINGS).write_text(_settings(task, head, export), encoding="utf-8")
+        (fresh / SETTINGS).write_text(_settings(task, head), encoding="utf-8")
         for name, text in package_files().items():
             path = fresh / PACKAGE / name
             path.parent.mkdir(exist_ok=True)
@@ -180,26 +178,26 @@ def export_onnx(
         return exported
 
 
-def _export_of(task: Task, source: Path) -> Export:
-    """Return how a graph predicts for a task; UserError if it cannot replace the model."""
-    config, export = task.record.config, task.capability(Export)
-    if export is None:
+def _require_export(task: Task, source: Path) -> None:
+    """Raise UserError if a graph cannot replace the model of a task."""
+    reason = task.graph_refusal
+    if reason is None:
         raise UserError(f"{source}: models of `finetune {task.name}` are not exported.")
-    reason = export.refusal
-    if not reason and config.bilstm:
+    if not reason and task.record.config.bilstm:
         reason = (
             "--bilstm is not part of the graph: use `finetune predict`, or train without it and "
             "export that"
         )
     if reason:
         raise UserError(f"{source}: {reason}.")
-    return export
 
 
-def _settings(task: Any, head: Any, export: Export) -> str:
+def _settings(task: Any, head: Any) -> str:
     """Return ``predictor.json``: everything beside graph and tokenizer that a prediction needs."""
-    record = task.record
-    transitions = None
+    record, transitions = task.record, None
+    decoders = (output.decoder_class for output in OUTPUTS)
+    kind = next(kind for kind in decoders if isinstance(record, kind))
+    decoder = {name: getattr(record, name) for name in kind.attributes()}
     if isinstance(head, CrfTagger):
         scores = head.crf(torch.zeros(0, len(record.labels)))
         transitions = [folded(part.detach().numpy()) for part in scores[1:]]
@@ -209,10 +207,10 @@ def _settings(task: Any, head: Any, export: Export) -> str:
         "pairs": record.pairs,
         "max_length": record.max_length,
         "overlap": record.overlap,
-        "long_text": export.long_text,
+        "long_text": record.long_text,
         "pad_id": head.encoder.pad_id,
         "tokenizer": task.tokenizer.fields(),
-        "decoder": dataclasses.asdict(export.decoder),
+        "decoder": decoder | {"labels": list(record.labels)},
         "transitions": transitions,
         "by_width": isinstance(head, SpanClassifier) and head.config.representation != "biaffine",
     }
@@ -287,7 +285,7 @@ def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
             f"{source}: was trained on data in memory, and --int8 measures the loss of score on "
             "validation data: name them with --data."
         )
-    definition = task_definition(task.name)
+    definition = task_class(task.name)
     source_data = config.data if data is None else data
     read = with_new_names(config, read_data(definition, config, source_data))
     found = definition.prepare(config, read)
@@ -413,8 +411,7 @@ def _batches(task: Task) -> list[list[Encoding]]:
     record, words = task.record, task.description.words
     length = min(record.max_length, LONGEST_CHECK)
     settings: dict[str, Any] = {"overlap": None}
-    export = task.capability(Export)
-    if export is not None and export.long_text is not None:
+    if record.long_text is not None:
         settings["long_text"] = "truncate"
     checked = replace(record, max_length=length, config=replace(record.config, **settings))
     longest = " ".join(TEXTS) + " " + " ".join(TEXTS[:2] * (length // 16))

@@ -7,7 +7,6 @@ modules it imports, that needs numpy, onnxruntime and tokenizers only.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -22,7 +21,7 @@ from finetune.preprocessing.subwords import Subwords
 from finetune.preprocessing.texts import Input, as_example, encode_texts
 from finetune.preprocessing.windows import encode_words
 from finetune.tasks.answer_decoding import AnswerDecoder
-from finetune.tasks.decoding import SpanDecoder, TagDecoder, TextDecoder
+from finetune.tasks.decoding import Decoder, SpanDecoder, TagDecoder, TextDecoder
 from finetune.types import Encoding, Example, Partial, Prediction, UserError
 
 GRAPH, SETTINGS = "model.onnx", "predictor.json"
@@ -40,16 +39,16 @@ TOKENS = 512
 class TextOutput:
     """How a model of labels or numbers of texts reads them, and how its logits become predictions.
 
-    The other outputs derive from it. ``fields`` are the settings of the decoder.
+    The other outputs derive from it. ``values`` are the attributes of the decoder.
     """
 
-    decoder_class: ClassVar[type[Any]] = TextDecoder
+    decoder_class: ClassVar[type[Decoder]] = TextDecoder
     reads_words: ClassVar[bool] = False
 
     def __init__(
-        self, fields: Mapping[str, Any], tokenizer: Subwords, settings: Mapping[str, Any]
+        self, values: Mapping[str, Any], tokenizer: Subwords, settings: Mapping[str, Any]
     ) -> None:
-        self.decoder: Any = self.decoder_class(**{**fields, "labels": tuple(fields["labels"])})
+        self.decoder: Any = self.decoder_class.restored(values)
         self.tokenizer, self.settings = tokenizer, settings
         self.length, self.overlap = settings["max_length"], settings["overlap"]
 
@@ -249,13 +248,11 @@ class OnnxModel:
         """True if inputs are words, or texts to split into words."""
         return self.output.reads_words
 
-    def _output(self, fields: Mapping[str, Any]) -> TextOutput:
-        """Return the output whose decoder has these fields."""
-        known = {kind: dataclasses.fields(kind.decoder_class) for kind in OUTPUTS}
-        kind = next(
-            kind for kind in OUTPUTS if fields.keys() <= {each.name for each in known[kind]}
-        )
-        return kind(fields, self.tokenizer, self.settings)
+    def _output(self, values: Mapping[str, Any]) -> TextOutput:
+        """Return the output whose decoder has these attributes."""
+        names = values.keys()
+        kind = next(kind for kind in OUTPUTS if names == {*kind.decoder_class.attributes()})
+        return kind(values, self.tokenizer, self.settings)
 
     def predict(self, inputs: Sequence[Input]) -> list[Prediction]:
         """Predict each input, in order. The ``id`` of a prediction is the index of its input.

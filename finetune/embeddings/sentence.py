@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -24,11 +24,9 @@ from finetune.embeddings.settings import SentenceConfig
 from finetune.evaluation.kinds import KINDS, score
 from finetune.models.heads.masked_lm import MaskedScores
 from finetune.models.heads.sentence_encoder import SentenceOutput, starting_pooling
-from finetune.preprocessing.encodings import Ragged
+from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.tasks.abilities import CoupledLoss
 from finetune.tasks.base import Task, TaskRecord
-from finetune.tasks.capabilities import Export, TextVectors
-from finetune.tasks.definition import TaskDefinition
-from finetune.tasks.inputs import TextInputs
 from finetune.types import (
     Batch,
     Encoding,
@@ -69,24 +67,9 @@ class SentenceRecord(TaskRecord):
         return "label" if self.measure == "label" else "number"
 
     @property
-    def inputs(self) -> TextInputs:
-        """The inputs of the model."""
-        return TextInputs(column_map(self.config.columns), pairs=self.pairs)
-
-    @property
     def metric(self) -> str:
         """Name of the metric that selects the best model."""
         return self.config.metric or METRICS[self.measure]
-
-
-GOLD = attrgetter("text")
-
-
-def read_pairs(config: SentenceConfig, source: Any) -> Dataset:
-    """Read texts or pairs; the splits may have different kinds of labels."""
-    return read_text(
-        source, columns=column_map(config.columns), encoding=config.encoding, mixed_labels=True
-    )
 
 
 def prepare_pairs(config: SentenceConfig, data: Dataset) -> Dataset:
@@ -151,41 +134,71 @@ def derive_vectors(config: SentenceConfig, data: Dataset) -> dict[str, Any]:
     }
 
 
-def complete_pairs(task: Task, data: Dataset) -> Dataset:
-    """Pair held-out texts without a pair with half of their words."""
-    record: Any = task.record
-    objective = record.config.objective
-    if OBJECTIVES[objective].needs_mask and task.tokenizer.tokenizer.mask_token_id is None:
-        raise UserError(
-            f"--objective {objective}: no mask token in the tokenizer "
-            f"of {task.tokenizer.name}: choose simcse, or another model."
-        )
-    splits = {
-        split: rows if split == "train" else [with_half(example) for example in rows]
-        for split, rows in data.splits.items()
-    }
-    return replace(data, splits=splits)
-
-
 class SentenceTask(Task):
     """One vector for each text."""
 
     record: SentenceRecord
-    _gold = GOLD
+    record_class = SentenceRecord
+    skipped_checks = ("labels", "pairs")
+    gold = attrgetter("text")
+    graph_refusal = (
+        "sentence encoders give vectors, and graphs are written for logits only: use "
+        "`finetune embed`, or export best/ with sentence-transformers (backend onnx)"
+    )
+
+    @classmethod
+    def read(cls, config: SentenceConfig, source: Any) -> Dataset:
+        """Read texts or pairs; the splits may have different kinds of labels."""
+        return read_text(
+            source, columns=column_map(config.columns), encoding=config.encoding, mixed_labels=True
+        )
+
+    @classmethod
+    def prepare(cls, config: SentenceConfig, data: Dataset) -> Dataset:
+        """Select the texts or pairs that the objective and the scores need, with notes."""
+        return prepare_pairs(config, data)
+
+    @classmethod
+    def derive(cls, config: SentenceConfig, data: Dataset) -> dict[str, Any]:
+        """Return labels, pooling and the kind of validation gold."""
+        return derive_vectors(config, data)
+
+    def complete(self, data: Dataset) -> Dataset:
+        """Pair held-out texts without a pair with half of their words."""
+        objective = self.record.config.objective
+        if self._objective.needs_mask and self.tokenizer.tokenizer.mask_token_id is None:
+            raise UserError(
+                f"--objective {objective}: no mask token in the tokenizer "
+                f"of {self.tokenizer.name}: choose simcse, or another model."
+            )
+        splits = {
+            split: rows if split == "train" else [with_half(example) for example in rows]
+            for split, rows in data.splits.items()
+        }
+        return replace(data, splits=splits)
 
     @property
     def _objective(self) -> Objective:
         return OBJECTIVES[self.record.config.objective](self.record, self.tokenizer)
 
-    def _capabilities(self) -> Iterator[object]:
-        yield TextVectors(self._limited)
-        yield Export(
-            refusal="sentence encoders give vectors, and graphs are written for logits only: use "
-            "`finetune embed`, or export best/ with sentence-transformers (backend onnx)"
-        )
-        yield from self._objective.capabilities()
+    @property
+    def coupled_loss(self) -> CoupledLoss | None:
+        """The loss over all texts of an optimizer batch; None if pairs do not depend on others."""
+        return self._objective.coupled_loss
 
-    def _limited(self, max_length: int, max_tokens: int | None) -> Task:
+    def sequences_of_epoch(
+        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
+    ) -> Encodings:
+        """Return the views or the masked pairs of an epoch, if the objective has any."""
+        own = super().sequences_of_epoch(sequences, seed, epoch, rows)
+        return self._objective.sequences_of_epoch(own, seed, epoch)
+
+    def added_ids(self) -> Sequence[int]:
+        """Return the ids of subwords that the objective adds."""
+        return self._objective.added_ids()
+
+    def limited(self, max_length: int, max_tokens: int | None) -> Task:
+        """Return the task with another --max-length and --max-tokens."""
         config = replace(self.record.config, max_length=None, max_tokens=max_tokens)
         return replace(self, record=replace(self.record, max_length=max_length, config=config))
 
@@ -332,15 +345,3 @@ def ranking_scores(
         "ranking_accuracy": float((ranks == 1).mean()),
         "ranking_mrr": float((1 / ranks).mean()),
     }
-
-
-SENTENCE = TaskDefinition(
-    task=SentenceTask,
-    record=SentenceRecord,
-    read=read_pairs,
-    prepare=prepare_pairs,
-    derive=derive_vectors,
-    complete=complete_pairs,
-    gold=GOLD,
-    skipped_checks=("labels", "pairs"),
-)

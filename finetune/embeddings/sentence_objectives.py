@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -27,11 +27,11 @@ from finetune.embeddings.sentence_rows import (
     scaled_pairs,
 )
 from finetune.models.heads.sentence_encoder import SentenceEncoder
-from finetune.preprocessing.encodings import Array, Encodings
+from finetune.preprocessing.encodings import Encodings
 from finetune.preprocessing.masking import Masking, special_subwords
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.device import to_device
-from finetune.tasks.capabilities import CoupledLoss, EpochSequences
+from finetune.tasks.abilities import CoupledLoss
 from finetune.tasks.few_shot import cosine_loss
 from finetune.types import IGNORED, Encoding, Sequences, TextExample
 
@@ -104,9 +104,18 @@ class Objective:
         """Return the gold of a pair as a number; 0 without one."""
         return float(example.label) if isinstance(example.label, float) else 0.0
 
-    def capabilities(self) -> Iterator[object]:
-        """Yield the capabilities of the task."""
-        yield CoupledLoss(self._coupled_loss)
+    def sequences_of_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
+        """Return training sequences as the model reads them in an epoch."""
+        return sequences
+
+    def added_ids(self) -> Sequence[int]:
+        """Return the ids that ``sequences_of_epoch`` adds to the texts."""
+        return []
+
+    @property
+    def coupled_loss(self) -> CoupledLoss | None:
+        """The loss over all texts of an optimizer batch; None if pairs do not depend on others."""
+        return self._coupled_loss
 
     def load(self, name: str, *, trained: bool, **options: Any) -> Any:
         """Load a model that the objective trains, or one that it has ``trained``."""
@@ -144,22 +153,14 @@ class _FromTexts(Objective):
 
     select = staticmethod(distinct_texts)
 
-    def capabilities(self) -> Iterator[object]:
-        """Yield the capabilities of the task."""
-        yield EpochSequences(self._views, self.added_ids)
-        yield from super().capabilities()
-
-    def added_ids(self) -> Sequence[int]:
-        """Return the ids that the views add to the texts."""
-        return []
-
     def other(self, view: Encoding, key: str) -> Encoding:
         """Return the second view of a text; ``key`` seeds what is random in it."""
         return view
 
-    def _views(self, sequences: Encodings, seed: int, epoch: int, rows: Array | None) -> Encodings:
+    def sequences_of_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
+        """Return two views of each text."""
         views = []
-        for view in sequences if rows is None else sequences.take(rows):
+        for view in sequences:
             views += [view, self.other(replace(view, part=1), f"{seed}/{epoch}/{view.example}")]
         return Encodings.of([*views, *self._further_views()])
 
@@ -318,21 +319,21 @@ class ConditionalLM(Objective):
     needs_mask = True
     select = staticmethod(adjacent_texts)
 
-    def capabilities(self) -> Iterator[object]:
-        """Yield the capabilities of the task; pairs do not depend on each other."""
-        # any subword can be drawn as a random one
-        yield EpochSequences(self._pairs, lambda: range(len(self.tokenizer.tokenizer)))
+    coupled_loss = None
+
+    def added_ids(self) -> Sequence[int]:
+        """Return all ids: any subword can be drawn as a random one."""
+        return range(len(self.tokenizer.tokenizer))
 
     def load(self, name: str, *, trained: bool, **options: Any) -> Any:
         """Load a model that the objective trains, or one that it has ``trained``."""
         return ConditionalMaskedLM.from_pretrained(name, new_head=not trained, **options)
 
-    def _pairs(self, sequences: Encodings, seed: int, epoch: int, rows: Array | None) -> Encodings:
+    def sequences_of_epoch(self, sequences: Encodings, seed: int, epoch: int) -> Encodings:
         """Return each pair as one sequence, its second text with masks.
 
         The second text is cut so that the vectors of the first one fit behind it.
         """
-        sequences = sequences if rows is None else sequences.take(rows)
         tokenizer, (_, after) = self.tokenizer.tokenizer, self.around()
         masking = Masking(
             special_subwords(tokenizer), tokenizer.mask_token_id, probability=MASK_PROBABILITY

@@ -31,7 +31,6 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.workers import ahead
 from finetune.tasks import find_saved_model, saved_task
 from finetune.tasks.base import Task
-from finetune.tasks.capabilities import TextVectors
 from finetune.types import Batch, Encoding, TextExample, TokenExample, UserError
 
 CHUNK_BYTES = 2**27
@@ -135,10 +134,10 @@ class Embedder:
         """Number of inputs that were cut, as in a run of ``finetune sentence``."""
         self._trained: tuple[Task, Any] | None = None
         last = self.layers == [self.encoder.num_layers] and combine != "none"
-        vectors = None if task is None else task.capability(TextVectors)
-        if task is not None and vectors and unit == "text" and pooling is None and last:
+        limited = None if task is None else task.limited
+        if task is not None and limited and unit == "text" and pooling is None and last:
             self.max_length = task.record.max_length if max_length is None else self.max_length
-            self._trained = vectors.limited(self.max_length, max_tokens), head.to(self.device)
+            self._trained = limited(self.max_length, max_tokens), head.to(self.device)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
 from finetune.runtime.workers import ahead
 from finetune.tasks.base import Task
-from finetune.tasks.capabilities import BlankPredictions
 from finetune.types import Batch, Example, Partial, Prediction
 
 T = TypeVar("T")
@@ -308,9 +307,7 @@ class PredictionStream(Iterator[Prediction]):
 
 def without_blank(task: Task, examples: Sequence[Any]) -> tuple[list[Any], dict[int, Prediction]]:
     """Return the examples that have text, and the predictions of the others by id."""
-    if (blanks := task.capability(BlankPredictions)) is None:
-        return list(examples), {}
-    empty = {example.id: blanks.predict(example) for example in examples}
+    empty = {example.id: task.blank(example) for example in examples}
     blank = {id: prediction for id, prediction in empty.items() if prediction is not None}
     return [example for example in examples if example.id not in blank], blank
 

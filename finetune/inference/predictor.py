@@ -30,7 +30,7 @@ from finetune.runtime.processes import require_precision
 from finetune.runtime.records import with_same_columns
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
-from finetune.tasks.capabilities import Thresholds
+from finetune.tasks.calibration import with_thresholds
 from finetune.tasks.inputs import TextInputs
 from finetune.tasks.zero_shot import TEMPLATE, zero_shot
 from finetune.types import (
@@ -106,12 +106,12 @@ class Predictor:
             option = "--multi-label" if template is None else "--template"
             raise UserError(f"{option} applies to --labels: name the labels.")
         if threshold is not None:
-            if (thresholds := self.task.capability(Thresholds)) is None:
+            if not self.task.threshold_labels:
                 raise UserError(
                     "--threshold applies to models of several labels for a text, of two labels, "
                     "and of spans: leave it out."
                 )
-            self.task = thresholds.changed(threshold)
+            self.task = with_thresholds(self.task, threshold)
         self.accelerator = make_accelerator()
         device = self.accelerator.device
         precision = resolve_precision(config, device)

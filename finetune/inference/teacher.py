@@ -24,7 +24,6 @@ from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.runtime.files import replace_folder
 from finetune.runtime.progress import Reporter
 from finetune.tasks.base import Task
-from finetune.tasks.capabilities import Distillable
 from finetune.types import Batch
 
 LOGITS, STATES, EDGES, SIZES = "logits.bin", "states.bin", "edges.safetensors", "sizes.json"
@@ -71,7 +70,7 @@ def write_outputs(
         reporter: Shows the progress.
         check_stop: Called after each forward pass; an error that it raises ends the work.
     """
-    starts = _begins(_num_logits(task, sequences)), _begins(sequences.lengths)
+    starts = _begins(task.num_logits(sequences)), _begins(sequences.lengths)
     sizes = [0, 0]
     with (
         replace_folder(folder) as fresh,
@@ -129,15 +128,8 @@ def read_outputs(folder: Path, task: Task, sequences: Encodings) -> TeacherOutpu
     if sizes[1]:
         states = _mapped(folder / STATES, np.float16, sizes[1], sequences.lengths)
     edges = load_file(str(folder / EDGES)) if (folder / EDGES).is_file() else {}
-    logits = _mapped(folder / LOGITS, np.float32, sizes[0], _num_logits(task, sequences))
+    logits = _mapped(folder / LOGITS, np.float32, sizes[0], task.num_logits(sequences))
     return TeacherOutputs(logits, states, edges)
-
-
-def _num_logits(task: Task, sequences: Encodings) -> Array:
-    """Return the number of rows of the logits of each sequence: [N]."""
-    distillable = task.capability(Distillable)
-    assert distillable is not None  # as the teacher was accepted
-    return distillable.num_logits(sequences)
 
 
 def _begins(counts: Array) -> Array:

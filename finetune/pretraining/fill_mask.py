@@ -5,7 +5,7 @@ prediction.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from finetune.config.tasks import column_map
+from finetune.data import Dataset
 from finetune.evaluation.metrics import score
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import new_config
@@ -24,10 +24,18 @@ from finetune.preprocessing.windows import encode_window, windows
 from finetune.pretraining.model import PretrainingModel
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.subwords import SUBWORDS
-from finetune.tasks.base import Gather, Task, TaskRecord, joined
-from finetune.tasks.capabilities import Export
-from finetune.tasks.inputs import TextInputs
-from finetune.types import Batch, Encoding, MaskedPrediction, Partial, TextExample, UserError
+from finetune.pretraining.text_blocks import read_documents
+from finetune.tasks.abilities import Gather
+from finetune.tasks.base import Task, TaskRecord, joined
+from finetune.types import (
+    Batch,
+    Encoding,
+    LabelSet,
+    MaskedPrediction,
+    Partial,
+    TextExample,
+    UserError,
+)
 
 MASKS = re.compile(r"\[MASK\]|<mask>")
 """Masks in texts to predict, whatever the mask of the model."""
@@ -42,17 +50,9 @@ class PretrainingRecord(TaskRecord):
     config: PretrainConfig
 
     @property
-    def inputs(self) -> TextInputs:
-        """The inputs of the model."""
-        return TextInputs(column_map(self.config.columns), pairs=self.pairs)
-
-    @property
     def kind(self) -> str:
         """The kind of predictions."""
         return "subwords"
-
-
-GOLD = attrgetter("text")
 
 
 @dataclass(eq=False)
@@ -60,18 +60,34 @@ class MaskedTask(Task):
     """Base of filling masks and pretraining: the mask, positions in batches, and the model."""
 
     record: PretrainingRecord
-    _gold = GOLD
+    record_class = PretrainingRecord
+    gold = attrgetter("text")
+    graph_refusal = (
+        "masked language models compute logits at masks alone, which a graph does not: "
+        "fine-tune the encoder with --init-from"
+    )
+
+    @classmethod
+    def load(cls, config: PretrainConfig, data: Any = None) -> tuple[Task, Dataset]:
+        """Load the tokenizer, read the documents, and pack blocks of lines."""
+        from finetune.pretraining.task import load_blocks  # which imports this module
+
+        return load_blocks(config, data)
+
+    @classmethod
+    def read(cls, config: PretrainConfig, source: Any) -> Dataset:
+        """Read documents."""
+        return read_documents(config, source)
+
+    @classmethod
+    def derive(cls, config: PretrainConfig, data: Dataset) -> dict[str, Any]:
+        """Return fields of the record: there are no labels."""
+        return {"labels": LabelSet(()), "pairs": False}
 
     def __post_init__(self) -> None:
         """Require a mask token."""
         if self.tokenizer.tokenizer.mask_token_id is None:
             raise UserError(f"{self.tokenizer.name}: its tokenizer has no mask token.")
-
-    def _capabilities(self) -> Iterator[object]:
-        yield Export(
-            refusal="masked language models compute logits at masks alone, which a graph does not: "
-            "fine-tune the encoder with --init-from"
-        )
 
     def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
         """Return the ``position`` [M] of each target in the packed row, the ``number`` of targets

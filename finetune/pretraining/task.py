@@ -7,7 +7,7 @@ Pretraining". An example is a block of whole lines that makes one sequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -21,9 +21,7 @@ from finetune.preprocessing.encodings import Array, Encoded, Encodings
 from finetune.preprocessing.masking import KINDS, Masking, special_subwords
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.fill_mask import (
-    GOLD,
     MaskedTask,
-    MaskFilling,
     PretrainingRecord,
     begins_of,
     joined_values,
@@ -33,11 +31,10 @@ from finetune.pretraining.model import require_next_sentence
 from finetune.pretraining.objectives import NextSentence, SpanBoundary
 from finetune.pretraining.sentence_pairs import SentencePairs, block_targets, pair_notes
 from finetune.pretraining.settings import PretrainConfig
-from finetune.pretraining.text_blocks import large_documents, packed_documents, read_documents
-from finetune.tasks.base import CHUNK, EncodeChunk, Gather, Task, joined
-from finetune.tasks.capabilities import EpochSequences, SeveralLosses
+from finetune.pretraining.text_blocks import large_documents, packed_documents
+from finetune.tasks.abilities import EncodeChunk, Gather
+from finetune.tasks.base import CHUNK, Task, joined
 from finetune.tasks.definition import (
-    TaskDefinition,
     limited,
     load_tokenizer,
     sequence_limit,
@@ -46,7 +43,6 @@ from finetune.tasks.definition import (
 from finetune.types import (
     Batch,
     Encoding,
-    LabelSet,
     MaskedPrediction,
     Partial,
     TextExample,
@@ -109,18 +105,25 @@ class PretrainingTask(MaskedTask):
 
         return super().encode(examples, masked_chunks)
 
-    def _capabilities(self) -> Iterator[object]:
-        yield from super()._capabilities()
-        size = len(self.tokenizer.tokenizer)
-        # any subword can be drawn as a random one
-        yield EpochSequences(self._masked, lambda: range(size), super().encode)
-        if self._objectives:
-            yield SeveralLosses(self._loss_counts)
+    def encode_training(self, examples: Sequence[Any], gather: Gather) -> Encoded:
+        """Encode blocks without masks."""
+        return super().encode(examples, gather)
 
-    def _masked(self, sequences: Encodings, seed: int, epoch: int, rows: Array | None) -> Encodings:
+    def sequences_of_epoch(
+        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
+    ) -> Encodings:
         """Return sequences with the masks of an epoch."""
-        own = sequences if rows is None else sequences.take(rows)
+        own = super().sequences_of_epoch(sequences, seed, epoch, rows)
         return self._masking.apply(own, seed, epoch)
+
+    def added_ids(self) -> Sequence[int]:
+        """Return all ids: any subword can be drawn as a random one."""
+        return range(len(self.tokenizer.tokenizer))
+
+    @property
+    def loss_counts(self) -> Callable[[Batch], torch.Tensor] | None:
+        """The counts of masks and further objectives; None without further ones."""
+        return self._loss_counts if self._objectives else None
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         before, found = len(self.tokenizer.single.prefix), []
@@ -249,12 +252,12 @@ def _new_tokenizer(config: PretrainConfig) -> SubwordTokenizer:
     return SubwordTokenizer.saved(config.tokenizer or str(config.config))
 
 
-def load_blocks(definition: TaskDefinition, config: Any, data: Any = None) -> tuple[Task, Dataset]:
+def load_blocks(config: Any, data: Any = None) -> tuple[Task, Dataset]:
     """Load the tokenizer, read the documents, and pack blocks of lines."""
     if config.config is not None:
         warm_start, tokenizer = None, _new_tokenizer(config)
     else:
-        warm_start, tokenizer = load_tokenizer(config, definition, ())
+        warm_start, tokenizer = load_tokenizer(config, PretrainingTask, ())
     encoder = starting_config(config, warm_start)
     if config.nsp:
         require_next_sentence(str(config.config or config.model or config.init_from), encoder)
@@ -265,7 +268,7 @@ def load_blocks(definition: TaskDefinition, config: Any, data: Any = None) -> tu
     make = partial(packed_documents, config, data, tokenizer, longest)
     inputs = large_documents(config, data, tokenizer, longest)
     packed, derived, _ = inputs.prepared(config.description.name, make) if inputs else make()
-    record = PretrainingRecord(config=config, max_length=limit, **no_labels(config, packed))
+    record = PretrainingRecord(config=config, max_length=limit, **MaskedTask.derive(config, packed))
     head = [warm_start.note] if warm_start else _head_notes(encoder)
     notes = [*packed.notes, *head, *derived["notes"]]
     packed = limited(replace(packed, notes=notes), config)
@@ -274,18 +277,3 @@ def load_blocks(definition: TaskDefinition, config: Any, data: Any = None) -> tu
     frequency = np.array(derived["frequency"], np.int64)
     make_task = PairedTask if config.nsp else PretrainingTask
     return make_task(record, tokenizer, warm_start, _frequency=frequency), packed
-
-
-def no_labels(config: PretrainConfig, data: Dataset) -> dict[str, Any]:
-    """Return fields of the record: there are no labels."""
-    return {"labels": LabelSet(()), "pairs": False}
-
-
-PRETRAIN = TaskDefinition(
-    task=MaskFilling,
-    record=PretrainingRecord,
-    read=read_documents,
-    derive=no_labels,
-    gold=GOLD,
-    load=load_blocks,
-)

@@ -158,14 +158,14 @@ def submit(folder: Path, out: str, seed: int | None) -> None:
 def predict_split(folder: Path, file: SubmissionFile) -> tuple[Sequence[Example], list[Prediction]]:
     """Return the examples of a split and the predictions of a run for them, in order."""
     from finetune.inference.predictor import Predictor
-    from finetune.tasks import task_definition
+    from finetune.tasks import task_class
 
     run = RunFolder.open(folder)
     run.require_intact()
     model = Predictor(folder)
     config = model.task.record.config
     source = file.data or run.config.get("data_used") or config.data
-    data: Dataset = task_definition(model.task.name).read(config, source)
+    data: Dataset = task_class(model.task.name).read(config, source)
     if file.split not in data.splits:
         raise UserError(
             f"{file.name}: {source} has no split {file.split}, only {abbreviated(data.splits)}."

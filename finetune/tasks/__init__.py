@@ -24,7 +24,6 @@ from finetune.types import LabelSet, UserError, abbreviated
 if TYPE_CHECKING:
     from finetune.data import Dataset
     from finetune.tasks.base import Task
-    from finetune.tasks.definition import TaskDefinition
 
 log = logging.getLogger("finetune")
 
@@ -34,9 +33,9 @@ FORMAT = 1
 """Version of that file."""
 
 
-def task_definition(name: str) -> TaskDefinition:
-    """Import how settings and data make a task."""
-    return Registry["TaskDefinition"]({task: row.definition for task, row in TASKS.items()})[name]
+def task_class(name: str) -> type[Task]:
+    """Import the class of a task."""
+    return Registry["type[Task]"]({task: row.task for task, row in TASKS.items()})[name]
 
 
 def load_task(config: TrainConfig, name: str, data: Any = None) -> tuple[Task, Dataset]:
@@ -59,12 +58,11 @@ def load_task(config: TrainConfig, name: str, data: Any = None) -> tuple[Task, D
         >>> config = ClassifyConfig(model="minilm", data="reviews/")  # doctest: +SKIP
         >>> task, data = load_task(config, "classify")  # doctest: +SKIP
     """
-    from finetune.tasks.definition import load_defined, starting_config
+    from finetune.tasks.definition import starting_config
 
     starting_config(config)  # reports a wrong model before data are read or downloaded
-    definition = task_definition(name)
     with without_garbage_collection():
-        return (definition.load or load_defined)(definition, config, data)
+        return task_class(name).load(config, data)
 
 
 def saved_task(folder: str | Path) -> Task:
@@ -89,13 +87,13 @@ def saved_task(folder: str | Path) -> Task:
             "use the version that wrote it."
         )
     name = content["task"]
-    definition = task_definition(name)
+    task = task_class(name)
     extra: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in content["extra"].items()
     }
-    hints = get_type_hints(definition.record)
-    own = extra_fields(definition.record)
+    hints = get_type_hints(task.record_class)
+    own = extra_fields(task.record_class)
     defaults = {each.name: each.default for each in own if each.default is not dataclasses.MISSING}
     defaults |= {
         each.name: each.default_factory()
@@ -111,7 +109,7 @@ def saved_task(folder: str | Path) -> Task:
     known = _known_settings(path, name, content)
     try:
         config = from_settings(CONFIGS[name], known)
-        record = definition.record(
+        record = task.record_class(
             config=_without_code(name, config),
             labels=LabelSet(content["labels"]),
             max_length=content["max_length"],
@@ -132,7 +130,7 @@ def saved_task(folder: str | Path) -> Task:
             f"({abbreviated(in_model)}), so one of the files was changed: restore it."
         )
     tokenizer = SubwordTokenizer.saved(path.parent, words=config.description.words)
-    return definition.task(record, tokenizer, None)
+    return task.of(record, tokenizer)
 
 
 def _known_settings(path: Path, task: str, content: Mapping[str, Any]) -> dict[str, Any]:

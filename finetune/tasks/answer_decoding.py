@@ -15,12 +15,12 @@ Shapes: n tokens of a context, m tokens of a window, B tokens of the longest ans
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from finetune.preprocessing.questions import ContextTokens
+from finetune.tasks.decoding import Decoder
 from finetune.types import AnswerPrediction, FoundAnswer, Partial, TextExample
 
 NO_ANSWER = "no answer"
@@ -45,20 +45,21 @@ class Candidates(NamedTuple):
         return Candidates(self.first[best], self.last[best], self.scores[best])
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnswerDecoder:
+class AnswerDecoder(Decoder):
     """Decodes the best answers to a question.
 
-    ``unanswerable`` says that some questions have no answer. Then no answer is predicted if its
-    probability reaches the threshold of ``NO_ANSWER`` or, without a threshold, if no answer is more
-    probable than the best one.
+    No answer is predicted if its probability reaches the threshold of ``NO_ANSWER`` or, without a
+    threshold, if no answer is more probable than the best one.
     """
 
-    labels: tuple[str, ...] = ("start", "end")
-    max_answer: int = 30
-    n_best: int = 5
-    unanswerable: bool = False
-    thresholds: Mapping[str, float] = field(default_factory=dict)
+    max_answer: int
+    """Longest answer in words."""
+    n_best: int
+    """Number of answers in a prediction."""
+    unanswerable: bool
+    """Whether some questions have no answer, so that none may be predicted."""
+    thresholds: Mapping[str, float]
+    """Least probability of ``NO_ANSWER`` with which no answer is predicted."""
 
     def windows(self, logits: np.ndarray, rows: Sequence[tuple[int, int, int]]) -> list[np.ndarray]:
         """Return the scores [1 + m, 2] of the first token and the context tokens of each sequence.

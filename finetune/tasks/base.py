@@ -1,4 +1,4 @@
-"""The interface that every task implements: encoding, loss, decoding and scores.
+"""The interface of tasks: how data make one, encoding, loss, decoding and scores.
 
 A task is immutable and holds no data. ``Any`` in a signature is the configuration, record, example
 or prediction class of the task, or the output of its head: subclasses narrow it.
@@ -9,26 +9,28 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from finetune.config.description import TaskDescription
-from finetune.config.tasks import TrainConfig
+from finetune.config.tasks import TrainConfig, column_map
+from finetune.data import Dataset
+from finetune.data.reading import read_examples
 from finetune.evaluation.kinds import DEFAULT_METRICS
-from finetune.models.warm_start import WarmStart
+from finetune.models.warm_start import ReusableHead, WarmStart
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged, whole
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.memory import without_garbage_collection
-from finetune.tasks.inputs import Inputs
+from finetune.tasks.abilities import Abilities, EncodeChunk, Gather
+from finetune.tasks.inputs import Inputs, TextInputs
 from finetune.types import Batch, Encoding, Example, LabelSet, Partial, UserError
 
 if TYPE_CHECKING:
     import torch
 
-C = TypeVar("C")
 H = TypeVar("H")
 
 OVERLAP = 64
@@ -38,12 +40,6 @@ BLOCK = 2**24
 """Number of token ids to look at together."""
 FITTED: Mapping[str, Any] = {"temperature": None, "thresholds": {}}
 """Fields of records that are fitted on the validation split after training; their defaults."""
-
-
-EncodeChunk = Callable[[int], Encoded]
-"""Encodes the chunk of examples that begins with an index."""
-Gather = Callable[[EncodeChunk, Sequence[int]], Encoded]
-"""Calls such a function for all chunks, and joins the results."""
 
 
 def joined(encode_chunk: EncodeChunk, starts: Sequence[int]) -> Encoded:
@@ -70,9 +66,9 @@ class TaskRecord(ABC):
         """The kind of predictions, as in ``DEFAULT_METRICS``."""
 
     @property
-    @abstractmethod
     def inputs(self) -> Inputs:
-        """The inputs of the model."""
+        """The inputs of the model: texts or pairs of texts, if a task does not say otherwise."""
+        return TextInputs(column_map(self.config.columns), pairs=self.pairs)
 
     @property
     def metric(self) -> str:
@@ -89,6 +85,11 @@ class TaskRecord(ABC):
                 f"{largest} or less."
             )
         return min(OVERLAP, largest) if overlap is None else overlap
+
+    @property
+    def long_text(self) -> str | None:
+        """What is done with whole texts that are too long; None for words and contexts."""
+        return None
 
     def extra_fields(self) -> dict[str, Any]:
         """Return the fields under ``extra`` in ``finetune.json``."""
@@ -110,15 +111,64 @@ def extra_fields(record: type[TaskRecord]) -> list[dataclasses.Field[Any]]:
 
 
 @dataclass(eq=False)
-class Task(ABC):
-    """The base class of all tasks."""
+class Task(Abilities, ABC):
+    """The base class of all tasks.
+
+    Class methods tell how settings and data make a task (``finetune.tasks.definition``). What
+    ``read``, ``prepare`` and ``derive`` return for data larger than memory depends on settings of
+    data and task, ``seed`` and ``overlap`` alone: later runs with other models and training
+    settings take it from the cache.
+    """
 
     record: TaskRecord
     tokenizer: SubwordTokenizer
     _warm_start: WarmStart | None = None
 
-    _gold: ClassVar[attrgetter[Any]]
+    record_class: ClassVar[type[TaskRecord]]
+    gold: ClassVar[attrgetter[Any]]
     """Return the gold of an example, None if it has none."""
+    skipped_checks: ClassVar[Collection[str]] = ()
+    """The data checks that do not apply."""
+    reusable_head: ClassVar[ReusableHead | None] = None
+    """The class of heads that ``--init-from`` can reuse."""
+
+    @classmethod
+    def load(cls, config: Any, data: Any = None) -> tuple[Task, Dataset]:
+        """Read and prepare data, and make the task (``finetune.tasks.load_task``)."""
+        from finetune.tasks.definition import load_defined  # which imports this module
+
+        return load_defined(cls, config, data)
+
+    @classmethod
+    def read(cls, config: Any, source: Any) -> Dataset:
+        """Read the data that ``config.data`` names, or data in memory."""
+        return read_examples(config, source)
+
+    @classmethod
+    def prepare(cls, config: Any, data: Dataset) -> Dataset:
+        """Convert labels for the task; drop rows without gold and count them in the notes."""
+        return data
+
+    @classmethod
+    @abstractmethod
+    def derive(cls, config: Any, data: Dataset) -> dict[str, Any]:
+        """Derive the record's fields from the training data: ``labels`` and those it adds."""
+
+    @classmethod
+    def of(
+        cls, record: Any, tokenizer: SubwordTokenizer, warm_start: WarmStart | None = None
+    ) -> Task:
+        """Make the task of a record, a tokenizer, and the trained model to begin with."""
+        return cls(record, tokenizer, warm_start)
+
+    @classmethod
+    def notes(cls, record: Any, data: Dataset) -> list[str]:
+        """Return notes for the log on how the record and the data fit together."""
+        return []
+
+    def complete(self, data: Dataset) -> Dataset:
+        """Check the data with the task, and add what scores need."""
+        return data
 
     def __setattr__(self, name: str, value: object) -> None:
         if callable(getattr(type(self), name, None)):  # copies of the task would lose it
@@ -184,7 +234,7 @@ class Task(ABC):
     def loss(self, logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sum of the losses of a batch, and the number to divide it by.
 
-        A task whose loss is always a ``CoupledLoss`` leaves this method out.
+        A task that always has a ``coupled_loss`` leaves this method out.
         """
         raise NotImplementedError
 
@@ -201,20 +251,12 @@ class Task(ABC):
     def score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         """Compute metrics by name from predictions of examples in order; none without gold."""
         pairs = zip(gold, predicted, strict=True)
-        scored = [pair for pair in pairs if self._gold(pair[0]) is not None]
+        scored = [pair for pair in pairs if self.gold(pair[0]) is not None]
         return self._score(*map(list, zip(*scored, strict=True))) if scored else {}
 
     @abstractmethod
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         """Compute metrics of examples that all have gold."""
-
-    def capability(self, kind: type[C]) -> C | None:
-        """Return an additional ability of the task by class (``capabilities``), or None."""
-        return next((each for each in self._capabilities() if isinstance(each, kind)), None)
-
-    def _capabilities(self) -> Iterator[object]:
-        """Yield the additional abilities of the task."""
-        yield from ()
 
     def _labeled_head(
         self, load: Callable[..., H], folder: str | Path | None, /, **settings: Any

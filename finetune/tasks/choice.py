@@ -22,7 +22,6 @@ from torch.nn import functional
 from finetune.config.tasks import ChoiceConfig, column_map
 from finetune.data import Dataset
 from finetune.data.choices import CHOICES
-from finetune.data.reading import read_examples
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.kinds import KINDS, score
 from finetune.evaluation.temperature import scale
@@ -30,15 +29,6 @@ from finetune.models.heads.choice import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.preprocessing.texts import check_size, with_cut_context
 from finetune.tasks.base import Task, TaskRecord
-from finetune.tasks.capabilities import (
-    Calibration,
-    ComparedValues,
-    Distillable,
-    Export,
-    GroupedSequences,
-    one_row,
-)
-from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.inputs import RowInputs
 from finetune.tasks.soft_losses import class_divergence
 from finetune.tasks.text_data import labeled
@@ -85,22 +75,32 @@ class ChoiceRecord(TaskRecord):
         return ChoiceInputs(column_map(self.config.columns))
 
 
-GOLD = attrgetter("label")
-
-
 class ChoiceTask(Task):
     """The most probable choice of each question."""
 
     record: ChoiceRecord
-    _gold = GOLD
+    record_class = ChoiceRecord
+    reusable_head = ChoiceScorer
+    skipped_checks = ("labels",)
+    gold = attrgetter("label")
+    compared = attrgetter("choice")
+    graph_refusal = NO_GRAPH
+    grouped = True
 
-    def _capabilities(self) -> Iterator[object]:
-        yield GroupedSequences()
-        yield ComparedValues(GOLD, attrgetter("choice"))
-        yield Distillable(self._soft_loss, one_row, self._targets_without_gold)
-        yield Export(refusal=NO_GRAPH)
-        if self.record.config.calibrate != "none":
-            yield Calibration(self, self._fit, self._calibrated)
+    @classmethod
+    def prepare(cls, config: ChoiceConfig, data: Dataset) -> Dataset:
+        """Drop training and validation rows without a label."""
+        return labeled(data)
+
+    @classmethod
+    def derive(cls, config: ChoiceConfig, data: Dataset) -> dict[str, Any]:
+        """Return the one label of the model: the score of a choice."""
+        return {"labels": LabelSet([SCORE])}
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether a temperature is fitted."""
+        return self.record.config.calibrate != "none"
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         """Return a sequence for each choice, and of how many questions a context is cut."""
@@ -205,7 +205,7 @@ class ChoiceTask(Task):
         losses = functional.cross_entropy(scores, label, ignore_index=IGNORED, reduction="sum")
         return losses, (label != IGNORED).sum().to(logits.dtype)
 
-    def _soft_loss(
+    def soft_loss(
         self, logits: torch.Tensor, teacher: torch.Tensor, batch: Batch, temperature: float
     ) -> torch.Tensor:
         """Return the summed divergence from the teacher's choices."""
@@ -223,7 +223,7 @@ class ChoiceTask(Task):
         lowest = torch.finfo(logits.dtype).min
         return logits[rows.clamp_min(0), 0].masked_fill(rows < 0, lowest)
 
-    def _targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
         """Return targets of sequences of which none has the right choice."""
         ones = np.ones(len(sequences), np.int64)
         return {"right": Ragged.of_counts(np.zeros(len(sequences), bool), ones)}
@@ -250,9 +250,10 @@ class ChoiceTask(Task):
             example.id, best, example.choices[best], tuple(map(float, probabilities)), before
         )
 
-    def _fit(
+    def fit(
         self, gold: Sequence[TextExample], predicted: Sequence[ChoicePrediction]
     ) -> tuple[dict[str, Any], str]:
+        """Fit a temperature to choices."""
         known = [(e, p) for e, p in zip(gold, predicted, strict=True) if e.label is not None]
         most = max((len(p.scores) for _, p in known), default=1)
         table = np.zeros((len(known), most))  # further choices have the probability 0
@@ -262,7 +263,8 @@ class ChoiceTask(Task):
         temperature, note = fit_on_probabilities(table, labels, False)
         return {"temperature": temperature}, note
 
-    def _calibrated(self, example: TextExample, prediction: ChoicePrediction) -> ChoicePrediction:
+    def apply_fitted(self, example: TextExample, prediction: ChoicePrediction) -> ChoicePrediction:
+        """Apply the fitted values to a prediction."""
         return self._decided(example, np.array(prediction.scores))
 
     def _score(
@@ -293,20 +295,3 @@ def texts_of_choices(example: TextExample) -> Iterator[tuple[str, str | None]]:
         else:
             whole = f"{question} {choice}"
             yield (example.text, whole) if has_context else (question, choice)
-
-
-def derive_choices(config: ChoiceConfig, data: Dataset) -> dict[str, Any]:
-    """Return the one label of the model: the score of a choice."""
-    return {"labels": LabelSet([SCORE])}
-
-
-CHOICE = TaskDefinition(
-    task=ChoiceTask,
-    record=ChoiceRecord,
-    read=read_examples,
-    prepare=lambda config, data: labeled(data),
-    derive=derive_choices,
-    gold=GOLD,
-    skipped_checks=("labels",),
-    reusable_head=ChoiceScorer,
-)

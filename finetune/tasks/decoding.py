@@ -1,6 +1,7 @@
 """From the logits of sequences to predictions, for texts, tags and spans.
 
-Numpy alone, as exported models decode with this file too. ``windows`` makes one value of each
+Numpy alone, as exported models decode with this file too. The record of a task is a decoder, and an
+export holds the attributes of the record that decoding reads. ``windows`` makes one value of each
 sequence of a batch, and ``finish`` makes the prediction of an example from the values of its
 sequences.
 """
@@ -8,9 +9,9 @@ sequences.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from finetune.tasks.viterbi import (
     word_scores,
 )
 from finetune.types import (
+    LabelSet,
     Partial,
     Span,
     SpanPrediction,
@@ -37,16 +39,37 @@ from finetune.types import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextDecoder:
-    """Decodes one label, several labels or a number for a text; fields as in ``TextRecord``."""
+class Decoder:
+    """Makes predictions from logits: the record of a task, or what an export holds of it."""
 
-    labels: tuple[str, ...]
+    labels: LabelSet
+
+    @classmethod
+    def attributes(cls) -> list[str]:
+        """Return the names of the attributes that decoding reads."""
+        return ["labels", *cls.__annotations__]
+
+    @classmethod
+    def restored(cls, values: Mapping[str, Any]) -> Self:
+        """Make a decoder that is no record from the values of its attributes."""
+        decoder = cls()
+        vars(decoder).update(values, labels=LabelSet(values["labels"]))
+        return decoder
+
+
+class TextDecoder(Decoder):
+    """Decodes one label, several labels or a number for a text."""
+
     problem: str
-    positive: str | None = None
-    temperature: float | None = None
-    thresholds: Mapping[str, float] = field(default_factory=dict)
-    threshold: float = 0.5
+    positive: str | None
+    """The positive class of two labels."""
+    temperature: float | None
+    """Divides the logits before the softmax (Guo et al., 2017)."""
+    thresholds: Mapping[str, float]
+    """Lowest probability of each label, or of the positive one of two, in place of ``threshold``
+    and of the more probable one (``finetune thresholds``)."""
+    threshold: float
+    """Lowest probability of a predicted label (several labels)."""
 
     def windows(self, logits: np.ndarray) -> list[np.ndarray]:
         """Return the probabilities [C] of each sequence (regression: the number)."""
@@ -86,7 +109,7 @@ class TextDecoder:
             chosen = tuple(name for name, p in scores.items() if p >= own.get(name, default))
             return TextPrediction(id, chosen, None, scores, uncalibrated=before)
         if self.positive is not None and self.positive in self.thresholds:
-            index = self.labels.index(self.positive)
+            index = self.labels.id(self.positive)
             best = index if scores[self.positive] >= self.thresholds[self.positive] else 1 - index
         best_score = float(probabilities[best])
         return TextPrediction(id, self.labels[best], best_score, scores, self.positive, before)
@@ -102,31 +125,24 @@ class Chain(NamedTuple):
     probabilities: np.ndarray
 
 
-@dataclass(kw_only=True)
-class TagDecoder:
-    """Decodes one tag for each word.
+class TagDecoder(Decoder):
+    """Decodes one tag for each word."""
 
-    ``all_subwords`` says that all subwords of a word have logits, ``word_score`` how these become
-    scores of words; ``constrained`` rules out illegal tag sequences. ``transitions`` are the scores
-    of a CRF.
-    """
-
-    labels: tuple[str, ...]
     scheme: str | None
-    constrained: bool = False
-    all_subwords: bool = False
-    word_score: str = "first"
-    temperature: float | None = None
+    """The tag scheme of the predictions (BIO, BIOES, ...); None if tags are not spans."""
+    constrained: bool
+    """Whether illegal tag sequences are ruled out."""
+    all_subwords: bool
+    """Whether all subwords of a word have logits."""
+    word_score: str
+    """How the logits of subwords become scores of words."""
+    temperature: float | None
+    """Divides the log-probabilities before the softmax (Guo et al., 2017)."""
 
-    @cached_property
-    def _legal(self) -> Transitions:
-        return log_transitions(self.labels, self.scheme)
-
-    @cached_property
+    @property
     def continuations(self) -> list[int]:
         """The class of the later subwords of a word of each class (I- for B-)."""
-        tags = [continuation_tag(name, self.scheme) for name in self.labels]
-        return [self.labels.index(tag) if tag in self.labels else i for i, tag in enumerate(tags)]
+        return _continuations(self.labels, self.scheme)
 
     def windows(
         self,
@@ -175,11 +191,12 @@ class TagDecoder:
     def _best_classes(self, logs: np.ndarray) -> np.ndarray:
         """Return the class of each word [W]; only illegal sequences need a search."""
         classes: np.ndarray = logs.argmax(-1)
-        start, end, pairs = self._legal
+        legal = _legal(self.labels, self.scheme)
+        start, end, pairs = legal
         if self.constrained and len(classes):
             costs = start[classes[0]] + end[classes[-1]] + pairs[classes[:-1], classes[1:]].sum()
             if costs < 0:
-                return viterbi(logs, self._legal)
+                return viterbi(logs, legal)
         return classes
 
     def decide(
@@ -190,7 +207,8 @@ class TagDecoder:
         logs: np.ndarray | None,
     ) -> TokenPrediction:
         """Make a prediction from the class of each word and its probability."""
-        tags = tuple(self.labels[int(index)] for index in classes)
+        names = self.labels.names
+        tags = tuple(names[int(index)] for index in classes)
         scores = tuple(float(p) for p in probabilities)
         spans: tuple[Span, ...] | None = None
         span_scores: tuple[float, ...] = ()
@@ -210,6 +228,17 @@ class TagDecoder:
         )
 
 
+@lru_cache(maxsize=16)
+def _legal(labels: LabelSet, scheme: str | None) -> Transitions:
+    return log_transitions(labels.names, scheme)
+
+
+@lru_cache(maxsize=16)
+def _continuations(labels: LabelSet, scheme: str | None) -> list[int]:
+    tags = [continuation_tag(name, scheme) for name in labels]
+    return [labels.id(tag) if tag in labels else i for i, tag in enumerate(tags)]
+
+
 def _best_tags(
     emissions: np.ndarray, transitions: Transitions, num_words: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -227,15 +256,17 @@ class ScoredCandidates(NamedTuple):
     scores: np.ndarray
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpanDecoder:
-    """Decodes labeled spans of words; fields as in ``SpanRecord``."""
+class SpanDecoder(Decoder):
+    """Decodes labeled spans of words."""
 
-    labels: tuple[str, ...]
     max_width: int | None
+    """Number of words of the widest candidate; None for no limit."""
     multi_label: bool
+    """Whether a span can have several types."""
     constraint: str
-    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """The spans that may be predicted together (``finetune.tasks.span_decoding``)."""
+    thresholds: Mapping[str, float]
+    """The fitted threshold of each span type; 0.5 for types without one."""
 
     def windows(self, logits: np.ndarray, num_words: Sequence[int]) -> list[ScoredCandidates]:
         """Return the candidates of each sequence whose score could reach a threshold.

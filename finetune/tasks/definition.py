@@ -1,9 +1,9 @@
-"""From settings and data to a task: the functions of each task, and the steps of all tasks."""
+"""From settings and data to a task: the steps of all tasks, which call the class of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,53 +32,19 @@ from finetune.data.sources import Content, PartOf, content_of, is_test, resolve
 from finetune.evaluation.runs import RunFolder
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import is_hub_id, load_config, model_commit, new_config, resolve_model
-from finetune.models.warm_start import ReusableHead, WarmStart, find_warm_start
+from finetune.models.warm_start import WarmStart, find_warm_start
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import TASK_FILE
-from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.base import Task
 from finetune.types import TextExample, UserError, quantity
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskDefinition:
-    """Functions that make a task from settings and data; ``registry.TASKS`` names it.
-
-    ``config`` in a signature are the settings of the task, ``source`` what ``config.data`` names,
-    or data in memory. What ``read``, ``prepare`` and ``derive`` return for data larger than memory
-    depends on settings of data and task, ``seed`` and ``overlap`` alone: later runs with other
-    models and training settings take it from the cache.
-    """
-
-    task: Callable[[Any, SubwordTokenizer, WarmStart | None], Task]
-    """Make the task of a record, a tokenizer, and the trained model to begin with."""
-    record: type[TaskRecord]
-    read: Callable[[Any, Any], Dataset]
-    """Read data: from the settings and the source."""
-    derive: Callable[[Any, Dataset], dict[str, Any]]
-    """Derive the record's fields from the training data: ``labels`` and those it adds."""
-    gold: Callable[[Any], Any]
-    """Return the gold of an example, None if it has none."""
-    prepare: Callable[[Any, Dataset], Dataset] = lambda config, data: data
-    """Convert labels for the task; drop rows without gold and count them in the notes."""
-    notes: Callable[[Any, Dataset], list[str]] = lambda record, data: []
-    """Return notes for the log on how the record and the data fit together."""
-    complete: Callable[[Task, Dataset], Dataset] = lambda task, data: data
-    """Check the data with the task, and add what scores need."""
-    skipped_checks: Collection[str] = ()
-    """The data checks that do not apply."""
-    reusable_head: ReusableHead | None = None
-    """The class of heads that ``--init-from`` can reuse."""
-    load: Callable[[TaskDefinition, Any, Any], tuple[Task, Dataset]] | None = None
-    """In place of ``load_defined``, for a task whose examples need the tokenizer."""
-
-
-def read_data(definition: TaskDefinition, config: TrainConfig, source: Any = None) -> Dataset:
+def read_data(task: type[Task], config: TrainConfig, source: Any = None) -> Dataset:
     """Read the data of a run with its further test sets; ``source`` replaces ``config.data``."""
     source = config.data if source is None else source
-    data = definition.read(config, PartOf(source, most_rows=most_rows(config)))
+    data = task.read(config, PartOf(source, most_rows=most_rows(config)))
     others = {
-        split: definition.read(config, each)
-        for split, each in named_test_sets(config.test_sets).items()
+        split: task.read(config, each) for split, each in named_test_sets(config.test_sets).items()
     }
     return with_test_sets(data, others)
 
@@ -92,30 +58,26 @@ def most_rows(config: TrainConfig) -> int | None:
     return None if config.limit is None else max(2 * config.limit, example_store.MOST_IN_MEMORY)
 
 
-def load_defined(
-    definition: TaskDefinition, config: TrainConfig, data: Any = None
-) -> tuple[Task, Dataset]:
+def load_defined(task: type[Task], config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
     """Read and prepare the data, derive the labels, load the tokenizer (``load_task``)."""
-    data, derived, _ = _prepared(definition, config, data)
-    warm_start, tokenizer = load_tokenizer(
-        config, definition, derived["labels"], derived.get("problem")
-    )
+    data, derived, _ = _prepared(task, config, data)
+    warm_start, tokenizer = load_tokenizer(config, task, derived["labels"], derived.get("problem"))
     limit = sequence_limit(config, tokenizer, warm_start)
-    record = definition.record(config=config, max_length=limit, **derived)
+    record = task.record_class(config=config, max_length=limit, **derived)
     data = limited(data, config)
-    notes = [*data.notes, *unmeasured_labels(data), *definition.notes(record, data)]
+    notes = [*data.notes, *unmeasured_labels(data), *task.notes(record, data)]
     notes += [warm_start.note] if warm_start else []
-    task = definition.task(record, tokenizer, warm_start)
-    return task, definition.complete(task, replace(data, notes=notes))
+    made = task.of(record, tokenizer, warm_start)
+    return made, made.complete(replace(data, notes=notes))
 
 
-def _prepared(definition: TaskDefinition, config: TrainConfig, data: Any) -> Prepared:
+def _prepared(task: type[Task], config: TrainConfig, data: Any) -> Prepared:
     """Return the prepared data and the derived fields of the record, of large data from the cache.
 
     They depend on settings that change data, and on the labels of a run to resume.
     """
     saved = _saved_labels(config) if config.resume else ()
-    make = partial(_prepare, definition, config, data, saved)
+    make = partial(_prepare, task, config, data, saved)
     if isinstance(data, Dataset):
         return make()
     most = most_rows(config)
@@ -132,11 +94,11 @@ def _prepared(definition: TaskDefinition, config: TrainConfig, data: Any) -> Pre
     return inputs.prepared(config.description.name, make, labels=saved)
 
 
-def read_once(definition: TaskDefinition, config: TrainConfig) -> Dataset:
+def read_once(task: type[Task], config: TrainConfig) -> Dataset:
     """Read the data of several runs (``read_data``); take large data from the cache."""
 
     def make() -> Prepared:
-        data = read_data(definition, config)
+        data = read_data(task, config)
         return Prepared(data, {}, is_large(data))
 
     inputs = _inputs(config, None)
@@ -182,37 +144,35 @@ def with_new_names(config: TrainConfig, data: Dataset) -> Dataset:
     return renamed(data, fold=fold, map_file=config.label_map) if fold or config.label_map else data
 
 
-def _prepare(
-    definition: TaskDefinition, config: TrainConfig, data: Any, saved: tuple[str, ...]
-) -> Prepared:
+def _prepare(task: type[Task], config: TrainConfig, data: Any, saved: tuple[str, ...]) -> Prepared:
     """Read, convert, check and divide the data, and derive the fields of the record.
 
     ``saved`` are the labels of a run to resume: its head has them in this order.
     """
     if not isinstance(data, Dataset):
-        data = read_data(definition, config, data)
-    data = definition.prepare(config, with_new_names(config, data))
+        data = read_data(task, config, data)
+    data = task.prepare(config, with_new_names(config, data))
     if "train" not in data.splits:
         raise UserError(
             f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
             "Name it with --data train=FILE,test=FILE."
         )
     data = replace(data, label_order=saved or data.label_order)
-    data = _without_unlabeled_tests(definition, data)
-    data = _checked(data, definition.skipped_checks)
-    derived = definition.derive(config, data)
+    data = _without_unlabeled_tests(task, data)
+    data = _checked(data, task.skipped_checks)
+    derived = task.derive(config, data)
     data = with_held_out_splits(data, config)
     return Prepared(data, derived, is_large(data))
 
 
 def load_tokenizer(
-    config: TrainConfig, definition: TaskDefinition, labels: Sequence[str], problem: Any = None
+    config: TrainConfig, task: type[Task], labels: Sequence[str], problem: Any = None
 ) -> tuple[WarmStart | None, SubwordTokenizer]:
     """Return the model to begin with, if there is one, and the tokenizer of the encoder."""
     words = config.description.words
     if config.init_from is not None:
         RunFolder.open(Path(config.init_from)).require_intact()
-        warm_start = find_warm_start(config, definition.reusable_head, labels, problem)
+        warm_start = find_warm_start(config, task.reusable_head, labels, problem)
         source, options = warm_start.source, warm_start.options
         return warm_start, SubwordTokenizer.saved(source, words=words, **options)
     return None, SubwordTokenizer.from_pretrained(
@@ -291,12 +251,12 @@ def _checked(data: Dataset, skipped: Collection[str]) -> Dataset:
     return replace(data, notes=[*data.notes, *warnings])
 
 
-def _without_unlabeled_tests(definition: TaskDefinition, data: Dataset) -> Dataset:
+def _without_unlabeled_tests(task: type[Task], data: Dataset) -> Dataset:
     """Leave out test splits without any gold: nothing can be scored on them."""
     unlabeled = {
         split: examples
         for split, examples in data.splits.items()
-        if is_test(split) and all(definition.gold(example) is None for example in examples)
+        if is_test(split) and all(task.gold(example) is None for example in examples)
     }
     notes = [
         f"{split}: {quantity(len(examples), 'example')} without labels, which are not "

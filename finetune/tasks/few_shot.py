@@ -7,7 +7,7 @@ SetFit (Tunstall et al., 2022): vectors of texts get a cosine of 1 if their labe
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,15 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from finetune.data import Dataset
 from finetune.models.heads.sentence_encoder import SentenceEncoder, SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.runtime.device import to_device
-from finetune.tasks.capabilities import (
-    CoupledLoss,
-    Distillable,
-    EpochSequences,
-    Export,
-    FittedHead,
-)
+from finetune.tasks.abilities import CoupledLoss
+from finetune.tasks.base import Task
 from finetune.tasks.text_classification import TextClassificationTask
-from finetune.types import Batch, Partial, SentencePrediction, Sequences, TextExample
+from finetune.tasks.text_data import label_names
+from finetune.types import Batch, Partial, SentencePrediction, Sequences, TextExample, UserError
 
 
 def cosine_loss(
@@ -44,15 +41,29 @@ def cosine_loss(
 class FewShotTask(TextClassificationTask):
     """Texts or pairs of texts with one label each, few examples of each label."""
 
-    def _capabilities(self) -> Iterator[object]:
-        yield EpochSequences(self._triples)
-        yield CoupledLoss(self._coupled_loss)
-        yield FittedHead(_VectorTask(self.record, self.tokenizer), self._fit_head)
-        yield Export(
-            refusal="the classifier of --few-shot is not part of the model of transformers: use "
+    soft_loss = None  # type: ignore[assignment]  # it learns from texts alone
+
+    def complete(self, data: Dataset) -> Dataset:
+        """Raise UserError if the training examples lack a label."""
+        found = {name for example in data.splits["train"] for name in label_names(example)}
+        if missing := [name for name in self.record.labels if name not in found]:
+            raise UserError(
+                f"--few-shot: no training example is labeled {missing[0]!r}: train on more of them."
+            )
+        return data
+
+    @property
+    def graph_refusal(self) -> str:
+        """Why an exported graph cannot replace the model."""
+        return (
+            "the classifier of --few-shot is not part of the model of transformers: use "
             "`finetune predict`, or train without it and export that"
         )
-        yield from (each for each in super()._capabilities() if not isinstance(each, Distillable))
+
+    @property
+    def vector_task(self) -> Task:
+        """The task that predicts the vectors of texts."""
+        return _VectorTask(self.record, self.tokenizer)
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
         return {}  # the loss compares vectors
@@ -79,8 +90,8 @@ class FewShotTask(TextClassificationTask):
                 **checkpoint,
             )
 
-    def _triples(
-        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None
+    def sequences_of_epoch(
+        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
     ) -> Encodings:
         """Return each text with one of its own label and one of another.
 
@@ -102,7 +113,12 @@ class FewShotTask(TextClassificationTask):
             part=np.tile(np.arange(3), len(chosen)),
         )
 
-    def _coupled_loss(
+    @property
+    def coupled_loss(self) -> CoupledLoss:
+        """The loss over all texts of an optimizer batch."""
+        return self._loss_of_triples
+
+    def _loss_of_triples(
         self, head: SentenceEncoder, vectors: torch.Tensor, sequences: Sequences
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the squared errors of the cosines of texts, of 1 and of 0."""
@@ -114,7 +130,7 @@ class FewShotTask(TextClassificationTask):
         # a frozen encoder has no gradient, the classifier one of 0
         return loss + 0.0 * head.classifier_weights().sum(), count
 
-    def _fit_head(
+    def fit_head(
         self,
         head: SentenceEncoder,
         gold: Sequence[TextExample],

@@ -99,7 +99,7 @@ def task_of_config(folder: Path) -> Task:
     Raises:
         UserError: The folder has no tokenizer, or its files cannot be read.
     """
-    from finetune.tasks import task_definition
+    from finetune.tasks import task_class
 
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         raise UserError(
@@ -112,7 +112,7 @@ def task_of_config(folder: Path) -> Task:
     name = architecture(folder)
     derive = next(function for end, function in _TASKS.items() if name.endswith(end))
     task, changed, fields = derive(config)
-    made, settings = task_definition(task), CONFIGS[task](model=str(folder), **changed)
+    made, settings = task_class(task), CONFIGS[task](model=str(folder), **changed)
     tokenizer = SubwordTokenizer.saved(folder, words=settings.description.words)
     encoder: Any = config
     if isinstance(config, SpanClassifierConfig):
@@ -120,10 +120,10 @@ def task_of_config(folder: Path) -> Task:
     elif isinstance(config, CrfTaggerConfig):
         encoder = AutoConfig.for_model(**(config.tagger or {}))
     limit = position_limit(encoder, FAMILIES.get(encoder.model_type))
-    record = made.record(
+    record = made.record_class(
         config=settings,
         labels=labels_of(config) if settings.description.labels else LabelSet(()),
         max_length=tokenizer.max_length(limit, None),
         **fields,
     )
-    return made.task(record, tokenizer, None)
+    return made.of(record, tokenizer)

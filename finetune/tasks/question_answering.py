@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from finetune.config.tasks import QAConfig, column_map
 from finetune.data import Dataset
 from finetune.data.example_store import chosen, column
 from finetune.data.questions import QUESTIONS, misplaced
-from finetune.data.reading import read_examples
 from finetune.data.tables import Table
 from finetune.evaluation.answers import best_threshold
 from finetune.evaluation.kinds import KINDS, score
@@ -31,19 +29,11 @@ from finetune.models.heads.question_answering import (
     position_losses,
     rows_of,
 )
-from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
+from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
 from finetune.tasks.base import Task, TaskRecord
-from finetune.tasks.capabilities import (
-    Calibration,
-    ComparedValues,
-    Distillable,
-    Export,
-    Thresholds,
-    check_thresholds,
-)
-from finetune.tasks.definition import TaskDefinition
+from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.inputs import TextInputs
 from finetune.tasks.soft_losses import class_divergence
 from finetune.types import (
@@ -76,19 +66,27 @@ class QuestionInputs(TextInputs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerRecord(TaskRecord):
-    """The record of a question answering task."""
+class AnswerRecord(TaskRecord, AnswerDecoder):
+    """The record of question answering; ``AnswerDecoder`` explains what decides predictions."""
 
     config: QAConfig
     unanswerable: bool
-    """True if some training questions have no answer, so that none may be predicted."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    """Least probability of ``NO_ANSWER`` with which no answer is predicted."""
 
     kind = "answers"
 
     def __post_init__(self) -> None:
         check_thresholds(self.thresholds, [NO_ANSWER])
+
+    @property
+    def max_answer(self) -> int:  # type: ignore[override]  # an attribute of what is restored
+        """Longest answer in words."""
+        return self.config.max_answer
+
+    @property
+    def n_best(self) -> int:  # type: ignore[override]
+        """Number of answers in a prediction."""
+        return self.config.n_best
 
     @property
     def inputs(self) -> QuestionInputs:
@@ -103,22 +101,49 @@ class AnswerRecord(TaskRecord):
         return super().overlap
 
 
-GOLD = attrgetter("answers")
-
-
 class QuestionAnsweringTask(Task):
     """The answer to a question in its context."""
 
     record: AnswerRecord
-    _gold = GOLD
+    record_class = AnswerRecord
+    reusable_head = QuestionAnswerer
+    skipped_checks = ("labels", "pairs")
+    gold = attrgetter("answers")
+    graph_refusal = ""
 
-    def _capabilities(self) -> Iterator[object]:
-        yield ComparedValues(_gold_texts, _predicted_text)
-        yield Distillable(self._soft_loss, lambda sequences: sequences.lengths, _without_gold)
-        yield Export(self._decoder)
-        if self.record.unanswerable:
-            yield Thresholds(self, [NO_ANSWER])
-            yield Calibration(self, self._fit, self._calibrated)
+    @classmethod
+    def prepare(cls, config: QAConfig, data: Dataset) -> Dataset:
+        """Drop questions without gold, and training questions whose answers have no place."""
+        return prepare_questions(config, data)
+
+    @classmethod
+    def derive(cls, config: QAConfig, data: Dataset) -> dict[str, Any]:
+        """Return whether questions may have no answer."""
+        unanswerable = not all(column(data.splits["train"], "answers"))
+        return {"labels": LabelSet(POSITIONS), "pairs": True, "unanswerable": unanswerable}
+
+    @classmethod
+    def notes(cls, record: AnswerRecord, data: Dataset) -> list[str]:
+        """Return a note on questions without an answer."""
+        return question_notes(record, data)
+
+    def compared(self, prediction: AnswerPrediction) -> str:
+        """Return the text of the predicted answer; empty for no answer."""
+        return _predicted_text(prediction)
+
+    def compared_gold(self, example: TextExample) -> tuple[str, ...] | None:
+        """Return the texts of the gold answers, None without gold."""
+        return _gold_texts(example)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether a threshold of no answer is chosen."""
+        return self.record.unanswerable
+
+    @property
+    def threshold_labels(self) -> Sequence[str]:
+        """The name of no answer, if it may be predicted."""
+        return [NO_ANSWER] if self.record.unanswerable else []
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         record = self.record
@@ -154,7 +179,7 @@ class QuestionAnsweringTask(Task):
         weight = batch.targets["weight"].to(logits.dtype)
         return (position_losses(logits, batch, start, end) * weight).sum(), weight.sum()
 
-    def _soft_loss(
+    def soft_loss(
         self, logits: torch.Tensor, teacher: torch.Tensor, batch: Batch, temperature: float
     ) -> torch.Tensor:
         """Return the summed divergence from the teacher's starts and ends, over tokens."""
@@ -163,17 +188,14 @@ class QuestionAnsweringTask(Task):
         )
         return class_divergence(own, other, temperature).sum() / 2
 
-    @cached_property
-    def _decoder(self) -> AnswerDecoder:
-        """The fields of the record that decide predictions."""
-        record, config = self.record, self.record.config
-        return AnswerDecoder(
-            labels=record.labels.names,
-            max_answer=config.max_answer,
-            n_best=config.n_best,
-            unanswerable=record.unanswerable,
-            thresholds=record.thresholds,
-        )
+    def num_logits(self, sequences: Encodings) -> Array:
+        """Return the number of tokens of each sequence."""
+        return sequences.lengths
+
+    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+        """Return targets whose weight is 0."""
+        values = np.full(len(sequences), -1, np.int32)
+        return dict.fromkeys(POSITIONS, Ragged.of_counts(values, np.ones(len(sequences), np.int64)))
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         """Return the start and end logits of the first token and the context tokens [1 + m, 2]."""
@@ -183,18 +205,19 @@ class QuestionAnsweringTask(Task):
             (first, begin, begin + size)
             for first, begin, size in zip(firsts, begins, sizes, strict=True)
         ]
-        return batch.partials(self._decoder.windows(logits.cpu().numpy(), rows))
+        return batch.partials(self.record.windows(logits.cpu().numpy(), rows))
 
     def finish(
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> AnswerPrediction:
         """Return the best answers of all windows."""
         tokens = tokens_of(self.tokenizer, example.pair or "")
-        return self._decoder.finish(example, partials, tokens)
+        return self.record.finish(example, partials, tokens)
 
-    def _fit(
+    def fit(
         self, gold: Sequence[TextExample], predicted: Sequence[AnswerPrediction]
     ) -> tuple[dict[str, Any], str]:
+        """Choose a threshold of no answer."""
         pairs = [(e, p) for e, p in zip(gold, predicted, strict=True) if e.answers is not None]
         number = sum(bool(example.answers) for example, _ in pairs)
         if min(number, len(pairs) - number) < FEWEST:
@@ -207,8 +230,9 @@ class QuestionAnsweringTask(Task):
         note = f"no answer is predicted from a probability of {threshold:.3f}, chosen on validation"
         return {"thresholds": {NO_ANSWER: threshold}}, note
 
-    def _calibrated(self, example: TextExample, prediction: AnswerPrediction) -> AnswerPrediction:
-        return self._decoder.decide(prediction.id, prediction.best, prediction.no_answer_score)
+    def apply_fitted(self, example: TextExample, prediction: AnswerPrediction) -> AnswerPrediction:
+        """Apply the fitted values to a prediction."""
+        return self.record.decide(prediction.id, prediction.best, prediction.no_answer_score)
 
     def _score(
         self, gold: Sequence[TextExample], predicted: Sequence[AnswerPrediction]
@@ -230,12 +254,6 @@ def _predicted_text(prediction: AnswerPrediction) -> str:
 def _best_text(prediction: AnswerPrediction) -> str:
     """Return the text of the most probable answer, predicted or not."""
     return prediction.best[0].text if prediction.best else ""
-
-
-def _without_gold(sequences: Encodings) -> Mapping[str, Ragged]:
-    """Return targets whose weight is 0."""
-    values = np.full(len(sequences), -1, np.int32)
-    return dict.fromkeys(POSITIONS, Ragged.of_counts(values, np.ones(len(sequences), np.int64)))
 
 
 def prepare_questions(config: QAConfig, data: Dataset) -> Dataset:
@@ -280,12 +298,6 @@ def prepare_questions(config: QAConfig, data: Dataset) -> Dataset:
     return replace(data, splits=splits, notes=notes)
 
 
-def derive_questions(config: QAConfig, data: Dataset) -> dict[str, Any]:
-    """Return whether questions may have no answer."""
-    unanswerable = not all(column(data.splits["train"], "answers"))
-    return {"labels": LabelSet(POSITIONS), "pairs": True, "unanswerable": unanswerable}
-
-
 def question_notes(record: AnswerRecord, data: Dataset) -> list[str]:
     """Return a note on questions without an answer."""
     train = data.splits["train"]
@@ -302,16 +314,3 @@ def question_notes(record: AnswerRecord, data: Dataset) -> list[str]:
         for split, count in others.items()
         if count
     ]
-
-
-QA = TaskDefinition(
-    task=QuestionAnsweringTask,
-    record=AnswerRecord,
-    read=read_examples,
-    prepare=prepare_questions,
-    derive=derive_questions,
-    notes=question_notes,
-    skipped_checks=("labels", "pairs"),
-    gold=GOLD,
-    reusable_head=QuestionAnswerer,
-)

@@ -22,21 +22,18 @@ import torch
 from finetune.config.tasks import RelationsConfig, max_context_subwords
 from finetune.data import Dataset
 from finetune.data.example_store import chosen, places
-from finetune.data.reading import read_examples
 from finetune.evaluation.kinds import KINDS, score
 from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.preprocessing.context import fill
 from finetune.preprocessing.encodings import Encoded, Ragged
 from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.preprocessing.windows import WordIds
-from finetune.tasks.capabilities import Export
 from finetune.tasks.class_losses import (
     class_frequencies,
     class_losses,
     class_weights,
     loss_targets,
 )
-from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.viterbi import log_softmax
 from finetune.tasks.word_task import WordRecord, WordTask, with_gold
 from finetune.types import (
@@ -78,7 +75,6 @@ class RelationRecord(WordRecord):
     kind = "relations"
 
 
-GOLD = attrgetter("relations")
 NO_GOLD = (
     "relations: give each row `spans` and `relations`, such as "
     '{"subject": 0, "object": 1, "label": "lives_in"}, which count the spans from 0.'
@@ -89,15 +85,26 @@ class RelationTask(WordTask):
     """Labels for pairs of spans of a sentence."""
 
     record: RelationRecord
-    _gold = GOLD
+    record_class = RelationRecord
+    gold = compared = attrgetter("relations")
+    graph_refusal = "relations are between given spans, which the exported models do not read"
 
-    def _capabilities(self) -> Iterator[object]:
-        yield from super()._capabilities()
-        yield Export(
-            refusal="relations are between given spans, which the exported models do not read"
-        )
+    @classmethod
+    def prepare(cls, config: RelationsConfig, data: Dataset) -> Dataset:
+        """Drop sentences without gold, and training sentences without a pair to classify."""
+        return prepare_relations(config, data)
 
-    def _classes(self, example: TokenExample) -> Collection[str]:
+    @classmethod
+    def derive(cls, config: RelationsConfig, data: Dataset) -> dict[str, Any]:
+        """Return the labels, the pairs of related types, and whether in both directions."""
+        return derive_relations(config, data)
+
+    @classmethod
+    def notes(cls, record: RelationRecord, data: Dataset) -> list[str]:
+        """Return a note on the pairs to classify, and notes on the unseen types of each split."""
+        return relation_notes(record, data)
+
+    def classes(self, example: TokenExample) -> Collection[str]:
         """Return the labels of the relations of a sentence."""
         return {relation.label for relation in example.relations or ()}
 
@@ -343,14 +350,3 @@ def relation_notes(record: RelationRecord, data: Dataset) -> list[str]:
                 f"{abbreviated(unseen)}"
             )
     return found
-
-
-RELATIONS = TaskDefinition(
-    task=RelationTask,
-    record=RelationRecord,
-    read=read_examples,
-    prepare=prepare_relations,
-    derive=derive_relations,
-    notes=relation_notes,
-    gold=GOLD,
-)

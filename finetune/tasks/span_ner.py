@@ -8,7 +8,7 @@ candidates that may be predicted together (``finetune.tasks.span_decoding``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -22,18 +22,12 @@ from torch.nn import functional
 
 from finetune.config.tasks import NerConfig
 from finetune.data import Dataset, split_at_gold
-from finetune.data.reading import read_examples
 from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.kinds import KINDS, score, scores_of
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.span_candidates import num_candidates
-from finetune.tasks.capabilities import (
-    Calibration,
-    Distillable,
-    Thresholds,
-)
 from finetune.tasks.class_losses import (
     class_losses,
     class_weights,
@@ -41,7 +35,6 @@ from finetune.tasks.class_losses import (
     loss_targets,
 )
 from finetune.tasks.decoding import SpanDecoder
-from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.soft_losses import class_divergence, label_divergence
 from finetune.tasks.span_decoding import choose_thresholds
 from finetune.tasks.span_targets import SpanTargets
@@ -50,29 +43,31 @@ from finetune.types import IGNORED, Batch, Encoding, LabelSet, Partial, SpanPred
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanRecord(WordRecord):
-    """The record of a span-based NER task."""
+class SpanRecord(WordRecord, SpanDecoder):
+    """The record of a span-based NER task; ``SpanDecoder`` explains what decides predictions."""
 
     config: NerConfig
     max_width: int | None
-    """Number of words of the widest candidate; None for no limit."""
     decoding: str
     """The constraint on predicted spans: configured, or chosen by the training data."""
     class_weights: tuple[float, ...] | None = None
     """The weight of each span type; no span has the weight 1."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    """The fitted threshold of each span type; 0.5 for types without one."""
 
     kind = "spans"
 
     @property
-    def constraint(self) -> str:
+    def multi_label(self) -> bool:  # type: ignore[override]  # an attribute of what is restored
+        """Whether a span can have several types."""
+        return self.config.multi_label
+
+    @property
+    def constraint(self) -> str:  # type: ignore[override]
         """The constraint on predicted spans: the configured one, else the training data's."""
         configured = self.config.decoding
         return self.decoding if configured == "auto" else configured
 
 
-GOLD = attrgetter("spans")
 NO_GOLD = (
     "spans, or tags that spell spans (B-TYPE, I-TYPE, O). For tags of single words use "
     "`finetune tag`."
@@ -83,15 +78,52 @@ class SpanNerTask(WordTask):
     """Labeled spans of words."""
 
     record: SpanRecord
-    _gold = GOLD
+    record_class = SpanRecord
+    gold = compared = attrgetter("spans")
 
-    def _capabilities(self) -> Iterator[object]:
-        yield from super()._capabilities()
-        yield Distillable(self._soft_loss, self._num_logits, self._targets_without_gold)
-        yield self._export(self._decoder)
-        yield Thresholds(self, list(self.record.labels))
-        if self.record.config.calibrate != "none":
-            yield Calibration(self, self._fit, self._calibrated)
+    @classmethod
+    def prepare(cls, config: NerConfig, data: Dataset) -> Dataset:
+        """Drop training and validation sentences without spans."""
+        return with_gold(config, data, "spans", NO_GOLD)
+
+    @classmethod
+    def derive(cls, config: NerConfig, data: Dataset) -> dict[str, Any]:
+        """Return the span types, the widest candidate and the constraint on predicted spans."""
+        counts, widths, nested = Counter[str](), Counter[int](), False
+        for example in data.splits["train"]:
+            spans = split_at_gold(example).spans or ()
+            counts.update(span.label for span in spans)
+            widths.update(span.end - span.start for span in spans)
+            nested = nested or overlapping(spans)
+        labels = sorted(counts)
+        limited = config.representation != "biaffine"
+        decoding = config.decoding
+        if decoding == "auto":
+            decoding = "nested" if nested else "flat"
+        weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
+        return {
+            "labels": LabelSet(labels),
+            "max_width": config.max_width or (proposed_width(widths) if limited else None),
+            "decoding": decoding,
+            "class_weights": weights and tuple(weights),
+        }
+
+    @classmethod
+    def notes(cls, record: SpanRecord, data: Dataset) -> list[str]:
+        """Return a note on candidates and decoding."""
+        width = record.max_width
+        limit = "of any width" if width is None else f"up to {width} words wide"
+        return [f"candidates: spans {limit}; decoding {record.constraint}"]
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether thresholds are chosen."""
+        return self.record.config.calibrate != "none"
+
+    @property
+    def threshold_labels(self) -> Sequence[str]:
+        """All span types."""
+        return list(self.record.labels)
 
     @cached_property
     def _span_targets(self) -> SpanTargets:
@@ -198,7 +230,7 @@ class SpanNerTask(WordTask):
             total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, batch.targets["num_words"]
 
-    def _soft_loss(
+    def soft_loss(
         self, logits: torch.Tensor, teacher: torch.Tensor, batch: Batch, temperature: float
     ) -> torch.Tensor:
         """Return the summed divergence from the teacher's types of all candidates [S, C]."""
@@ -206,14 +238,14 @@ class SpanNerTask(WordTask):
         divergence = label_divergence if several else class_divergence
         return divergence(logits, teacher, temperature).sum()
 
-    def _num_logits(self, sequences: Encodings) -> Array:
+    def num_logits(self, sequences: Encodings) -> Array:
         """Return the number of candidates of each sequence."""
         width = self.record.max_width
         return np.array([num_candidates(n, width) for n in sequences.num_words.tolist()])
 
-    def _targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
         """Return targets in which no candidate has a loss."""
-        counts, number = self._num_logits(sequences), len(sequences)
+        counts, number = self.num_logits(sequences), len(sequences)
         ones = np.ones(number, np.int64)
         none = Ragged.of_counts(np.zeros(0, np.int32), ones * 0)
         others = np.concatenate([np.arange(count, dtype=np.int32) for count in counts])
@@ -225,32 +257,21 @@ class SpanNerTask(WordTask):
             "width": Ragged.of_counts(sequences.num_words.astype(np.int32), ones),
         }
 
-    @cached_property
-    def _decoder(self) -> SpanDecoder:
-        """The fields of the record that decide predictions."""
-        record = self.record
-        return SpanDecoder(
-            labels=record.labels.names,
-            max_width=record.max_width,
-            multi_label=record.config.multi_label,
-            constraint=record.constraint,
-            thresholds=record.thresholds,
-        )
-
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         """Return the candidates of each sequence whose score could reach a threshold."""
-        rows = self._decoder.windows(logits.cpu().numpy(), batch.num_words)
+        rows = self.record.windows(logits.cpu().numpy(), batch.num_words)
         return batch.partials(rows)
 
     def finish(
         self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> SpanPrediction:
         """Predict the most probable set of spans that the constraint allows."""
-        return self._decoder.finish(example, partials)
+        return self.record.finish(example, partials)
 
-    def _fit(
+    def fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
     ) -> tuple[dict[str, Any], str]:
+        """Choose thresholds of span types."""
         record = self.record
         thresholds = choose_thresholds(
             [example.spans or () for example in gold],
@@ -263,15 +284,16 @@ class SpanNerTask(WordTask):
         note = f"thresholds chosen on validation: {', '.join(map(str, shown))}"
         return {"thresholds": thresholds}, note
 
-    def _calibrated(self, example: TokenExample, prediction: SpanPrediction) -> SpanPrediction:
-        return self._decoder.decide(prediction, self.record.thresholds)
+    def apply_fitted(self, example: TokenExample, prediction: SpanPrediction) -> SpanPrediction:
+        """Apply the fitted values to a prediction."""
+        return self.record.decide(prediction, self.record.thresholds)
 
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
     ) -> dict[str, float]:
         found = score(KINDS[self.record.kind].scored(gold, predicted))
         if self.record.thresholds:
-            before = [self._decoder.decide(prediction, {}).spans for prediction in predicted]
+            before = [self.record.decide(prediction, {}).spans for prediction in predicted]
             uncalibrated = scores_of("spans", [example.spans for example in gold], before)
             found["span_f1_uncalibrated"] = uncalibrated["span_f1_strict"]
         return found
@@ -301,48 +323,3 @@ def smoothed_loss(
     of_class = rows.gather(1, number[:, None])[:, 0] * weights.index_select(0, number)
     moved = mass * (rows[:, 0] * weights[0] - of_class)
     return moved.sum() - (logs[:, 0] * known).sum() * weights[0]
-
-
-def derive_spans(config: NerConfig, data: Dataset) -> dict[str, Any]:
-    """Return the span types, the widest candidate and the constraint on predicted spans."""
-    counts, widths, nested = Counter[str](), Counter[int](), False
-    for example in data.splits["train"]:
-        spans = split_at_gold(example).spans or ()
-        counts.update(span.label for span in spans)
-        widths.update(span.end - span.start for span in spans)
-        nested = nested or overlapping(spans)
-    labels = sorted(counts)
-    limited = config.representation != "biaffine"
-    decoding = config.decoding
-    if decoding == "auto":
-        decoding = "nested" if nested else "flat"
-    weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
-    return {
-        "labels": LabelSet(labels),
-        "max_width": config.max_width or (proposed_width(widths) if limited else None),
-        "decoding": decoding,
-        "class_weights": weights and tuple(weights),
-    }
-
-
-def span_notes(record: SpanRecord, data: Dataset) -> list[str]:
-    """Return a note on candidates and decoding."""
-    width = record.max_width
-    limit = "of any width" if width is None else f"up to {width} words wide"
-    return [f"candidates: spans {limit}; decoding {record.constraint}"]
-
-
-def prepare_spans(config: NerConfig, data: Dataset) -> Dataset:
-    """Drop training and validation sentences without spans."""
-    return with_gold(config, data, "spans", NO_GOLD)
-
-
-NER = TaskDefinition(
-    task=SpanNerTask,
-    record=SpanRecord,
-    read=read_examples,
-    prepare=prepare_spans,
-    derive=derive_spans,
-    notes=span_notes,
-    gold=GOLD,
-)

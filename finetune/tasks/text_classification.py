@@ -8,9 +8,8 @@ Devlin et al., 2019). A pair forms one sequence with a separator between its tex
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,10 @@ from torch.nn import functional
 
 from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
 from finetune.data import Dataset
-from finetune.data.reading import read_examples
+from finetune.data.nli_labels import with_standard_names
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.kinds import KINDS, score
+from finetune.evaluation.positive import named_positive
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import Problem
 from finetune.models.heads.sequence_classification import SequenceClassifier
@@ -32,31 +32,18 @@ from finetune.preprocessing.encodings import Encodings, Ragged
 from finetune.preprocessing.texts import encode_apart, encode_marked, encode_texts
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks.base import Task, TaskRecord
-from finetune.tasks.capabilities import (
-    BlankPredictions,
-    Calibration,
-    ComparedValues,
-    Distillable,
-    Export,
-    Thresholds,
-    check_thresholds,
-    one_row,
-    sampling_of,
-)
+from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import class_losses, label_losses, loss_targets
 from finetune.tasks.decoding import TextDecoder
-from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.inputs import TextInputs
 from finetune.tasks.soft_losses import class_divergence, label_divergence
 from finetune.tasks.text_data import (
-    derive_pairs,
     derive_texts,
     label_names,
-    prepare_pairs,
+    nli_label_order,
     prepare_texts,
-    text_notes,
 )
-from finetune.types import Batch, Encoding, Partial, TextExample, TextPrediction, UserError
+from finetune.types import Batch, Encoding, Partial, TextExample, TextPrediction
 
 NUM_CODES = 16
 """Codes of a poly-encoder by default."""
@@ -68,8 +55,8 @@ CUSTOM_HEAD = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextRecord(TaskRecord):
-    """The record of a text classification task."""
+class TextRecord(TaskRecord, TextDecoder):
+    """The record of text classification; ``TextDecoder`` explains what decides predictions."""
 
     config: TextConfig
     problem: Problem
@@ -77,13 +64,8 @@ class TextRecord(TaskRecord):
     class_frequencies: tuple[float, ...] | None = None
     """Fraction of the training examples with each label, for a loss that needs it."""
     positive: str | None = None
-    """The positive class of two labels."""
     temperature: float | None = None
-    """Divides the logits before the softmax (Guo et al., 2017)."""
-
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    """Lowest probability of each label, or of the positive one of two, in place of ``threshold``
-    and of the more probable one (``finetune thresholds``)."""
 
     def __post_init__(self) -> None:
         check_thresholds(self.thresholds, self.with_threshold)
@@ -107,32 +89,74 @@ class TextRecord(TaskRecord):
         return {"single": "label", "multi": "labels", "regression": "number"}[self.problem]
 
     @property
-    def threshold(self) -> float:
+    def long_text(self) -> str:
+        """What is done with whole texts that are too long."""
+        return self.config.long_text
+
+    @property
+    def threshold(self) -> float:  # type: ignore[override]  # an attribute of what is restored
         """Lowest probability of a predicted label (several labels)."""
         return self.config.threshold if isinstance(self.config, ClassifyConfig) else 0.5
-
-
-GOLD = attrgetter("label")
 
 
 class TextClassificationTask(Task):
     """One label, several labels or a number for each text or pair of texts."""
 
     record: TextRecord
-    _gold = GOLD
+    record_class = TextRecord
+    reusable_head = SequenceClassifier
+    gold = attrgetter("label")
+    compared = attrgetter("label")
 
-    def _capabilities(self) -> Iterator[object]:
-        record = self.record
-        yield ComparedValues(GOLD, attrgetter("label"))
-        yield from sampling_of(record.config, label_names)
-        yield BlankPredictions(self._decoder.of_blank)
-        yield Distillable(self._soft_loss, one_row, self._targets_without_gold)
-        refusal = CUSTOM_HEAD if record.config.custom_head else ""
-        yield Export(self._decoder, record.config.long_text, refusal)
-        if record.with_threshold:
-            yield Thresholds(self, record.with_threshold)
-        if record.config.calibrate != "none":
-            yield Calibration(self, self._fit, self._calibrated)
+    @classmethod
+    def of(
+        cls, record: TextRecord, tokenizer: SubwordTokenizer, warm_start: WarmStart | None = None
+    ) -> Task:
+        """Make the task of a record, with ``--few-shot`` another one."""
+        from finetune.tasks.few_shot import FewShotTask  # which imports this module
+
+        return (FewShotTask if record.config.few_shot else cls)(record, tokenizer, warm_start)
+
+    @classmethod
+    def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
+        """Drop rows without a label; convert all labels for the problem."""
+        return prepare_texts(config, data)
+
+    @classmethod
+    def derive(cls, config: TextConfig, data: Dataset) -> dict[str, Any]:
+        """Return the kind of problem, the labels in a fixed order, and the class weights."""
+        return derive_texts(config, data)
+
+    @classmethod
+    def notes(cls, record: TextRecord, data: Dataset) -> list[str]:
+        """Return a note on the positive class where its name does not tell it."""
+        if record.positive is None or record.config.positive or named_positive(record.labels):
+            return []
+        rare = record.positive
+        return [f"f1 scores {rare!r}, the rarer label in training; --positive names another"]
+
+    @property
+    def graph_refusal(self) -> str:
+        """Why an exported graph cannot replace the model; empty if it can."""
+        return CUSTOM_HEAD if self.record.config.custom_head else ""
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether a temperature is fitted."""
+        return self.record.config.calibrate != "none"
+
+    @property
+    def threshold_labels(self) -> Sequence[str]:
+        """The labels that have a threshold."""
+        return self.record.with_threshold
+
+    def blank(self, example: TextExample) -> TextPrediction | None:
+        """Return a prediction without a label for an example without text."""
+        return self.record.of_blank(example)
+
+    def classes(self, example: TextExample) -> Sequence[str]:
+        """Return the labels of an example."""
+        return label_names(example)
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         record = self.record
@@ -219,7 +243,7 @@ class TextClassificationTask(Task):
             weight = weight * of_class
         return (losses * weight).sum(), weight.sum()
 
-    def _soft_loss(
+    def soft_loss(
         self, logits: torch.Tensor, teacher: torch.Tensor, batch: Batch, temperature: float
     ) -> torch.Tensor:
         """Return the summed divergence from the teacher's classes or labels, or squared error."""
@@ -229,7 +253,7 @@ class TextClassificationTask(Task):
             return label_divergence(logits, teacher, temperature).mean(1).sum()
         return class_divergence(logits, teacher, temperature).sum()
 
-    def _targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
         """Return targets whose weight is 0."""
         size = len(self.record.labels) if self.record.problem == "multi" else 1
         kind = np.int32 if self.record.problem == "single" else np.float32
@@ -239,33 +263,21 @@ class TextClassificationTask(Task):
             "fraction": Ragged.of_counts(np.zeros(number, np.float32), ones),
         }
 
-    @cached_property
-    def _decoder(self) -> TextDecoder:
-        """The fields of the record that decide predictions."""
-        record = self.record
-        return TextDecoder(
-            labels=record.labels.names,
-            problem=record.problem,
-            positive=record.positive,
-            temperature=record.temperature,
-            thresholds=record.thresholds,
-            threshold=record.threshold,
-        )
-
     def decode(self, logits: Any, batch: Batch) -> list[Partial]:
         """Return the probabilities [C] of each sequence (regression: the number)."""
-        rows = self._decoder.windows(logits.cpu().numpy())
+        rows = self.record.windows(logits.cpu().numpy())
         return batch.partials(rows)
 
     def finish(
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> TextPrediction:
         """Average the windows; take the best label, those over the threshold, or the number."""
-        return self._decoder.finish(example, partials)
+        return self.record.finish(example, partials)
 
-    def _fit(
+    def fit(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
     ) -> tuple[dict[str, Any], str]:
+        """Fit a temperature to labels."""
         known = [index for index, example in enumerate(gold) if example.label is not None]
         temperature, note = fit_on_probabilities(
             self._probabilities([predicted[index] for index in known]),
@@ -274,8 +286,9 @@ class TextClassificationTask(Task):
         )
         return {"temperature": temperature}, note
 
-    def _calibrated(self, example: TextExample, prediction: TextPrediction) -> TextPrediction:
-        return self._decoder.decide(example.id, self._probabilities([prediction])[0])
+    def apply_fitted(self, example: TextExample, prediction: TextPrediction) -> TextPrediction:
+        """Apply the fitted values to a prediction."""
+        return self.record.decide(example.id, self._probabilities([prediction])[0])
 
     def _probabilities(self, predicted: Sequence[TextPrediction]) -> np.ndarray:
         """Return the predicted probabilities [N, C]."""
@@ -313,37 +326,15 @@ class TextClassificationTask(Task):
         return calibration_scores(*(side.ravel().tolist() for side in (correct, after, before)))
 
 
-def text_task(
-    record: TextRecord, tokenizer: SubwordTokenizer, warm_start: WarmStart | None = None
-) -> TextClassificationTask:
-    """Make the task of a record, with ``--few-shot`` another one."""
-    from finetune.tasks.few_shot import FewShotTask  # which imports this module
+class NliTask(TextClassificationTask):
+    """One label for each pair of texts."""
 
-    make = FewShotTask if record.config.few_shot else TextClassificationTask
-    return make(record, tokenizer, warm_start)
+    @classmethod
+    def prepare(cls, config: TextConfig, data: Dataset) -> Dataset:
+        """Map label names to the standard ones if all are NLI labels; as for other texts."""
+        return prepare_texts(config, with_standard_names(data))
 
-
-def complete_texts(task: Task, data: Dataset) -> Dataset:
-    """Raise UserError if few-shot training lacks a label."""
-    record: Any = task.record
-    if record.config.few_shot:
-        found = {name for example in data.splits["train"] for name in label_names(example)}
-        if missing := [name for name in record.labels if name not in found]:
-            raise UserError(
-                f"--few-shot: no training example is labeled {missing[0]!r}: train on more of them."
-            )
-    return data
-
-
-CLASSIFY = TaskDefinition(
-    task=text_task,
-    record=TextRecord,
-    read=read_examples,
-    prepare=prepare_texts,
-    derive=derive_texts,
-    notes=text_notes,
-    complete=complete_texts,
-    gold=GOLD,
-    reusable_head=SequenceClassifier,
-)
-NLI = replace(CLASSIFY, prepare=prepare_pairs, derive=derive_pairs)
+    @classmethod
+    def derive(cls, config: TextConfig, data: Dataset) -> dict[str, Any]:
+        """Return the fields of the record, with the NLI labels in their order."""
+        return derive_texts(config, data, nli_label_order)

@@ -14,9 +14,9 @@ from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset
 from finetune.data.dataset import numbered_order, renumbered
 from finetune.data.example_store import chosen, column, columns, relabeled
-from finetune.data.nli_labels import NLI_LABELS, with_standard_names
+from finetune.data.nli_labels import NLI_LABELS
 from finetune.data.splitting import per_class
-from finetune.evaluation.positive import named_positive, positive_label
+from finetune.evaluation.positive import positive_label
 from finetune.models.heads.pretrained import Problem
 from finetune.tasks.class_losses import class_frequencies, class_weights
 from finetune.types import LabelSet, TextExample, UserError, abbreviated, quantity
@@ -69,13 +69,6 @@ def derive_texts(
     }
 
 
-def text_notes(record: Any, data: Dataset) -> list[str]:
-    """Return a note on the positive class where its name does not tell it."""
-    if record.positive is None or record.config.positive or named_positive(record.labels):
-        return []
-    return [f"f1 scores {record.positive!r}, the rarer label in training; --positive names another"]
-
-
 def label_order(labels: Collection[str], numbered: Sequence[str] = ()) -> list[str]:
     """Order labels by their numbers in the data; without these by name, numbers by value."""
     if found := numbered_order(labels, numbered):
@@ -83,16 +76,6 @@ def label_order(labels: Collection[str], numbered: Sequence[str] = ()) -> list[s
     names = sorted(labels)
     numeric = all(name.lstrip("-").isdecimal() for name in names)
     return sorted(names, key=int) if numeric else names
-
-
-def prepare_pairs(config: TextConfig, data: Dataset) -> Dataset:
-    """Map label names to the standard ones if all of them are NLI labels; as for other texts."""
-    return prepare_texts(config, with_standard_names(data))
-
-
-def derive_pairs(config: TextConfig, data: Dataset) -> dict[str, Any]:
-    """Return the fields of the record, with the NLI labels in their order."""
-    return derive_texts(config, data, nli_label_order)
 
 
 def nli_label_order(labels: Collection[str], numbered: Sequence[str] = ()) -> list[str]:

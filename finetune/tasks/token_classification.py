@@ -8,9 +8,8 @@ one prediction. With ``--crf`` see ``finetune.tasks.crf``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import chain, pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -25,7 +24,6 @@ from finetune.data import Dataset
 from finetune.data.collecting import lack
 from finetune.data.dataset import numbered_order
 from finetune.data.example_store import columns
-from finetune.data.reading import read_examples
 from finetune.data.tag_schemes import convert_tags, tag_names, tags_to_spans
 from finetune.data.tokens import tags_and_scheme, training_tags
 from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
@@ -35,7 +33,6 @@ from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenClassifier
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
-from finetune.tasks.capabilities import Calibration, Distillable
 from finetune.tasks.class_losses import (
     class_frequencies,
     class_losses,
@@ -44,7 +41,6 @@ from finetune.tasks.class_losses import (
 )
 from finetune.tasks.crf import chain_divergence, chain_loss, chain_targets
 from finetune.tasks.decoding import TagDecoder
-from finetune.tasks.definition import TaskDefinition
 from finetune.tasks.soft_losses import class_divergence
 from finetune.tasks.word_task import WordRecord, WordTask, with_gold
 from finetune.types import (
@@ -61,19 +57,17 @@ from finetune.types import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagRecord(WordRecord):
-    """The record of a tagging task."""
+class TagRecord(WordRecord, TagDecoder):
+    """The record of a tagging task; ``TagDecoder`` explains what decides predictions."""
 
     config: TagConfig
     scheme: str | None
-    """The tag scheme of the predictions (BIO, BIOES, ...); None if tags are not spans."""
     source: str | None
     """The tag scheme of the training data."""
     class_weights: tuple[float, ...] | None = None
     class_frequencies: tuple[float, ...] | None = None
     """Fraction of the training words with each tag, for a loss that needs it."""
     temperature: float | None = None
-    """Divides the log-probabilities before the softmax (Guo et al., 2017)."""
 
     @property
     def kind(self) -> str:
@@ -81,44 +75,63 @@ class TagRecord(WordRecord):
         return "tags" if self.scheme else "plain tags"
 
     @property
-    def scores_all_subwords(self) -> bool:
-        """True if the head computes logits for all subwords of a word."""
-        return self.config.label_subwords == "all" or self.config.word_score != "first"
+    def constrained(self) -> bool:  # type: ignore[override]  # an attribute of what is restored
+        """Whether illegal tag sequences are ruled out."""
+        return self.config.decoding == "constrained"
 
+    @property
+    def word_score(self) -> str:  # type: ignore[override]
+        """How the logits of subwords become scores of words."""
+        return self.config.word_score
 
-GOLD = attrgetter("tags")
+    @property
+    def all_subwords(self) -> bool:  # type: ignore[override]
+        """Whether the head computes logits for all subwords of a word; never for a CRF."""
+        config = self.config
+        return not config.crf and (config.label_subwords == "all" or config.word_score != "first")
 
 
 class TokenClassificationTask(WordTask):
     """One tag for every word."""
 
     record: TagRecord
-    _gold = GOLD
+    record_class = TagRecord
+    reusable_head = TokenClassifier
+    gold = compared = attrgetter("tags")
 
-    def _capabilities(self) -> Iterator[object]:
-        yield from super()._capabilities()
-        yield Distillable(
-            self._soft_loss,
-            self._num_logits,
-            self._targets_without_gold,
-            self.record.scores_all_subwords,
-        )
-        yield self._export(self._decoder)
-        if self.record.config.calibrate != "none":
-            yield Calibration(self, self._fit, self._calibrated)
+    @classmethod
+    def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:
+        """Drop training and validation sentences without tags; refuse nested spans."""
+        for rows in data.splits.values():
+            golds = columns(rows, ("tags", "spans", "where")) if lack(rows, "tags") else ()
+            for tags, spans, where in golds:
+                if tags is None and spans is not None:
+                    raise UserError(
+                        f"{where}: spans overlap or nest, which one tag for each word cannot "
+                        "represent: use `finetune ner`, or keep the outermost spans only."
+                    )
+        return with_gold(config, data, "tags", "tags.")
 
-    @cached_property
-    def _decoder(self) -> TagDecoder:
-        """The fields of the record that decide predictions."""
-        record, config = self.record, self.record.config
-        return TagDecoder(
-            labels=record.labels.names,
-            scheme=record.scheme,
-            constrained=config.decoding == "constrained",
-            word_score=config.word_score,
-            all_subwords=record.scores_all_subwords and not config.crf,
-            temperature=record.temperature,
-        )
+    @classmethod
+    def derive(cls, config: TagConfig, data: Dataset) -> dict[str, Any]:
+        """Return the tags to predict and their scheme."""
+        return derive_tags(config, data)
+
+    @classmethod
+    def notes(cls, record: TagRecord, data: Dataset) -> list[str]:
+        """Return a note on subwords that word scores use without training."""
+        config = record.config
+        if config.word_score == "first" or config.label_subwords != "first":
+            return []
+        return [
+            f"--word-score {config.word_score} scores subwords that --label-subwords first "
+            "does not train: --label-subwords all fits better"
+        ]
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether a temperature is fitted."""
+        return self.record.config.calibrate != "none"
 
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
         """Return the windows of each sentence. Every word belongs to exactly one of them."""
@@ -136,13 +149,13 @@ class TokenClassificationTask(WordTask):
         core = tags[window.first_word : end]
         if self.record.config.crf:
             return {"tag": core, "begins": [window.first_word == 0], "ends": [end == len(tags)]}
-        if not self.record.scores_all_subwords:
+        if not self.record.all_subwords:
             return {"tag": core}
         spread: list[int] = []
         for (first, last), target in zip(pairwise(window.word_starts), core, strict=True):
             follow = IGNORED
             if self.record.config.label_subwords == "all" and target != IGNORED:
-                follow = self._decoder.continuations[target]
+                follow = self.record.continuations[target]
             spread += [target] + [follow] * (last - first - 1)
         return {"tag": spread}
 
@@ -169,7 +182,7 @@ class TokenClassificationTask(WordTask):
         if self.record.config.crf:
             return self._labeled_head(CrfTagger.from_pretrained, folder, scheme=self.record.scheme)
         tagger = self._labeled_head(TokenClassifier.from_pretrained, folder)
-        tagger.subwords = "all" if self.record.scores_all_subwords else "first"
+        tagger.subwords = "all" if self.record.all_subwords else "first"
         return tagger
 
     def loss(
@@ -188,7 +201,7 @@ class TokenClassificationTask(WordTask):
         total = functional.cross_entropy(logits, target, ignore_index=IGNORED, reduction="sum")
         return total, (target != IGNORED).sum()
 
-    def _soft_loss(
+    def soft_loss(
         self,
         logits: torch.Tensor | CrfScores,
         teacher: torch.Tensor,
@@ -202,17 +215,22 @@ class TokenClassificationTask(WordTask):
             return chain_divergence(logits, CrfScores(teacher, *edges), batch, temperature)
         return class_divergence(logits, teacher, temperature).sum()
 
-    def _num_logits(self, sequences: Encodings) -> Array:
+    @property
+    def per_subword(self) -> bool:
+        """Whether a word has a row of logits for each of its subwords."""
+        return self.record.all_subwords
+
+    def num_logits(self, sequences: Encodings) -> Array:
         """Return the number of core words of each sequence, or of their subwords."""
-        if not self.record.scores_all_subwords:
+        if not self.record.all_subwords:
             return sequences.num_words
         starts, offsets, _ = sequences.words
         counts: Array = starts[offsets[1:] - 1].astype(np.int64) - starts[offsets[:-1]]
         return counts
 
-    def _targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
         """Return unknown tags, which have no loss."""
-        counts = self._num_logits(sequences)
+        counts = self.num_logits(sequences)
         found = {"tag": Ragged.of_counts(np.full(counts.sum(), IGNORED, np.int32), counts)}
         if self.record.config.crf:
             last = np.diff(sequences.example, append=-1) != 0  # window of its sentence
@@ -229,29 +247,31 @@ class TokenClassificationTask(WordTask):
             logits, transitions = logits.emissions, (start, end, pairs)
         logits = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
         lengths = batch.word_lengths.cpu().numpy()
-        rows = self._decoder.windows(logits.cpu().numpy(), batch.num_words, lengths, transitions)
+        rows = self.record.windows(logits.cpu().numpy(), batch.num_words, lengths, transitions)
         return batch.partials(rows)
 
     def finish(
         self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> TokenPrediction:
         """Predict one tag for each word."""
-        return self._decoder.finish(example, partials, log_probabilities=log_probabilities)
+        return self.record.finish(example, partials, log_probabilities=log_probabilities)
 
-    def _fit(
+    def fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
     ) -> tuple[dict[str, Any], str]:
+        """Fit a temperature to tags."""
         temperature, note = fit_on_words(
             [self._gold_classes(example) for example in gold],
             [prediction.log_probabilities for prediction in predicted],
         )
         return {"temperature": temperature}, note
 
-    def _calibrated(self, example: TokenExample, prediction: TokenPrediction) -> TokenPrediction:
+    def apply_fitted(self, example: TokenExample, prediction: TokenPrediction) -> TokenPrediction:
+        """Apply the fitted values to a prediction."""
         logs = prediction.log_probabilities
         classes = [self.record.labels.id(tag) for tag in prediction.tags]
         probabilities = probabilities_of(classes, logs, self.record.temperature or 1.0)
-        return self._decoder.decide(example, classes, probabilities, logs)
+        return self.record.decide(example, classes, probabilities, logs)
 
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
@@ -262,19 +282,6 @@ class TokenClassificationTask(WordTask):
             tags = [self._in_scheme(example.tags or ()) for example in gold]
             scores |= word_calibration_scores(tags, predicted, self.record.labels)
         return scores
-
-
-def prepare_tags(config: WordConfig, data: Dataset) -> Dataset:
-    """Drop training and validation sentences without tags; refuse nested spans."""
-    for rows in data.splits.values():
-        golds = columns(rows, ("tags", "spans", "where")) if lack(rows, "tags") else ()
-        for tags, spans, where in golds:
-            if tags is None and spans is not None:
-                raise UserError(
-                    f"{where}: spans overlap or nest, which one tag for each word cannot "
-                    "represent: use `finetune ner`, or keep the outermost spans only."
-                )
-    return with_gold(config, data, "tags", "tags.")
 
 
 def derive_tags(config: TagConfig, data: Dataset) -> dict[str, Any]:
@@ -311,26 +318,3 @@ def _of_loss(
     weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
     frequencies = class_frequencies(config, labels, counts, counts.total())
     return {"class_weights": weights and tuple(weights), "class_frequencies": frequencies}
-
-
-def tag_notes(record: TagRecord, data: Dataset) -> list[str]:
-    """Return a note on subwords that word scores use without training."""
-    config, notes = record.config, []
-    if config.word_score != "first" and config.label_subwords == "first":
-        notes.append(
-            f"--word-score {config.word_score} scores subwords that --label-subwords first "
-            "does not train: --label-subwords all fits better"
-        )
-    return notes
-
-
-TAG = TaskDefinition(
-    task=TokenClassificationTask,
-    record=TagRecord,
-    read=read_examples,
-    prepare=prepare_tags,
-    derive=derive_tags,
-    notes=tag_notes,
-    gold=GOLD,
-    reusable_head=TokenClassifier,
-)

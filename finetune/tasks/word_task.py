@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from finetune.data.example_store import chosen, column
 from finetune.preprocessing.context import DocumentContext, fill, in_documents
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
 from finetune.tasks.base import Task, TaskRecord
-from finetune.tasks.capabilities import ComparedValues, Export, sampling_of
 from finetune.tasks.inputs import WordInputs
 from finetune.types import Encoding, TokenExample, UserError
 
@@ -57,24 +56,21 @@ class WordTask(Task):
 
     record: WordRecord
 
-    def _capabilities(self) -> Iterator[object]:
-        yield ComparedValues(self._gold, self._gold)
-        yield from sampling_of(self.record.config, self._classes)
-
-    def _classes(self, example: TokenExample) -> Collection[str]:
+    def classes(self, example: TokenExample) -> Collection[str]:
         """Return the span types of a sentence; its tags if they are not spans."""
         if example.spans is not None:
             return {span.label for span in example.spans}
         return set(example.tags or ())
 
-    def _export(self, decoder: Any) -> Export:
-        refusal = ""
-        if self.record.config.context != "none":
-            refusal = (
-                "the model reads sentences in their document (--context), which a graph does not: "
-                "use `finetune predict`, or train without --context and export that"
-            )
-        return Export(decoder, refusal=refusal)
+    @property
+    def graph_refusal(self) -> str:
+        """Why an exported graph cannot replace the model; empty if it can."""
+        if self.record.config.context == "none":
+            return ""
+        return (
+            "the model reads sentences in their document (--context), which a graph does not: "
+            "use `finetune predict`, or train without --context and export that"
+        )
 
     def _windows(
         self, examples: Sequence[TokenExample], *, core_only: bool

@@ -77,9 +77,9 @@ class ZeroShotTask(TextClassificationTask):
         logits /= counts
         if self.record.problem == "multi":
             odds = np.exp(logits - logits.max(1, keepdims=True))
-            return self._decoder.decide(example.id, odds[:, 0] / odds.sum(1))
+            return self.record.decide(example.id, odds[:, 0] / odds.sum(1))
         odds = np.exp(logits[:, 0] - logits[:, 0].max())
-        return self._decoder.decide(example.id, odds / odds.sum())
+        return self.record.decide(example.id, odds / odds.sum())
 
 
 def zero_shot(

@@ -34,8 +34,8 @@ from finetune.runtime.cache import (
 from finetune.runtime.files import SaveError, replace_file, replace_folder
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
-from finetune.tasks.base import FITTED, EncodeChunk, Task, joined
-from finetune.tasks.capabilities import EpochSequences
+from finetune.tasks.abilities import EncodeChunk
+from finetune.tasks.base import FITTED, Task, joined
 from finetune.types import Example, TokenExample, UserError
 
 MIN_EXAMPLES = 50_000
@@ -55,10 +55,9 @@ def encode(
         task: The task.
         examples: The examples.
         title: Names the data in ``finetune cache``.
-        for_training: Whether the sequences are for training alone (``EpochSequences``).
+        for_training: Whether the sequences are for training alone (``Task.encode_training``).
     """
-    of_epoch = task.capability(EpochSequences) if for_training else None
-    own = None if of_epoch is None else of_epoch.encode
+    own = task.encode_training if for_training else None
     encoded_by = own or task.encode
     if len(examples) >= MIN_EXAMPLES and is_enabled():
         key = encoding_key(task, examples, of="training" if own else "all")

@@ -21,7 +21,7 @@ from finetune.inference.loop import predict
 from finetune.runtime.files import recover, write_text
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.progress import Reporter
-from finetune.tasks import load_task, task_definition
+from finetune.tasks import load_task, task_class
 from finetune.tasks.base import Task
 from finetune.training.optimizer import result_settings
 from finetune.training.repeated_runs import require_runs_folder
@@ -65,7 +65,7 @@ def cross_validate(
     if accelerator.num_processes > 1:
         raise UserError("--label-errors runs in one process: start it without accelerate launch.")
     config = config.with_class_probabilities()
-    raw = task_definition(name).read(config, config.data)
+    raw = task_class(name).read(config, config.data)
     task, data = load_task(config, name, raw)
     validation = None
     examples = list(data.splits["train"])

@@ -9,7 +9,6 @@ import torch
 
 from finetune.evaluation.custom_metrics import load_function
 from finetune.tasks.base import Task
-from finetune.tasks.capabilities import CoupledLoss, SeveralLosses
 from finetune.types import Batch, CustomFunctionError, UserError
 
 LossFunction = Callable[[Any, Mapping[str, torch.Tensor]], tuple[torch.Tensor, Any]]
@@ -35,7 +34,7 @@ def loss_of(
         name, function = load_function(setting, "loss")
     if function is None:
         return task.loss
-    if task.capability(CoupledLoss) is not None or task.capability(SeveralLosses) is not None:
+    if task.coupled_loss is not None or task.loss_counts is not None:
         raise UserError(
             f"the loss of this `finetune {task.name}` is not a function of the logits and targets "
             f"of one batch: leave out the custom loss {name}."

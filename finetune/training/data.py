@@ -23,7 +23,6 @@ from finetune.preprocessing.batching import (
 from finetune.preprocessing.encodings import Array, Encoded, Encodings
 from finetune.runtime.workers import ahead
 from finetune.tasks.base import Task
-from finetune.tasks.capabilities import BalancedSampling, GroupedSequences, sequences_of_epoch
 from finetune.training import cache
 from finetune.training.optimizer import Schedule
 from finetune.types import Batch, Example, TokenExample, quantity
@@ -87,8 +86,7 @@ class TrainingData:
         shard = process_shard(examples, rank, world, self.lengths)
         seed = step_seed(self.schedule.seed, step)
         epoch = step // self.schedule.steps_per_epoch
-        sequences = sequences_of_epoch(
-            self.task,
+        sequences = self.task.sequences_of_epoch(
             self.train.sequences,
             self.schedule.seed,
             epoch,
@@ -114,8 +112,8 @@ def training_data(
         train = transformed(train, split_at_gold)
     splits = {**dataset.splits, "train": train}
     shares = None
-    if (sampling := task.capability(BalancedSampling)) is not None:
-        shares = balanced_shares(list(map(sampling.classes, train)), sampling.strength)
+    if (strength := task.sampling) is not None:
+        shares = balanced_shares(list(map(task.classes, train)), strength)
     names = sorted(name for name in splits if name.startswith("validation"))
     validation = names[0] if names and config.validation != "none" else None
     first = [name for name in ("train", validation) if name is not None]
@@ -129,7 +127,7 @@ def training_data(
         splits,
         encoded,
         encoded["train"].lengths,
-        task.capability(GroupedSequences) is not None,
+        task.grouped,
         validation,
         Schedule.from_config(config, len(train)),
         accelerator,

@@ -40,12 +40,11 @@ from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PretrainedHead
 from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.runtime.cache import file_hash
-from finetune.runtime.device import place
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import InterruptHandler
-from finetune.tasks import load_task, model_folder, saved_task, task_definition
+from finetune.runtime.device import place
+from finetune.tasks import load_task, model_folder, saved_task, task_class
 from finetune.tasks.base import Task
-from finetune.tasks.capabilities import Distillable, GroupedSequences
 from finetune.tasks.definition import load_tokenizer, starting_config
 from finetune.training.checkpoint import OTHERS
 from finetune.training.data import TrainingData
@@ -90,14 +89,13 @@ class Distillation:
                 raise UserError(f"{flag} must be a finite number {wanted}, not {value}.")
 
 
-def distillable(task: Task, folder: str | Path) -> Distillable:
-    """Return how models of a task are distilled; UserError for the run of ``folder`` if not."""
-    if (found := task.capability(Distillable)) is None:
+def require_distillable(task: Task, folder: str | Path) -> None:
+    """Raise UserError for the run of ``folder`` if models of its task cannot be distilled."""
+    if task.soft_loss is None:
         raise UserError(
             f"{folder}: a model of `finetune {task.name}` that cannot be distilled: distill one of "
             "classify, nli, tag, ner or qa, trained without --few-shot."
         )
-    return found
 
 
 @dataclass
@@ -124,7 +122,7 @@ def load_teacher(folder: str | Path) -> Teacher:
     model = model_folder(folder)
     RunFolder.open(Path(folder)).require_intact()
     task = saved_task(model)
-    distillable(task, folder)
+    require_distillable(task, folder)
     head: Any = task.head(model)
     return Teacher(str(folder), model, task, head, head.encoder.num_layers, head.encoder.width)
 
@@ -195,7 +193,7 @@ def plain_start(task: Task, teacher: Teacher, number: int) -> tuple[Task, Any]:
     own = replace(task.record.config, **start)
     record = task.record
     problem = record.extra_fields().get("problem")
-    warm_start, _ = load_tokenizer(own, task_definition(task.name), list(record.labels), problem)
+    warm_start, _ = load_tokenizer(own, task_class(task.name), list(record.labels), problem)
     task = replace(task, record=replace(record, config=own), _warm_start=warm_start)
     return task, starting_head(task, task.head(), number)
 
@@ -220,7 +218,6 @@ class Lesson:
     """The task of the student."""
     teacher: Teacher
     weights: Distillation
-    distillable: Distillable
     hidden_weight: float = 0.0
     layers: Sequence[int] = ()
     """The layers of the student whose hidden states are compared."""
@@ -240,7 +237,7 @@ class Lesson:
         if self.weights.unlabeled is not None:
             for chunk in _unlabeled(task, self.weights, part.config.encoding, len(examples)):
                 encoded = task.encode(chunk)
-                without = self.distillable.targets_without_gold(encoded.sequences)
+                without = self.task.targets_without_gold(encoded.sequences)
                 sequences = replace(encoded.sequences, targets=without)
                 own.append(replace(encoded, sequences=sequences))
                 if not same_tokenizer:
@@ -261,7 +258,7 @@ class Lesson:
 
     def _require_same_windows(self, own: Encodings, other: Encodings) -> None:
         """Raise UserError if another tokenizer divides examples in another way."""
-        subwords = self.distillable.per_subword
+        subwords = self.task.per_subword
         same = len(own) == len(other) and all(
             (getattr(own, name) == getattr(other, name)).all()
             for name in ("example", "part", "num_words")
@@ -377,7 +374,8 @@ class Lesson:
         self, output: Any, states: Sequence[Tensor], batch: Batch, loss_of_task: BatchLoss
     ) -> tuple[Tensor, Tensor]:
         """Return the sums of the three losses of a batch [3], and the number of the first [1]."""
-        soft = self.distillable.soft_loss(
+        assert self.task.soft_loss is not None  # as the teacher was accepted
+        soft = self.task.soft_loss(
             output, batch.targets["teacher_logits"], batch, self.weights.temperature
         )
         hard, _ = loss_of_task(output, batch)
@@ -401,7 +399,7 @@ class Lesson:
         return torch.tensor([self._num_soft(batch), float(hard), len(batch.input_ids)])
 
     def _num_soft(self, batch: Batch) -> int:
-        if self.task.capability(GroupedSequences) is not None:
+        if self.task.grouped:
             return len(set(batch.example))
         return len(batch.words) if self.task.description.words else len(batch.lengths)
 
@@ -478,7 +476,8 @@ def fit_student(
     head = None
     if layers is not None:
         head = starting_head(task, task.head(teacher.folder), layers)
-    lesson = Lesson(task, teacher, distillation, distillable(task, folder.path))
+    require_distillable(task, folder.path)
+    lesson = Lesson(task, teacher, distillation)
     part = part_of(task, data, config, folder, reporter, head=head, lesson=lesson)
     (result,) = train([part])
     return result, part.data.schedule

@@ -25,7 +25,7 @@ from finetune.evaluation.runs import RunFolder
 from finetune.runtime.files import entries, is_free, recover, write_text
 from finetune.runtime.launch import make_accelerator, on_all_processes, on_main_process
 from finetune.runtime.progress import Reporter
-from finetune.tasks import task_definition
+from finetune.tasks import task_class
 from finetune.tasks.definition import read_once
 from finetune.training.run_folder import (
     RUNS,
@@ -378,7 +378,7 @@ def train_sizes(
 
 def _read(name: str, config: TrainConfig) -> Dataset:
     """Read the data of all runs."""
-    data: Dataset = on_all_processes(lambda: read_once(task_definition(name), config))
+    data: Dataset = on_all_processes(lambda: read_once(task_class(name), config))
     return data
 
 

@@ -13,7 +13,7 @@ from finetune.data import WITHOUT_LEAKS, leaked
 from finetune.evaluation.custom_metrics import custom_scores
 from finetune.inference.loop import predict
 from finetune.runtime.device import place
-from finetune.tasks.capabilities import Calibration, ComparedValues, FittedHead
+from finetune.tasks.calibration import calibrate, compared_values
 from finetune.training.callbacks import EvaluationEvent, SaveEvent
 from finetune.training.part import Part
 from finetune.types import Example, Prediction, UserError
@@ -51,7 +51,7 @@ def predict_split(
         precision=part.precision,
         reporter=part.reporter if shown else None,
         title=split,
-        keep_log_probabilities=part.task.capability(Calibration) is not None,
+        keep_log_probabilities=part.task.calibrated,
     )
     return examples, predicted
 
@@ -63,10 +63,10 @@ def scores_of(
     metrics = part.task.score(examples, predicted)
     if not part.custom_metrics or not metrics:
         return metrics
-    compared = part.task.capability(ComparedValues)
-    if compared is None:
+    if part.task.compared is None:
         raise UserError(f"`finetune {part.task.name}` takes no custom metrics: leave them out.")
-    return metrics | custom_scores(part.custom_metrics, *compared.values(examples, predicted))
+    values = compared_values(part.task, examples, predicted)
+    return metrics | custom_scores(part.custom_metrics, *values)
 
 
 def sign_of(part: Part, metric: str) -> int:
@@ -115,17 +115,17 @@ def evaluate(part: Part) -> Evaluation | None:
 
     A head that is fitted to the encoder is fitted before, also without validation.
     """
-    if (fitted := part.task.capability(FittedHead)) is not None:
+    if (reader := part.task.vector_task) is not None:
         train, encoded = part.data.split("train")
         vectors = predict(
-            fitted.reader,
+            reader,
             part.head,
             train,
             part.folder.accelerator,
             encoded=encoded,
             precision=part.precision,
         )
-        fitted.fit(part.head, train, vectors)
+        part.task.fit_head(part.head, train, vectors)
     if part.data.validation is None:
         return None
     examples, predicted = predict_split(part, part.data.validation)
@@ -268,9 +268,9 @@ def _calibrate(
             f"{part.folder.best}: the saved model scores {score:.4f} on {part.data.validation}, "
             f"but scored {before} when it was saved"
         )
-    if (calibration := part.task.capability(Calibration)) is None:
+    if not part.task.calibrated:
         return predicted
-    calibrated = calibration.calibrate(examples, predicted)
+    calibrated = calibrate(part.task, examples, predicted)
     part.task = calibrated.task
     part.notes.append(calibrated.note)
     part.folder.save_best(part.task, part.task.head(part.folder.best))

@@ -38,7 +38,7 @@ from finetune.runtime.files import (
 from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import is_out_of_memory, memory_kept
 from finetune.runtime.progress import Reporter
-from finetune.tasks import load_task, task_definition
+from finetune.tasks import load_task, task_class
 from finetune.tasks.definition import most_rows, starting_config
 from finetune.training.callbacks import Callback, EvaluationEvent
 from finetune.training.optimizer import (
@@ -202,7 +202,7 @@ class Search:
         if not isinstance(data, Dataset):
             source = config.data if data is None else data
             source = PartOf(source, without_test=True, most_rows=most_rows(config))
-            data = task_definition(task).read(config, source)
+            data = task_class(task).read(config, source)
         splits = {split: rows for split, rows in data.splits.items() if not is_test(split)}
         self.data = data.with_splits(splits)
         self.loaded = load_task(self.config, task, self.data)

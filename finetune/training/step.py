@@ -25,7 +25,6 @@ from finetune.runtime.device import (
 from finetune.runtime.launch import gather_rows
 from finetune.runtime.signals import InterruptHandler
 from finetune.tasks.base import Task
-from finetune.tasks.capabilities import CoupledLoss, SeveralLosses
 from finetune.training.custom_loss import LossFunction, loss_of
 from finetune.training.optimizer import set_learning_rates
 from finetune.types import Batch, Sequences
@@ -63,8 +62,7 @@ class Step:
         self.task, self.head, self.optimizer, self.config = task, head, optimizer, config
         self.accelerator, self.device, self.precision = accelerator, accelerator.device, precision
         self.interrupt = interrupt
-        self.coupled = task.capability(CoupledLoss)
-        self.several, self.lesson = task.capability(SeveralLosses), lesson
+        self.lesson = lesson
         self.loss = loss_of(task, config.custom_loss, loss)
         self.scaler = loss_scaler(precision, self.device)
         self.copies = WeightCopies(head, precision, copies)
@@ -88,8 +86,8 @@ class Step:
         if not self.head.training:  # `train()` visits all modules, which takes time
             self.head.train()
         with self.copies:
-            if self.coupled is not None:
-                totals = self._backward_coupled(batches, weight, self.coupled.loss)
+            if (coupled := self.task.coupled_loss) is not None:
+                totals = self._backward_coupled(batches, weight, coupled)
             else:
                 totals = self._backward_each(batches, weight)
         gradients, (loss, count) = self._sum_over_processes(totals)
@@ -136,7 +134,8 @@ class Step:
         """Return the counts of several losses; None of a single one."""
         if self.lesson is not None:
             return self.lesson.counts(batch, self.loss)
-        return None if self.several is None else self.several.counts(batch)
+        counts = self.task.loss_counts
+        return None if counts is None else counts(batch)
 
     def _loss_weights(self, batches: Sequence[Batch], weight: float) -> torch.Tensor | None:
         """Return the weights of several losses [K], None of a single one.

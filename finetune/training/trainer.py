@@ -28,7 +28,6 @@ from finetune.runtime.launch import on_main_process, require_equal
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import InterruptHandler
 from finetune.tasks.base import Task
-from finetune.tasks.capabilities import EpochSequences
 from finetune.tasks.definition import starting_commit
 from finetune.training.callbacks import Callback, Callbacks, StepEvent
 from finetune.training.checkpoint import check_files, load_checkpoint, save_checkpoint
@@ -381,14 +380,14 @@ def _open_model(part: Part, resuming: bool, restored: contextlib.ExitStack) -> N
 
 def _sparse_embeddings(parts: Sequence[Part]) -> SparseEmbeddings:
     """Return the context in which a run trains the embeddings of its data alone, if it can."""
-    part, of_epoch = parts[0], parts[0].task.capability(EpochSequences)
+    part = parts[0]
     # a step that fp16 skips has no weight decay, which the other rows would get
     whole = len(parts) > 1 or part.precision == "fp16"
     sparse = SparseEmbeddings(
         part.head,
         "off" if whole else part.config.sparse_embeddings,
         part.data.read_in_training,
-        () if of_epoch is None else of_epoch.added_ids(),
+        part.task.added_ids(),
     )
     if sparse.note:
         part.reporter.say(sparse.note)

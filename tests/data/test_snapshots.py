@@ -18,7 +18,7 @@ from finetune.data import example_store, snapshots
 from finetune.data.example_store import ExampleStore
 from finetune.runtime.cache import cache_entries, making
 from finetune.runtime.files import SaveError
-from finetune.tasks import definition, load_task, task_definition
+from finetune.tasks import definition, load_task, task_class
 from finetune.training.trainer import fit
 from tests import small_data as data
 from tests import tiny
@@ -189,7 +189,7 @@ def test_a_resumed_run(
 
 
 def test_repeated_runs(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    classify = task_definition("classify")
+    classify = task_class("classify")
     first = definition.read_once(classify, config)
     assert len(cache_entries()) == 1
     load_task(config, "classify")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from finetune.config.tasks import CONFIGS
 from finetune.data import DataError, data_kind, read_text, read_text_file, read_tokens
 from finetune.data.files import MAX_LINE, read_lines
-from finetune.tasks import load_task, task_definition
+from finetune.tasks import load_task, task_class
 from finetune.types import UserError
 from tests.command import run
 from tests.small_data import write_jsonl
@@ -164,7 +164,7 @@ def test_commands_read_the_encoding_and_runs_keep_it(tmp_path: Path):
     assert task.record.config.encoding == "latin1"
 
     def fingerprint(config):
-        return task_definition("classify").read(config, config.data).fingerprint
+        return task_class("classify").read(config, config.data).fingerprint
 
     (tmp_path / "utf").mkdir()
     (tmp_path / "utf" / "train.csv").write_text(content, encoding="utf-8")

@@ -15,7 +15,6 @@ from finetune.embeddings.settings import SentenceConfig
 from finetune.models.dropout import fast_dropout
 from finetune.preprocessing.batching import micro_batches, pack
 from finetune.tasks import load_task
-from finetune.tasks.capabilities import sequences_of_epoch
 from tests.tiny import save_tiny_checkpoint
 
 LINES = [
@@ -43,7 +42,7 @@ def prepared(folder: Path, family: str, **changes: Any) -> tuple[Any, Any]:
     )
     task, data = load_task(config, "sentence")
     assert [(row.text, row.pair) for row in data.splits["train"]] == PAIRS
-    return task, sequences_of_epoch(task, task.encode(data.splits["train"]).sequences, 1, 2)
+    return task, task.sequences_of_epoch(task.encode(data.splits["train"]).sequences, 1, 2)
 
 
 def gradients(task: Any, head: ConditionalMaskedLM, groups: Any, seed: int | None) -> Any:

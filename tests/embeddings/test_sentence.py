@@ -21,7 +21,6 @@ from finetune.embeddings.settings import SentenceConfig
 from finetune.inference.embed import Embedder
 from finetune.models.heads.sentence_encoder import SentenceEncoder
 from finetune.tasks import load_task
-from finetune.tasks.capabilities import CoupledLoss, EpochSequences, sequences_of_epoch
 from finetune.training.trainer import fit
 from finetune.types import TextExample, UserError
 from tests.command import run
@@ -224,7 +223,7 @@ def test_masked_views(place: Path, family: str) -> None:
     whole = task.encode(data.splits["train"]).sequences
     seen: set[tuple[int, ...]] = set()
     for seed in range(20):
-        views = sequences_of_epoch(task, whole, 1, seed)
+        views = task.sequences_of_epoch(whole, 1, seed)
         assert [view.part for view in views] == [0, 1] * len(whole)
         for one, other in zip(views[::2], views[1::2], strict=True):
             at = other.input_ids.index(mask)
@@ -237,17 +236,17 @@ def test_masked_views(place: Path, family: str) -> None:
             seen.add((one.example, at))
     assert len(seen) > 2 * len(whole)  # the place of the span varies
     first, last = (
-        sequences_of_epoch(task, whole.take(np.array(rows)), 1, 5) for rows in ([0, 1], [1])
+        task.sequences_of_epoch(whole.take(np.array(rows)), 1, 5) for rows in ([0, 1], [1])
     )
     assert first[2:][1].input_ids == last[1].input_ids  # whatever else is in the batch
     one = task.encode([TextExample(0, "a")]).sequences
-    assert mask not in sequences_of_epoch(task, one, 1, 1)[1].input_ids  # nothing would be left
+    assert mask not in task.sequences_of_epoch(one, 1, 1)[1].input_ids  # nothing would be left
 
 
 def test_templates(place: Path) -> None:
     templates = ("the text {text} is {mask} .", "{mask} : {text}")
     task, data = loaded(place, "prompt", "texts.txt", templates=templates)
-    views = sequences_of_epoch(task, task.encode(data.splits["train"][:2]).sequences, 1, 0)
+    views = task.sequences_of_epoch(task.encode(data.splits["train"][:2]).sequences, 1, 0)
     decode = task.tokenizer.tokenizer.decode
     expected = [f"[CLS] the text {TEXTS[0]} is [MASK]. [SEP]", f"[CLS] [MASK] : {TEXTS[0]} [SEP]"]
     assert [decode(view.input_ids) for view in views[:2]] == expected
@@ -256,7 +255,7 @@ def test_templates(place: Path) -> None:
     mask = task.tokenizer.tokenizer.mask_token_id
     for view in views:
         assert [view.input_ids[at] for at in view.word_starts[:1]] == [mask]
-    added, known = set(task.capability(EpochSequences).added_ids()), set(views.ids.values.tolist())
+    added, known = set(task.added_ids()), set(views.ids.values.tolist())
     assert added <= known
     long = task.encode([TextExample(0, "guitar " * 99), TextExample(1, "a [MASK] b")])
     assert long.num_cut == 1 and len(long[0][0].input_ids) == 40
@@ -267,7 +266,7 @@ def test_templates(place: Path) -> None:
 
 def test_the_vector_of_a_template_is_subtracted(place: Path) -> None:
     task, data = loaded(place, "prompt", "texts.txt")
-    views = sequences_of_epoch(task, task.encode(data.splits["train"][:4]).sequences, 1, 0)
+    views = task.sequences_of_epoch(task.encode(data.splits["train"][:4]).sequences, 1, 0)
     vectors = torch.randn(len(views), 8, dtype=torch.float64)
 
     def loss(bias: torch.Tensor) -> float:
@@ -277,7 +276,7 @@ def test_the_vector_of_a_template_is_subtracted(place: Path) -> None:
             tuple(view.part for view in views),
             task.collate(views),
         )
-        return float(task.capability(CoupledLoss).loss(None, moved, sequences)[0])
+        return float(task.coupled_loss(None, moved, sequences)[0])
 
     shifted = loss(torch.randn(2, 8, dtype=torch.float64))
     assert shifted == pytest.approx(loss(torch.zeros(2, 8, dtype=torch.float64)))

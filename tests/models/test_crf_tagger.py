@@ -297,13 +297,13 @@ def decoded(
 ) -> tuple[list[int], tuple[float, ...]]:
     """The classes and scores of one sentence; its windows are some sequences of a batch."""
     emissions, start, end, pairs = (part.detach().numpy() for part in scores)
-    decoder = TagDecoder(labels=("O", "B-A", "I-A"), scheme="BIO")
+    decoder = TagDecoder.restored({"labels": ("O", "B-A", "I-A"), "scheme": "BIO"})
     lengths = batch.word_lengths.numpy()
     values = decoder.windows(emissions, batch.num_words, lengths, (start, end, pairs))
     partials = batch.partials(values)[rows]
     example = TokenExample(0, ("a",) * sum(batch.num_words[rows]))
     found = decoder.finish(example, partials)
-    return [decoder.labels.index(tag) for tag in found.tags], found.scores
+    return [decoder.labels.id(tag) for tag in found.tags], found.scores
 
 
 def probabilities(scores: CrfScores, tags: list[int]) -> list[float]:

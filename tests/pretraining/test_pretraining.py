@@ -21,7 +21,6 @@ from finetune.preprocessing.batching import pack
 from finetune.pretraining.settings import PretrainConfig
 from finetune.reporting import write_run_report
 from finetune.tasks import load_task
-from finetune.tasks.capabilities import sequences_of_epoch
 from finetune.training.trainer import fit
 from finetune.types import UserError
 from tests import small_data, tiny
@@ -122,7 +121,7 @@ def test_loss_equals_that_of_the_class(family: str, mask: str, place: Path) -> N
     """The summed loss of training, over its count, is that of transformers for the same labels."""
     config = config_of(place, model=str(place / family), mask=mask, packing="full-sentences")
     task, data = load_task(config, "pretrain")
-    sequences = sequences_of_epoch(task, task.encode(data.splits["train"]).sequences, 1, 0)
+    sequences = task.sequences_of_epoch(task.encode(data.splits["train"]).sequences, 1, 0)
     batch = pack(sequences, task.collate(sequences))
     head = task.head().eval()
     total, count = task.loss(head(batch), batch)
@@ -250,7 +249,7 @@ def test_further_objectives(place: Path, tmp_path: Path) -> None:
     assert set(result.metrics["test"]) == names
     assert result.metrics["test"]["sbo_loss"] < math.log(len(task.tokenizer.tokenizer))
     encoded = {split: task.encode(data.splits[split]).sequences for split in data.splits}
-    first = sequences_of_epoch(task, encoded["train"], config.seed, 0)
+    first = task.sequences_of_epoch(encoded["train"], config.seed, 0)
     for split, pairs in {**encoded, "train": first}.items():
         share = np.mean([pair.target["next"][0] == 0 for pair in pairs])
         start = f"{split}: the second text of {share:.1%} of the pairs follows"

@@ -20,7 +20,6 @@ from finetune.inference.embed import Embedder
 from finetune.inference.predictor import Predictor
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task, saved_task
-from finetune.tasks.capabilities import CoupledLoss, sequences_of_epoch
 from finetune.tasks.few_shot import cosine_loss
 from finetune.training.trainer import fit
 from finetune.types import Sequences, TextExample, UserError
@@ -121,7 +120,7 @@ def test_pairs_and_loss(place: Path) -> None:
     train: Any = dataset.splits["train"]
     encoded = task.encode(train).sequences
     rows = np.array([5, 0, 17])
-    taken = sequences_of_epoch(task, encoded, 1, 0, rows)
+    taken = task.sequences_of_epoch(encoded, 1, 0, rows)
     assert taken.example.tolist() == [5, 5, 5, 0, 0, 0, 17, 17, 17]
     assert taken.part.tolist() == [0, 1, 2] * 3
     ids = [encoding.input_ids for encoding in encoded]
@@ -132,7 +131,7 @@ def test_pairs_and_loss(place: Path) -> None:
         assert labels[tuple(negative.input_ids)] != train[row].label
     # a shard draws what the whole epoch draws; epochs and seeds differ
     for seed, epoch, same in ((1, 0, True), (1, 1, False), (2, 0, False)):
-        whole = sequences_of_epoch(task, encoded, seed, epoch)
+        whole = task.sequences_of_epoch(encoded, seed, epoch)
         own = [whole[3 * row + number] for row in rows for number in range(3)]
         assert ([e.input_ids for e in own] == [e.input_ids for e in taken]) == same
     vectors = torch.randn(9, 4, generator=torch.Generator().manual_seed(1))
@@ -140,7 +139,7 @@ def test_pairs_and_loss(place: Path) -> None:
     # --sampling balanced can draw a text twice: the sequences are in the order of their numbers
     sequences = Sequences((3,) * 6 + (7,) * 3, (0, 0, 1, 1, 2, 2, 0, 1, 2), {})
     with torch.no_grad():
-        loss, count = task.capability(CoupledLoss).loss(head, vectors, sequences)
+        loss, count = task.coupled_loss(head, vectors, sequences)
     pairs = ((0, 2, 1.0), (1, 3, 1.0), (6, 7, 1.0), (0, 4, 0.0), (1, 5, 0.0), (6, 8, 0.0))
     expected = sum(
         float(cosine_loss(vectors[[n]], vectors[[k]], torch.tensor([label]))[0])

@@ -1,4 +1,4 @@
-"""A task in one file, one dataclass and one row: ordinal regression, which trains and predicts.
+"""A task in one file and one row: ordinal regression, which trains, predicts and is saved.
 
 Labels are ranks from 0. One logit for each rank but the first tells whether the rank of a text is
 at least this one (Cheng et al., 2008).
@@ -18,16 +18,13 @@ from torch.nn import functional
 
 import finetune
 from finetune.config.description import TaskDescription
-from finetune.config.tasks import CONFIGS, TrainConfig, column_map
-from finetune.data import Dataset, read_text
+from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.data import Dataset
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.encodings import Ragged
 from finetune.preprocessing.texts import encode_texts
 from finetune.registry import TASKS, TaskPaths
-from finetune.tasks import load_task
 from finetune.tasks.base import Task, TaskRecord
-from finetune.tasks.definition import TaskDefinition
-from finetune.tasks.inputs import TextInputs
 from finetune.types import Batch, Encoding, LabelSet, Partial, TextExample, TextPrediction
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
@@ -35,43 +32,32 @@ from tests.tiny import save_tiny_checkpoint
 
 @dataclass(frozen=True, kw_only=True)
 class RankConfig(TrainConfig):
-    """Ranks of texts."""
-
     group: ClassVar[str] = "task"
     description: ClassVar = TaskDescription(
-        name="rank", title="ordinal regression", pairs=False, metrics=("accuracy",)
+        name="rank", title="ordinal regression", rows="texts", pairs=False, metrics=("accuracy",)
     )
-    data: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankRecord(TaskRecord):
-    """The record of a task of ranks."""
-
     kind = "label"
-
-    @property
-    def inputs(self) -> TextInputs:
-        return TextInputs(column_map(self.config.columns), pairs=False)
-
-
-GOLD = attrgetter("label")
 
 
 class RankTask(Task):
-    """The rank of a text."""
+    record_class = RankRecord
+    gold = attrgetter("label")
 
-    record: RankRecord
-    _gold = GOLD
+    @classmethod
+    def derive(cls, config: RankConfig, data: Dataset) -> dict[str, Any]:
+        highest = max(int(example.label) for example in data.splits["train"])
+        return {"labels": LabelSet(f"at least {n}" for n in range(1, highest + 1)), "pairs": False}
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
-        found, num_cut = encode_texts(
-            examples, self.tokenizer, self.record.max_length, "truncate", 0
-        )
+        limit = self.record.max_length
+        found, num_cut = encode_texts(examples, self.tokenizer, limit, "truncate", 0)
         for example, encodings in zip(examples, found, strict=True):
-            if example.label is not None:
-                target = {"rank": [int(str(example.label))]}
-                encodings[:] = [replace(encoding, target=target) for encoding in encodings]
+            target = None if example.label is None else {"rank": [int(str(example.label))]}
+            encodings[:] = [replace(encoding, target=target) for encoding in encodings]
         return found, num_cut
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
@@ -89,9 +75,7 @@ class RankTask(Task):
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         return batch.partials((logits > 0).sum(1).tolist())
 
-    def finish(
-        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
-    ) -> TextPrediction:
+    def finish(self, example: Any, partials: Sequence[Partial], **_: Any) -> TextPrediction:
         return TextPrediction(example.id, str(partials[0].values))
 
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
@@ -99,38 +83,15 @@ class RankTask(Task):
         return {"accuracy": sum(e.label == p.label for e, p in pairs) / len(gold)}
 
 
-def read_ranks(config: RankConfig, source: Any) -> Dataset:
-    return read_text(source, columns=column_map(config.columns), pair=False)
-
-
-def derive_ranks(config: RankConfig, data: Dataset) -> dict[str, Any]:
-    highest = max(int(example.label) for example in data.splits["train"])
-    return {"labels": LabelSet(f"at least {n}" for n in range(1, highest + 1)), "pairs": False}
-
-
-RANK = TaskDefinition(
-    task=RankTask, record=RankRecord, read=read_ranks, derive=derive_ranks, gold=GOLD
-)
-
-
 def test_a_task_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = TaskPaths(f"{__name__}:RankConfig", f"{__name__}:RANK", "the rank of a text")
+    row = TaskPaths(f"{__name__}:RankConfig", f"{__name__}:RankTask", "the rank of a text")
     monkeypatch.setitem(TASKS, "rank", row)
     monkeypatch.setitem(CONFIGS.paths, "rank", row.config)
+    model = str(save_tiny_checkpoint(tmp_path / "bert", dropout=0.0))
     texts = ["the dog", "the dog saw it", "the dog saw it and a"]
-    rows = [{"text": text, "label": rank} for rank, text in enumerate(texts)] * 3
-    config = RankConfig(
-        model=str(save_tiny_checkpoint(tmp_path / "bert", dropout=0.0)),
-        data=str(write_jsonl(tmp_path / "train.jsonl", rows).parent),
-        out=str(tmp_path / "run"),
-        validation="none",
-        steps=30,
-        batch_size=3,
-        max_tokens=40,
-        max_length=16,
-        lr=5e-3,
-    )
-    task, data = load_task(config, "rank")
-    result = finetune.fit(task, data, config)
-    model = finetune.load(result.folder)
-    assert [each.label for each in model.predict(texts)] == ["0", "1", "2"]
+    rows = [{"text": text, "label": str(rank)} for rank, text in enumerate(texts)] * 3
+    data = str(write_jsonl(tmp_path / "train.jsonl", rows).parent)
+    course = {"validation": "none", "steps": 30, "batch_size": 3, "max_length": 16, "lr": 5e-3}
+    run = finetune.train("rank", data=data, model=model, out=str(tmp_path / "run"), **course)
+    predicted = finetune.load(run.folder).predict(texts)
+    assert [each.label for each in predicted] == ["0", "1", "2"]

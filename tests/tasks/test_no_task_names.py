@@ -10,7 +10,7 @@ import pytest
 
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.registry import TASKS
-from finetune.tasks import task_definition
+from finetune.tasks import task_class
 from finetune.tasks.base import Task, TaskRecord
 from tests.test_rooms import MODULES, ROOT, tree
 
@@ -30,7 +30,7 @@ def classes_of_tasks() -> set[str]:
     """Return the names of the classes of tasks, records and settings."""
     for name in TASKS:
         assert CONFIGS[name].description.name == name
-        task_definition(name)  # imports it
+        task_class(name)  # imports it
     return derived(Task) | derived(TaskRecord) | derived(TrainConfig)
 
 

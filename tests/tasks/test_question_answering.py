@@ -113,7 +113,7 @@ def test_answers_over_windows_equal_brute_force(seed: int) -> None:
     values = [np.vstack([[none / 2, none / 2], own]) for own in scores]
     partials = [Partial(0, begin, own) for begin, own in zip(windows, values, strict=True)]
     chance.shuffle(partials)
-    decoder = AnswerDecoder(max_answer=most, n_best=3, unanswerable=True)
+    decoder = answer_decoder(max_answer=most, n_best=3, unanswerable=True)
     predicted = decoder.finish(TextExample(0, "q", text), partials, tokens)
     total = np.exp(none) + sum(np.exp(list(expected.values())))
     assert predicted.no_answer_score == pytest.approx(np.exp(none) / total)
@@ -228,16 +228,21 @@ def test_windows_hold_question_and_context(tokenizer: SubwordTokenizer) -> None:
     )
 
 
+def answer_decoder(**values) -> AnswerDecoder:
+    usual = {"labels": POSITIONS, "max_answer": 30, "n_best": 5, "unanswerable": False}
+    return AnswerDecoder.restored(usual | {"thresholds": {}} | values)
+
+
 def test_no_answer_by_probability_and_threshold() -> None:
     best = [FoundAnswer(0, 1, "a", 0.3), FoundAnswer(2, 3, "b", 0.2)]
-    plain = AnswerDecoder(unanswerable=True)
+    plain = answer_decoder(unanswerable=True)
     assert plain.decide(0, best, 0.4).answer is None
     assert plain.decide(0, best, 0.2).answer == best[0]
-    strict = AnswerDecoder(unanswerable=True, thresholds={NO_ANSWER: 0.5})
+    strict = answer_decoder(unanswerable=True, thresholds={NO_ANSWER: 0.5})
     assert strict.decide(0, best, 0.4).answer == best[0]
     assert strict.decide(0, best, 0.6).score == 0.6
-    assert AnswerDecoder().decide(0, best, None).answer == best[0]
-    assert AnswerDecoder().decide(0, [], None).record()["answer"] == ""
+    assert answer_decoder().decide(0, best, None).answer == best[0]
+    assert answer_decoder().decide(0, [], None).record()["answer"] == ""
 
 
 # Data

@@ -14,7 +14,7 @@ import torch
 import finetune
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.tasks import load_task, saved_task
-from finetune.tasks.capabilities import Calibration
+from finetune.tasks.calibration import calibrate
 from finetune.training.trainer import fit
 from finetune.types import Partial, TextExample, TextPrediction
 from tests.small_data import write_jsonl
@@ -143,10 +143,10 @@ def test_errors_with_and_without(place: Path, tmp_path: Path):
     task, _ = load_task(config, kind)
     gold = [TextExample(i, "x", label=label) for i, label in enumerate(["early", "late"])]
     probabilities = np.array([[0.9, 0.05, 0.05], [0.9, 0.05, 0.05]])
-    plain = [task._decoder.decide(i, row) for i, row in enumerate(probabilities)]
+    plain = [task.record.decide(i, row) for i, row in enumerate(probabilities)]
     assert "ece" not in task.score(gold, plain)
     task = at(task, 4.0)
-    scores = task.score(gold, [task._decoder.decide(i, row) for i, row in enumerate(probabilities)])
+    scores = task.score(gold, [task.record.decide(i, row) for i, row in enumerate(probabilities)])
     assert scores["ece_uncalibrated"] == pytest.approx(0.4)
     root = probabilities[0] ** 0.25
     assert scores["ece"] == pytest.approx(abs(root[0] / root.sum() - 0.5))
@@ -160,16 +160,12 @@ def test_rows_without_gold_do_not_matter_and_the_task_stays_as_it_was(place: Pat
     gold = [
         TextExample(i, "x", label=str(rng.choice(list(task.record.labels)))) for i in range(200)
     ]
-    predicted = [task._decoder.decide(i, row) for i, row in enumerate(probabilities)]
-    fitted, after, _ = task.capability(Calibration).calibrate(gold, predicted)
+    predicted = [task.record.decide(i, row) for i, row in enumerate(probabilities)]
+    fitted, after, _ = calibrate(task, gold, predicted)
     assert [p.label for p in after] == [p.label for p in predicted]
-    assert [task._decoder.decide(i, row) for i, row in enumerate(probabilities)] == predicted
+    assert [task.record.decide(i, row) for i, row in enumerate(probabilities)] == predicted
     other = TextPrediction(200, "late", 1.0, dict.fromkeys(task.record.labels, 1 / 3))
-    again = (
-        task.capability(Calibration)
-        .calibrate([*gold, TextExample(200, "x")], [*predicted, other])
-        .task
-    )
+    again = calibrate(task, [*gold, TextExample(200, "x")], [*predicted, other]).task
     assert again.record.temperature == pytest.approx(fitted.record.temperature, rel=1e-6)
 
 
@@ -191,9 +187,9 @@ def test_predictions_of_validation_are_cross_fitted(place: Path, tmp_path: Path)
     rng = np.random.default_rng(0)
     labels = list(task.record.labels)
     gold = [TextExample(i, f"{i}", label=str(rng.choice(labels))) for i in range(60)]
-    predicted = [task._decoder.decide(i, row) for i, row in enumerate(rng.dirichlet([0.3] * 3, 60))]
-    fitted, crossed, note = task.capability(Calibration).calibrate(gold, predicted)
-    same = [fitted._calibrated(*pair) for pair in zip(gold, predicted, strict=True)]
+    predicted = [task.record.decide(i, row) for i, row in enumerate(rng.dirichlet([0.3] * 3, 60))]
+    fitted, crossed, note = calibrate(task, gold, predicted)
+    same = [fitted.apply_fitted(*pair) for pair in zip(gold, predicted, strict=True)]
     loss, best = (
         -sum(np.log(p.scores[e.label]) for e, p in zip(gold, each, strict=True))
         for each in (crossed, same)

@@ -44,9 +44,8 @@ def test_viterbi_equals_enumeration(scheme: str | None, data) -> None:
         for path in product(range(len(names)), repeat=num_words)
         if legal([names[i] for i in path], scheme)
     )
-    shortcut = TagDecoder(labels=tuple(names), scheme=scheme, constrained=True)._best_classes(
-        scores
-    )
+    decoder = TagDecoder.restored({"labels": names, "scheme": scheme, "constrained": True})
+    shortcut = decoder._best_classes(scores)
     for found in (ids, shortcut):
         assert legal([names[i] for i in found], scheme)
         assert sum(row[i] for row, i in zip(rows, found, strict=True)) == best

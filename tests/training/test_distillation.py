@@ -23,7 +23,6 @@ from finetune.inference.teacher import read_outputs, write_outputs
 from finetune.preprocessing.batching import pack
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
-from finetune.tasks.capabilities import Distillable
 from finetune.training import distillation
 from finetune.training.data import training_data
 from finetune.training.distillation import (
@@ -294,7 +293,7 @@ def test_sequences_without_gold_have_no_loss(kind: str, place: Path) -> None:
     loaded = load_teacher(teacher_of(kind, place))
     _, data = load_student(loaded, loaded.task.record.config)
     encoded = loaded.task.encode(data.splits["train"][:7]).sequences
-    targets = loaded.task.capability(Distillable).targets_without_gold(encoded)
+    targets = loaded.task.targets_without_gold(encoded)
     assert set(targets) == set(encoded.targets or {})
     batch = pack(encoded, loaded.task.collate(replace(encoded, targets=targets)))
     logits = loaded.head(batch)

@@ -264,8 +264,7 @@ def test_the_number_of_operators_of_a_step() -> None:
 class _Classify:
     """The loss of one label."""
 
-    def capability(self, kind: type) -> None:
-        return None
+    coupled_loss = loss_counts = None
 
     def loss(self, logits: Tensor, batch: Any) -> tuple[Tensor, Tensor]:
         losses = nn.functional.cross_entropy(logits, batch.targets["label"], reduction="none")

@@ -1,0 +1,104 @@
+"""Values of a trained task that are fitted on the validation split: temperatures, thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from finetune.data import halved
+from finetune.tasks.base import Task
+from finetune.types import Prediction, TextPrediction, UserError, abbreviated, did_you_mean
+
+
+class Calibrated(NamedTuple):
+    """Result of a calibration: the new task, its predictions, and a note for the log."""
+
+    task: Task
+    predictions: Sequence[Prediction]
+    note: str
+
+
+def calibrate(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> Calibrated:
+    """Fit the values of a task on the validation split.
+
+    The predictions are cross-fitted: each half of the split has the values that were fitted on the
+    other half, so that no example is scored with values fitted on it.
+    """
+    calibrated, note = _fitted(task, gold, predicted)
+    pairs = list(zip(gold, predicted, strict=True))
+    halves = halved(gold)
+    predictions: list[Any] = list(predicted)
+    for half in (0, 1):
+        others = [pair for pair, own in zip(pairs, halves, strict=True) if own != half]
+        fitted, _ = _fitted(task, [e for e, _ in others], [p for _, p in others])
+        for index in [index for index, own in enumerate(halves) if own == half]:
+            predictions[index] = fitted.apply_fitted(*pairs[index])
+    note += "; each half of validation is scored with the value fitted on the other half"
+    return Calibrated(calibrated, predictions, note)
+
+
+def _fitted(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[Task, str]:
+    fitted, note = task.fit(gold, predicted)
+    return replace(task, record=replace(task.record, **fitted)), note
+
+
+def with_thresholds(task: Task, thresholds: str | float | Mapping[str, float]) -> Task:
+    """Return the task with other thresholds: one for all labels, or `NAME=P,NAME=P`.
+
+    Raises:
+        UserError: The model has no such label, or the thresholds are not from 0 to 1.
+    """
+    record: Any = task.record
+    given = read_thresholds(thresholds, task.threshold_labels)
+    return replace(task, record=replace(record, thresholds={**record.thresholds, **given}))
+
+
+def compared_values(
+    task: Task, gold: Sequence[Any], predicted: Sequence[Any]
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return gold, predictions and the probabilities of labels, as metrics of users compare them.
+
+    Examples without gold are left out. Probabilities are None if a task has none.
+    """
+    assert task.compared is not None
+    golds = map(task.compared_gold, gold)
+    pairs = [pair for pair in zip(golds, predicted, strict=True) if pair[0] is not None]
+    return (
+        [value for value, _ in pairs],
+        [task.compared(prediction) for _, prediction in pairs],
+        [p.scores if isinstance(p, TextPrediction) else None for _, p in pairs],
+    )
+
+
+def read_thresholds(
+    given: str | float | Mapping[str, float], labels: Sequence[str]
+) -> dict[str, float]:
+    """Return the threshold of each label that is given one: one number for all, or NAME=P."""
+    items: Any = given
+    if isinstance(given, str) and "=" in given:
+        items = {name: value for name, _, value in (i.rpartition("=") for i in given.split(","))}
+    elif not isinstance(given, Mapping):
+        items = dict.fromkeys(labels, given)
+    found = {}
+    for name, value in items.items():
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            raise UserError(
+                f"--threshold {given!r}: write a number, or for instance {labels[0]}=0.3."
+            ) from None
+    check_thresholds(found, labels)
+    return found
+
+
+def check_thresholds(thresholds: Mapping[str, float], labels: Sequence[str]) -> None:
+    """Raise UserError for a label that has no threshold, or one that is not a probability."""
+    for name, value in thresholds.items():
+        if name not in labels:
+            raise UserError(
+                f"--threshold: {name!r} has none; legal are {abbreviated(labels)}."
+                f"{did_you_mean(name, labels)}"
+            )
+        if not 0 <= value <= 1:
+            raise UserError(f"--threshold {name}={value:g}: it must be from 0 to 1.")
