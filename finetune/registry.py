@@ -93,7 +93,7 @@ TASKS = {
     ),
     "pretrain": TaskPaths(
         "finetune.pretraining.settings:PretrainConfig",
-        "finetune.pretraining.task:MaskFilling",
+        "finetune.pretraining.fill_mask:MaskFilling",
         "masked language modeling on your own text",
     ),
 }

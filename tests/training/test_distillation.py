@@ -28,7 +28,6 @@ from finetune.training.data import training_data
 from finetune.training.distillation import (
     Distillation,
     Lesson,
-    distillable,
     load_student,
     load_teacher,
     starting_head,
@@ -162,7 +161,7 @@ def prepared(
         torch.manual_seed(3)
         head = task.head()
     with open_run(config) as folder:
-        lesson = Lesson(task, loaded, weights, distillable(task, out))
+        lesson = Lesson(task, loaded, weights)
         reporter = Reporter(quiet=True)
         yield part_of(task, data, config, folder, reporter, head=head.double(), lesson=lesson)
 
