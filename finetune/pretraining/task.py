@@ -219,7 +219,9 @@ class PairedTask(PretrainingTask):
         encoded = gather(masked, range(0, len(examples), CHUNK))
         return replace(encoded, notes=blocks.notes)
 
-    def _masked(self, sequences: Encodings, seed: int, epoch: int, rows: Array | None) -> Encodings:
+    def sequences_of_epoch(
+        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
+    ) -> Encodings:
         """Return sequences with the pairs and masks of an epoch."""
         rows = np.arange(len(sequences)) if rows is None else rows
         own = self._pairs.apply(sequences, rows, seed, epoch)
