@@ -40,9 +40,9 @@ from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PretrainedHead
 from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.runtime.cache import file_hash
+from finetune.runtime.device import place
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import InterruptHandler
-from finetune.runtime.device import place
 from finetune.tasks import load_task, model_folder, saved_task, task_class
 from finetune.tasks.base import Task
 from finetune.tasks.definition import load_tokenizer, starting_config
