@@ -10,23 +10,13 @@ from pathlib import Path
 import pytest
 
 from finetune.cli.main import COMMANDS
-from tests import small_data as data
+from finetune.registry import TASKS
+from tests import laboratory as lab
 from tests.command import run
-from tests.tiny import save_tiny_checkpoint
+from tests.small_data import write_jsonl
 
 ROOT = Path(__file__).parents[2] / "finetune"
 SMALL = ("--max-length=40", "--batch-size=8", "--precision=fp32", "--steps=1")
-DATA = {
-    "classify": data.sentiment,
-    "nli": data.pairs,
-    "choice": data.choices,
-    "tag": data.entities,
-    "ner": data.entities,
-    "relations": data.relations,
-    "qa": data.questions,
-    "sentence": data.numbers,
-    "pretrain": data.running_text,
-}
 CODE = """
 from pathlib import Path
 Path(__file__).with_name("CODE-RAN").touch()
@@ -82,24 +72,14 @@ def make_foreign(folder: Path, marker: Path, *, known_type: bool) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, and a run of each task."""
     folder = tmp_path_factory.mktemp("trained")
-    save_tiny_checkpoint(folder / "encoder", "bert")
-    for task, make in DATA.items():
-        make(folder / "data" / task)
-        outcome = run(
-            task,
-            "--model",
-            folder / "encoder",
-            "--data",
-            folder / "data" / task,
-            "--out",
-            folder / "runs" / task,
-            *SMALL,
-        )
-        assert outcome.code == 0, outcome.err
+    shutil.copytree(lab.checkpoint(), folder / "encoder")
+    for task in TASKS:
+        shutil.copytree(lab.data(task), folder / "data" / task)
+        shutil.copytree(lab.trained(task), folder / "runs" / task)
     lines = ["the bank of the river", "a warm room in Oslo"] * 3
     (folder / "texts.txt").write_text("\n".join(lines) + "\n")
     question = {"question": "what?", "choices": ["a", "b"]}
-    data.write_jsonl(folder / "questions.jsonl", [question])
+    write_jsonl(folder / "questions.jsonl", [question])
     (folder / "words.conll").write_text("the\nbank\n\na\nroom\n\n")
     targets = [
         {
@@ -110,13 +90,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         }
         for n in (1, 2)
     ]
-    data.write_jsonl(folder / "senses.jsonl", targets)
+    write_jsonl(folder / "senses.jsonl", targets)
     words = [
         {"text": "the bank", "text_pair": "a bank", "index": 1, "index_pair": 1, "label": label}
         for label in ("same", "different")
     ]
     for split in ("train", "test"):
-        data.write_jsonl(folder / "wic" / f"{split}.jsonl", words)
+        write_jsonl(folder / "wic" / f"{split}.jsonl", words)
     (folder / "recipe.yaml").write_text(
         "task: multitask\nmodel: MODEL\ntasks:\n"
         "  one: {task: classify, data: DATA/classify}\n  two: {task: tag, data: DATA/tag}\n"
@@ -163,7 +143,7 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
     """Each command with the arguments that open a model; none if it opens none."""
     encoder, out = folder / "encoder", folder / "out"
     texts, words = folder / "texts.txt", folder / "words.conll"
-    runs = {task: folder / "runs" / task for task in DATA}
+    runs = {task: folder / "runs" / task for task in TASKS}
 
     def training(task: str, *model: str | Path) -> list[str | Path]:
         return [task, *model, "--data", folder / "data" / task, "--dry-run", *SMALL]
@@ -180,11 +160,11 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
 
     found: dict[str, list[list[str | Path]]] = {
         task: [training(task, "--model", encoder), training(task, "--init-from", runs[task])]
-        for task in DATA
+        for task in TASKS
     }
     sentiment = folder / "data" / "classify"
     return found | {
-        "predict": [["predict", runs[task], *inputs(task)] for task in DATA],
+        "predict": [["predict", runs[task], *inputs(task)] for task in TASKS],
         "embed": [["embed", m, "--file", "-"] for m in (encoder, runs["classify"])],
         "similarity": [
             ["similarity", encoder, "--text", "a", "--pair", "b"],

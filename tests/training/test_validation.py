@@ -11,39 +11,37 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from finetune.config.tasks import ClassifyConfig, NerConfig, NliConfig, TagConfig, TrainConfig
+from finetune.config.tasks import ClassifyConfig, TrainConfig
 from finetune.runtime import progress
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from finetune.types import UserError
-from tests import small_data as data
+from tests import laboratory as lab
 from tests.command import run
-from tests.tiny import save_tiny_checkpoint
+from tests.small_data import write_jsonl
 from tests.training.stopping import interrupt_in_step
+
+TASKS = ("classify", "nli", "tag", "ner")
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data of the tasks without validation."""
     folder = tmp_path_factory.mktemp("validation")
-    save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0)
-    data.sentiment(folder / "classify")
-    data.pairs(folder / "nli")
-    data.entities(folder / "tag")
-    data.entities(folder / "ner")
-    for task in ("classify", "nli", "tag", "ner"):
-        (next((folder / task).glob("validation.*"))).unlink()
+    for task in TASKS:
+        own = shutil.ignore_patterns("validation*")
+        shutil.copytree(lab.data(task), folder / task, ignore=own)
     return folder
 
 
 def config_of(task: str, place: Path, **changes) -> TrainConfig:
-    kind = {"classify": ClassifyConfig, "nli": NliConfig, "tag": TagConfig, "ner": NerConfig}[task]
-    settings = {"model": str(place / "bert"), "data": str(place / task), "steps": 6}
-    return kind(**{"batch_size": 8, "eval_every": 2, "validation": "none"} | settings | changes)
+    settings = {"data": place / task, "steps": 6, "eval_every": 2, "validation": "none", **changes}
+    return lab.config(task, **{"model": lab.checkpoint(dropout=0.0), **settings})
 
 
-@pytest.mark.parametrize("task", ["classify", "nli", "tag", "ner"])
+@pytest.mark.parametrize("task", TASKS)
 def test_without_validation_all_rows_are_trained_and_the_last_model_is_kept(
     task: str, place: Path, tmp_path: Path
 ):
@@ -65,7 +63,7 @@ def test_without_validation_all_rows_are_trained_and_the_last_model_is_kept(
     assert all(best[name].equal(resumed[name]) for name in best)
 
 
-@pytest.mark.parametrize("task", ["classify", "nli", "tag", "ner"])
+@pytest.mark.parametrize("task", TASKS)
 def test_test_splits_without_labels_are_predicted_only_on_request(
     task: str, place: Path, tmp_path: Path
 ):
@@ -87,8 +85,7 @@ def test_evaluation_can_be_limited_and_shows_its_progress(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
-    data.sentiment(tmp_path / "data")
-    folders = {"data": str(tmp_path / "data"), "out": str(tmp_path / "run")}
+    folders = {"data": lab.data("sentiment"), "out": str(tmp_path / "run")}
     config = config_of("classify", place, **folders, limit=20, limit_eval=5, validation="auto")
     task, dataset = load_task(config, "classify")
     assert [len(examples) for examples in dataset.splits.values()] == [20, 5, 5]
@@ -98,18 +95,17 @@ def test_evaluation_can_be_limited_and_shows_its_progress(
     assert "validation: batch 1/1" in lines.getvalue()
 
 
-def test_a_score_of_the_split_that_selected_the_model_is_named(place: Path, tmp_path: Path):
+def test_a_score_of_the_split_that_selected_the_model_is_named(tmp_path: Path):
     """In the terminal, the README of the run, its report and its card."""
-    data.sentiment(tmp_path / "data")
-    (tmp_path / "data" / "test.jsonl").unlink()
-    model = ("--model", place / "bert", "--data", tmp_path / "data", "--steps", "2")
-    done = run("classify", *model, "--out", tmp_path / "run")
+    data = shutil.copytree(lab.data("sentiment"), tmp_path / "data")
+    (data / "test.jsonl").unlink()
+    done = lab.train("classify", tmp_path / "run", data=data)
     assert done.code == 0, done.err
     note = "which also selected the model"
     texts = [tmp_path / "run" / name for name in ("README.md", "report.html", "best/README.md")]
     assert note in done.out and all(note in path.read_text() for path in texts)
     assert "no influence" not in texts[0].read_text()
-    held_out = run("classify", *model, "--test-share", "0.2", "--out", tmp_path / "other")
+    held_out = lab.train("classify", tmp_path / "other", data=data, test_share=0.2)
     assert held_out.code == 0 and note not in held_out.out, held_out.err
     assert "test accuracy" in held_out.out and "95% interval" in held_out.out
     assert "F1 by label (examples): neg " in held_out.out
@@ -130,44 +126,24 @@ def test_equal_scores_are_counted_and_few_lines_are_printed(place: Path, tmp_pat
 
 
 def test_a_given_validation_split_is_scored_only_at_the_end(place: Path, tmp_path: Path):
-    data.sentiment(tmp_path / "data")
-    config = config_of("classify", place, data=str(tmp_path / "data"), out=str(tmp_path / "run"))
+    config = config_of("classify", place, data=lab.data("sentiment"), out=str(tmp_path / "run"))
     result = fit(*load_task(config, "classify"), config)
     assert {"validation", "test"} <= result.metrics.keys() and result.best_step == 6
     assert "validation" not in (tmp_path / "run" / "log.jsonl").read_text()
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [
-        {"patience": 2},
-        {"metric": "macro_f1"},
-        {"calibrate": "temperature"},
-    ],
+    "setting", [{"patience": 2}, {"metric": "macro_f1"}, {"calibrate": "temperature"}]
 )
 def test_settings_that_need_validation_are_refused(setting: dict):
     with pytest.raises(UserError, match=r"needs validation data: leave it out"):
         ClassifyConfig(validation="none", **setting)
 
 
-def test_seeds_and_report_without_validation_and_test(place: Path, tmp_path: Path):
+def test_seeds_and_report_without_validation_and_test(tmp_path: Path):
     rows = [{"text": f"{w} film {i}", "label": w} for i in range(10) for w in ("good", "bad")]
-    data.write_jsonl(tmp_path / "train.jsonl", rows)
-    outcome = run(
-        "classify",
-        "--model",
-        place / "bert",
-        "--data",
-        tmp_path / "train.jsonl",
-        "--steps",
-        "2",
-        "--validation",
-        "none",
-        "--seeds",
-        "2",
-        "--out",
-        tmp_path / "seeds",
-    )
+    file = write_jsonl(tmp_path / "train.jsonl", rows)
+    outcome = lab.train("classify", tmp_path / "seeds", "--seeds=2", data=file, validation="none")
     assert outcome.code == 0, outcome.err
     assert "no split with gold labels to score" in outcome.out
     assert (tmp_path / "seeds" / "report.html").is_file()
@@ -175,23 +151,13 @@ def test_seeds_and_report_without_validation_and_test(place: Path, tmp_path: Pat
     assert run("predict", tmp_path / "seeds" / "seed-2", "--text", "good film").code == 0
 
 
-def test_test_is_also_scored_without_the_texts_of_train(place: Path, tmp_path: Path):
+def test_test_is_also_scored_without_the_texts_of_train(tmp_path: Path):
     rows = [{"text": f"{w} film {i}", "label": w} for i in range(10) for w in ("good", "bad")]
     test = [{"text": rows[0]["text"].upper(), "label": "bad"}, *rows[1:3]]
     test += [{"text": "a bad plot", "label": "bad"}, {"text": "a good plot", "label": "good"}]
     for split, found in (("train", rows), ("validation", test[3:]), ("test", test)):
-        data.write_jsonl(tmp_path / "data" / f"{split}.jsonl", found)
-    outcome = run(
-        "classify",
-        "--model",
-        place / "bert",
-        "--data",
-        tmp_path / "data",
-        "--steps",
-        "2",
-        "--out",
-        tmp_path / "run",
-    )
+        write_jsonl(tmp_path / "data" / f"{split}.jsonl", found)
+    outcome = lab.train("classify", tmp_path / "run", data=tmp_path / "data")
     assert outcome.code == 0, outcome.err
     assert "test: 3 examples (60.0%) also in train; test_without_leaks" in outcome.err
     assert "test_without_leaks: accuracy" in outcome.out
