@@ -234,6 +234,9 @@ def test_wrong_options(tmp_path: Path):
             (["--port", "70000"], "must be 0 to 65535"),
             (["--max-examples", "0"], "must be at least 1"),
             (["--port", "0"], "no such folder"),
+            (["--workers", "0"], "--workers 0: must be from 1 to 256"),
+            (["--workers", "1000000"], "--workers 1000000: must be from 1 to 256"),
+            (["--workers", "2", "--port", "70000"], "must be 0 to 65535"),
         ):
             done = run("serve", tmp_path / "none", *options)
             assert done.code == 2 and problem in done.err, done.err

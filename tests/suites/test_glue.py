@@ -13,6 +13,7 @@ import pytest
 from finetune.config.recipes import packaged_folder
 from finetune.data.nli_labels import NLI_LABELS
 from finetune.suites import submission
+from finetune.suites.definition import load_suite
 from finetune.suites.submission import GLUE, GlueFile, glue_text, squad_texts
 from finetune.types import (
     AnswerPrediction,
@@ -69,9 +70,8 @@ def copy_of_glue(hub: Hub) -> None:
         for part in parts if name != "ax" else ():
             splits[f"validation{part}"] = rows(name, 9)
         for part in parts:
-            file = next(
-                each.name for each in FILES if (each.member, each.split) == (name, f"test{part}")
-            )
+            split = name, f"test{part}"
+            file = next((f.name for f in FILES if (f.member, f.split) == split), "AX.tsv")
             splits[f"test{part}"] = rows(name, ROWS.get(file, 8), blind=True)
         configs[name] = splits
     publish(hub, "nyu-mll/glue", configs, features_of=features)
@@ -80,24 +80,7 @@ def copy_of_glue(hub: Hub) -> None:
 VALIDATION = packaged_folder("examples") / "data" / "qa" / "validation.jsonl"
 
 
-class File:
-    def __init__(self, name: str, member: str, split: str) -> None:
-        self.name, self.member, self.split = name, member, split
-
-
-FILES = [
-    File("CoLA.tsv", "cola", "test"),
-    File("SST-2.tsv", "sst2", "test"),
-    File("MRPC.tsv", "mrpc", "test"),
-    File("STS-B.tsv", "stsb", "test"),
-    File("QQP.tsv", "qqp", "test"),
-    File("MNLI-m.tsv", "mnli", "test_matched"),
-    File("MNLI-mm.tsv", "mnli", "test_mismatched"),
-    File("QNLI.tsv", "qnli", "test"),
-    File("RTE.tsv", "rte", "test"),
-    File("WNLI.tsv", "wnli", "test"),
-    File("AX.tsv", "ax", "test"),
-]
+FILES = load_suite("glue").files
 
 
 def small_server(monkeypatch: pytest.MonkeyPatch) -> None:
