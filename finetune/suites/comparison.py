@@ -46,7 +46,7 @@ class SuiteComparison(NamedTuple):
     """Data sets that only one of the suites has."""
 
 
-def compare_systems_of_suites(
+def compare_saved(
     first: SavedSuite, second: SavedSuite, options: ComparisonOptions
 ) -> SuiteComparison:
     """Compare the systems of two suites on each data set that both have.
@@ -129,7 +129,7 @@ def compare_suites(command: Compare, entries: Sequence[Entry]) -> None:
     first, second = (open_suite(Path(entry.runs)) for entry in entries)
     names = [entry.system or entry.runs for entry in entries]
     options = ComparisonOptions(unit=command.unit, resamples=command.resamples, seed=command.seed)
-    found = compare_systems_of_suites(first, second, options)
+    found = compare_saved(first, second, options)
     if command.format == "json":
         record = {
             "a": names[0],

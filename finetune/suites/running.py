@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,8 +148,10 @@ class TimeLeft:
         """Steps of each run that is not finished, by member and seed."""
         self.seconds, self.trained = 0.0, 0
         """Seconds and steps of the runs that ended here."""
-        self.now, self.first, self.done = 0.0, 0, 0
-        """Seconds of the current run; its steps at its start here, and now."""
+        self.begin, self.now = 0.0, 0.0
+        """When the current run began here, and its seconds."""
+        self.first, self.done = 0, 0
+        """Its steps when it began here, and now."""
 
     def start(self) -> None:
         """Begin a run."""
@@ -235,7 +238,7 @@ class SuiteTraining:
                 planned.config,
                 planned.num_seeds,
                 planned.folder,
-                lambda *run: self._train_run(planned, *run),
+                partial(self._train_run, planned),
                 recipe_run=planned.recipe_run,
                 start=planned.start,
                 on_start=lambda config, _: self._say_start(planned, config.seed),
