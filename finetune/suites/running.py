@@ -164,6 +164,8 @@ class TimeLeft:
 
     def stop(self, member: str, seed: int | None = None) -> float:
         """End a run, or without a seed all runs of a member; return the seconds of the last."""
+        if seed is not None:
+            self.advance(self.done)
         self.seconds, self.trained = self.seconds + self.now, self.trained + self.done - self.first
         seconds, self.now, self.first, self.done = self.now, 0.0, 0, 0
         ended = [run for run in self.steps if run[0] == member and seed in (None, run[1])]
