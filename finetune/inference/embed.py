@@ -56,7 +56,7 @@ class Embedding:
     """Characters (start, end) of each unit in the input, if that is a text."""
 
 
-class _Input(NamedTuple):
+class _Units(NamedTuple):
     """An input as groups of subwords, one for each unit; a text has one for each subword."""
 
     id: str | int
@@ -65,7 +65,7 @@ class _Input(NamedTuple):
     offsets: tuple[tuple[int, int], ...] | None
 
 
-class _Part(NamedTuple):
+class _WindowVectors(NamedTuple):
     """The vectors of one window [units of the window, X], and its number of tokens."""
 
     first: int
@@ -185,11 +185,11 @@ class Embedder:
                     reporter.update(read := read + len(chunk))
         reporter.stop()
 
-    def _num_bytes(self, item: _Input) -> int:
+    def _num_bytes(self, item: _Units) -> int:
         """Return the size of the vectors of an input."""
         return 4 * len(item.units) * int(np.prod(self.shape))
 
-    def _encode(self, inputs: Sequence[_Input]) -> tuple[Sequence[_Input], Encoded]:
+    def _encode(self, inputs: Sequence[_Units]) -> tuple[Sequence[_Units], Encoded]:
         """Return inputs with their sequences."""
         if self._trained is not None:
             return inputs, self._trained[0].encode(_examples(inputs))
@@ -197,7 +197,7 @@ class Embedder:
         return inputs, Encoded.of(found)
 
     def _embed_as_trained(
-        self, task: Task, head: Any, inputs: Sequence[_Input], encoded: Encoded
+        self, task: Task, head: Any, inputs: Sequence[_Units], encoded: Encoded
     ) -> Iterator[Embedding]:
         """Yield the vectors of texts as ``finetune sentence`` trained and scored them."""
         self.num_cut += encoded.num_cut
@@ -207,7 +207,7 @@ class Embedder:
         for each, prediction in zip(inputs, predicted, strict=True):
             yield Embedding(each.id, each.units, self._scaled(prediction.vectors), each.offsets)
 
-    def _read(self, index: int, item: Any) -> _Input:
+    def _read(self, index: int, item: Any) -> _Units:
         """Return the units of an input with their subwords."""
         if isinstance(item, str):
             item = TextExample(index, item)
@@ -222,27 +222,27 @@ class Embedder:
             if isinstance(item, TextExample):
                 split, characters = split_words(item.text)
                 words, offsets = split, tuple(characters)
-            return _Input(id, tuple(words), self.tokenizer.word_subwords([words])[0], offsets)
+            return _Units(id, tuple(words), self.tokenizer.word_subwords([words])[0], offsets)
         text = " ".join(words) if item.text is None else item.text
         encoding = self.tokenizer.backend.encode(text, add_special_tokens=False)
         subwords = [[id] for id in encoding.ids]
         if self.unit == "subword":
             places = None if item.text is None else tuple(encoding.offsets)
-            return _Input(id, tuple(encoding.tokens), subwords, places)
-        return _Input(id, (text,), subwords, None)
+            return _Units(id, tuple(encoding.tokens), subwords, places)
+        return _Units(id, (text,), subwords, None)
 
     def _embed(
-        self, inputs: Sequence[_Input], encoded: Encoded, reporter: Reporter, read: int
+        self, inputs: Sequence[_Units], encoded: Encoded, reporter: Reporter, read: int
     ) -> Generator[Embedding, None, int]:
         """Yield the vectors of inputs, and return the total number of sequences read."""
         self.num_windowed += int((encoded.num_windows > 1).sum())
         sequences = encoded.sequences
-        found: list[list[_Part]] = [[] for _ in inputs]
+        found: list[list[_WindowVectors]] = [[] for _ in inputs]
         passes = forward_passes(
             self.encoder,
             sequences.lengths,
             lambda rows: pack(sequences.take(rows)),
-            self._parts,
+            self._by_window,
             forward=self._vectors,
             device=self.device,
             max_tokens=self.max_tokens,
@@ -285,17 +285,17 @@ class Embedder:
             return self._pool(hidden, batch.cu_seqlens.diff().long())
         return self._pool(hidden.index_select(0, subword_rows(batch)), batch.word_lengths)
 
-    def _parts(self, vectors: Tensor, batch: Batch) -> list[_Part]:
+    def _by_window(self, vectors: Tensor, batch: Batch) -> list[_WindowVectors]:
         """Divide the vectors of a batch among its sequences."""
         counts = [1] * len(batch.lengths) if self.unit == "text" else batch.num_words
         by_sequence = np.split(vectors.cpu().numpy(), np.cumsum(counts)[:-1])
-        return list(map(_Part, batch.part, batch.lengths, by_sequence))
+        return list(map(_WindowVectors, batch.part, batch.lengths, by_sequence))
 
     def _pool(self, rows: Tensor, lengths: Tensor) -> Tensor:
         """Pool consecutive rows: [sum of lengths, X] -> [number of lengths, X]."""
         return pool(rows, lengths, "cls" if self.pooling == "first" else self.pooling)
 
-    def _joined(self, parts: Sequence[_Part]) -> Array:
+    def _joined(self, parts: Sequence[_WindowVectors]) -> Array:
         """Join the words of all windows, or pool the windows of a text."""
         if self.unit != "text":
             return np.concatenate([part.vectors for part in parts])
@@ -336,7 +336,7 @@ class WordSettings:
         )
 
 
-def _examples(inputs: Sequence[_Input]) -> list[TextExample]:
+def _examples(inputs: Sequence[_Units]) -> list[TextExample]:
     return [TextExample(number, each.units[0]) for number, each in enumerate(inputs)]
 
 

@@ -170,12 +170,9 @@ def word_numbers(text: str) -> np.ndarray:
     begins = ~spaces
     begins[1:] &= spaces[:-1]
     if UNSPACED.search(text):
-        unspaced = np.fromiter(map(_is_unspaced, text), dtype=bool, count=len(text))
+        unspaced = np.zeros(len(text), dtype=bool)
+        unspaced[[found.start() for found in UNSPACED.finditer(text)]] = True
         begins |= unspaced
         begins[1:] |= unspaced[:-1] & ~spaces[1:]
     numbers: np.ndarray = np.maximum(np.cumsum(begins) - 1, 0)
     return numbers
-
-
-def _is_unspaced(character: str) -> bool:
-    return UNSPACED.match(character) is not None

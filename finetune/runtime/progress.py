@@ -140,6 +140,8 @@ class Reporter:
 
         ``share`` is about their share, where the number of all units is unknown.
         """
+        if self.quiet:
+            return
         stage = self._stages[-1]
         total = round(done / share) if share else stage.total
         every = LINE_EVERY if self.line_every is None else self.line_every
@@ -150,7 +152,7 @@ class Reporter:
             text = f"{text} {rate:,.1f} {units}/s".strip()
         if self._progress is not None and stage.bar is not None:
             self._progress.update(stage.bar, completed=done, text=text, total=total)
-        elif not self.quiet and time.monotonic() - self._last_line >= every:
+        elif time.monotonic() - self._last_line >= every:
             self._last_line = time.monotonic()
             if total is not None and finished >= MIN_UNITS:
                 text += f" {clock((total - done) / rate)} left"
@@ -207,17 +209,10 @@ class Show(Protocol):
         """Show the units that are done and, where their total is unknown, about their share."""
 
 
-def _show_nothing(done: int, *, share: float | None = None) -> None:
-    pass
-
-
 @contextlib.contextmanager
 def stage(title: str, total: int | None = None, unit: str = "row") -> Iterator[Show]:
     """Show a stage of ``total`` units (None: unknown); yield a function that shows its progress."""
-    reporter = _shown_by.get()
-    if reporter is None:
-        yield _show_nothing
-        return
+    reporter = _shown_by.get() or Reporter(quiet=True)
     reporter.start(title, total, unit=unit)
     try:
         yield reporter.update

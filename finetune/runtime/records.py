@@ -122,9 +122,9 @@ def guarded(value: Any) -> Any:
 
 def csv_lines(records: Iterable[Record]) -> Iterator[str]:
     """Yield a header with the columns of the first record, and a line for each record."""
-    table = _Table()
+    header = _Header()
     for record in records:
-        for values in table.rows(record):
+        for values in header.rows(record):
             yield csv_line(values)
 
 
@@ -135,7 +135,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-class _Table:
+class _Header:
     """The rows of records with the columns of the first one."""
 
     def __init__(self) -> None:
@@ -186,20 +186,20 @@ def _json_list(file: IO[str]) -> Iterator[Write]:
 
 @contextlib.contextmanager
 def _csv(file: IO[str]) -> Iterator[Write]:
-    table = _Table()
-    yield lambda record: file.writelines(f"{csv_line(row)}\n" for row in table.rows(record))
+    header = _Header()
+    yield lambda record: file.writelines(f"{csv_line(row)}\n" for row in header.rows(record))
 
 
 @contextlib.contextmanager
 def _tsv(file: IO[str]) -> Iterator[Write]:
     """Write cells without quotes; tabs and line ends, which no cell can hold, become blanks."""
-    table = _Table()
+    header = _Header()
 
     def line(values: Sequence[Any]) -> str:
         cells = ("" if value is None else str(guarded(value)) for value in values)
         return "\t".join(re.sub(r"\r\n|[\t\r\n\v\f]", " ", cell) for cell in cells) + "\n"
 
-    yield lambda record: file.writelines(map(line, table.rows(record)))
+    yield lambda record: file.writelines(map(line, header.rows(record)))
 
 
 @contextlib.contextmanager
@@ -214,7 +214,7 @@ def _workbook(file: IO[bytes]) -> Iterator[Write]:
         ) from None
     book: Any = openpyxl.Workbook(write_only=True)
     sheet = book.create_sheet("records")
-    table, number = _Table(), 0
+    header, number = _Header(), 0
 
     def cell(value: Any) -> Any:
         value = _plain(value)
@@ -234,7 +234,7 @@ def _workbook(file: IO[bytes]) -> Iterator[Write]:
 
     def write(record: Record) -> None:
         nonlocal number
-        for values in table.rows(record):
+        for values in header.rows(record):
             number += 1
             if number > LARGEST_SHEET:
                 raise UserError(
@@ -256,7 +256,7 @@ def _parquet(file: IO[bytes], name: str = "", sample: Sequence[Record] = ()) -> 
     from pyarrow import parquet
 
     rows: list[Record] = []
-    table = _Table()
+    header = _Header()
     with contextlib.ExitStack() as stack:
         writer: Any = None
 
@@ -286,13 +286,13 @@ def _parquet(file: IO[bytes], name: str = "", sample: Sequence[Record] = ()) -> 
             rows.clear()
 
         def write(record: Record) -> None:
-            table.check(record)
+            header.check(record)
             rows.append(record)
             if len(rows) == GROUP:
                 flush()
 
         for record in sample:
-            table.columns += [column for column in record if column not in table.columns]
+            header.columns += [column for column in record if column not in header.columns]
         yield write
         if rows or writer is None:
             flush()
