@@ -26,9 +26,9 @@ from finetune.tasks.word_task import WordTask
 from finetune.training.cache import encoding_key
 from finetune.training.trainer import fit
 from finetune.types import Encoding, TokenExample
-from tests import small_data as data
+from tests import laboratory as lab
 from tests.command import Outcome, run
-from tests.tiny import save_tiny_checkpoint
+from tests.small_data import write_jsonl
 
 KINDS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
     "tag": (TagConfig, {}),
@@ -40,21 +40,11 @@ KINDS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
 LENGTH = 24
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("context")
-    for family in ("bert", "roberta", "xlm-roberta"):
-        save_tiny_checkpoint(folder / family, family, dropout=0.0)
-    data.documents(folder / "data")
-    return folder
-
-
-def task_of(
-    place: Path, kind: str = "tag", family: str = "bert", **changes: Any
-) -> tuple[Any, Dataset]:
+def task_of(kind: str = "tag", family: str = "bert", **changes: Any) -> tuple[Any, Dataset]:
     config, own = KINDS[kind]
     chosen = {"context": "doc", "max_length": LENGTH, "overlap": 6, **own, **changes}
-    made = config(model=str(place / family), data=str(place / "data"), precision="fp32", **chosen)
+    model, data = lab.checkpoint(family, dropout=0.0), lab.data("documents")
+    made = config(model=str(model), data=str(data), precision="fp32", **chosen)
     return load_task(made, "ner" if config is NerConfig else "tag")
 
 
@@ -74,9 +64,9 @@ WORDS = "Anna saw New York and General Motors in unbelievably Brussels guitar , 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
 @pytest.mark.parametrize("kind", ["tag", "ner"])
-def test_context_is_the_running_text_of_the_document(place: Path, family: str, kind: str):
+def test_context_is_the_running_text_of_the_document(family: str, kind: str):
     """A whole document that fits is read as if it were one sentence, whichever is answered."""
-    task, _ = task_of(place, kind, family, max_length=60)
+    task, _ = task_of(kind, family, max_length=60)
     rows = [tuple(WORDS[:3]), tuple(WORDS[3:7]), tuple(WORDS[7:])]
     examples = [TokenExample(i, words, document="d") for i, words in enumerate(rows)]
     ((whole,),) = windows_of(task, [TokenExample(0, tuple(WORDS))])
@@ -91,8 +81,8 @@ def test_context_is_the_running_text_of_the_document(place: Path, family: str, k
         first = last
 
 
-def test_a_number_counts_pieces_of_whole_words(place: Path):
-    task, _ = task_of(place, context="3", max_length=60)
+def test_a_number_counts_pieces_of_whole_words():
+    task, _ = task_of(context="3", max_length=60)
     rows = [("saw", "unbelievably"), ("Anna",), ("in", "in", "unbelievably", "in")]
     examples = [TokenExample(i, words, document="d") for i, words in enumerate(rows)]
     pieces = task.tokenizer.word_subwords(rows)
@@ -103,9 +93,9 @@ def test_a_number_counts_pieces_of_whole_words(place: Path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_none_is_what_there_was(place: Path, kind: str):
+def test_none_is_what_there_was(kind: str):
     """Neighbours that an example happens to have do nothing without --context."""
-    task, dataset = task_of(place, kind, context="none")
+    task, dataset = task_of(kind, context="none")
     bare = dataset.splits["train"]
     assert not any(row.before or row.after for row in bare)
     assert list(in_context(task, bare)) == bare
@@ -118,8 +108,8 @@ def test_none_is_what_there_was(place: Path, kind: str):
         assert window.input_ids == task.tokenizer.build([*chain(*pieces)])[0]
 
 
-def test_long_sentences_are_read_in_windows_as_without(place: Path):
-    task, bare = task_of(place)[0], task_of(place, context="none")[0]
+def test_long_sentences_are_read_in_windows_as_without():
+    task, bare = task_of()[0], task_of(context="none")[0]
     rows = [("Anna", "saw"), ("river",) * 60, ("in", "Brussels")]
     examples = [TokenExample(i, words, document="d") for i, words in enumerate(rows)]
     near = list(in_context(task, examples))
@@ -144,9 +134,9 @@ documents = st.lists(
 )
 @given(rows=documents, context=st.sampled_from(["doc", "1", "7", "64"]), own=st.booleans())
 def test_every_word_is_answered_once_and_no_border_is_crossed(
-    place: Path, rows: list[tuple[str | None, list[str]]], context: str, own: bool
+    rows: list[tuple[str | None, list[str]]], context: str, own: bool
 ):
-    task = TASKS.setdefault(context, task_of(place, context=context)[0])
+    task = TASKS.setdefault(context, task_of(context=context)[0])
     examples = [TokenExample(i, tuple(w), document=d) for i, (d, w) in enumerate(rows)]
     near = list(in_context(task, examples))
     room = LENGTH - 2
@@ -194,15 +184,15 @@ def neighbours(
     return sides
 
 
-def test_rows_without_gold_are_read_all_the_same(place: Path, tmp_path: Path):
+def test_rows_without_gold_are_read_all_the_same(tmp_path: Path):
     rows = [
         {"tokens": ["a", "river"], "document": "d"},
         {"tokens": ["Anna", "saw"], "tags": ["B-PER", "O"], "document": "d"},
         {"tokens": ["a", "guitar"], "document": "d"},
     ]
-    data.write_jsonl(tmp_path / "train.jsonl", rows)
-    data.write_jsonl(tmp_path / "validation.jsonl", rows)
-    config = TagConfig(model=str(place / "bert"), data=str(tmp_path), context="doc")
+    write_jsonl(tmp_path / "train.jsonl", rows)
+    write_jsonl(tmp_path / "validation.jsonl", rows)
+    config = TagConfig(model=str(lab.checkpoint(dropout=0.0)), data=str(tmp_path), context="doc")
     task, dataset = load_task(config, "tag")
     (row,) = dataset.splits["train"]
     assert (row.before, row.after) == ((("a", "river"),), (("a", "guitar"),))
@@ -214,9 +204,9 @@ def test_rows_without_gold_are_read_all_the_same(place: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_context_carries_no_loss(kind: str, place: Path):
+def test_context_carries_no_loss(kind: str):
     """The loss counts the sentences' own words, and neighbours' tags do not change it."""
-    task, dataset = task_of(place, kind)
+    task, dataset = task_of(kind)
     rows = dataset.splits["train"]
     sequences = [window for windows in task.encode(rows) for window in windows]
     batch = pack(sequences, task.collate(sequences))
@@ -232,31 +222,31 @@ def test_context_carries_no_loss(kind: str, place: Path):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_packed_is_padded(kind: str, family: str, place: Path):
-    task, dataset = task_of(place, kind, family)
+def test_packed_is_padded(kind: str, family: str):
+    task, dataset = task_of(kind, family)
     head = task.head().double().eval()
     sequences = [window for windows in task.encode(dataset.splits["test"]) for window in windows]
     batch = pack(sequences, task.collate(sequences))
     losses = []
     for batching in ("packed", "padded"):
-        other = task_of(place, kind, family, batching=batching)[0].head()
+        other = task_of(kind, family, batching=batching)[0].head()
         other.load_state_dict(head.state_dict())
         losses.append(task.loss(other.double().eval()(batch), batch)[0])
     torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=1e-9)
 
 
-def test_learns_what_only_the_neighbours_say(place: Path, tmp_path: Path):
+def test_learns_what_only_the_neighbours_say(tmp_path: Path):
     """Whether a name is a person or a place is drawn by lot; the sentence beside it tells."""
-    data.documents(tmp_path / "data", (240, 60, 120))
-    config = TagConfig(
-        model=str(place / "bert"),
-        data=str(tmp_path / "data"),
+    config = lab.config(
+        "tag",
+        model=lab.checkpoint(dropout=0.0),
+        data=lab.data("documents", (240, 60, 120)),
         context="doc",
         steps=160,
         eval_every=160,
         batch_size=24,
+        max_length=None,
         lr=1e-2,
-        precision="fp32",
         out=str(tmp_path / "run"),
     )
     metrics = fit(*load_task(config, "tag"), config).metrics
@@ -280,8 +270,8 @@ def assert_alike(found: Sequence[dict[str, Any]], expected: Sequence[dict[str, A
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sentence_is_answered_alike_in_any_company(kind: str, place: Path):
-    task, dataset = task_of(place, kind)
+def test_a_sentence_is_answered_alike_in_any_company(kind: str):
+    task, dataset = task_of(kind)
     head = task.head().eval()
     bare = [replace(row, before=(), after=()) for row in dataset.splits["test"]]
     expected = records(predict(task, head, list(in_context(task, bare))))
@@ -300,10 +290,8 @@ def test_a_sentence_is_answered_alike_in_any_company(kind: str, place: Path):
         assert largest > 1e-3, "the context says something"
 
 
-def test_equal_sentences_in_other_documents_are_computed_apart(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-):
-    task, _ = task_of(place)
+def test_equal_sentences_in_other_documents_are_computed_apart(monkeypatch: pytest.MonkeyPatch):
+    task, _ = task_of()
     head = task.head().eval()
     texts = ["Anna saw it", "a river .", "Anna saw it", "a guitar .", "Anna saw it", "a river ."]
     rows = [
@@ -321,12 +309,12 @@ def test_equal_sentences_in_other_documents_are_computed_apart(
     assert one.scores == again.scores != other.scores
 
 
-def test_the_key_of_kept_sequences_knows_the_context(place: Path):
-    task, dataset = task_of(place)
+def test_the_key_of_kept_sequences_knows_the_context():
+    task, dataset = task_of()
     rows = dataset.splits["train"]
     key = encoding_key(task, rows)
-    assert key == encoding_key(task_of(place)[0], task_of(place)[1].splits["train"])
-    assert key != encoding_key(task_of(place, context="8")[0], rows)
+    assert key == encoding_key(task_of()[0], task_of()[1].splits["train"])
+    assert key != encoding_key(task_of(context="8")[0], rows)
     number = next(i for i, row in enumerate(rows) if row.after)
     words = (("other",), *rows[number].after[1:])
     assert key != encoding_key(task, [*rows[:number], replace(rows[number], after=words)])
@@ -339,15 +327,12 @@ def test_the_key_of_kept_sequences_knows_the_context(place: Path):
 FLAGS = ("--max-length", "24", "--overlap", "6", "--precision", "fp32", "--steps", "4")
 
 
-@pytest.fixture(scope="module")
-def outcomes(place: Path) -> dict[str, Outcome]:
-    found = {}
-    for kind in ("tag", "crf", "ner"):
-        task, more = ("tag", ["--crf"]) if kind == "crf" else (kind, [])
-        where = ("--model", place / "bert", "--data", place / "data", "--out", place / kind)
-        found[kind] = run(task, *where, "--context", "doc", *FLAGS, *more)
-        assert found[kind].code == 0, found[kind].err
-    return found
+def trained(kind: str) -> Path:
+    sizes = {"max_length": 24, "overlap": 6, "steps": 4}
+    given = {"model": lab.checkpoint(dropout=0.0), "data": lab.data("documents"), **sizes}
+    return lab.trained(
+        "ner" if kind == "ner" else "tag", context="doc", crf=kind == "crf" or None, **given
+    )
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -355,16 +340,14 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["tag", "crf", "ner"])
-def test_a_saved_model_reads_files_in_context(
-    kind: str, place: Path, outcomes: Any, tmp_path: Path
-):
-    task = saved_task(place / kind)
+def test_a_saved_model_reads_files_in_context(kind: str, tmp_path: Path):
+    task = saved_task(trained(kind))
     assert (task.record.config.context, task.record.max_length) == ("doc", 24)
-    expected = lines((place / kind / "predictions.test.jsonl").read_text())
+    expected = lines((trained(kind) / "predictions.test.jsonl").read_text())
     for record in expected:
         for name in ("gold", "where", "document"):
             del record[name]
-    rows = lines((place / "data" / "test.jsonl").read_text())
+    rows = lines((lab.data("documents") / "test.jsonl").read_text())
     columns, before = "", None
     for row in rows:
         columns += "-DOCSTART- O\n\n" if row["document"] != before else ""
@@ -376,27 +359,27 @@ def test_a_saved_model_reads_files_in_context(
         f'"{" ".join(row["tokens"])}",{row["document"]}\n' for row in rows
     )
     (tmp_path / "a.csv").write_text(texts)
-    for path in (place / "data" / "test.jsonl", tmp_path / "a.conll", tmp_path / "a.csv"):
-        outcome = run("predict", place / kind, "--file", path)
+    for path in (lab.data("documents") / "test.jsonl", tmp_path / "a.conll", tmp_path / "a.csv"):
+        outcome = run("predict", trained(kind), "--file", path)
         assert outcome.code == 0 and not outcome.err, outcome.err
         found = lines(outcome.out)
         for record in found:
             record.pop("offsets", None)
         assert_alike(found, expected)
-    typed = (place / "data" / "test.jsonl").read_bytes()
-    assert_alike(lines(run("predict", place / kind, "--file", "-", stdin=typed).out), expected)
+    typed = (lab.data("documents") / "test.jsonl").read_bytes()
+    assert_alike(lines(run("predict", trained(kind), "--file", "-", stdin=typed).out), expected)
 
 
-def test_inputs_without_documents_are_counted(place: Path, outcomes: Any, tmp_path: Path):
+def test_inputs_without_documents_are_counted(tmp_path: Path):
     (tmp_path / "a.txt").write_text("Anna saw it\na river .\n")
-    outcome = run("predict", place / "tag", "--file", tmp_path / "a.txt")
+    outcome = run("predict", trained("tag"), "--file", tmp_path / "a.txt")
     assert len(lines(outcome.out)) == 2
     assert outcome.err.startswith("2 inputs without a document, read without context")
-    assert run("predict", place / "tag", "--text", "Anna saw it").err == ""
+    assert run("predict", trained("tag"), "--text", "Anna saw it").err == ""
 
 
-def test_from_python(place: Path, outcomes: Any):
-    model = load(place / "tag")
+def test_from_python():
+    model = load(trained("tag"))
     texts = [["Anna", "saw", "it"], ["a", "river", "."], "a guitar ."]
     alone = model.predict(texts)
     none = model.predict(texts, documents=[None, None, None])
@@ -424,47 +407,54 @@ def one_line(outcome: Outcome, *parts: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["tag", "ner"])
-def test_data_without_documents(task: str, place: Path, tmp_path: Path):
-    data.entities(tmp_path / "bare")
-    where = ("--model", place / "bert", "--out", tmp_path / "run")
-    bare = run(task, *where, "--data", tmp_path / "bare", "--context", "doc", *FLAGS)
+def test_data_without_documents(task: str, tmp_path: Path):
+    entities = lab.data("entities")
+    where = ("--model", lab.checkpoint(dropout=0.0), "--out", tmp_path / "run")
+    bare = run(task, *where, "--data", entities, "--context", "doc", *FLAGS)
     one_line(
         bare,
-        "--context doc: no sentence of train in bare names its document",
+        "--context doc: no sentence of train in entities names its document",
         "-DOCSTART-",
         "# newdoc",
         "`document`",
         "leave --context out",
     )
-    rows = lines((place / "data" / "train.jsonl").read_text())
-    data.write_jsonl(tmp_path / "mixed" / "train.jsonl", rows)
-    (tmp_path / "mixed" / "test.jsonl").write_text((tmp_path / "bare" / "test.jsonl").read_text())
+    rows = lines((lab.data("documents") / "train.jsonl").read_text())
+    write_jsonl(tmp_path / "mixed" / "train.jsonl", rows)
+    (tmp_path / "mixed" / "test.jsonl").write_text((entities / "test.jsonl").read_text())
     mixed = run(task, *where, "--data", tmp_path / "mixed", "--context", "9", *FLAGS)
     one_line(mixed, "--context 9: no sentence of test in mixed names its document")
     single = [{**row, "document": str(number)} for number, row in enumerate(rows)]
-    data.write_jsonl(tmp_path / "single" / "train.jsonl", single)
+    write_jsonl(tmp_path / "single" / "train.jsonl", single)
     lonely = run(task, *where, "--data", tmp_path / "single", "--context", "doc", *FLAGS)
     one_line(lonely, "each document of train in single has one sentence")
-    wrong = run(task, *where, "--data", place / "data", "--context", "all", *FLAGS)
+    wrong = run(task, *where, "--data", lab.data("documents"), "--context", "all", *FLAGS)
     assert wrong.code == 2
     assert "--context must be none, doc, or a number" in " ".join(wrong.err.split())
 
 
-def test_documents_that_are_odd_are_told(place: Path):
+def test_documents_that_are_odd_are_told():
     rows = [
         TokenExample(i, ("Anna", "saw"), tags=("B-PER", "O"), document=d)
         for i, d in enumerate(["a", "a", "b", "b", "a", None])
     ]
-    config = TagConfig(model=str(place / "bert"), data="x", context="doc")
+    config = TagConfig(model=str(lab.checkpoint(dropout=0.0)), data="x", context="doc")
     _, dataset = load_task(config, "tag", Dataset("x", {"train": rows, "validation": rows[:2]}))
     told = " ".join(dataset.notes)
     assert "documents continue 1 time " in told and "1 of 6 sentences has no document name" in told
 
 
-def test_what_goes_without_context(place: Path, outcomes: Any, tmp_path: Path):
-    exported = run("export", place / "tag", "--out", tmp_path / "onnx")
+def test_what_goes_without_context(tmp_path: Path):
+    exported = run("export", trained("tag"), "--out", tmp_path / "onnx")
     one_line(exported, "reads sentences in their document (--context)", "train without --context")
-    where = ("--model", place / "bert", "--data", place / "data", "--out", tmp_path / "plain")
+    where = (
+        "--model",
+        lab.checkpoint(dropout=0.0),
+        "--data",
+        lab.data("documents"),
+        "--out",
+        tmp_path / "plain",
+    )
     assert run("tag", *where, *FLAGS).code == 0
     with pytest.raises(ValueError, match="documents apply to a model that was trained with"):
         load(tmp_path / "plain").predict(["Anna"], documents=["a"])

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from sklearn.linear_model import LogisticRegression
 
-from finetune.config.tasks import ClassifyConfig, NliConfig
+from finetune.config.tasks import TrainConfig
 from finetune.data.splitting import per_class
 from finetune.inference.embed import Embedder
 from finetune.inference.predictor import Predictor
@@ -23,54 +23,37 @@ from finetune.tasks import load_task, saved_task
 from finetune.tasks.few_shot import cosine_loss
 from finetune.training.trainer import fit
 from finetune.types import Sequences, TextExample, UserError
-from tests import small_data as data
+from tests import laboratory as lab
 from tests.command import run
-from tests.tiny import save_tiny_checkpoint
 from tests.training.stopping import interrupt_in_step
 from tests.training.test_trajectory import same_files
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("few")
-    save_tiny_checkpoint(folder / "model", "bert", dropout=0.1)
-    data.sentiment(folder / "data")
-    data.pairs(folder / "pairs")
-    return folder
+def config_of(task: str = "classify", **changes: Any) -> TrainConfig:
+    given = {"few_shot": True, "validation": "none", "batch_size": None, "steps": None}
+    return lab.config(task, **{**given, "max_length": None, **changes})
 
 
-def config_of(place: Path, **changes: Any) -> ClassifyConfig:
-    settings = {
-        "model": str(place / "model"),
-        "data": str(place / "data"),
-        "few_shot": True,
-        "validation": "none",
-        "precision": "fp32",
-        **changes,
-    }
-    return ClassifyConfig(**settings)
-
-
-def test_a_run_is_resumed_bit_equal_and_predicts(place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_is_resumed_bit_equal_and_predicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     common: dict[str, Any] = {"steps": 4, "save_every": 2, "batch_size": 4, "per_class": 6}
-    config = config_of(place, out=str(place / "whole"), **common)
+    config = config_of(out=str(tmp_path / "whole"), **common)
     task, dataset = load_task(config, "classify")
     assert Counter(example.label for example in dataset.splits["train"]) == {"neg": 6, "pos": 6}
     result = fit(task, dataset, config)
-    log = [json.loads(line) for line in (place / "whole/log.jsonl").read_text().splitlines()]
+    log = [json.loads(line) for line in (tmp_path / "whole/log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in log] == [1, 2, 3, 4]
 
     interrupt_in_step(3, monkeypatch)
-    parts = replace(config, out=str(place / "parts"))
+    parts = replace(config, out=str(tmp_path / "parts"))
     with pytest.raises(Interrupted, match="stopped at step 3"):
         fit(task, dataset, parts)
     fit(task, dataset, replace(parts, resume=True))
-    same_files(place / "whole", place / "parts")
+    same_files(tmp_path / "whole", tmp_path / "parts")
     # the gradient does not depend on the forward passes
-    small = replace(config, out=str(place / "small"), max_tokens=64, max_length=64)
+    small = replace(config, out=str(tmp_path / "small"), max_tokens=64, max_length=64)
     again = fit(*load_task(small, "classify"), small)
-    whole = load_file(place / "whole/best/classifier.safetensors")
-    for name, weight in load_file(place / "small/best/classifier.safetensors").items():
+    whole = load_file(tmp_path / "whole/best/classifier.safetensors")
+    for name, weight in load_file(tmp_path / "small/best/classifier.safetensors").items():
         torch.testing.assert_close(weight, whole[name], rtol=1e-3, atol=1e-4)
     assert again.metrics == result.metrics
 
@@ -78,45 +61,37 @@ def test_a_run_is_resumed_bit_equal_and_predicts(place: Path, monkeypatch: pytes
     train, test = dataset.splits["train"], dataset.splits["test"]
     rows = {}
     for name, examples in (("train", train), ("test", test)):
-        embedded = Embedder(place / "whole/best").encode(e.text for e in examples)  # type: ignore[union-attr]
+        embedded = Embedder(tmp_path / "whole/best").encode(e.text for e in examples)  # type: ignore[union-attr]
         rows[name] = np.stack([each.vectors[0] for each in embedded])
     expected = LogisticRegression(max_iter=10_000).fit(rows["train"], [e.label for e in train])  # type: ignore[union-attr]
-    predictor = Predictor(place / "whole")
+    predictor = Predictor(tmp_path / "whole")
     found = [p.scores for p in predictor.predict([e.text for e in test])]  # type: ignore[union-attr]
     np.testing.assert_allclose(
         [[scores[name] for name in expected.classes_] for scores in found],
         expected.predict_proba(rows["test"]),
         atol=1e-4,
     )
-    saved = [json.loads(line) for line in (place / "whole/predictions.test.jsonl").open()]
+    saved = [json.loads(line) for line in (tmp_path / "whole/predictions.test.jsonl").open()]
     assert [max(scores, key=scores.__getitem__) for scores in found] == [
         row["label"] for row in saved
     ]
-    assert saved_task(place / "whole").record.config.few_shot
+    assert saved_task(tmp_path / "whole").record.config.few_shot
 
 
-def test_pairs_of_texts_have_the_standard_labels(place: Path) -> None:
-    config = NliConfig(
-        model=str(place / "model"),
-        data=str(place / "pairs"),
-        few_shot=True,
-        per_class=2,
-        steps=2,
-        batch_size=2,
-        out=str(place / "nli"),
-    )
+def test_pairs_of_texts_have_the_standard_labels(tmp_path: Path) -> None:
+    few = {"per_class": 2, "steps": 2, "batch_size": 2, "validation": None}
+    config = config_of("nli", out=str(tmp_path / "nli"), **few)
     fit(*load_task(config, "nli"), config)
-    predictor = Predictor(place / "nli")
+    predictor = Predictor(tmp_path / "nli")
     assert predictor.task.record.labels.names == ("entailment", "neutral", "contradiction")
     (prediction,) = predictor.predict([("Ada lives in Rome", "Ada is in Rome")])
     assert prediction.scores is not None and sum(prediction.scores.values()) == pytest.approx(1)
     with pytest.raises(UserError, match="--labels does not apply to models of --few-shot"):
-        Predictor(place / "nli", labels="sports,politics")
+        Predictor(tmp_path / "nli", labels="sports,politics")
 
 
-def test_pairs_and_loss(place: Path) -> None:
-    config = config_of(place)
-    task, dataset = load_task(config, "classify")
+def test_pairs_and_loss() -> None:
+    task, dataset = load_task(config_of(), "classify")
     train: Any = dataset.splits["train"]
     encoded = task.encode(train).sequences
     rows = np.array([5, 0, 17])
@@ -161,26 +136,9 @@ def test_draws_of_examples_are_nested() -> None:
     assert per_class(rows, 4, 1) != per_class(rows, 4, 2)
 
 
-def test_seeds_draw_their_own_examples(place: Path) -> None:
-    out = place / "seeds"
-    outcome = run(
-        "classify",
-        "--model",
-        place / "model",
-        "--data",
-        place / "data",
-        "--few-shot",
-        "--tuning",
-        "head",
-        "--per-class",
-        "3",
-        "--validation",
-        "none",
-        "--seeds",
-        "2",
-        "--out",
-        out,
-    )
+def test_seeds_draw_their_own_examples(tmp_path: Path) -> None:
+    few = {"few_shot": True, "tuning": "head", "per_class": 3, "validation": "none", "steps": None}
+    outcome = lab.train("classify", out := tmp_path / "seeds", "--seeds=2", **few)
     assert outcome.code == 0, outcome.err
     assert "--per-class 3: drew 6 of 40 training examples" in outcome.err + outcome.out
     assert json.loads((out / "seeds.json").read_text())["seeds"] == [1, 2]
@@ -210,9 +168,9 @@ def test_seeds_draw_their_own_examples(place: Path) -> None:
         ({"data": "pairs", "limit": 1}, "no training example is labeled"),
     ],
 )
-def test_wrong_settings(place: Path, tmp_path: Path, settings: dict[str, Any], message: str):
+def test_wrong_settings(tmp_path: Path, settings: dict[str, Any], message: str):
     if "data" in settings:
-        settings["data"] = str(place / settings["data"])
+        settings["data"] = lab.data(settings["data"])
     with pytest.raises(UserError, match=message):
-        config = config_of(place, **{"steps": 1, "out": str(tmp_path / "run"), **settings})
+        config = config_of(**{"steps": 1, "out": str(tmp_path / "run"), **settings})
         fit(*load_task(config, "classify"), config)
