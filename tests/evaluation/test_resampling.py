@@ -119,8 +119,10 @@ FORMS = {
 
 
 def chosen(run: Scored, which: Sequence[int]) -> Scored:
-    names = ("gold", "predicted", "examples", "predictions")
-    return replace(run, **{name: [getattr(run, name)[i] for i in which] for name in names})
+    sides = run.gold, run.predicted, run.examples, run.predictions
+    gold, predicted, examples, predictions = ([side[i] for i in which] for side in sides)
+    again = run.kind.pair(gold, predicted, schemes=run.schemes, positive=run.positive)
+    return replace(again, examples=examples, predictions=predictions)
 
 
 def scores_of(run: Scored, names: Sequence[str]) -> dict[str, float]:

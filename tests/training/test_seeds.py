@@ -276,6 +276,15 @@ def test_summary_by_hand():
 BASE = {"test": Baseline("pos", "accuracy", 0.6)}
 
 
+SPAN = {"start": 0, "end": 1, "label": "X"}
+
+
+def line(predicted: dict) -> dict:
+    """A line of a prediction file, whose prediction is right."""
+    words = ["w"] * len(predicted.get("tags", "w"))
+    return {"text": "w", "words": words, "gold": predicted.get("label", predicted)} | predicted
+
+
 @pytest.mark.parametrize(
     ("records", "metrics", "reason"),
     [
@@ -294,7 +303,7 @@ BASE = {"test": Baseline("pos", "accuracy", 0.6)}
             "test: accuracy 0.6000, not above always predicting 'pos': accuracy 0.6000",
         ),
         ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61}, None),
-        ([{"spans": [{"start": 0}]}, {"spans": []}], {"f": 0.1}, None),
+        ([{"spans": [SPAN]}, {"spans": []}], {"f": 0.1}, None),
         ([{"tags": ["O"], "spans": []}, {"tags": ["B-X"]}], {"f": 0.1}, None),
         (
             [{"label": 1.5}, {"label": 1.6}],
@@ -313,23 +322,23 @@ BASE = {"test": Baseline("pos", "accuracy", 0.6)}
             "test: span_f1_conll 0.0000 is at chance level",
         ),
         (
-            [{"spans": [{"start": 0}]}, {"spans": []}],
+            [{"spans": [SPAN]}, {"spans": []}],
             {"span_f1_strict": 0.0},
             "test: span_f1_strict 0.0000 is at chance level",
         ),
-        ([{"spans": [{"start": 0}]}, {"spans": []}], {"span_f1_strict": 0.01}, None),
+        ([{"spans": [SPAN]}, {"spans": []}], {"span_f1_strict": 0.01}, None),
         ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61, "matthews": 0.0}, None),
     ],
 )
 def test_degenerate(tmp_path: Path, records: list, metrics: dict, reason: str | None):
-    data.write_jsonl(tmp_path / "predictions.test.jsonl", records)
+    data.write_jsonl(tmp_path / "predictions.test.jsonl", map(line, records))
     base = BASE if "accuracy" in metrics else {}
     found = list(degenerate(tmp_path, {"test": metrics}, base))
     assert found == ([reason] if reason else [])
 
 
 def test_the_metric_asked_for_counts(tmp_path: Path):
-    data.write_jsonl(tmp_path / "predictions.test.jsonl", [{"label": "a"}, {"label": "b"}])
+    data.write_jsonl(tmp_path / "predictions.test.jsonl", [line({"label": x}) for x in "ab"])
     metrics = {"test": {"accuracy": 0.61, "matthews": 0.05}}
     assert list(degenerate(tmp_path, metrics, BASE)) == []
     found = list(degenerate(tmp_path, metrics, BASE, "matthews"))
