@@ -488,6 +488,7 @@ def _scored(
         with open_run(config, accelerator) as folder:
             pin_model(folder.run, config)
             if folder.run.is_finished and folder.run.require_intact() is None:
+                shutil.rmtree(folder.last, ignore_errors=True)  # what a killed process left of it
                 return TrainedRun(folder.path, folder.run.metrics, saved_outcome(folder.run))
             config = dataclasses.replace(config, resume=True)
             run = train_once(

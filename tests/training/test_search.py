@@ -268,6 +268,9 @@ def test_a_search_from_the_command_line_to_its_recipe(
     assert outcome.code == 2 and "holds a search with lr = None, now 0.001" in outcome.err
     outcome = run(*command[:-1], "none", "--trials", "5")
     assert outcome.code == 2 and "with pruner = 'halving', now 'none'" in outcome.err
+    (best / "last").mkdir()  # as a process leaves it that is killed while it removes the folder
+    (best / "last" / "random.safetensors").write_bytes(b"")
+    assert run(*command, "--trials", "5").code == 0 and not (best / "last").exists()
     outcome = run(*command, "--trials", "7")  # more trials continue it
     assert outcome.code == 0 and len(read_object(Path("found/search.json"))["trials"]) == 7
 
