@@ -4,43 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig
 from finetune.inference.loop import PredictionStream, predict
 from finetune.tasks import load_task
 from finetune.tasks.base import Task
-from tests import small_data as data
-from tests import tiny
+from tests import laboratory as lab
 
-CONFIGS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
-    "classify": (ClassifyConfig, {"long_text": "window"}),
-    "tag": (TagConfig, {}),
-    "crf": (TagConfig, {"crf": True}),
-    "ner": (NerConfig, {}),
-}
+SETTINGS: list[tuple[str, dict[str, Any]]] = [
+    ("classify", {"long_text": "window"}),
+    ("tag", {}),
+    ("tag", {"crf": True}),
+    ("ner", {}),
+]
 
 
-@pytest.fixture(params=CONFIGS)
-def asked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Task, Any, list[Any]]:
+@pytest.fixture(params=SETTINGS, ids=str)
+def asked(request: pytest.FixtureRequest) -> tuple[Task, Any, list[Any]]:
     """A task, a model, and examples of which each occurs three times; long ones have windows."""
-    kind, settings = CONFIGS[request.param]
-    name = {"crf": "tag"}.get(request.param, request.param)
-    (data.sentiment if name == "classify" else data.entities)(tmp_path / "data")
-    model = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
-    config = kind(
-        model=str(model),
-        data=str(tmp_path / "data"),
-        max_length=14,
-        overlap=4,
-        precision="fp32",
-        **settings,
-    )
+    name, settings = request.param
+    config = lab.config(name, max_length=14, overlap=4, **settings)
     task, dataset = load_task(config, name)
     several = 3 * dataset.splits["test"]
     return task, task.head(), [replace(e, id=place) for place, e in enumerate(several)]

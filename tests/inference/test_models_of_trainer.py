@@ -18,6 +18,7 @@ from transformers import (
 import finetune
 import finetune.inference.pipelines
 from finetune import CrfTagger, SequenceClassifier, SpanClassifier, TokenClassifier
+from tests import laboratory as lab
 from tests import tiny
 from tests.command import run
 
@@ -27,9 +28,8 @@ TEXT = "anna saw a big red dog"
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("models") / "roberta"
-    return str(tiny.save_tiny_checkpoint(folder, "roberta"))
+def encoder() -> str:
+    return str(lab.checkpoint("roberta"))
 
 
 def trained(head: torch.nn.Module, labels: list, folder: Path) -> Trainer:

@@ -29,10 +29,10 @@ from finetune.types import (
     TextPrediction,
     TokenPrediction,
 )
+from tests import laboratory as lab
 from tests import small_data
 from tests.command import Outcome, run
 from tests.forks import in_two_forks
-from tests.tiny import save_tiny_checkpoint
 
 SPAN = Span(0, 1, "PER")
 TOKENS = TokenPrediction(0, ("x",), ("B-PER",), (0.5,), spans=(SPAN,), span_scores=(0.5,))
@@ -46,14 +46,11 @@ PARTS = ("--part-rows", "8")
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of texts, a run that reads documents, and the files that they predict."""
+    """A run of texts, and the files that it predicts."""
     folder = tmp_path_factory.mktemp("parts")
-    save_tiny_checkpoint(folder / "bert", "bert")
-    small_data.sentiment(folder / "sentiment", (40, 12, ROWS))
-    settings = ("--model", folder / "bert", "--steps", "2", "--max-length", "40", "--quiet")
-    data = ("--data", folder / "sentiment")
-    assert run("classify", *data, *settings, "--out", folder / "run").code == 0
-    lines = (folder / "sentiment" / "test.jsonl").read_text("utf-8").splitlines(keepends=True)
+    (folder / "run").symlink_to(lab.trained("classify"))
+    data = lab.data("sentiment", (40, 12, ROWS))
+    lines = (data / "test.jsonl").read_text("utf-8").splitlines(keepends=True)
     (folder / "new").mkdir()
     with gzip.open(folder / "new" / "a.jsonl.gz", "wt", encoding="utf-8") as file:
         file.writelines(lines[:13])
@@ -287,18 +284,16 @@ def test_empty_predictions_have_the_types_of_full_ones(empty: Any, full: Any) ->
     assert types[0] == types[1] == types[2]
 
 
-def test_documents_cross_parts(place: Path, tmp_path: Path) -> None:
+def test_documents_cross_parts(tmp_path: Path) -> None:
     rows = [
         {**json.loads(line), "document": number // 5}
         for split in ("train", "test")
         for number, line in enumerate(
-            (small_data.entities(tmp_path / "tags") / f"{split}.jsonl").read_text().splitlines()
+            (lab.data("entities") / f"{split}.jsonl").read_text().splitlines()
         )
     ]
     file = small_data.write_jsonl(tmp_path / "documents" / "train.jsonl", rows)
-    data = ("--data", file.parent, "--model", place / "bert", "--out", tmp_path / "run")
-    settings = ("--context", "doc", "--steps", "2", "--max-length", "48", "--quiet")
-    trained = run("tag", *data, *settings)
+    trained = lab.train("tag", tmp_path / "run", data=file.parent, context="doc", max_length=48)
     assert trained.code == 0, trained.err
     options = ("predict", tmp_path / "run", "--file", file, "--format", "jsonl", "--keep-columns")
     assert run(*options, "--out", f"{tmp_path / 'parts'}/", "--part-rows", "4").code == 0

@@ -16,7 +16,7 @@ from finetune.config.tasks import NerConfig, TagConfig
 from finetune.data import Dataset
 from finetune.tasks import load_task, save_task
 from finetune.types import Span, TokenExample
-from tests import tiny
+from tests import laboratory as lab
 
 TEXTS = [
     "Anna saw  New York, and\tGeneral Motors.",
@@ -30,7 +30,7 @@ TEXTS = [
 def folder(tmp_path_factory) -> Path:
     """What a run saves of its model, untrained but with scores far apart."""
     place = tmp_path_factory.mktemp("pipelines")
-    source = str(tiny.save_tiny_checkpoint(place / "pretrained", "bert"))
+    source = str(lab.checkpoint())
     words = ("Anna", "Smith", "saw", "New", "York", ".")
     spans = (Span(0, 2, "PER"), Span(1, 2, "PER"), Span(3, 5, "LOC"))
     examples = [TokenExample(index, words, spans) for index in range(3)]
@@ -121,7 +121,7 @@ def test_what_is_refused(folder: Path, tmp_path: Path) -> None:
 def crf_folder(request, tmp_path_factory) -> Path:
     """What a run with a CRF saves, untrained; its tags encode spans or do not."""
     place = tmp_path_factory.mktemp("crf")
-    source = str(tiny.save_tiny_checkpoint(place / "pretrained", "bert"))
+    source = str(lab.checkpoint())
     words = ("Anna", "saw", "Paris", ".")
     chunks = request.param == "chunks"
     tags = ("B-PER", "O", "B-LOC", "O") if chunks else ("NOUN", "VERB", "NOUN", "PUNCT")

@@ -12,9 +12,9 @@ import pytest
 
 import finetune
 from finetune.types import UserError
+from tests import laboratory as lab
 from tests import small_data
 from tests.command import run
-from tests.tiny import save_tiny_checkpoint
 
 TICKETS = [
     {"Ticket": f"a {word} room {i}", "Team": word, "Id": i}
@@ -31,11 +31,11 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs on texts and on words whose columns have unusual names."""
     folder = tmp_path_factory.mktemp("tables")
-    model = str(save_tiny_checkpoint(folder / "bert", "bert"))
+    model = str(lab.checkpoint())
     settings: dict[str, Any] = {"steps": 2, "quiet": True}
     columns = {"text": "Ticket", "label": "Team"}
     finetune.train("classify", TICKETS, model, columns=columns, out=str(folder / "run"), **settings)
-    words = json_lines(small_data.entities(folder / "words") / "train.jsonl")
+    words = json_lines(lab.data("entities") / "train.jsonl")
     rows = [{"Sentence": row["tokens"], "Marks": row["tags"]} for row in words]
     finetune.train(
         "tag",
@@ -102,7 +102,7 @@ def test_training_on_columns_and_settings_as_lists(place: Path, tmp_path: Path) 
         again = finetune.train(
             "classify",
             columns,
-            str(place / "bert"),
+            str(lab.checkpoint()),
             columns=named,
             steps=2,
             quiet=True,
@@ -113,7 +113,7 @@ def test_training_on_columns_and_settings_as_lists(place: Path, tmp_path: Path) 
         assert after["fingerprint"] == before["fingerprint"]
         assert after["columns"] == before["columns"] == ["text=Ticket", "label=Team"]
     with pytest.raises(UserError, match="--columns must be a list of texts, not 'text=Ticket'"):
-        finetune.train("classify", columns, str(place / "bert"), columns="text=Ticket")
+        finetune.train("classify", columns, str(lab.checkpoint()), columns="text=Ticket")
 
 
 def test_commands_find_the_columns_of_training(place: Path, tmp_path: Path) -> None:

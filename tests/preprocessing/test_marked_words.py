@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from finetune.preprocessing.texts import encode_marked
-from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.types import TextExample, UserError
-from tests.tiny import save_tiny_checkpoint
+from tests import laboratory as lab
 
 
 def example(first: str, word: str, second: str, other: str) -> TextExample:
@@ -21,9 +18,8 @@ def example(first: str, word: str, second: str, other: str) -> TextExample:
 
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
-def test_targets_are_words_of_the_sequence(family: str, apart: bool, tmp_path: Path) -> None:
-    save_tiny_checkpoint(tmp_path, family)
-    tokenizer = SubwordTokenizer.from_pretrained(tmp_path)
+def test_targets_are_words_of_the_sequence(family: str, apart: bool) -> None:
+    tokenizer = lab.tokenizer(family)
     around = "the dog saw it and the guitar , " * 3
     pairs = [
         example("he saw the dog", "dog", "the bank of england", "bank of"),

@@ -240,29 +240,24 @@ def damaged(vocabulary: str, processor: bool = True) -> PreTrainedTokenizerFast:
     )
 
 
-def test_without_special_tokens_is_refused() -> None:
-    with pytest.raises(ValueError, match="broken: its tokenizer adds no special tokens"):
-        SubwordTokenizer(damaged("aonetwhr", processor=False))
-    assert SubwordTokenizer(damaged("aonetwhr"), words=True).placeholder == 1, "no unknown: [SEP]"
+@pytest.mark.parametrize(
+    ("given", "words", "message"),
+    [
+        (damaged("aonetwhr", processor=False), False, "broken: its tokenizer adds no special"),
+        # a word id for each of three words, or none of the alignment can be trusted
+        (damaged("ae"), True, r"does not align subwords with words.*word ids \[0, 2, 2\]"),
+        (damaged("xyz"), False, "broken: its tokenizer"),
+        (CanineTokenizer(), False, r"no tokenizer\.json"),
+    ],
+)
+def test_refused_tokenizers(given, words: bool, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SubwordTokenizer(given, words=words)
 
 
-def test_damaged_word_ids_are_refused() -> None:
-    """A word id for each of three words, or none of the alignment can be trusted."""
-    with pytest.raises(
-        ValueError, match=r"does not align subwords with words.*word ids \[0, 2, 2\]"
-    ):
-        SubwordTokenizer(damaged("ae"), words=True)
+def test_accepted_tokenizers() -> None:
     SubwordTokenizer(damaged("ae"))  # whole texts need no word ids
-
-
-def test_knowing_no_letter_is_refused() -> None:
-    with pytest.raises(ValueError, match="broken: its tokenizer"):
-        SubwordTokenizer(damaged("xyz"))
-
-
-def test_slow_tokenizers_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"no tokenizer\.json"):
-        SubwordTokenizer(CanineTokenizer())
+    assert SubwordTokenizer(damaged("aonetwhr"), words=True).placeholder == 1, "no unknown: [SEP]"
 
 
 def test_missing_tokenizer_files(tmp_path) -> None:
