@@ -62,7 +62,7 @@ class Distill(FormatOption, Command):
     steps: int | None = None
     """Optimizer steps, in place of --epochs."""
     batch_size: Annotated[int | None, COMMON] = None
-    """Examples per optimizer step; unset as the teacher."""
+    """Examples per optimizer step; unset is 32."""
     lr: Annotated[float | None, COMMON] = None
     """Peak learning rate; unset is 1.2e-4, and 6e-4 for small encoders (narrower than 512)."""
     seed: Annotated[int, COMMON] = 1

@@ -211,7 +211,7 @@ class TrainingSettings:
     passes make fewer than 500 steps (runs of few steps are unstable)."""
     steps: Annotated[int | None, POSITIVE, OWN_COURSE] = None
     """Optimizer steps, in place of --epochs."""
-    batch_size: Annotated[int, COMMON, POSITIVE, Changes(weights=True, shared=False)] = 32
+    batch_size: Annotated[int, COMMON, POSITIVE, OWN_COURSE] = 32
     """Examples per optimizer step, over all devices together."""
     max_tokens: Annotated[int | None, COMMON, POSITIVE, NOTHING] = None
     """Tokens per forward pass: changes memory and speed only, never results. Unset is 4096,
@@ -232,14 +232,14 @@ class TrainingSettings:
     layer_decay: Annotated[float, FACTOR, COURSE] = 1.0
     """Factor on the learning rate for each layer further down: 1 is no decay, 0.8 to 0.9 is
     usual."""
-    warmup: Annotated[float, NOT_NEGATIVE] = 0.1
+    warmup: Annotated[float, NOT_NEGATIVE, COURSE] = 0.1
     """Steps of linear warm-up, or below 1 a fraction of all steps. Linear decay to 0 follows."""
-    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.01
+    weight_decay: Annotated[float, NOT_NEGATIVE, COURSE] = 0.01
     """Decoupled weight decay, on weight matrices only (not on biases and norms)."""
-    adam: Annotated[str, Help("BETA2,EPSILON"), ADAM] = "0.999,1e-8"
+    adam: Annotated[str, Help("BETA2,EPSILON"), ADAM, COURSE] = "0.999,1e-8"
     """Decay of Adam's mean of squared gradients, and the constant that is added to its root; some
     papers use 0.98,1e-6."""
-    clip: Annotated[float, NOT_NEGATIVE] = 1.0
+    clip: Annotated[float, NOT_NEGATIVE, COURSE] = 1.0
     """Largest gradient norm; 0 turns clipping off."""
     seed: Annotated[int, COMMON, SEED, Changes(data=True, weights=True, inherited=False)] = 1
     """Seed of the new head, the data order and dropout."""

@@ -82,7 +82,8 @@ def runs(folder: Path) -> dict[str, list[list[str | Path]]]:
     into: list[str | Path] = ["--out", "OUT"]
     few = ["--few-shot", "--per-class", "6", "--steps", "4", "--validation", "none"]
     trials = ["--trials", "3", "--steps", "4", "--space", "lr=1e-4:1e-2:log", "batch_size=4,8"]
-    student = ["distill", "OUT/one", "--layers", "1", "--steps", "4", "--out", "OUT/student"]
+    student: list[str | Path] = ["distill", "OUT/one", "--layers", "1", "--batch-size", "8"]
+    student += ["--steps", "4", "--out", "OUT/student"]
     senses: list[str | Path] = ["wsd", "--model", model, "--data", SENSES, "--layers", "auto"]
     single = {
         "classify": train("classify", model, data.sentiment, "--calibrate", "temperature"),

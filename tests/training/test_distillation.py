@@ -20,6 +20,7 @@ import finetune
 from finetune.api import distill
 from finetune.inference.predictor import Predictor
 from finetune.inference.teacher import read_outputs, write_outputs
+from finetune.models.encoder import Encoder
 from finetune.preprocessing.batching import pack
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
@@ -397,6 +398,63 @@ def test_a_student_with_another_tokenizer_and_without_its_teacher(
     assert list(found.models) == ["teacher", "student", "student without teacher"]
     assert found.baseline is not None
     assert found.baseline.folder.name == "short-without-teacher"
+
+
+@pytest.mark.parametrize(("weight", "compared"), [(0.0, False), (1.0, True)])
+def test_hidden_states_are_kept_only_to_be_compared(
+    weight: float,
+    compared: bool,
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the teacher and of the student, in training and in evaluations."""
+    teacher = teacher_of("classify", place)
+    run, asked = Encoder._run, []
+
+    def watched(self: Encoder, *arguments: Any, **settings: Any) -> Any:
+        asked.append(settings.get("output_hidden_states", False))
+        return run(self, *arguments, **settings)
+
+    monkeypatch.setattr(Encoder, "_run", watched)
+    settings: dict[str, Any] = {"layers": 1, "steps": 2, "out": str(tmp_path / "run"), **QUIET}
+    distill(teacher, distillation=Distillation(hidden_weight=weight), **settings)
+    assert asked and any(asked) == compared and not all(asked)
+
+
+def test_settings_of_training_are_defaults_and_those_of_the_task_the_teachers(
+    place: Path, tmp_path: Path
+) -> None:
+    training = {
+        "batch_size": 7,
+        "warmup": 3,
+        "weight_decay": 0.3,
+        "adam": "0.9,1e-5",
+        "clip": 0.5,
+        "average": "ema",
+        "tuning": "bitfit",
+        "layer_decay": 0.9,
+    }
+    described = {
+        "data": str(place / "sentiment"),
+        "validation": "0.2",
+        "limit": 20,
+        "limit_eval": 5,
+        "max_length": 32,
+        "max_tokens": 77,
+        "precision": "fp32",
+        "metric": "macro_f1",
+        "loss": "focal:2",
+        "calibrate": "temperature",
+    }
+    model = {"model": str(place / "plain")}
+    teacher = finetune.ClassifyConfig(**training, **described, **model)
+    found = vars(student_config(teacher, str(place / "narrow"), "teacher"))
+    default = finetune.ClassifyConfig(**model)
+    assert {name: found[name] for name in training} == {n: getattr(default, n) for n in training}
+    assert {name: found[name] for name in described} == described
+    given = vars(student_config(teacher, str(place / "narrow"), "teacher", batch_size=5, limit=9))
+    assert (given["batch_size"], given["limit"]) == (5, 9)
 
 
 def test_outputs_of_a_killed_run_are_those_of_its_teacher_alone(
