@@ -290,7 +290,10 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     from finetune.training.run_folder import with_run_folder
 
     begin = time.monotonic()
-    config = with_run_folder(config, task, recipe_run.recipe.name if recipe_run else None)
+    if recipe_run is None:
+        config = with_run_folder(config, task)
+    else:
+        config = with_run_folder(config, task, recipe_run.recipe.name, recipe_run.recipe.run)
     folder = Path(config.out or "")
     run = train_once(task, lambda: resume_command(str(folder)), config, recipe_run=recipe_run)
     if run is None:

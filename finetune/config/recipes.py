@@ -72,9 +72,14 @@ class Recipe:
     """Whether this is the quick check of a recipe, with its ``smoke`` settings applied."""
 
     @property
+    def run(self) -> Path | None:
+        """The run whose settings these are; None for a recipe."""
+        return self.path.parent if self.path.name == RUN_SETTINGS else None
+
+    @property
     def name(self) -> str:
         """The name of the recipe's runs: its task and the name of its file."""
-        stem = self.path.parent.name if self.path.name == RUN_SETTINGS else self.path.stem
+        stem = self.run.name if self.run else self.path.stem
         return f"{self.task}-{stem}{'-smoke' if self.is_smoke else ''}"
 
     def config(self) -> TrainConfig:
@@ -350,6 +355,8 @@ def open_recipe(path: str | Path) -> tuple[Path, dict[str, Any], Callable[..., s
     path = Path(path)
     path = path / RUN_SETTINGS if (path / RUN_SETTINGS).is_file() else _locate(path)
     if not path.is_file():
+        if inside := sorted(each.parent for each in path.glob("*/log.jsonl")):
+            raise UserError(f"{path}: holds several runs: name one of them, such as {inside[0]}.")
         raise UserError(f"{path}: no such recipe file. `finetune run` lists the recipes.")
     content, lines = _read(path)
 

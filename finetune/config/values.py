@@ -118,7 +118,13 @@ def conforms(value: object, hint: Any) -> bool:
 def description(hint: Any) -> str:
     """Return the legal values of a hint as text, such as ``a whole number``."""
     if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join(description(each) for each in get_args(hint) if each is not type(None))
+        options = [each for each in get_args(hint) if each is not type(None)]
+        if len(options) > 1 and all(
+            each is bool or get_origin(each) is Literal for each in options
+        ):
+            words = [word for each in options for word in get_args(each) or ("true", "false")]
+            return f"{', '.join(words[:-1])} or {words[-1]}"
+        return " or ".join(map(description, options))
     if get_origin(hint) is Literal:
         return f"one of {', '.join(get_args(hint))}"
     return _NAMES.get(get_origin(hint) or hint, "of another type")

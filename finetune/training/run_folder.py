@@ -59,13 +59,16 @@ RUNS = Path("runs")
 """Parent of the run folders without --out."""
 
 
-def with_run_folder(config: TrainConfig, task: str, name: str | None = None) -> TrainConfig:
+def with_run_folder(
+    config: TrainConfig, task: str, name: str | None = None, of_run: Path | None = None
+) -> TrainConfig:
     """Return the configuration with ``out`` set to its run folder, the same on every process.
 
     Without ``config.out`` it is ``name``, by default one of task, model, data and seed. With
     ``config.resume`` it must hold a run, without it must not; ``"auto"`` becomes one of them.
+    ``of_run`` is the run whose settings these are, if they are another's.
     """
-    run = on_main_process(lambda: _choose_run(config, task, name))
+    run = on_main_process(lambda: _choose_run(config, task, name, of_run))
     resume = bool(config.resume) and run.is_run
     if resume:
         pin_model(run, config)
@@ -187,7 +190,7 @@ def hold(folder: Path) -> Iterator[None]:
         yield
 
 
-def _choose_run(config: TrainConfig, task: str, name: str | None) -> RunFolder:
+def _choose_run(config: TrainConfig, task: str, name: str | None, of_run: Path | None) -> RunFolder:
     if config.out is not None:
         run = RunFolder.open(Path(config.out))
         if not config.resume or (config.resume == "auto" and not run.is_run):
@@ -203,6 +206,11 @@ def _choose_run(config: TrainConfig, task: str, name: str | None) -> RunFolder:
     runs = [run for run in map(RunFolder.open, folders) if run.is_run] if config.resume else []
     if not config.resume or (config.resume == "auto" and not runs):
         return RunFolder.open(next(folder for folder in folders if not folder.exists()))
+    if not runs and of_run is not None:
+        raise UserError(
+            f"--resume: no run with the settings of {of_run} has begun: add --out {of_run} to "
+            f"continue {of_run} itself, or leave --resume out."
+        )
     if not runs:
         raise UserError(f"--resume: there is no run {base} to continue; name it with --out.")
     return runs[-1]

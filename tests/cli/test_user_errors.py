@@ -100,6 +100,9 @@ TAG --data entities --overlap 33 | --overlap 33 is over half of --max-length
 clasify | unknown command 'clasify'. Perhaps you meant 'classify'? | score, compare
 run --seeds 2 | finetune run --seeds needs a recipe
 run nope.yaml | nope.yaml: no such recipe file | finetune run
+run HERE | HERE: holds several runs: name one of them, such as HERE/classify
+run classify --resume | no run with the settings of classify has begun: add --out classify
+tag --resume=zz | --resume must be true, false or auto, not 'zz'
 run --folder nowhere | nowhere: no recipes
 run typo.yaml | typo.yaml:2: unknown setting 'batch_siz' | 'batch_size'?
 run word.yaml | word.yaml:2: batch_size must be a whole number, not 'many'.

@@ -116,7 +116,7 @@ def test_what_a_file_cannot_set(line: str, tmp_path: Path) -> None:
         ("task: nli\nsteps: yes\n", "r.yaml:2: steps must be a whole number, not True"),
         (
             "task: nli\nresume: maybe\n",
-            "r.yaml:2: resume must be true or false or one of auto, not 'maybe'",
+            "r.yaml:2: resume must be true, false or auto, not 'maybe'",
         ),
         (
             "task: nli\nprecision: fp8\n",
