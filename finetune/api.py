@@ -11,32 +11,30 @@ import contextlib
 import dataclasses
 import html
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from finetune.config.recipes import MultitaskRecipe, RecipeRun, recipe_text
+from finetune.config.recipes import MultitaskRecipe, RecipeRun
 from finetune.config.tasks import CONFIGS, IN_MEMORY, TrainConfig
 from finetune.evaluation.kinds import DEFAULT_METRICS
 from finetune.registry import TASKS
 from finetune.reporting import write_report, write_run_readme, write_run_report
-from finetune.runtime.files import write_text
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from finetune.config.expected_scores import Expected
     from finetune.data import Dataset
     from finetune.inference.predictor import Predictor
+    from finetune.reporting.environment import RunOutcome
     from finetune.runtime.progress import Reporter
     from finetune.tasks.base import Task
     from finetune.training.callbacks import Callback
     from finetune.training.custom_loss import LossFunction
     from finetune.training.distillation import Distillation, Measured
-    from finetune.training.environment import RunOutcome
     from finetune.training.merging import Soup
     from finetune.training.run_folder import RunWriter
     from finetune.training.search import Pruner, SearchResult
@@ -271,26 +269,16 @@ def train_once(
         The run; None on all processes but the main one.
     """
     from finetune.runtime.launch import on_all_processes
-    from finetune.runtime.memory import memory_kept
-    from finetune.runtime.progress import Reporter, shown_by
     from finetune.tasks import load_task
-    from finetune.training.run_folder import open_run
     from finetune.training.trainer import fit
 
     if repeatable is None:
         repeatable = data is None and not metrics and not callbacks and loss is None
-    with contextlib.ExitStack() as opened:
-        folder = folder or opened.enter_context(open_run(config))
-        opened.enter_context(memory_kept())
-        is_main = folder.accelerator.is_main_process
-        if reporter is None or not is_main:
-            reporter = Reporter(quiet=not is_main)
-        opened.enter_context(shown_by(reporter))
+    with _opened(config, reporter, folder) as (folder, reporter):
         task, dataset = on_all_processes(lambda: load_task(config, task_name, data))
         if recipe_run:
             recipe_run.check_splits(dataset.scored_splits)
-        for line in (*describe(task, dataset), *dataset.notes):
-            reporter.say(line)
+        _describe(task, dataset, reporter)
         result = fit(
             task,
             dataset,
@@ -301,19 +289,36 @@ def train_once(
             metrics=metrics,
             loss=loss,
         )
-        if not is_main:
+        if not folder.accelerator.is_main_process:
             return None
         return _finished(
-            task,
-            dataset,
-            config,
-            result,
-            folder.accelerator,
-            recipe_run,
-            command,
-            report,
-            repeatable=repeatable,
+            task, dataset, config, result, folder, command, report, recipe_run, repeatable
         )
+
+
+@contextlib.contextmanager
+def _opened(
+    config: TrainConfig,
+    reporter: Reporter | None,
+    folder: RunWriter | None = None,
+    accelerator: Accelerator | None = None,
+) -> Iterator[tuple[RunWriter, Reporter]]:
+    """Context of a run: its folder, opened for writing, and what shows its progress.
+
+    The main process alone shows it. Freed memory is kept until the end.
+    """
+    from finetune.runtime.memory import memory_kept
+    from finetune.runtime.progress import Reporter, shown_by
+    from finetune.training.run_folder import open_run
+
+    with contextlib.ExitStack() as opened:
+        folder = folder or opened.enter_context(open_run(config, accelerator))
+        is_main = folder.accelerator.is_main_process
+        if reporter is None or not is_main:
+            reporter = Reporter(quiet=not is_main)
+        opened.enter_context(memory_kept())
+        opened.enter_context(shown_by(reporter))
+        yield folder, reporter
 
 
 @dataclass(frozen=True)
@@ -415,54 +420,32 @@ def search_once(
     report: Callable[[Path], object] = write_run_report,
 ) -> FinishedSearch:
     """Search in the folder ``config.out``; ``search`` explains the arguments."""
-    from finetune.config.search_space import parse_space
-    from finetune.reporting.search import write_search
-    from finetune.training.repeated_runs import runs_folder
-    from finetune.training.search import Search, default_space, quiet_optuna
+    from finetune.reporting.search import write_best_recipe, write_search
+    from finetune.training.search import open_search, quiet_optuna
 
-    if trials < 1:
-        raise UserError(f"--trials must be 1 or more, not {trials}.")
-    if minutes is not None and not minutes > 0:
-        raise UserError(f"--minutes must be above 0, not {minutes}.")
-    folder = runs_folder(config, task, "search")
     with quiet_optuna():
-        parsed = parse_space(task, config, space or default_space(config))
-        study = Search(
+        study = open_search(
             task,
             config,
-            parsed,
-            folder,
+            space,
             data,
+            trials=trials,
+            minutes=minutes,
             pruner=pruner,
             keep_models=keep_models,
             metrics=metrics,
             reporter=reporter,
         )
-        for line in (*describe(*study.loaded), *study.loaded[1].notes):
-            reporter.say(line)
+        _describe(*study.loaded, reporter)
         ended = study.run(trials, minutes, lambda: write_search(study.result()))
-        result = study.result()
-        run = recipe = None
-        if ended and result.best is None:
-            reasons = [each.error for each in result.trials if each.error]
-            raise UserError(
-                f"search: no trial of {len(result.trials)} has a score. The first failed: "
-                f"{reasons[0] if reasons else 'unknown'}"
-            )
-        if ended and result.best is not None:
-            best = study.config_of(result.best)
+        result, run, recipe = study.result(), None, None
+        if ended:
+            best = study.config_of(result.require_best())
             run = _scored(task, best, data, study.accelerator, command, reporter, report, metrics)
-        if run is not None and result.best is not None:
-            recipe = folder / RECIPE_FILE
-            source = f"trial {result.best.number} of {len(result.trials)} of: {command}"
-            expected = _expected(task, result.metric, run, source)
-            write_text(recipe, recipe_text(task, best, source, expected))
+            if run is not None:
+                recipe = write_best_recipe(result, best, run.folder, run.metrics, command)
     page = write_search(result, run.metrics if run else None)
     return FinishedSearch(result, page, run, recipe)
-
-
-RECIPE_FILE = "best.yaml"
-"""The recipe of the best trial, in the folder of a search."""
 
 
 def _scored(
@@ -480,8 +463,8 @@ def _scored(
     The trial resumes after its last step, now with the test split, so it takes no further step.
     Returns None while another process does this.
     """
+    from finetune.reporting.environment import saved_outcome
     from finetune.runtime.files import FolderInUse
-    from finetune.training.environment import saved_outcome
     from finetune.training.run_folder import open_run, pin_model
 
     try:
@@ -490,10 +473,9 @@ def _scored(
             if folder.run.is_finished and folder.run.require_intact() is None:
                 shutil.rmtree(folder.last, ignore_errors=True)  # what a killed process left of it
                 return TrainedRun(folder.path, folder.run.metrics, saved_outcome(folder.run))
-            config = dataclasses.replace(config, resume=True)
             run = train_once(
                 task,
-                config,
+                dataclasses.replace(config, resume=True),
                 data,
                 command=command,
                 folder=folder,
@@ -505,34 +487,6 @@ def _scored(
             return run
     except FolderInUse:
         return None
-
-
-def _expected(task: str, metric: str, run: TrainedRun, source: str) -> list[Expected]:
-    """Return the scores of the best trial that a recipe can expect.
-
-    The tolerance is half of the 95 % interval over the examples, at least 0.01.
-    """
-    from finetune.config.expected_scores import SPLITS, Expected, metrics_of
-    from finetune.reporting.runs import gather
-
-    expected = []
-    for split, values in run.metrics.items():
-        if metric not in metrics_of(task) or split not in SPLITS:
-            continue
-        system = gather(run.folder, split)
-        found = system.headline
-        wide = (found.estimate.high - found.estimate.low) / 2 if found else 0.0
-        expected.append(
-            Expected(
-                split,
-                metric,
-                round(values[metric], 4),
-                round(max(wide, 0.01), 4),
-                f"{source}; the tolerance is half the 95 % interval over the examples",
-                fingerprint=system.runs[0].config["fingerprint"],
-            )
-        )
-    return expected
 
 
 def train_multitask(
@@ -548,44 +502,30 @@ def train_multitask(
     ``train_once`` explains the arguments. Returns the runs by name on the main process, and no
     runs on the others.
     """
-    from finetune.runtime.launch import make_accelerator, on_all_processes
-    from finetune.runtime.memory import memory_kept
-    from finetune.runtime.progress import Reporter
+    from finetune.runtime.launch import on_all_processes
     from finetune.tasks import load_task
-    from finetune.training.multitask import planned_steps
-    from finetune.training.run_folder import hold
+    from finetune.training.multitask import with_planned_steps
     from finetune.training.trainer import fit_together
 
-    accelerator = make_accelerator(next(iter(recipe.tasks.values()))[1])
-    if reporter is None or not accelerator.is_main_process:
-        reporter = Reporter(quiet=not accelerator.is_main_process)
-    with hold(out), memory_kept():
+    first = dataclasses.replace(next(iter(recipe.tasks.values()))[1], out=str(out))
+    with _opened(first, reporter) as (folder, reporter):
         loaded = on_all_processes(
             lambda: {
                 name: (*load_task(config, kind), config)
                 for name, (kind, config) in recipe.tasks.items()
             }
         )
-        steps, shares = planned_steps(
-            [config for *_, config in loaded.values()],
-            [len(data.splits["train"]) for _, data, _ in loaded.values()],
-            recipe.alpha,
-        )
-        parts = {}
-        for (name, (task, data, config)), number, share in zip(
-            loaded.items(), steps, shares, strict=True
-        ):
-            config = dataclasses.replace(config, out=str(out / name), steps=number)
-            task = dataclasses.replace(task, record=dataclasses.replace(task.record, config=config))
-            parts[name] = task, data, config
+        parts, shares = with_planned_steps(loaded, out, recipe.alpha)
+        for name, (task, data, config) in parts.items():
             for line in (*describe(task, data), *data.notes):
                 reporter.say(f"{name}: {line}")
-            reporter.say(f"{name}: {quantity(number, 'step')}, {share:.1%} of all")
-        results = fit_together(parts, out, accelerator, reporter)
-        if not accelerator.is_main_process:
+            steps = quantity(config.steps or 0, "step")
+            reporter.say(f"{name}: {steps}, {shares[name]:.1%} of all")
+        results = fit_together(parts, folder, reporter)
+        if not folder.accelerator.is_main_process:
             return {}
         return {
-            name: _finished(*parts[name], result, accelerator, None, command, report)
+            name: _finished(*parts[name], result, folder, command, report)
             for name, result in results.items()
         }
 
@@ -647,47 +587,28 @@ def distill(
         >>> small.models["student"].score  # doctest: +SKIP
         0.92
     """
-    from finetune.evaluation.runs import RunFolder
-    from finetune.runtime.launch import make_accelerator
-    from finetune.runtime.memory import memory_kept
     from finetune.runtime.processes import num_processes
-    from finetune.runtime.progress import Reporter
     from finetune.training.distillation import (
         Distillation,
+        compare,
+        config_without_teacher,
         fit_student,
+        fit_without_teacher,
         load_student,
         load_teacher,
-        measure,
-        plain_start,
-        student_config,
-        student_folder,
+        new_student,
     )
-    from finetune.training.run_folder import open_run, require_free, with_run_folder
-    from finetune.training.trainer import fit
 
     if (model is None) == (layers is None):
         raise UserError("distill needs either --model SMALL or --layers N of the teacher.")
     if num_processes() > 1:
         raise UserError("distill runs in one process: start it without accelerate or torchrun.")
     loaded = load_teacher(teacher)
-    if isinstance(data, str | Path):
-        settings["data"], data = str(data), None
-    elif data is not None:
-        settings["data"] = IN_MEMORY
-    elif settings.get("data") is None and loaded.task.record.config.data == IN_MEMORY:
-        raise UserError(f"{teacher} was trained on data in memory: give data.")
-    given = {key: value for key, value in settings.items() if value is not None}
-    given["out"] = given.get("out") or student_folder(teacher, given.get("resume", False))
-    config = student_config(loaded.task.record.config, model, str(teacher), **given)
-    config = with_run_folder(config, loaded.task.name)
-    without_teacher = RunFolder.open(Path(f"{config.out}-without-teacher"))
-    if baseline and not (config.resume and without_teacher.is_run):
-        require_free(without_teacher)  # before the student is trained
-    accelerator, reporter = make_accelerator(config), reporter or Reporter()
-    with open_run(config, accelerator) as folder, memory_kept():
+    config, data = new_student(loaded, model, data, settings)
+    plain = config_without_teacher(config) if baseline else None  # before the student is trained
+    with _opened(config, reporter) as (folder, reporter):
         task, dataset = load_student(loaded, config, data)
-        for line in (*describe(task, dataset), *dataset.notes):
-            reporter.say(line)
+        _describe(task, dataset, reporter)
         result, schedule = fit_student(
             task,
             dataset,
@@ -698,37 +619,23 @@ def distill(
             distillation or Distillation(),
             layers,
         )
-        run = _finished(task, dataset, config, result, accelerator, None, command, report)
-    models = {"teacher": Path(teacher), "student": run.folder}
-    plain = None
-    if baseline:
-        config = dataclasses.replace(
-            config,
-            out=str(without_teacher.path),
-            epochs=None,
-            steps=schedule.num_steps,
-            eval_every=schedule.eval_every,
-            resume=config.resume and without_teacher.is_run,
-        )
-        reporter.say(f"student without teacher: {config.out}")
-        with open_run(config, accelerator) as folder, memory_kept():
-            task = dataclasses.replace(task, record=dataclasses.replace(task.record, config=config))
-            head = None
-            if layers is not None:
-                task, head = plain_start(task, loaded, layers)
-            config = with_run_folder(task.record.config, task.name)
-            folder.teacher = None if layers is None else {"layers": layers}
-            result = fit(task, dataset, config, folder, reporter, head)
-            plain = _finished(task, dataset, config, result, accelerator, None, command, report)
-        models["student without teacher"] = plain.folder
-    split = next((name for name in ("test", *run.metrics) if name in run.metrics), "")
+        runs = {"student": _finished(task, dataset, config, result, folder, command, report)}
+    if plain is not None:
+        reporter.say(f"student without teacher: {plain.out}")
+        with _opened(plain, reporter, accelerator=folder.accelerator) as (folder, reporter):
+            plain = dataclasses.replace(
+                plain, steps=schedule.num_steps, eval_every=schedule.eval_every
+            )
+            result = fit_without_teacher(task, dataset, plain, folder, reporter, loaded, layers)
+            config = result.task.record.config
+            run = _finished(result.task, dataset, config, result, folder, command, report)
+            runs["student without teacher"] = run
+    metrics = runs["student"].metrics
+    split = next((name for name in ("test", *metrics) if name in metrics), "")
     metric = DEFAULT_METRICS[task.record.kind] if config.custom_metrics else task.record.metric
-    measured = {
-        kind: measure(folder, dataset.splits[split], metric)
-        for kind, folder in models.items()
-        if split
-    }
-    return DistilledRun(run, plain, metric, split, measured)
+    folders = {"teacher": Path(teacher)} | {name: run.folder for name, run in runs.items()}
+    models = compare(folders, dataset.splits[split], metric) if split else {}
+    return DistilledRun(runs["student"], runs.get("student without teacher"), metric, split, models)
 
 
 @dataclass(frozen=True)
@@ -775,40 +682,23 @@ def merge(
         >>> merged.run.metrics["test"]["accuracy"], merged.soup.used  # doctest: +SKIP
         (0.92, ('runs/a', 'runs/b'))
     """
-    from finetune.evaluation.runs import RunFolder
-    from finetune.runtime.launch import make_accelerator
-    from finetune.runtime.memory import memory_kept
     from finetune.runtime.processes import num_processes
-    from finetune.runtime.progress import Reporter
-    from finetune.training.merging import load_parents_data, merge_runs, open_parents, seed_note
-    from finetune.training.run_folder import open_run, require_free
+    from finetune.training.merging import merge_runs, open_parents, parents_data, seed_note
     from finetune.training.trainer import part_of
 
     if num_processes() > 1:
         raise UserError("merge runs in one process: start it without accelerate or torchrun.")
-    if method not in ("uniform", "greedy"):
-        raise UserError(f"the method must be uniform or greedy, not {method!r}.")
-    merged = {"method": method, "runs": [str(Path(name)) for name in runs]}
-    require_free(RunFolder.open(Path(out)), merged)
-    parents = open_parents(runs)
-    config = parents[0].task.record.config
-    if data is None and config.data == IN_MEMORY:
-        raise UserError(f"{runs[0]} was trained on data in memory: give data.")
-    reporter = reporter or Reporter()
-    task, dataset = load_parents_data(parents, str(out), data)
+    parents, merged = open_parents(runs, Path(out), method)
+    task, dataset = parents_data(parents, str(out), data)
     config = task.record.config
-    accelerator = make_accelerator(config)
-    with contextlib.ExitStack() as opened:
-        folder = opened.enter_context(open_run(config, accelerator))
-        opened.enter_context(memory_kept())
-        for line in (*describe(task, dataset), *dataset.notes):
-            reporter.say(line)
+    with _opened(config, reporter) as (folder, reporter):
+        _describe(task, dataset, reporter)
         if note := seed_note(parents):
             reporter.say(note)
         head, folder.merged = task.head(parents[0].run.best), merged
         part = part_of(task, dataset, config, folder, reporter, head=head)
         soup, result = merge_runs(part, parents, method)
-        run = _finished(task, dataset, config, result, accelerator, None, command, report)
+        run = _finished(task, dataset, config, result, folder, command, report)
     return MergedRun(run, soup)
 
 
@@ -817,18 +707,18 @@ def _finished(
     dataset: Dataset,
     config: TrainConfig,
     result: FitResult,
-    accelerator: Accelerator,
-    recipe_run: RecipeRun | None,
+    folder: RunWriter,
     command: str,
     report: Callable[[Path], object],
-    *,
+    recipe_run: RecipeRun | None = None,
     repeatable: bool = False,
 ) -> TrainedRun:
     """Write the environment, report, checksums and README of a trained run."""
-    repeatable = repeatable and not (config.custom_metrics or config.custom_loss)
+    import torch
+
     from finetune.evaluation.runs import write_run_checksums
+    from finetune.reporting.environment import write_environment
     from finetune.runtime.device import resolve_precision
-    from finetune.training.environment import write_environment
 
     outcome = write_environment(
         task,
@@ -837,15 +727,23 @@ def _finished(
         result.metrics,
         recipe_run,
         command=command,
-        device=accelerator.device.type,
-        precision=resolve_precision(config, accelerator.device),
+        device=folder.accelerator.device.type,
+        precision=resolve_precision(config, folder.accelerator.device),
+        threads=torch.get_num_threads(),
         weights=result.weights,
     )
     report(result.folder)
     write_run_checksums(result.folder)
+    repeatable = repeatable and not (config.custom_metrics or config.custom_loss)
     # last: now the run is finished
     write_run_readme(config, result, outcome, command, repeatable=repeatable)
     return TrainedRun(result.folder, result.metrics, outcome, tuple(result.notes))
+
+
+def _describe(task: Task, data: Dataset, reporter: Reporter) -> None:
+    """Print what is known of the data."""
+    for line in (*describe(task, data), *data.notes):
+        reporter.say(line)
 
 
 def describe(task: Task, data: Dataset) -> list[str]:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from finetune.annotation.cross_validation import OutOfFold, cross_validate
 from finetune.cli.output import show
 from finetune.config.tasks import TrainConfig
 from finetune.data.tag_schemes import convert_tags, tags_to_spans
@@ -32,7 +33,6 @@ from finetune.evaluation.predictions import gold_record
 from finetune.runtime.files import clear_folder, write_text
 from finetune.runtime.memory import memory_kept
 from finetune.runtime.signals import Interrupted
-from finetune.training.cross_validation import OutOfFold, cross_validate
 from finetune.training.run_folder import hold
 from finetune.types import Span, TextExample, TokenExample, UserError, quantity
 

@@ -84,9 +84,9 @@ class Distill(FormatOption, Command):
     def run(self) -> None:
         """Train the student, and print the comparison with its teacher."""
         from finetune import api
+        from finetune.reporting.environment import command_line, resume_command
         from finetune.runtime.progress import Reporter
         from finetune.training.distillation import Distillation, student_folder
-        from finetune.training.environment import command_line, resume_command
 
         if self.unlabeled_columns and self.unlabeled is None:
             raise UserError("--unlabeled-columns needs --unlabeled FILE.")

@@ -46,8 +46,8 @@ class Merge(FormatOption, Command):
     def run(self) -> None:
         """Merge the runs, and print their scores and the scores of the result."""
         from finetune import api
+        from finetune.reporting.environment import command_line
         from finetune.runtime.progress import Reporter
-        from finetune.training.environment import command_line
 
         quiet_libraries()
         found = api.merge(

@@ -78,8 +78,8 @@ class TaskSearch(Search):
         require_unset("search", self.training)
         quiet_libraries()
         from finetune import api
+        from finetune.reporting.environment import command_line
         from finetune.runtime.progress import Reporter
-        from finetune.training.environment import command_line
 
         reporter = Reporter()
         with resumable(reporter, command_line):

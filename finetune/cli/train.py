@@ -82,7 +82,7 @@ class TaskCommand(RunOptions, TrainingCommand):
             train_folds(self.task, self.config, folds)
         elif self.sizes is not None:
             from finetune.cli.curve import train_on_sizes
-            from finetune.training.environment import command_line
+            from finetune.reporting.environment import command_line
 
             once = partial(train_once, self.task, command_line)
             train_on_sizes(self.task, self.config, self.sizes, self.seeds, once, announce)
@@ -216,9 +216,9 @@ class Multitask(Command):
     def run(self) -> None:
         """Train the tasks, and print the scores of each."""
         from finetune import api
+        from finetune.reporting.environment import command_line
         from finetune.runtime.launch import is_main_process
         from finetune.runtime.progress import Reporter
-        from finetune.training.environment import command_line
         from finetune.training.run_folder import RUNS
 
         recipe = load_multitask(
@@ -285,8 +285,8 @@ def recipe_command(path: str, *, smoke: bool) -> RecipeCommand:
 def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     """Train a model; print its scores, how they compare with the recipe's, and its folder."""
     from finetune.reporting import REPORT_FILE
+    from finetune.reporting.environment import predict_command, resume_command
     from finetune.runtime.progress import clock
-    from finetune.training.environment import predict_command, resume_command
     from finetune.training.run_folder import with_run_folder
 
     begin = time.monotonic()
@@ -314,8 +314,8 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
 
 def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeRun | None) -> None:
     """Train several seeds; print the scores over the seeds and how they compare."""
+    from finetune.reporting.environment import command_line
     from finetune.training import repeated_runs
-    from finetune.training.environment import command_line
 
     begin = time.monotonic()
     name = recipe_run.recipe.name if recipe_run else None
@@ -334,8 +334,8 @@ def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeR
 
 def train_folds(task: str, config: TrainConfig, folds: Folds) -> None:
     """Train and test on folds; print the scores over the folds with their intervals."""
+    from finetune.reporting.environment import command_line
     from finetune.training import repeated_runs
-    from finetune.training.environment import command_line
 
     begin = time.monotonic()
     folder = repeated_runs.runs_folder(config, task, "folds")
@@ -407,9 +407,9 @@ def train_once(
     ``resume_command`` and exits with 130.
     """
     from finetune import api
+    from finetune.reporting.environment import command_line
     from finetune.runtime.launch import is_main_process
     from finetune.runtime.progress import Reporter
-    from finetune.training.environment import command_line
 
     reporter = Reporter(quiet=not is_main_process())
     summary: list[str] = []
@@ -441,8 +441,8 @@ def resumable(reporter: Reporter, command: Callable[[], str], *folders: Path) ->
     If none of the ``folders`` has a run yet, there is nothing to continue.
     """
     from finetune.evaluation.runs import RunFolder
+    from finetune.reporting.environment import command_line
     from finetune.runtime.signals import Interrupted
-    from finetune.training.environment import command_line
 
     try:
         yield

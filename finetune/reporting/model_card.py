@@ -19,12 +19,12 @@ from finetune.data.json_files import read_object
 from finetune.evaluation.baselines import selection_note
 from finetune.evaluation.calibration import error_of_bins
 from finetune.models.loading import ALIASES
+from finetune.reporting.environment import RunOutcome, again_command, predict_command
 from finetune.reporting.rendering import render
 from finetune.reporting.runs import Run, System
 from finetune.runtime.files import write_text
 from finetune.runtime.hub import ID
 from finetune.tasks import TASK_FILE
-from finetune.training.environment import RunOutcome, again_command, predict_command
 from finetune.types import UserError, last_part
 
 if TYPE_CHECKING:

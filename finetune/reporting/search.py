@@ -8,16 +8,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finetune.config.expected_scores import SPLITS, Expected, metrics_of
+from finetune.config.recipes import recipe_text
 from finetune.config.search_space import Choices
+from finetune.config.tasks import TrainConfig
 from finetune.reporting.charts import Chart, line_chart, value_chart
 from finetune.reporting.html import Table, inlined
 from finetune.reporting.rendering import format_score, render
+from finetune.reporting.runs import gather
 from finetune.runtime.files import write_text
 
 if TYPE_CHECKING:
     from finetune.training.search import SearchResult
 
 SEARCH_FILE, PAGE_FILE = "search.json", "search.html"
+RECIPE_FILE = "best.yaml"
+"""The recipe of the best trial, in the folder of a search."""
 
 
 def write_search(
@@ -53,6 +59,41 @@ def write_search(
     )
     write_text(result.folder / PAGE_FILE, page)
     return result.folder / PAGE_FILE
+
+
+def write_best_recipe(
+    result: SearchResult,
+    config: TrainConfig,
+    run: Path,
+    metrics: Mapping[str, Mapping[str, float]],
+    command: str,
+) -> Path:
+    """Write the settings of the best trial as a recipe; return its path.
+
+    The recipe expects the ``metrics`` of the folder ``run``. The tolerance is half of the 95 %
+    interval over the examples, at least 0.01.
+    """
+    assert result.best is not None
+    source = f"trial {result.best.number} of {len(result.trials)} of: {command}"
+    expected = []
+    for split, values in metrics.items():
+        if result.metric not in metrics_of(result.task) or split not in SPLITS:
+            continue
+        system = gather(run, split)
+        found = system.headline
+        wide = (found.estimate.high - found.estimate.low) / 2 if found else 0.0
+        expected.append(
+            Expected(
+                split,
+                result.metric,
+                round(values[result.metric], 4),
+                round(max(wide, 0.01), 4),
+                f"{source}; the tolerance is half the 95 % interval over the examples",
+                fingerprint=system.runs[0].config["fingerprint"],
+            )
+        )
+    write_text(result.folder / RECIPE_FILE, recipe_text(result.task, config, source, expected))
+    return result.folder / RECIPE_FILE
 
 
 def _progress(result: SearchResult) -> list[Chart]:

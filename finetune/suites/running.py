@@ -19,6 +19,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
 from finetune.data.json_files import read_object
 from finetune.evaluation.runs import RunFolder
+from finetune.reporting.environment import command_line
 from finetune.runtime.files import entries
 from finetune.runtime.launch import is_main_process, on_all_processes, on_main_process
 from finetune.runtime.processes import num_processes
@@ -35,7 +36,6 @@ from finetune.suites.results import (
     write_results,
 )
 from finetune.tasks import load_task
-from finetune.training.environment import command_line
 from finetune.training.optimizer import Schedule
 from finetune.training.repeated_runs import seed_configs, state_of, train_seeds
 from finetune.training.run_folder import RunWriter, hold, require_own, require_writable

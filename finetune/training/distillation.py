@@ -17,7 +17,7 @@ import dataclasses
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.config.tasks import Resume, TrainConfig, changes_of, column_map
+from finetune.config.tasks import IN_MEMORY, Resume, TrainConfig, changes_of, column_map
 from finetune.data import Dataset
 from finetune.evaluation.runs import RunFolder
 from finetune.inference.loop import CHUNK, predict
@@ -50,8 +50,8 @@ from finetune.training.checkpoint import OTHERS
 from finetune.training.data import TrainingData
 from finetune.training.optimizer import Schedule, default_learning_rate, parameter_groups
 from finetune.training.part import Part
-from finetune.training.run_folder import RunWriter, with_run_folder
-from finetune.training.trainer import FitResult, part_of, train
+from finetune.training.run_folder import RunWriter, require_free, with_run_folder
+from finetune.training.trainer import FitResult, fit, part_of, train
 from finetune.types import IGNORED, Batch, Example, UserError, abbreviated, quantity
 
 BatchLoss = Callable[[Any, Batch], tuple[Tensor, Tensor]]
@@ -134,6 +134,37 @@ def student_folder(teacher: str | Path, resume: Resume) -> str:
     return str(with_run_folder(TrainConfig(resume=resume), "", name).out)
 
 
+def new_student(
+    teacher: Teacher, model: str | None, data: Any, settings: Mapping[str, Any]
+) -> tuple[TrainConfig, Any]:
+    """Return the settings of a student, with its run folder, and its data in memory if any.
+
+    ``data`` and ``settings`` are as in ``api.distill``.
+    """
+    given = {key: value for key, value in settings.items() if value is not None}
+    if isinstance(data, str | Path):
+        given["data"], data = str(data), None
+    elif data is not None:
+        given["data"] = IN_MEMORY
+    elif "data" not in given and teacher.task.record.config.data == IN_MEMORY:
+        raise UserError(f"{teacher.name} was trained on data in memory: give data.")
+    given["out"] = given.get("out") or student_folder(teacher.name, given.get("resume", False))
+    config = student_config(teacher.task.record.config, model, teacher.name, **given)
+    return with_run_folder(config, teacher.task.name), data
+
+
+def config_without_teacher(config: TrainConfig) -> TrainConfig:
+    """Return the settings of the student without its teacher, for the folder OUT-without-teacher.
+
+    Its steps follow from the student's. UserError if the folder is not free.
+    """
+    run = RunFolder.open(Path(f"{config.out}-without-teacher"))
+    resume = bool(config.resume) and run.is_run
+    if not resume:
+        require_free(run)
+    return replace(config, out=str(run.path), epochs=None, resume=resume)
+
+
 def student_config(
     teacher: TrainConfig, model: str | None, folder: str, **given: Any
 ) -> TrainConfig:
@@ -183,19 +214,6 @@ def starting_head(task: Task, head: Any, number: int) -> Any:
     with tempfile.TemporaryDirectory(prefix="finetune-", ignore_cleanup_errors=True) as folder:
         save_with_layers(head, layers, Path(folder))
         return task.head(folder)
-
-
-def plain_start(task: Task, teacher: Teacher, number: int) -> tuple[Task, Any]:
-    """Return the task and model of a student without its teacher: layers of the pretrained model
-    that the teacher started from, with a new head."""
-    config = teacher.task.record.config
-    start = {name: getattr(config, name) for name in ("model", "init_from")}
-    own = replace(task.record.config, **start)
-    record = task.record
-    problem = record.extra_fields().get("problem")
-    warm_start, _ = load_tokenizer(own, task_class(task.name), list(record.labels), problem)
-    task = replace(task, record=replace(record, config=own), _warm_start=warm_start)
-    return task, starting_head(task, task.head(), number)
 
 
 def read_unlabeled(task: Task, distillation: Distillation, encoding: str) -> Iterator[Example]:
@@ -483,6 +501,37 @@ def fit_student(
     return result, part.data.schedule
 
 
+def fit_without_teacher(
+    task: Task,
+    data: Dataset,
+    config: TrainConfig,
+    folder: RunWriter,
+    reporter: Reporter,
+    teacher: Teacher,
+    layers: int | None = None,
+) -> FitResult:
+    """Train a student without its teacher, with the arguments of ``fit_student``.
+
+    With ``layers`` it starts with these layers of the pretrained model that the teacher started
+    from, and a new head.
+    """
+    head, record = None, replace(task.record, config=config)
+    if layers is not None:
+        start = teacher.task.record.config
+        config = replace(config, model=start.model, init_from=start.init_from)
+        problem = record.extra_fields().get("problem")
+        warm_start, _ = load_tokenizer(
+            config, task_class(task.name), list(record.labels), problem
+        )
+        task = replace(task, record=replace(record, config=config), _warm_start=warm_start)
+        head = starting_head(task, task.head(), layers)
+        folder.teacher = {"layers": layers}
+    else:
+        task = replace(task, record=record)
+    config = with_run_folder(config, task.name)
+    return fit(task, data, config, folder, reporter, head)
+
+
 class Measured(NamedTuple):
     """A model in numbers."""
 
@@ -494,8 +543,14 @@ class Measured(NamedTuple):
     """Predictions on this machine, from examples to results."""
 
 
-def measure(folder: Path, examples: Sequence[Example], metric: str) -> Measured:
-    """Score a model on examples with gold, and time it."""
+def compare(
+    folders: Mapping[str, Path], examples: Sequence[Example], metric: str
+) -> dict[str, Measured]:
+    """Score models on examples with gold, and time them, by their names."""
+    return {name: _measure(folder, examples, metric) for name, folder in folders.items()}
+
+
+def _measure(folder: Path, examples: Sequence[Example], metric: str) -> Measured:
     model = Predictor(folder)
     times: list[float] = []
     while len(times) < 2 or (sum(times) < 1 and len(times) < 5):  # the first warms up

@@ -12,13 +12,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from finetune.config.tasks import TrainConfig, changes_of, flag, settings
+from finetune.config.tasks import IN_MEMORY, TrainConfig, changes_of, flag, settings
 from finetune.data import Dataset
 from finetune.evaluation.runs import RunFolder
 from finetune.models.adapters import weight_numbers
@@ -28,7 +28,7 @@ from finetune.tasks import load_task, saved_task
 from finetune.tasks.base import FITTED, Task
 from finetune.training.data import training_data
 from finetune.training.part import Part
-from finetune.training.run_folder import open_log
+from finetune.training.run_folder import open_log, require_free
 from finetune.training.scoring import evaluate, sign_of
 from finetune.training.trainer import FitResult, begin, finish, write_start
 from finetune.types import UserError, abbreviated
@@ -72,13 +72,22 @@ class Soup:
     """Score of the mean."""
 
 
-def open_parents(names: Sequence[str | Path]) -> list[Parent]:
-    """Open the runs, and check that the mean of their weights makes sense.
+def open_parents(
+    names: Sequence[str | Path], out: Path, method: Method
+) -> tuple[list[Parent], dict[str, Any]]:
+    """Open the runs, and check that the mean of their weights makes sense, and the folder ``out``.
+
+    Returns:
+        The runs, and the facts that the run of the mean records.
 
     Raises:
         UserError: There are fewer than two, a folder has no trained run, or two runs differ in
             task, encoder, tokenizer, labels, data, a setting of the model or the shape of a weight.
     """
+    if method not in get_args(Method):
+        raise UserError(f"the method must be uniform or greedy, not {method!r}.")
+    merged = {"method": method, "runs": [str(Path(name)) for name in names]}
+    require_free(RunFolder.open(out), merged)
     if len(names) < 2:
         raise UserError("merge needs two runs or more: name their folders.")
     runs = [RunFolder.open(Path(name)) for name in names]
@@ -97,7 +106,7 @@ def open_parents(names: Sequence[str | Path]) -> list[Parent]:
     first, *others = (saved_task(run.best) for run in runs)
     for run, task in zip(runs[1:], others, strict=True):
         _require_alike(runs[0], first, run, task)
-    return [Parent(run, task) for run, task in zip(runs, (first, *others), strict=True)]
+    return [Parent(*pair) for pair in zip(runs, (first, *others), strict=True)], merged
 
 
 def _require_alike(run: RunFolder, task: Task, other_run: RunFolder, other: Task) -> None:
@@ -192,9 +201,7 @@ def seed_note(parents: Sequence[Parent]) -> str:
     )
 
 
-def load_parents_data(
-    parents: Sequence[Parent], out: str, data: Any = None
-) -> tuple[Task, Dataset]:
+def parents_data(parents: Sequence[Parent], out: str, data: Any = None) -> tuple[Task, Dataset]:
     """Read the data of the runs again; return the task, with the record of the first run, and data.
 
     Raises:
@@ -202,6 +209,8 @@ def load_parents_data(
     """
     first = parents[0]
     config: TrainConfig = first.task.record.config
+    if data is None and config.data == IN_MEMORY:
+        raise UserError(f"{first.name} was trained on data in memory: give data.")
     config = replace(config, out=out, resume=False, track="none", average="none")
     task, dataset = load_task(config, first.task.name, data)
     if _data(first.run) != dataset.training_fingerprint:

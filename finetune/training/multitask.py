@@ -16,14 +16,19 @@ import numpy as np
 import torch
 
 from finetune.config.tasks import Resume, TrainConfig, changes_of, flag, settings
+from finetune.data import Dataset
 from finetune.data.sampling import sampling_probabilities
 from finetune.evaluation.runs import RunFolder
 from finetune.models.heads.base import Head
 from finetune.runtime.files import recover
 from finetune.runtime.progress import Reporter
+from finetune.tasks.base import Task
 from finetune.training.optimizer import Schedule
 from finetune.training.part import Part
 from finetune.types import UserError
+
+Planned = tuple[Task, Dataset, TrainConfig]
+"""A task with its prepared data and settings."""
 
 
 def planned_steps(
@@ -37,6 +42,22 @@ def planned_steps(
     alone = [Schedule.from_config(*each).num_steps for each in zip(configs, sizes, strict=True)]
     shares = sampling_probabilities(sizes, alpha)
     return [max(1, round(share * sum(alone))) for share in shares], shares
+
+
+def with_planned_steps(
+    tasks: Mapping[str, Planned], out: Path, alpha: float
+) -> tuple[dict[str, Planned], dict[str, float]]:
+    """Return tasks with their settings, to which steps and run folder are added, and the shares."""
+    steps, shares = planned_steps(
+        [config for *_, config in tasks.values()],
+        [len(data.splits["train"]) for _, data, _ in tasks.values()],
+        alpha,
+    )
+    found = {}
+    for (name, (task, data, config)), number in zip(tasks.items(), steps, strict=True):
+        config = replace(config, out=str(out / name), steps=number)
+        found[name] = replace(task, record=replace(task.record, config=config)), data, config
+    return found, dict(zip(tasks, shares, strict=True))
 
 
 def share_encoder(heads: Sequence[Head]) -> None:

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from accelerate import Accelerator
 
-from finetune.config.search_space import Choices, SearchSpace
+from finetune.config.search_space import Choices, SearchSpace, parse_space
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
 from finetune.data.sources import PartOf, is_test
@@ -39,6 +40,7 @@ from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import is_out_of_memory, memory_kept
 from finetune.runtime.progress import Reporter
 from finetune.tasks import load_task, task_class
+from finetune.tasks.base import Task
 from finetune.tasks.definition import most_rows, starting_config
 from finetune.training.callbacks import Callback, EvaluationEvent
 from finetune.training.optimizer import (
@@ -47,6 +49,7 @@ from finetune.training.optimizer import (
     default_learning_rate,
     result_settings,
 )
+from finetune.training.repeated_runs import runs_folder
 from finetune.training.run_folder import Diverged, RunWriter, require_own, require_writable
 from finetune.training.trainer import fit
 from finetune.types import UserError, install_command
@@ -109,6 +112,16 @@ class SearchResult:
     importances: Mapping[str, float]
     """Fractions of the variance of the scores (fANOVA); empty with few trials."""
 
+    def require_best(self) -> Trial:
+        """Return the best trial; UserError if none has a score."""
+        if self.best is not None:
+            return self.best
+        reasons = [each.error for each in self.trials if each.error]
+        raise UserError(
+            f"search: no trial of {len(self.trials)} has a score. The first failed: "
+            f"{reasons[0] if reasons else 'unknown'}"
+        )
+
     def table(self, *, exact: bool = False) -> tuple[list[str], list[list[Any]]]:
         """Return columns and rows: the trials, the best first.
 
@@ -167,111 +180,30 @@ def default_space(config: TrainConfig) -> list[str]:
     return [f"{name}={ranges[name]}" for name in free]
 
 
+@dataclass(frozen=True)
 class Search:
     """A search in a folder, which several processes can run at the same time."""
 
-    def __init__(
-        self,
-        task: str,
-        config: TrainConfig,
-        space: SearchSpace,
-        folder: Path,
-        data: Any = None,
-        *,
-        pruner: Pruner = "median",
-        keep_models: bool = False,
-        metrics: Mapping[str, Callable[..., Any]] | None = None,
-        reporter: Reporter | None = None,
-    ) -> None:
-        """Read the data without the test split, and open the storage or create it.
+    task: str
+    config: TrainConfig
+    """The settings that all trials share."""
+    space: SearchSpace
+    folder: Path
+    data: Dataset
+    """The data without the test split."""
+    loaded: tuple[Task, Dataset]
+    """The task and the prepared data of these settings."""
+    lower_is_better: bool
+    study: Study
+    accelerator: Accelerator
+    reporter: Reporter
+    keep_models: bool
+    metrics: Mapping[str, Callable[..., Any]] | None
 
-        ``config`` has the settings that all trials share, and ``data`` replace ``config.data``.
-        """
-        if config.validation == "none":
-            raise UserError("search: --validation none leaves no score to search by: leave it out.")
-        if config.test_share is not None:
-            raise UserError(
-                f"search: --test-share {config.test_share} does not apply, as trials read no test "
-                "split: leave it out, or give the data a test split."
-            )
-        self.task, self.space, self.folder = task, space, folder
-        self.config = replace(config, out=None, resume=False)
-        self.keep_models, self.metrics = keep_models, metrics
-        self.reporter = reporter or Reporter()
-        self.accelerator = make_accelerator(config)
-        if not isinstance(data, Dataset):
-            source = config.data if data is None else data
-            source = PartOf(source, without_test=True, most_rows=most_rows(config))
-            data = task_class(task).read(config, source)
-        splits = {split: rows for split, rows in data.splits.items() if not is_test(split)}
-        self.data = data.with_splits(splits)
-        self.loaded = load_task(self.config, task, self.data)
-        self.metric = self.loaded[0].record.metric
-        own = custom_metrics(config.custom_metrics, metrics or {}).get(self.metric)
-        self.lower_is_better = own is not None and own.lower_is_better
-        require_writable(folder)
-        require_own(folder, is_free(folder) or DATABASE in entries(folder))
-        with lock_folder(folder, wait=True):
-            self.study = self._open(pruner)
-
-    def _open(self, pruner: Pruner) -> Study:
-        """Open or create the study; raises UserError if it belongs to another search."""
-        optuna = import_optuna()
-        from sqlalchemy import URL
-        from sqlalchemy.exc import DatabaseError
-
-        pruners: dict[str, Any] = {
-            "median": optuna.pruners.MedianPruner(n_startup_trials=PRUNED_AFTER),
-            "halving": optuna.pruners.SuccessiveHalvingPruner(EPOCH, reduction_factor=3),
-            "none": optuna.pruners.NopPruner(),
-        }
-        self.distributions = {name: _distribution(each) for name, each in self.space.items()}
-        shared = result_settings(self.config)
-        del shared["data"]  # the fingerprint says more than the spelling of a path
-        facts = {
-            "task": self.task,
-            **shared,
-            "pruner": pruner,
-            "data": self.data.fingerprint,
-            "space": " ".join(f"{name}={each}" for name, each in self.space.items()),
-        }
-        database = URL.create("sqlite", database=str((self.folder / DATABASE).absolute()))
-        try:
-            storage = optuna.storages.RDBStorage(
-                database.render_as_string(), engine_kwargs={"connect_args": {"timeout": 60}}
-            )
-            study: Study = optuna.create_study(
-                study_name=STUDY,
-                storage=storage,
-                load_if_exists=True,
-                pruner=pruners[pruner],
-                sampler=_sampler(self.config.seed, self.distributions),
-                direction="minimize" if self.lower_is_better else "maximize",
-            )
-        except (DatabaseError, optuna.exceptions.StorageInternalError) as error:
-            detail = " ".join(str(error.__cause__ or error).split())
-            raise UserError(
-                f"{self.folder / DATABASE}: damaged ({detail:.120}): restore it from a copy, or "
-                "use another --out."
-            ) from error
-        saved = study.user_attrs.get("facts", facts)
-        if saved != facts and not any(each.state.is_finished() for each in study.get_trials()):
-            # the first trial stopped before it ended, perhaps because of a wrong setting
-            for folder in self.folder.glob("trial-*"):
-                with lock_folder(folder):
-                    clear_folder(folder)
-            optuna.delete_study(study_name=STUDY, storage=storage)
-            return self._open(pruner)
-        for name, value in facts.items():
-            if saved.get(name) != value:
-                raise UserError(
-                    f"{self.folder}: holds a search with {name} = {saved.get(name)!r:.200}, now "
-                    f"{value!r:.200}: continue with the same data and options, or use another "
-                    "--out."
-                )
-        study.set_user_attr("facts", facts)
-        self.storage, self.study_id = storage, storage.get_study_id_from_name(STUDY)
-        return study
+    @property
+    def metric(self) -> str:
+        """The metric that the search improves."""
+        return self.loaded[0].record.metric
 
     def run(
         self, trials: int, minutes: float | None = None, on_end: Callable[[], object] = lambda: None
@@ -313,9 +245,7 @@ class Search:
                     held.enter_context(lock_folder(self._folder(each.number)))
                     if self.trials()[each.number].state != "running":
                         continue  # its process ended it before it gave up the folder
-                    id = self.storage.get_trial_id_from_study_id_trial_number(
-                        self.study_id, each.number
-                    )
+                    id = self.study.get_trials(deepcopy=False)[each.number]._trial_id
                     return optuna.trial.Trial(self.study, id)
         over = minutes is not None and sum(each.seconds for each in done) >= 60 * minutes
         if len(done) >= trials or over:
@@ -383,7 +313,7 @@ class Search:
         """Return the settings of a trial: new ones, or the stored ones of a continued trial."""
         if trial.number == 0:
             return {}
-        for name, each in self.distributions.items():
+        for name, each in _distributions(self.space).items():
             if isinstance(self.space[name], Choices):
                 trial.suggest_categorical(name, each.choices)
             elif self.space[name].whole:  # type: ignore[union-attr]
@@ -494,6 +424,134 @@ class Search:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def open_search(
+    task: str,
+    config: TrainConfig,
+    space: Sequence[str] | Mapping[str, Any] = (),
+    data: Any = None,
+    *,
+    trials: int = 1,
+    minutes: float | None = None,
+    pruner: Pruner = "median",
+    keep_models: bool = False,
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    reporter: Reporter | None = None,
+) -> Search:
+    """Read the data without the test split, and open the storage of a search or create it.
+
+    The arguments are as in ``api.search``; ``data`` replace ``config.data``.
+
+    Raises:
+        UserError: Settings do not go together, or the folder belongs to another search.
+    """
+    if trials < 1:
+        raise UserError(f"--trials must be 1 or more, not {trials}.")
+    if minutes is not None and not minutes > 0:
+        raise UserError(f"--minutes must be above 0, not {minutes}.")
+    if config.validation == "none":
+        raise UserError("search: --validation none leaves no score to search by: leave it out.")
+    if config.test_share is not None:
+        raise UserError(
+            f"search: --test-share {config.test_share} does not apply, as trials read no test "
+            "split: leave it out, or give the data a test split."
+        )
+    folder = runs_folder(config, task, "search")
+    dimensions = parse_space(task, config, space or default_space(config))
+    accelerator = make_accelerator(config)
+    config = replace(config, out=None, resume=False)
+    if not isinstance(data, Dataset):
+        source = config.data if data is None else data
+        source = PartOf(source, without_test=True, most_rows=most_rows(config))
+        data = task_class(task).read(config, source)
+    splits = {split: rows for split, rows in data.splits.items() if not is_test(split)}
+    data = data.with_splits(splits)
+    loaded = load_task(config, task, data)
+    own = custom_metrics(config.custom_metrics, metrics or {}).get(loaded[0].record.metric)
+    lower_is_better = own is not None and own.lower_is_better
+    require_writable(folder)
+    require_own(folder, is_free(folder) or DATABASE in entries(folder))
+    shared = result_settings(config)
+    del shared["data"]  # the fingerprint says more than the spelling of a path
+    facts = {
+        "task": task,
+        **shared,
+        "pruner": pruner,
+        "data": data.fingerprint,
+        "space": " ".join(f"{name}={each}" for name, each in dimensions.items()),
+    }
+    with lock_folder(folder, wait=True):
+        study = _open_study(folder, facts, config.seed, dimensions, pruner, lower_is_better)
+    return Search(
+        task,
+        config,
+        dimensions,
+        folder,
+        data,
+        loaded,
+        lower_is_better,
+        study,
+        accelerator,
+        reporter or Reporter(),
+        keep_models,
+        metrics,
+    )
+
+
+def _open_study(
+    folder: Path,
+    facts: Mapping[str, Any],
+    seed: int,
+    space: SearchSpace,
+    pruner: Pruner,
+    lower_is_better: bool,
+) -> Study:
+    """Open or create the study; raises UserError if it belongs to a search with other facts."""
+    optuna = import_optuna()
+    from sqlalchemy import URL
+    from sqlalchemy.exc import DatabaseError
+
+    pruners: dict[str, Any] = {
+        "median": optuna.pruners.MedianPruner(n_startup_trials=PRUNED_AFTER),
+        "halving": optuna.pruners.SuccessiveHalvingPruner(EPOCH, reduction_factor=3),
+        "none": optuna.pruners.NopPruner(),
+    }
+    database = URL.create("sqlite", database=str((folder / DATABASE).absolute()))
+    try:
+        storage = optuna.storages.RDBStorage(
+            database.render_as_string(), engine_kwargs={"connect_args": {"timeout": 60}}
+        )
+        study: Study = optuna.create_study(
+            study_name=STUDY,
+            storage=storage,
+            load_if_exists=True,
+            pruner=pruners[pruner],
+            sampler=_sampler(seed, _distributions(space)),
+            direction="minimize" if lower_is_better else "maximize",
+        )
+    except (DatabaseError, optuna.exceptions.StorageInternalError) as error:
+        detail = " ".join(str(error.__cause__ or error).split())
+        raise UserError(
+            f"{folder / DATABASE}: damaged ({detail:.120}): restore it from a copy, or use another "
+            "--out."
+        ) from error
+    saved = study.user_attrs.get("facts", facts)
+    if saved != facts and not any(each.state.is_finished() for each in study.get_trials()):
+        # the first trial stopped before it ended, perhaps because of a wrong setting
+        for trial in folder.glob("trial-*"):
+            with lock_folder(trial):
+                clear_folder(trial)
+        optuna.delete_study(study_name=STUDY, storage=storage)
+        return _open_study(folder, facts, seed, space, pruner, lower_is_better)
+    for name, value in facts.items():
+        if saved.get(name) != value:
+            raise UserError(
+                f"{folder}: holds a search with {name} = {saved.get(name)!r:.200}, now "
+                f"{value!r:.200}: continue with the same data and options, or use another --out."
+            )
+    study.set_user_attr("facts", facts)
+    return study
+
+
 class _Watch(Callback):
     """Stores the scores of a trial and the time that it takes, and prunes it."""
 
@@ -553,6 +611,11 @@ def quiet_optuna() -> Iterator[None]:
         yield
     finally:
         optuna.logging.set_verbosity(before)
+
+
+def _distributions(space: SearchSpace) -> dict[str, Any]:
+    """Return the distributions of the settings of a space, as the storage names them."""
+    return {name: _distribution(each) for name, each in space.items()}
 
 
 def _distribution(dimension: Any) -> Any:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration, set_seed
 
 from finetune.config.tasks import TrainConfig, settings
@@ -34,6 +33,7 @@ from finetune.training.checkpoint import check_files, load_checkpoint, save_chec
 from finetune.training.custom_loss import LossFunction
 from finetune.training.data import training_data
 from finetune.training.multitask import (
+    Planned,
     TitledReporter,
     common_schedule,
     each_weight_once,
@@ -128,20 +128,15 @@ def fit(
 
 
 def fit_together(
-    tasks: Mapping[str, tuple[Task, Dataset, TrainConfig]],
-    out: Path,
-    accelerator: Accelerator,
-    reporter: Reporter,
+    tasks: Mapping[str, Planned], folder: RunWriter, reporter: Reporter
 ) -> dict[str, FitResult]:
     """Train several tasks on one encoder, and score each as ``fit`` does.
 
     Args:
-        tasks: by name, each task with its data and settings, ``steps`` among them; settings outside
+        tasks: By name, each task with its data and settings, ``steps`` among them; settings outside
             mark ``shared`` are equal.
-        out: the folder, which this process holds: the checkpoint is in ``last/``, and each task
-            has a run folder.
-        accelerator: device and processes.
-        reporter: shows the progress.
+        folder: The folder of all: the checkpoint is in ``last/``, and each task has a run folder.
+        reporter: Shows the progress.
 
     Returns:
         The result of each task by name.
@@ -153,14 +148,14 @@ def fit_together(
     configs = {name: config for name, (_, _, config) in tasks.items()}
     require_common_settings(configs)
     resume = next(iter(configs.values())).resume
-    on_main_process(lambda: require_own_checkpoint(out, list(tasks), resume))
+    on_main_process(lambda: require_own_checkpoint(folder.path, list(tasks), resume))
     with contextlib.ExitStack() as opened:
         parts = [
             part_of(
                 task,
                 data,
                 config,
-                opened.enter_context(open_run(config, accelerator, out / "last")),
+                opened.enter_context(open_run(config, folder.accelerator, folder.last)),
                 TitledReporter(reporter, name),
                 name=name,
             )

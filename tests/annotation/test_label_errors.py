@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from finetune.annotation.cross_validation import OutOfFold
 from finetune.annotation.label_errors import Suspect, file_and_line, find_suspects
 from finetune.config.tasks import CONFIGS
-from finetune.training.cross_validation import OutOfFold
 from finetune.types import Span, TextExample, TokenExample
 
 

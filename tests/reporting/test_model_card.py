@@ -129,7 +129,7 @@ def test_names_of_the_hub(place: Path):
 def signed_in(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
     """The hub, with the token of ana, who may write to ``ana`` and ``lab``."""
     monkeypatch.setenv("HF_TOKEN", "hf_ana")
-    monkeypatch.setattr("finetune.training.environment.degenerate", lambda *_: [])
+    monkeypatch.setattr("finetune.reporting.environment.degenerate", lambda *_: [])
     for id in ("lab/names", "ana/names"):
         shutil.rmtree(hub.model(id))
     return hub
@@ -175,7 +175,7 @@ def test_push_later(signed_in: Hub, place: Path):
 def test_a_degenerate_run_warns_and_push_asks(
     signed_in: Hub, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("finetune.training.environment.degenerate", lambda *_: ["test: no spans"])
+    monkeypatch.setattr("finetune.reporting.environment.degenerate", lambda *_: ["test: no spans"])
     folder = tmp_path / "run"
     assert train(place, "ner", folder).code == 0
     for card in ("README.md", "best/README.md"):
@@ -243,7 +243,7 @@ def test_a_push_that_fails_keeps_the_model(
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     signed_in.fault("/commit/main", times=9, status=503)
     degenerate = ["test: no spans"]
-    monkeypatch.setattr("finetune.training.environment.degenerate", lambda *_: degenerate)
+    monkeypatch.setattr("finetune.reporting.environment.degenerate", lambda *_: degenerate)
     folder = tmp_path / "a run"
     assert train(place, "tag", folder).code == 0
     outcome = run("push", folder, "lab/names", "--private", "--yes")

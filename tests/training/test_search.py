@@ -23,7 +23,7 @@ from finetune.runtime.progress import Reporter
 from finetune.training.callbacks import EvaluationEvent
 from finetune.training.optimizer import Schedule
 from finetune.training.run_folder import Diverged
-from finetune.training.search import Search, Trial, default_space, quiet_optuna
+from finetune.training.search import Search, Trial, default_space, open_search, quiet_optuna
 from finetune.types import UserError
 from tests import small_data
 from tests.command import run
@@ -67,12 +67,19 @@ class Scripted(Search):
         return score
 
 
+def opened(kind: type[Search], place: Path, folder: Path, **options: Any) -> Search:
+    config = CONFIGS["classify"](
+        model=str(place / "model"), data=str(place / "data"), out=str(folder)
+    )
+    return kind(
+        **vars(open_search("classify", config, SPACE, reporter=Reporter(quiet=True), **options))
+    )
+
+
 def scripted(place: Path, folder: Path, kill_at: int = -1, trials: int = 10) -> list[Trial]:
-    config = CONFIGS["classify"](model=str(place / "model"), data=str(place / "data"))
     Scripted.kill_at, Scripted.evaluations = kill_at, 0
     with quiet_optuna():
-        space = parse_space("classify", config, SPACE)
-        search = Scripted("classify", config, space, folder, reporter=Reporter(quiet=True))
+        search = opened(Scripted, place, folder)
         assert search.run(trials)
         found = search.result()
         assert set(found.importances) == (set(search.space) if trials > 5 else set())
@@ -130,11 +137,8 @@ class Planned(Search):
 def planned(
     place: Path, folder: Path, trials: int, minutes: float | None = None, **options: Any
 ) -> list[Trial]:
-    config = CONFIGS["classify"](model=str(place / "model"), data=str(place / "data"))
     with quiet_optuna():
-        space = parse_space("classify", config, SPACE)
-        quiet = Reporter(quiet=True)
-        search = Planned("classify", config, space, folder, reporter=quiet, **options)
+        search = opened(Planned, place, folder, **options)
         search.run(trials, minutes)
         return search.trials()
 
@@ -191,10 +195,8 @@ def test_minutes_count_all_calls(place: Path, tmp_path: Path, monkeypatch: pytes
 def test_a_trial_of_another_process_is_left_to_it(place: Path, tmp_path: Path):
     with pytest.raises(Killed):
         scripted(place, tmp_path, 5, trials=3)
-    config = CONFIGS["classify"](model=str(place / "model"), data=str(place / "data"))
     with quiet_optuna():
-        space = parse_space("classify", config, SPACE)
-        search = Scripted("classify", config, space, tmp_path, reporter=Reporter(quiet=True))
+        search = opened(Scripted, place, tmp_path)
         lock = tmp_path / "trial-001" / ".lock"
         with FileLock(lock):  # as another process does
             assert not search.run(3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from finetune.config.tasks import ClassifyConfig, TagConfig
-from finetune.training.environment import advice
+from finetune.reporting.environment import advice
 from finetune.types import Example, TextExample, TokenExample
 
 

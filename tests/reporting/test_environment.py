@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from finetune.training.environment import command_line, resume_command
+from finetune.reporting.environment import command_line, resume_command
 
 SEVERAL = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 

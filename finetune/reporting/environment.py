@@ -29,7 +29,7 @@ from finetune.runtime.processes import num_processes
 from finetune.training.optimizer import Schedule
 from finetune.types import Example, TextExample, quantity
 
-if TYPE_CHECKING:  # reports read this module without torch
+if TYPE_CHECKING:  # reports are read without torch
     from finetune.data import Dataset
     from finetune.tasks.base import Task
 
@@ -66,16 +66,18 @@ def write_environment(
     command: str,
     device: str,
     precision: str,
+    threads: int,
     weights: tuple[int, int],
 ) -> RunOutcome:
     """Compare a run with its baselines and its recipe, and write ``environment.json``.
 
-    ``weights`` holds the number of trained weights and the number of all weights.
+    ``weights`` holds the number of trained weights and the number of all weights, ``threads`` are
+    those of an operation on a CPU.
     """
     folder = Path(config.out or "")
     baselines = baselines_of(data.splits, metrics)
     reasons = list(degenerate(folder, metrics, baselines, config.metric))
-    content = environment(device, precision) | {
+    content = environment(device, precision, threads) | {
         "command": command,
         "data": data.format,
         "license": _license(config),
@@ -171,10 +173,8 @@ def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> s
     )
 
 
-def environment(device: str, precision: str) -> dict[str, Any]:
+def environment(device: str, precision: str, threads: int) -> dict[str, Any]:
     """Return versions, machine and command of this process."""
-    import torch
-
     versions = {}
     for package in PACKAGES:
         distribution = "finetune-encoders" if package == "finetune" else package
@@ -188,7 +188,7 @@ def environment(device: str, precision: str) -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": platform.machine(),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
+        "threads": threads,
         "device": device,
         "precision": precision,
         "versions": versions,
