@@ -76,7 +76,7 @@ class FindWaits(TorchDispatchMode):
     """Finds what would make the host wait for a GPU, with the meta device in its place.
 
     ``waits`` has the operators and the lines that called them: a value that the host reads, a shape
-    that depends on values, and a copy from the host other than those of ``runtime.transfer``.
+    that depends on values, and a copy from the host other than those of ``runtime.device``.
     """
 
     def __init__(self) -> None:
@@ -108,9 +108,9 @@ class FindWaits(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def found(self, what: str) -> None:
-        """Add a wait, unless ``runtime.transfer`` copies."""
+        """Add a wait, unless ``runtime.device`` copies."""
         own = [f for f in traceback.extract_stack() if "/finetune/" in f.filename]
-        if own and own[-1].filename.endswith("runtime/transfer.py"):
+        if own and own[-1].filename.endswith("runtime/device.py"):
             return
         lines = [f"{f.filename.rpartition('/finetune/')[2]}:{f.lineno} {f.line}" for f in own[-2:]]
         self.waits.append(f"{what}: {' > '.join(lines)}")

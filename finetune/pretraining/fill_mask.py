@@ -16,14 +16,12 @@ import numpy as np
 import torch
 
 from finetune.data import Dataset
-from finetune.evaluation.metrics import score
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import new_config
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.windows import encode_window, windows
 from finetune.pretraining.model import PretrainingModel
 from finetune.pretraining.settings import PretrainConfig
-from finetune.pretraining.subwords import SUBWORDS
 from finetune.pretraining.text_blocks import read_documents
 from finetune.tasks.abilities import Gather
 from finetune.tasks.base import Task, TaskRecord, joined
@@ -121,9 +119,6 @@ class MaskedTask(Task):
             return model.from_config(made, **options)
         with self._pretrained() as checkpoint:
             return model.from_pretrained(**options, **checkpoint)
-
-    def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
-        return score(SUBWORDS.scored(gold, predicted))
 
 
 @dataclass(eq=False)

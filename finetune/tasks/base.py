@@ -19,7 +19,7 @@ from finetune.config.description import TaskDescription
 from finetune.config.tasks import TrainConfig, column_map
 from finetune.data import Dataset
 from finetune.data.reading import read_examples
-from finetune.evaluation.kinds import DEFAULT_METRICS
+from finetune.evaluation.kinds import DEFAULT_METRICS, KINDS, score
 from finetune.models.warm_start import ReusableHead, WarmStart
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged, whole
 from finetune.preprocessing.tokenizer import SubwordTokenizer
@@ -48,7 +48,7 @@ def joined(encode_chunk: EncodeChunk, starts: Sequence[int]) -> Encoded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRecord(ABC):
+class TaskRecord:
     """Everything that is saved with a model in order to use it again (``finetune.json``).
 
     Each task adds the fields that it derives from training data or fits on validation data.
@@ -61,9 +61,9 @@ class TaskRecord(ABC):
     """Whether examples are pairs of texts; None for words and for data of both kinds."""
 
     @property
-    @abstractmethod
     def kind(self) -> str:
-        """The kind of predictions, as in ``DEFAULT_METRICS``."""
+        """The kind of predictions, as in ``DEFAULT_METRICS``: a label, if not said otherwise."""
+        return "label"
 
     @property
     def inputs(self) -> Inputs:
@@ -254,9 +254,14 @@ class Task(Abilities, ABC):
         scored = [pair for pair in pairs if self.gold(pair[0]) is not None]
         return self._score(*map(list, zip(*scored, strict=True))) if scored else {}
 
-    @abstractmethod
     def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         """Compute metrics of examples that all have gold."""
+        return score(KINDS[self.record.kind].scored(gold, predicted, **self._facts))
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        """What the kind of predictions needs to know of the model to score it."""
+        return {}
 
     def _labeled_head(
         self, load: Callable[..., H], folder: str | Path | None, /, **settings: Any

@@ -23,7 +23,6 @@ from finetune.config.tasks import ChoiceConfig, column_map
 from finetune.data import Dataset
 from finetune.data.choices import CHOICES
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
-from finetune.evaluation.kinds import KINDS, score
 from finetune.evaluation.temperature import scale
 from finetune.models.heads.choice import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
@@ -270,7 +269,7 @@ class ChoiceTask(Task):
     def _score(
         self, gold: Sequence[TextExample], predicted: Sequence[ChoicePrediction]
     ) -> dict[str, float]:
-        found = score(KINDS[self.record.kind].scored(gold, predicted))
+        found = super()._score(gold, predicted)
         if self.record.temperature is not None:
             labels = [example.label for example in gold]
             correct = [p.choice == label for p, label in zip(predicted, labels, strict=True)]

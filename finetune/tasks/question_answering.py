@@ -22,7 +22,6 @@ from finetune.data.example_store import chosen, column
 from finetune.data.questions import QUESTIONS, misplaced
 from finetune.data.tables import Table
 from finetune.evaluation.answers import best_threshold
-from finetune.evaluation.kinds import KINDS, score
 from finetune.models.heads.question_answering import (
     POSITIONS,
     QuestionAnswerer,
@@ -233,11 +232,6 @@ class QuestionAnsweringTask(Task):
     def apply_fitted(self, example: TextExample, prediction: AnswerPrediction) -> AnswerPrediction:
         """Apply the fitted values to a prediction."""
         return self.record.decide(prediction.id, prediction.best, prediction.no_answer_score)
-
-    def _score(
-        self, gold: Sequence[TextExample], predicted: Sequence[AnswerPrediction]
-    ) -> dict[str, float]:
-        return score(KINDS[self.record.kind].scored(gold, predicted))
 
 
 def _gold_texts(example: TextExample) -> tuple[str, ...] | None:

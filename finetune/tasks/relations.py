@@ -22,7 +22,6 @@ import torch
 from finetune.config.tasks import RelationsConfig, max_context_subwords
 from finetune.data import Dataset
 from finetune.data.example_store import chosen, places
-from finetune.evaluation.kinds import KINDS, score
 from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.preprocessing.context import fill
 from finetune.preprocessing.encodings import Encoded, Ragged
@@ -226,11 +225,6 @@ class RelationTask(WordTask):
             example.offsets,
             example.text,
         )
-
-    def _score(
-        self, gold: Sequence[TokenExample], predicted: Sequence[RelationPrediction]
-    ) -> dict[str, float]:
-        return score(KINDS[self.record.kind].scored(gold, predicted))
 
 
 def _class_of(label: str | None, labels: LabelSet) -> int:

@@ -23,7 +23,7 @@ from torch.nn import functional
 from finetune.config.tasks import NerConfig
 from finetune.data import Dataset, split_at_gold
 from finetune.data.spans import overlapping, proposed_width
-from finetune.evaluation.kinds import KINDS, score, scores_of
+from finetune.evaluation.kinds import scores_of
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
@@ -291,7 +291,7 @@ class SpanNerTask(WordTask):
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]
     ) -> dict[str, float]:
-        found = score(KINDS[self.record.kind].scored(gold, predicted))
+        found = super()._score(gold, predicted)
         if self.record.thresholds:
             before = [self.record.decide(prediction, {}).spans for prediction in predicted]
             uncalibrated = scores_of("spans", [example.spans for example in gold], before)

@@ -22,7 +22,6 @@ from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
 from finetune.data import Dataset
 from finetune.data.nli_labels import with_standard_names
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
-from finetune.evaluation.kinds import KINDS, score
 from finetune.evaluation.positive import named_positive
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import Problem
@@ -304,11 +303,14 @@ class TextClassificationTask(Task):
             return np.array(applies, dtype=bool).reshape(len(gold), len(labels))
         return np.array([labels.id(str(e.label), e.where) for e in gold], dtype=int)
 
+    @property
+    def _facts(self) -> dict[str, Any]:
+        return {"labels": self.record.labels, "positive": self.record.positive}
+
     def _score(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
     ) -> dict[str, float]:
-        facts: dict[str, Any] = {"labels": self.record.labels, "positive": self.record.positive}
-        scores = score(KINDS[self.record.kind].scored(gold, predicted, **facts))
+        scores = super()._score(gold, predicted)
         if self.record.temperature is not None:
             scores |= self._calibration_errors(gold, predicted)
         return scores

@@ -27,7 +27,6 @@ from finetune.data.example_store import columns
 from finetune.data.tag_schemes import convert_tags, tag_names, tags_to_spans
 from finetune.data.tokens import tags_and_scheme, training_tags
 from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
-from finetune.evaluation.kinds import KINDS, score
 from finetune.evaluation.temperature import probabilities_of
 from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.crf_tagger import CrfTagger
@@ -273,11 +272,14 @@ class TokenClassificationTask(WordTask):
         probabilities = probabilities_of(classes, logs, self.record.temperature or 1.0)
         return self.record.decide(example, classes, probabilities, logs)
 
+    @property
+    def _facts(self) -> dict[str, Any]:
+        return {"schemes": (self.record.source, self.record.scheme)}
+
     def _score(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]
     ) -> dict[str, float]:
-        schemes = self.record.source, self.record.scheme
-        scores = score(KINDS[self.record.kind].scored(gold, predicted, schemes=schemes))
+        scores = super()._score(gold, predicted)
         if self.record.temperature is not None:
             tags = [self._in_scheme(example.tags or ()) for example in gold]
             scores |= word_calibration_scores(tags, predicted, self.record.labels)

@@ -137,7 +137,7 @@ REASONS = {
     "inference/pipelines.py": "forms of the pipelines of transformers",
     "inference/predictor.py": "words of predictions on the command line",
     "suites/submission.py": "forms of the servers of benchmarks",
-    "tasks/capabilities.py": "values for metrics of users",
+    "tasks/calibration.py": "values for metrics of users",
     "training/cross_validation.py": "what cross-validation keeps of each example",
 }
 """Files that may ask, and why."""

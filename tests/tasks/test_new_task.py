@@ -38,13 +38,8 @@ class RankConfig(TrainConfig):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankRecord(TaskRecord):
-    kind = "label"
-
-
 class RankTask(Task):
-    record_class = RankRecord
+    record_class = TaskRecord
     gold = attrgetter("label")
 
     @classmethod
@@ -78,20 +73,16 @@ class RankTask(Task):
     def finish(self, example: Any, partials: Sequence[Partial], **_: Any) -> TextPrediction:
         return TextPrediction(example.id, str(partials[0].values))
 
-    def _score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
-        pairs = zip(gold, predicted, strict=True)
-        return {"accuracy": sum(e.label == p.label for e, p in pairs) / len(gold)}
-
 
 def test_a_task_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = TaskPaths(f"{__name__}:RankConfig", f"{__name__}:RankTask", "the rank of a text")
     monkeypatch.setitem(TASKS, "rank", row)
     monkeypatch.setitem(CONFIGS.paths, "rank", row.config)
-    model = str(save_tiny_checkpoint(tmp_path / "bert", dropout=0.0))
     texts = ["the dog", "the dog saw it", "the dog saw it and a"]
     rows = [{"text": text, "label": str(rank)} for rank, text in enumerate(texts)] * 3
     data = str(write_jsonl(tmp_path / "train.jsonl", rows).parent)
+    model, out = str(save_tiny_checkpoint(tmp_path / "bert", dropout=0.0)), str(tmp_path / "run")
     course = {"validation": "none", "steps": 30, "batch_size": 3, "max_length": 16, "lr": 5e-3}
-    run = finetune.train("rank", data=data, model=model, out=str(tmp_path / "run"), **course)
+    run = finetune.train("rank", data=data, model=model, out=out, **course)
     predicted = finetune.load(run.folder).predict(texts)
     assert [each.label for each in predicted] == ["0", "1", "2"]
