@@ -69,18 +69,23 @@ def config(task: str, **changes: Any) -> TrainConfig:
     return CONFIGS[task](**_texts(settings_of(task, **changes)))
 
 
-def train(task: str, out: Path, *more: str | Path, **changes: Any) -> Outcome:
-    """Run the command of a task with these settings, and with further arguments."""
-    words: list[str | Path] = [task, "--out", out]
+def words(task: str, out: Path, **changes: Any) -> list[str]:
+    """The command of a task with these settings."""
+    found = [task, "--out", str(out)]
     for name, value in settings_of(task, **changes).items():
         option = name.replace("_", "-")
         if isinstance(value, bool):
-            words.append(f"--{option}" if value else f"--no-{option}")
+            found.append(f"--{option}" if value else f"--no-{option}")
         elif isinstance(value, list | tuple):
-            words += [f"--{option}", *map(str, value)]
+            found += [f"--{option}", *map(str, value)]
         else:
-            words.append(f"--{option}={value}")
-    return run(*words, *more)
+            found.append(f"--{option}={value}")
+    return found
+
+
+def train(task: str, out: Path, *more: str | Path, **changes: Any) -> Outcome:
+    """Run the command of a task with these settings, and with further arguments."""
+    return run(*words(task, out, **changes), *more)
 
 
 def trained(task: str, **changes: Any) -> Path:

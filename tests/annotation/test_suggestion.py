@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from finetune.annotation.suggestion import Suggester, central, uncertainty
-from finetune.config.tasks import CONFIGS
-from finetune.tasks import load_task, save_task
 from finetune.types import (
     Span,
     SpanPrediction,
@@ -20,7 +17,8 @@ from finetune.types import (
     TokenPrediction,
     UserError,
 )
-from tests import small_data, tiny
+from tests import laboratory as lab
+from tests import small_data
 from tests.command import run
 
 
@@ -57,38 +55,17 @@ def test_central_examples_of_clusters():
     assert len({*same}) == 3
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The saved, untrained models of four tasks."""
-    place = tmp_path_factory.mktemp("suggestions")
-    model = str(tiny.save_tiny_checkpoint(place / "bert", "bert"))
-    sources = {
-        "classify": small_data.sentiment,
-        "nli": small_data.pairs,
-        "tag": small_data.entities,
-        "ner": small_data.entities,
-    }
-    found = {}
-    for name, make in sources.items():
-        config = CONFIGS[name](model=model, data=str(make(place / f"data-{name}")))
-        task, _ = load_task(config, name)
-        task.head().save_pretrained(place / name / "best")
-        save_task(task, place / name / "best")
-        found[name] = place / name
-    return found
-
-
 @pytest.mark.parametrize("by", ["both", "uncertainty", "diversity", "random"])
-def test_choice(folders: dict[str, Path], by: str):
+def test_choice(by: str):
     texts = [f"a film number {n % 40}" for n in range(60)] + ["", "  "]
     examples = [TextExample(number, text) for number, text in enumerate(texts)]
-    suggester = Suggester(str(folders["classify"]))
+    suggester = Suggester(str(lab.trained("classify")))
     rows = {each.id: {"text": each.text} for each in examples}
     found = suggester.suggest(iter(examples), 3, by, seed=3, rows=rows)
     ids = [each.example.id for each in found]
     assert len({*ids}) == 3 and max(ids) < 40  # of equal texts the first
     assert (suggester.num_read, suggester.num_repeated, suggester.num_empty) == (62, 20, 2)
-    again = Suggester(str(folders["classify"])).suggest(examples, 3, by, seed=3)
+    again = Suggester(str(lab.trained("classify"))).suggest(examples, 3, by, seed=3)
     assert [each.example.id for each in again] == ids
     if by == "uncertainty":
         every = suggester.suggest(examples, 40, by)
@@ -103,10 +80,10 @@ def test_choice(folders: dict[str, Path], by: str):
 
 
 @pytest.mark.parametrize("task", ["nli", "tag", "ner"])
-def test_command(folders: dict[str, Path], task: str, tmp_path):
-    data = folders[task].parent / f"data-{task}" / "train.jsonl"
+def test_command(task: str, tmp_path):
+    data = lab.data(task) / "train.jsonl"
     output = tmp_path / "next.jsonl"
-    arguments = ["suggest", folders[task], "--file", data, "--number", "4"]
+    arguments = ["suggest", lab.trained(task), "--file", data, "--number", "4"]
     outcome = run(*arguments, "--out", output)
     assert outcome.code == 0, outcome.err
     rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
@@ -121,26 +98,20 @@ def test_command(folders: dict[str, Path], task: str, tmp_path):
     assert tasks[0]["data"]["uncertainty"] == rows[0]["uncertainty"]
 
 
-def test_errors(folders: dict[str, Path], tmp_path):
-    config = CONFIGS["classify"](
-        model=str(folders["classify"].parent / "bert"),
-        data=str(small_data.numbers(tmp_path / "numbers")),
-    )
-    task, _ = load_task(config, "classify")
-    task.head().save_pretrained(tmp_path / "run" / "best")
-    save_task(task, tmp_path / "run" / "best")
-    suggester = Suggester(str(tmp_path / "run"))
+def test_errors(tmp_path):
+    folder = lab.trained("classify", data=lab.data("numbers"))
+    suggester = Suggester(str(folder))
     examples = [TextExample(number, f"text {number}", "other") for number in range(5)]
     with pytest.raises(UserError, match="--by both needs labels with probabilities"):
         suggester.suggest(examples, 2)
     assert len(suggester.suggest(examples, 2, "diversity")) == 2
-    outcome = run("suggest", tmp_path / "run", "--file", "x", "--number", "0")
+    outcome = run("suggest", folder, "--file", "x", "--number", "0")
     assert "--number must be 1 or more, not 0" in outcome.err
 
 
 def test_columns_of_other_names_reach_the_page(tmp_path):
     """`suggest` writes roles; predictions keep the names of the file, which `review` takes."""
-    model = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
+    model = lab.checkpoint()
     rows = [
         {"Nr": n, "Ticket": f"a {w} room {n}", "text": "long", "Team": w}
         for n, w in enumerate(["bright", "dull"] * 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,9 @@ from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.loading import load_config, load_weights
 from finetune.types import UserError
-from tests import small_data
+from tests import laboratory as lab
 from tests.command import run
 from tests.tiny import FAMILIES, save_tiny_checkpoint
-
-SMALL = ("--max-length=40", "--batch-size=8", "--precision=fp32", "--steps=1")
 
 
 def damage(file: Path, ends: str, value: float) -> str:
@@ -34,28 +33,12 @@ def damage(file: Path, ends: str, value: float) -> str:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, and runs of three tasks."""
+    """Runs of three tasks, whose weights are damaged for a while."""
     folder = tmp_path_factory.mktemp("weights")
-    save_tiny_checkpoint(folder / "bert", "bert")
-    for task, make in (
-        ("classify", small_data.sentiment),
-        ("ner", small_data.entities),
-        ("sentence", small_data.pairs),
-    ):
-        make(folder / f"{task}-data")
-        more = ["--objective=softmax"] if task == "sentence" else []
-        outcome = run(
-            task,
-            "--model",
-            folder / "bert",
-            "--data",
-            folder / f"{task}-data",
-            "--out",
-            folder / task,
-            *SMALL,
-            *more,
-        )
-        assert outcome.code == 0, outcome.err
+    for task in ("classify", "ner"):
+        shutil.copytree(lab.trained(task), folder / task)
+    sentence = lab.trained("sentence", data=lab.data("pairs"), objective="softmax")
+    shutil.copytree(sentence, folder / "sentence")
     return folder
 
 
@@ -84,7 +67,7 @@ def test_weights_that_are_not_finite(
     assert "NaN or infinite" in outcome.err
 
 
-def test_large_weights_are_finite(place: Path, tmp_path: Path) -> None:
+def test_large_weights_are_finite(tmp_path: Path) -> None:
     """Their sum is not."""
     model = save_tiny_checkpoint(tmp_path, "bert")
     weights = load_file(model / "model.safetensors")
@@ -128,23 +111,13 @@ def test_a_saved_model_with_fewer_layers(place: Path) -> None:
     path.write_text(content)
 
 
-def test_vectors_that_are_not_finite(place: Path, tmp_path: Path) -> None:
+def test_vectors_that_are_not_finite(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the bank of the river\n" * 20)
     good, bad = tmp_path / "good.vec", tmp_path / "bad.vec"
     good.write_text("2 2\nthe 1.0 0.5\nbank 0.5 1.0\n")
     for value in ("inf", "-inf", "nan", "1e39"):
         bad.write_text(f"2 2\nthe 1.0 0.5\nbank {value} 1.0\n")
-        outcome = run(
-            "vocabulary",
-            tmp_path / "text.txt",
-            "--for",
-            place / "bert",
-            "--size=60",
-            "--vectors",
-            good,
-            bad,
-            "--out",
-            tmp_path / "out",
-        )
+        words = ("--for", lab.checkpoint(), "--size=60", "--out", tmp_path / "out")
+        outcome = run("vocabulary", tmp_path / "text.txt", *words, "--vectors", good, bad)
         assert outcome.code == 2 and f"{bad}:3" in outcome.err, outcome.err
         assert not (tmp_path / "out").exists()

@@ -12,8 +12,7 @@ import finetune
 from finetune.cli.main import main
 from finetune.evaluation.compare import ComparisonOptions, compare_systems
 from finetune.types import CustomFunctionError
-from tests import small_data
-from tests.tiny import save_tiny_checkpoint
+from tests import laboratory as lab
 
 SETTINGS = {"steps": 4, "batch_size": 8, "eval_every": 2, "lr": 1e-3, "quiet": True}
 OWN = """
@@ -35,16 +34,14 @@ def broken(gold, predicted):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("callbacks")
-    save_tiny_checkpoint(folder / "bert", "bert")
-    small_data.sentiment(folder / "data")
-    (folder / "own.py").write_text(OWN)
-    return folder
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of metrics."""
+    (file := tmp_path_factory.mktemp("callbacks") / "own.py").write_text(OWN)
+    return file
 
 
-def train(place: Path, out: Path, **more) -> finetune.TrainedRun:
-    data, model = str(place / "data"), str(place / "bert")
+def train(out: Path, **more) -> finetune.TrainedRun:
+    data, model = str(lab.data("sentiment")), str(lab.checkpoint())
     return finetune.train("classify", data, model, out=str(out), **{**SETTINGS, **more})
 
 
@@ -68,9 +65,9 @@ class Recorder(finetune.Callback):
         self.events.append(("save", event.step, event.folder.name))
 
 
-def test_the_order_of_callbacks_and_a_run_that_fails(place: Path, tmp_path: Path) -> None:
+def test_the_order_of_callbacks_and_a_run_that_fails(tmp_path: Path) -> None:
     recorder = Recorder()
-    train(place, tmp_path / "run", callbacks=[recorder])
+    train(tmp_path / "run", callbacks=[recorder])
     found = [event for event in recorder.events if event[:2] != ("evaluation", 4)]
     assert found[:5] == [
         ("step", 1),
@@ -84,14 +81,14 @@ def test_the_order_of_callbacks_and_a_run_that_fails(place: Path, tmp_path: Path
         event[:2] for event in recorder.events
     ]
     with pytest.raises(KeyError, match="a mistake of mine"):
-        train(place, tmp_path / "failed", callbacks=[Recorder(fail_at=3)])
-    resumed = train(place, tmp_path / "failed", resume=True)
+        train(tmp_path / "failed", callbacks=[Recorder(fail_at=3)])
+    resumed = train(tmp_path / "failed", resume=True)
     assert resumed.metrics == json.loads((tmp_path / "run" / "metrics.json").read_text())
     for name in ("last/model.safetensors", "predictions.test.jsonl"):
         assert (tmp_path / "run" / name).read_bytes() == (resumed.folder / name).read_bytes()
 
 
-def test_an_own_metric_selects_the_model(place: Path, tmp_path: Path) -> None:
+def test_an_own_metric_selects_the_model(tmp_path: Path) -> None:
     scores = iter([0.5, 0.1, 0.7, 0.3, 0.3])  # the check, two evaluations, and at the end
 
     def chosen(gold: list, predicted: list) -> float:
@@ -100,25 +97,23 @@ def test_an_own_metric_selects_the_model(place: Path, tmp_path: Path) -> None:
     metric = finetune.CustomMetric(chosen, lower_is_better=True)
     recorder = Recorder()
     with pytest.raises(RuntimeError, match="the saved model scores"):  # 0.3, not 0.1
-        train(
-            place, tmp_path / "run", metrics={"mine": metric}, metric="mine", callbacks=[recorder]
-        )
+        train(tmp_path / "run", metrics={"mine": metric}, metric="mine", callbacks=[recorder])
     assert [e for e in recorder.events if e[0] == "evaluation"] == [
         ("evaluation", 2, True),
         ("evaluation", 4, False),
     ]
 
 
-def test_own_metrics_of_a_file_train_compare_and_report(place: Path, tmp_path: Path) -> None:
-    names = [f"{place / 'own.py'}:{n}" for n in ("accuracy_of_mine", "errors", "squares")]
-    run = train(place, tmp_path / "a", custom_metrics=tuple(names), metric="errors")
+def test_own_metrics_of_a_file_train_compare_and_report(own: Path, tmp_path: Path) -> None:
+    names = [f"{own}:{n}" for n in ("accuracy_of_mine", "errors", "squares")]
+    run = train(tmp_path / "a", custom_metrics=tuple(names), metric="errors")
     test = run.metrics["test"]
     assert test["accuracy_of_mine"] == pytest.approx(test["accuracy"]) == 1 - test["errors"]
     rows = [json.loads(x) for x in (run.folder / "predictions.test.jsonl").open()]
     expected = np.mean([(1 - row["scores"][row["gold"]]) ** 2 for row in rows])
     assert test["squares"] == pytest.approx(expected, abs=1e-5)
     assert "accuracy_of_mine" in (run.folder / "report.html").read_text()
-    other = train(place, tmp_path / "b", seed=2, steps=1)
+    other = train(tmp_path / "b", seed=2, steps=1)
     sides = str(run.folder), str(other.folder)
     plain = compare_systems(*sides, options=ComparisonOptions(metric="accuracy", resamples=200))
     own = compare_systems(*sides, options=ComparisonOptions(metric=names[0], resamples=200))
@@ -128,16 +123,16 @@ def test_own_metrics_of_a_file_train_compare_and_report(place: Path, tmp_path: P
     assert lower.result.difference.value == pytest.approx(-plain.result.difference.value)
 
 
-def test_errors_of_own_metrics(place: Path, tmp_path: Path, capsys) -> None:
+def test_errors_of_own_metrics(own: Path, tmp_path: Path, capsys) -> None:
     with pytest.raises(CustomFunctionError, match="broken raised TypeError") as error:
-        train(place, tmp_path / "run", custom_metrics=(f"{place / 'own.py'}:broken",))
+        train(tmp_path / "run", custom_metrics=(f"{own}:broken",))
     assert isinstance(error.value.__cause__, TypeError)
     with pytest.raises(SystemExit):
         options = {
-            "data": place / "data",
-            "model": place / "bert",
+            "data": lab.data("sentiment"),
+            "model": lab.checkpoint(),
             "out": tmp_path / "other",
-            "custom-metrics": f"{place / 'own.py'}:broken",
+            "custom-metrics": f"{own}:broken",
         }
         main(["classify", *(f"--{name}={value}" for name, value in options.items())])
     printed = capsys.readouterr().err
@@ -148,13 +143,13 @@ def test_errors_of_own_metrics(place: Path, tmp_path: Path, capsys) -> None:
         (lambda g, p: "high", "returned 'high'"),
     ):
         with pytest.raises(finetune.UserError, match=message):
-            train(place, tmp_path / "nan", metrics={"mine": value})
+            train(tmp_path / "nan", metrics={"mine": value})
     with pytest.raises(finetune.UserError, match="'accuracy' needs another name"):
-        train(place, tmp_path / "name", metrics={"accuracy": lambda g, p: 1.0})
+        train(tmp_path / "name", metrics={"accuracy": lambda g, p: 1.0})
     for setting, message in (
         ("own:f", "must be FILE.py:FUNCTION"),
         ("none.py:f", "no such file"),
-        (f"{place / 'own.py'}:nothing", "there is no function 'nothing'"),
+        (f"{own}:nothing", "there is no function 'nothing'"),
     ):
         with pytest.raises(finetune.UserError, match=message):
-            train(place, tmp_path / "setting", custom_metrics=(setting,))
+            train(tmp_path / "setting", custom_metrics=(setting,))
