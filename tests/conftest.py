@@ -93,15 +93,18 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Any]:
-    """A function that opens a file; console messages and network requests are failures.
+    """A function that opens a file, or the address of a server of the test.
+
+    Console messages, but for refused requests, and requests to elsewhere are failures.
 
     What a page stores outlives a reload for certain only in a profile, a folder: a private
     window of a busy browser may forget it. One profile is one browser of several windows.
     """
     contexts, troubles = {}, []
 
-    def open_file(path: Path, profile: Path | None = None, **options: Any) -> Any:
+    def open_file(path: Path | str, profile: Path | None = None, **options: Any) -> Any:
         options = {"viewport": DESK} | options
+        own = ("file://" if isinstance(path, Path) else path, "data:")
         context = contexts.get(profile)
         if context is None and profile:
             context = browser.browser_type.launch_persistent_context(
@@ -111,16 +114,14 @@ def open_page(browser: Any) -> Iterator[Any]:
             context = browser.new_context(**options)
         contexts[profile or len(contexts)] = context
         page = context.new_page()
-        page.on("console", lambda message: troubles.append(message.text))
+        page.on("console", lambda m: "status of 4" in m.text or troubles.append(m.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("dialog", lambda dialog: (troubles.append("a dialog"), dialog.dismiss()))
         page.on(
             "request",
-            lambda request: (
-                request.url.startswith(("file://", "data:")) or troubles.append(request.url)
-            ),
+            lambda request: request.url.startswith(own) or troubles.append(request.url),
         )
-        page.goto(path.as_uri())
+        page.goto(path.as_uri() if isinstance(path, Path) else path)
         return page
 
     yield open_file

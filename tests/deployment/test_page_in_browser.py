@@ -19,7 +19,7 @@ from finetune.deployment.batcher import Limits
 from finetune.deployment.served_model import Engine, ServedModel
 from finetune.deployment.server import make_app
 from finetune.inference.predictor import Predictor
-from tests.browser import CONTRAST, DESK, PHONE, screenshot
+from tests.browser import CONTRAST, PHONE, screenshot
 
 TEXT = "🙂 The <b>University</b> of New York"
 
@@ -53,32 +53,13 @@ def entities(items: Any) -> list[dict]:
 
 
 @pytest.fixture
-def opened(browser: Any, address: str) -> Iterator[Any]:
-    contexts, troubles = [], []
-
-    def open_page(**options: Any) -> Any:
-        context = browser.new_context(viewport=options.pop("viewport", DESK), **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on(
-            "console",
-            lambda message: "status of 4" in message.text or troubles.append(message.text),
-        )
-        page.on(
-            "request",
-            lambda request: (
-                request.url.startswith((address, "data:")) or troubles.append(request.url)
-            ),
-        )
-        page.goto(address)
+def opened(open_page: Any, address: str) -> Any:
+    def open_there(**options: Any) -> Any:
+        page = open_page(address, **options)
         page.wait_for_selector("#text:visible")
         return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert not troubles
+    return open_there
 
 
 def ask(page: Any, model: str, **fields: str) -> None:
