@@ -12,13 +12,17 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     import torch
 
 IGNORED = -100
 """Target of a position that carries no loss (the convention of torch's cross entropy)."""
+
+
+ANSWERABLE, UNANSWERABLE = "answer", "no answer"
+"""The labels of questions with and without an answer in their context."""
 
 
 class UserError(ValueError):
@@ -112,6 +116,46 @@ class TextExample:
     choices: tuple[str, ...] = ()
     subwords: tuple[bytes, bytes, bytes] | None = field(default=None, compare=False, repr=False)
 
+    GOLD: ClassVar[tuple[str, ...]] = ("label", "answers")
+    """The fields that ``labels_of`` takes."""
+
+    def texts(self) -> list[str]:
+        """Return the text, or both texts of a pair, and the choices."""
+        texts = [self.text] if self.pair is None else [self.text, self.pair]
+        return [*texts, *self.choices]
+
+    def shared(self) -> str | None:
+        """Return the context of a question, which other questions may share; None without."""
+        if self.choices:
+            return self.text if self.text.strip() else None
+        return None if self.answers is None else self.pair
+
+    def gold_labels(self) -> list[str] | None:
+        """Return the labels, ``ANSWERABLE`` or ``UNANSWERABLE``, or None without gold."""
+        return self.labels_of(self.label, self.answers)
+
+    @staticmethod
+    def labels_of(label: Any, answers: Any) -> list[str] | None:
+        """Return the labels of an example with these values of ``GOLD``."""
+        if answers is not None:
+            return [ANSWERABLE if answers else UNANSWERABLE]
+        if label is None:
+            return None
+        return list(label) if isinstance(label, tuple) else [str(label)]
+
+    def content(self) -> list[Any]:
+        """Return what a fingerprint of the data holds of the example."""
+        content: list[Any] = ["text", self.text, self.pair, self.label]
+        if self.answers is not None:
+            return [*content, self.answers]
+        if self.choices:
+            return [*content, self.choices]
+        if self.targets is not None:
+            return [*content, self.negative, self.document, self.targets]
+        if self.document is not None:
+            return [*content, self.negative, self.document]
+        return content if self.negative is None else [*content, self.negative]
+
 
 @dataclass(frozen=True, slots=True)
 class TokenExample:
@@ -140,6 +184,41 @@ class TokenExample:
     key: str | int | None = None
     targets: tuple[SenseTarget, ...] = ()
     relations: tuple[Relation, ...] | None = None
+
+    GOLD: ClassVar[tuple[str, ...]] = ("relations", "spans", "unreachable", "tags")
+    """The fields that ``labels_of`` takes."""
+
+    def texts(self) -> list[str]:
+        """Return the words joined by blanks."""
+        return [" ".join(self.words)]
+
+    def shared(self) -> str | None:
+        """Return the document, which other sentences share; None without."""
+        return self.document
+
+    def gold_labels(self) -> list[str] | None:
+        """Return the labels of the relations, spans or words, or None without gold."""
+        return self.labels_of(self.relations, self.spans, self.unreachable, self.tags)
+
+    @staticmethod
+    def labels_of(relations: Any, spans: Any, unreachable: Any, tags: Any) -> list[str] | None:
+        """Return the labels of an example with these values of ``GOLD``."""
+        if relations is not None:
+            return [relation.label for relation in relations]
+        if spans is not None:
+            return [span.label for span in (*spans, *unreachable)]
+        return None if tags is None else list(tags)
+
+    def content(self) -> list[Any]:
+        """Return what a fingerprint of the data holds of the example."""
+        content: list[Any] = ["token", self.words, self.spans, self.tags, self.document]
+        content += [self.text, self.offsets]
+        if self.relations is not None:
+            content.append(self.relations)
+        if self.targets:
+            targets = [(t.start, t.end, t.lemma, t.pos, t.senses) for t in self.targets]
+            return [*content, self.unreachable, targets]
+        return [*content, self.unreachable] if self.unreachable else content
 
 
 Example = TextExample | TokenExample

@@ -16,6 +16,7 @@ from finetune.data.dataset import DataError
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
 from finetune.data.formats import open_data, read_file
 from finetune.data.labels import convert_labels
+from finetune.data.rows import open_text_table
 from finetune.data.tables import Table, check_columns
 from finetune.data.tag_conversion import to_bio
 from finetune.data.token_records import TokenRecord, guess_columns, token_record
@@ -136,7 +137,7 @@ def read_annotations(
         known = check_columns(columns, tokens.ROLES)
     else:
         known = check_columns(columns, (*texts.ROLES, *tokens.ROLES))
-    table = texts.open_text_table(file, known)
+    table = open_text_table(file, ReadOptions(known, texts.HEADER_NAMES))
     found = table.all()
     if not found:
         raise DataError(f"{file.name}: there is no row in it.")

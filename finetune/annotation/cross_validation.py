@@ -17,6 +17,7 @@ from accelerate import Accelerator
 
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, assign_folds, hold_out
+from finetune.data.examples import Examples
 from finetune.inference.loop import predict
 from finetune.runtime.files import recover, write_text
 from finetune.runtime.launch import make_accelerator
@@ -94,9 +95,9 @@ def cross_validate(
                 f"fold {fold + 1} of {num_folds}: training on {quantity(len(others), 'example')}, "
                 f"predicting {len(held_out):,}"
             )
-            splits = {"train": [replace(each, id=i) for i, each in enumerate(others)]}
+            splits = {"train": Examples(others).renumbered()}
             if validation is not None:
-                splits["validation"] = list(validation)
+                splits["validation"] = validation
             fold_data = replace(raw.with_splits(splits), notes=[])
             if config.validation != "none":
                 fold_data = hold_out(fold_data, config.validation_share)

@@ -26,7 +26,7 @@ import numpy as np
 import xxhash
 
 from finetune.cli.output import open_records, show
-from finetune.data.dataset import normalized_texts
+from finetune.data.examples import normalized_texts
 from finetune.inference.embed import Embedder
 from finetune.inference.predictor import Predictor
 from finetune.runtime.records import with_columns

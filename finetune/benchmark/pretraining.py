@@ -24,6 +24,7 @@ from finetune.benchmark.synthetic_texts import LIKE, Words
 from finetune.benchmark.training import seconds_of_steps
 from finetune.benchmark.transformers_trainer import TrainerRun
 from finetune.data import Dataset
+from finetune.data.examples import Examples
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.models.loading import load_config, load_weights
 from finetune.preprocessing.tokenizer import SubwordTokenizer
@@ -52,7 +53,7 @@ def case_of(model: str, size: Size) -> Case:
     tokenizer = SubwordTokenizer.from_pretrained(model)
     number = size.num_batches * size.batch_size
     documents = _documents(tokenizer, int(2 * number * length / (LINE.mean * NUM_LINES)) + 1)
-    data = Dataset("random text", {"train": documents}, fingerprint_of=lambda: "random")
+    data = Dataset("random text", {"train": Examples(documents)}, fingerprint_of=lambda: "random")
     task, packed = load_task(config, "pretrain", data)
     blocks = packed.splits["train"][:number]
     encoded = task.encode(blocks)

@@ -20,6 +20,7 @@ from finetune.benchmark.random_models import write_shape
 from finetune.benchmark.synthetic_texts import LIKE, Words, sample, strata
 from finetune.config.tasks import CONFIGS, choices
 from finetune.data import Dataset
+from finetune.data.examples import Examples
 from finetune.models.loading import load_config, resolve_model
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.device import resolve_precision
@@ -239,7 +240,7 @@ def _task(
     words = Words(tokenizer, like.vocabulary, random.Random(0))
     sizes = [min(like.draw(words.random), longest_text) for _ in range(MEGABATCH * size.batch_size)]
     examples = [like.example(index, own, words) for index, own in enumerate(sizes)]
-    splits = {"train": examples, "validation": examples[:1]}
+    splits = {"train": Examples(examples), "validation": Examples(examples[:1])}
     drawn = Dataset("drawn", splits, fingerprint_of=lambda: "drawn")
     task, data = load_task(config, command.task, drawn)
     return task, data, [[words.occurring()]], f"like {like.name}"

@@ -19,12 +19,13 @@ from finetune.data.files import (
     IGNORED_NAMES,
     DataFile,
     ReadOptions,
+    Rows,
     keep_error,
     read_characters,
     read_lines,
 )
+from finetune.data.tables import Table
 from finetune.data.token_records import (
-    Sentences,
     TokenRecord,
     covers,
     enclosing_range,
@@ -67,7 +68,7 @@ def document_names(folder: Path) -> list[str]:
     return sorted(annotated | {name for name in texts if name.lower() not in IGNORED_NAMES})
 
 
-def read_brat(file: DataFile, options: ReadOptions) -> Sentences:
+def read_brat(file: DataFile, options: ReadOptions) -> Table:
     """Read the documents of a folder by name, or the document of an .ann file."""
     for role, name in options.columns.items():
         raise DataError(
@@ -84,7 +85,7 @@ def read_brat(file: DataFile, options: ReadOptions) -> Sentences:
             except DataError as error:
                 keep_error(error, options.errors)
 
-    return Sentences(file.name, documents())
+    return Table(file.name, [], Rows(documents()), sentences=True)
 
 
 def _document(stem: Path, encoding: str, relations: bool) -> TokenRecord:

@@ -15,13 +15,8 @@ from finetune.data.dataset import (
     WARNING,
     WITHOUT_LEAKS,
     Dataset,
-    each_gold,
-    gold_counts,
-    gold_labels,
-    texts_of,
 )
-from finetune.data.example_facts import BLANK, DAMAGED, Facts
-from finetune.data.example_store import ExampleStore, chosen, column, columns, places
+from finetune.data.examples import BLANK, DAMAGED, Examples
 from finetune.data.findings import MAX_LOCATIONS, Finding, Level, Locations, located, locations_of
 from finetune.data.label_checks import label_problems
 from finetune.data.spans import (
@@ -67,26 +62,25 @@ def check_data(
 
     >>> print(render(check_data(read_text("examples/data/sentiment"))))
     """
-    facts = {split: Facts(rows) for split, rows in dataset.splits.items()}
     checks: list[Callable[[], Iterable[Finding]]] = [
-        partial(_overview, dataset, facts),
+        partial(_overview, dataset),
         partial(_documents, dataset),
         partial(_labels, dataset),
         partial(_pairs, dataset),
         partial(label_problems, dataset.splits),
         partial(_spans, dataset),
     ]
-    words = {split: rows for split, rows in dataset.splits.items() if _are_words(rows)}
+    words = {split: rows for split, rows in dataset.splits.items() if rows.are_words}
     for split, rows in dataset.splits.items():
-        checks.append(partial(_content, split, facts[split]))
-        if _are_words(rows):
+        checks.append(partial(_content, split, rows))
+        if rows.are_words:
             checks.append(partial(_transitions, split, words))
-        checks.append(partial(_duplicates, split, facts[split]))
+        checks.append(partial(_duplicates, split, rows))
         if max_length is not None:
-            special = num_special[len(texts_of(rows[0])) > 1]
+            special = num_special[len(rows[0].texts()) > 1]
             checks.append(partial(_lengths, split, rows, count_subwords, max_length, special))
-    checks.append(partial(_leaks, facts))
-    if not any(isinstance(rows, ExampleStore) for rows in dataset.splits.values()):
+    checks.append(partial(_leaks, dataset.splits))
+    if not dataset.is_large:
         return [finding for check in checks for finding in check()]
     findings: list[Finding] = []
     with stage("checking", len(checks), unit="check") as show:
@@ -97,11 +91,7 @@ def check_data(
     return findings
 
 
-def _are_words(rows: Sequence[Example]) -> bool:
-    return isinstance(rows[0], TokenExample)
-
-
-def _overview(dataset: Dataset, facts: Mapping[str, Facts]) -> Iterator[Finding]:
+def _overview(dataset: Dataset) -> Iterator[Finding]:
     sizes = ", ".join(f"{split} {len(rows):,}" for split, rows in dataset.splits.items())
     yield Finding("info", "splits", f"{dataset.name} ({dataset.format}), examples: {sizes}")
     for note in dataset.notes:
@@ -113,9 +103,9 @@ def _overview(dataset: Dataset, facts: Mapping[str, Facts]) -> Iterator[Finding]
         message = "no validation split: training holds out a tenth of train (--validation)"
         yield Finding("info", "splits", message)
     for split, rows in dataset.splits.items():
-        lengths = _summary("words", facts[split]["words"])
-        if not _are_words(rows):
-            lengths += f"; {_summary('characters', facts[split]['characters'])}"
+        lengths = _summary("words", rows.fact("words"))
+        if not rows.are_words:
+            lengths += f"; {_summary('characters', rows.fact('characters'))}"
         yield Finding("info", "lengths", f"{split}: {lengths}")
 
 
@@ -134,8 +124,8 @@ def _summary(unit: str, sizes: Any) -> str:
 
 def _labels(dataset: Dataset) -> Iterator[Finding]:
     for split, rows in dataset.splits.items():
-        counts, number = gold_counts(rows)
-        golds = each_gold(rows) if number else ()
+        counts, number = rows.gold_counts()
+        golds = rows.golds() if number else ()
         without = locations_of(rows, (gold is None for gold in golds))
         if split == "train" and len(without) == len(rows):
             message = "train: no example has a label (--columns label=NAME?)"
@@ -144,7 +134,7 @@ def _labels(dataset: Dataset) -> Iterator[Finding]:
             level: Level = "info" if split.startswith("test") else "warning"
             message = f"{split}: {_of(without, rows, 'example')} no label"
             yield from located(level, "labels", message, without)
-        labels = () if _are_words(rows) else column(rows, "label")
+        labels = () if rows.are_words else rows.column("label")
         numbers = [label for label in labels if isinstance(label, float)]
         if numbers:
             spread = f"{min(numbers):g} to {max(numbers):g}, mean {mean(numbers):.2f}"
@@ -158,12 +148,12 @@ def _pairs(dataset: Dataset) -> Iterator[Finding]:
 
     Questions may have different numbers of choices.
     """
-    train = dataset.splits.get("train", ())
-    if not train or _are_words(train) or any(column(train, "choices")):
+    train = dataset.splits.get("train", Examples())
+    if not train or train.are_words or any(train.column("choices")):
         return
-    numbers = set(map(_num_texts, columns(train, ("pair", "choices"))))
+    numbers = set(map(_num_texts, train.columns("pair", "choices")))
     for split, rows in dataset.splits.items():
-        each = map(_num_texts, columns(rows, ("pair", "choices")))
+        each = map(_num_texts, rows.columns("pair", "choices"))
         other = locations_of(rows, (number not in numbers for number in each))
         if len(numbers) == 1 and other:
             kinds = "pairs of texts" if numbers == {2} else "single texts"
@@ -193,16 +183,17 @@ def _distribution(counts: Counter[str], example: Example) -> str:
 
 def document_notes(split: str, rows: Sequence[Example]) -> list[str]:
     """Return notes on sentences without a document, and on documents in several pieces."""
-    if not rows or not _are_words(rows):
+    examples = Examples.of(rows)
+    if not examples.are_words:
         return []
-    return [finding.message for finding in _document_problems(split, rows)]
+    return [finding.message for finding in _document_problems(split, examples)]
 
 
 def _documents(dataset: Dataset) -> Iterator[Finding]:
-    splits = {split: rows for split, rows in dataset.splits.items() if _are_words(rows)}
+    splits = {split: rows for split, rows in dataset.splits.items() if rows.are_words}
     if not splits:
         return
-    if all(name is None for rows in splits.values() for name in column(rows, "document")):
+    if all(name is None for rows in splits.values() for name in rows.column("document")):
         message = "no sentence names its document, which training with --context would need"
         yield Finding("info", "documents", message)
         return
@@ -213,8 +204,8 @@ def _documents(dataset: Dataset) -> Iterator[Finding]:
         yield from _document_problems(split, rows)
 
 
-def _document_problems(split: str, rows: Sequence[Example]) -> Iterator[Finding]:
-    unnamed = locations_of(rows, (name is None for name in column(rows, "document")))
+def _document_problems(split: str, rows: Examples) -> Iterator[Finding]:
+    unnamed = locations_of(rows, (name is None for name in rows.column("document")))
     message = f"{split}: {_of(unnamed, rows, 'sentence')} no document name"
     message += ": --context has nothing to add to them"
     yield from located("info", "documents", message, unnamed)
@@ -229,33 +220,33 @@ def _document_problems(split: str, rows: Sequence[Example]) -> Iterator[Finding]
     yield from located("info", "documents", message, again)
 
 
-def _consecutive_documents(rows: Sequence[Example]) -> Iterator[tuple[str, str, int]]:
+def _consecutive_documents(rows: Examples) -> Iterator[tuple[str, str, int]]:
     """Yield the name, first ``file:line`` and number of sentences of each document in a row."""
-    for name, group in itertools.groupby(columns(rows, ("document", "where")), itemgetter(0)):
+    for name, group in itertools.groupby(rows.columns("document", "where"), itemgetter(0)):
         if name is not None:
             (_, where), *others = group
             yield name, where, 1 + len(others)
 
 
-def _content(split: str, facts: Facts) -> Iterator[Finding]:
-    flags = facts["flags"]
-    empty = locations_of(facts.examples, flags & BLANK > 0)
+def _content(split: str, rows: Examples) -> Iterator[Finding]:
+    flags = rows.fact("flags")
+    empty = locations_of(rows, flags & BLANK > 0)
     message = f"{split}: {quantity(len(empty), 'example')} with an empty text"
     yield from located("warning", "empty", message, empty)
-    damaged = locations_of(facts.examples, flags & DAMAGED > 0)
+    damaged = locations_of(rows, flags & DAMAGED > 0)
     message = (
         f"{split}: {quantity(len(damaged), 'example')} with U+FFFD, the mark of a lost character"
     )
     yield from located("warning", "characters", message, damaged)
 
 
-def _transitions(split: str, splits: Mapping[str, Sequence[Example]]) -> Iterator[Finding]:
+def _transitions(split: str, splits: Mapping[str, Examples]) -> Iterator[Finding]:
     """Report tags of a split that may not follow the tag before them.
 
     All ``splits`` decide on the scheme.
     """
     counted = {
-        name: count_transitions(tags or () for tags in column(rows, "tags"))
+        name: count_transitions(tags or () for tags in rows.column("tags"))
         for name, rows in splits.items()
     }
     scheme, own, rows = scheme_of(all_transitions(counted.values())), counted[split], splits[split]
@@ -263,7 +254,7 @@ def _transitions(split: str, splits: Mapping[str, Sequence[Example]]) -> Iterato
         return
 
     def places() -> Iterator[str]:
-        for where, words, tags in columns(rows, ("where", "words", "tags")):
+        for where, words, tags in rows.columns("where", "words", "tags"):
             for i in illegal_transitions(tags or (), scheme):
                 if i < len(tags):
                     before = tags[i - 1] if i else "the start"
@@ -280,16 +271,16 @@ def _transitions(split: str, splits: Mapping[str, Sequence[Example]]) -> Iterato
 
 def _lengths(
     split: str,
-    rows: Sequence[Example],
+    rows: Examples,
     count_subwords: SubwordCounter | None,
     max_length: int,
     num_special: int,
 ) -> Iterator[Finding]:
     """Report examples that exceed the model; without a tokenizer, by their words alone."""
-    words = _are_words(rows)
+    words = rows.are_words
     level: Level = "info" if words else "warning"
     if count_subwords is None:
-        over = locations_of(rows, Facts(rows)["words"] > max_length)
+        over = locations_of(rows, rows.fact("words") > max_length)
         effect = "read in windows" if words else "so surely more tokens"
         message = (
             f"{split}: {quantity(len(over), 'example')} of more than {max_length} words, {effect}"
@@ -326,25 +317,23 @@ def _num_subwords(example: Example, counts: Sequence[int]) -> int:
     return sum(counts)
 
 
-def _subword_counts(
-    rows: Sequence[Example], count_subwords: SubwordCounter
-) -> Iterator[Sequence[int]]:
+def _subword_counts(rows: Examples, count_subwords: SubwordCounter) -> Iterator[Sequence[int]]:
     """Yield the numbers of subwords of each word of a sentence, or of each text of an example."""
     for start in range(0, len(rows), 1000):
         chunk: list[Any] = list(rows[start : start + 1000])
-        if _are_words(rows):
+        if rows.are_words:
             yield from count_subwords([list(row.words) for row in chunk])
             continue
-        counts = iter(count_subwords([text for row in chunk for text in texts_of(row)]))
+        counts = iter(count_subwords([text for row in chunk for text in row.texts()]))
         for row in chunk:
-            yield list(itertools.islice(counts, len(texts_of(row))))
+            yield list(itertools.islice(counts, len(row.texts())))
 
 
-def _duplicates(split: str, facts: Facts) -> Iterator[Finding]:
+def _duplicates(split: str, rows: Examples) -> Iterator[Finding]:
     """Report equal texts within a split, and equal texts with different labels."""
     import numpy as np
 
-    hashes, rows = facts["text"], facts.examples
+    hashes = rows.fact("text")
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     begins = np.flatnonzero(np.diff(ordered, prepend=~ordered[:1]))
@@ -355,7 +344,7 @@ def _duplicates(split: str, facts: Facts) -> Iterator[Finding]:
     repeats = quantity(extra, "repeated example")
     message = f"{split}: {repeats} ({percent:.1f}%): equal texts within the split"
     by_place = np.argsort(order[begins])[:MAX_LOCATIONS]
-    where = Locations(places(rows, order[begins[by_place] + 1]), len(begins))
+    where = Locations(rows.places(order[begins[by_place] + 1]), len(begins))
     yield from located("info", "duplicates", message, where)
     examined = begins[:MOST_EXAMINED]  # in the order of hashes: a random sample
     ends = examined + counts[: len(examined)]
@@ -369,7 +358,7 @@ def _duplicates(split: str, facts: Facts) -> Iterator[Finding]:
     yield from located("warning", "duplicates", message, conflicts)
 
 
-def _conflicts(rows: Sequence[Example], members: Any, hashes: Any) -> list[str]:
+def _conflicts(rows: Examples, members: Any, hashes: Any) -> list[str]:
     """Return the places of equal texts with different labels, in the order of the texts.
 
     ``members`` are the indices of repeated examples in order.
@@ -380,10 +369,10 @@ def _conflicts(rows: Sequence[Example], members: Any, hashes: Any) -> list[str]:
     golds: dict[int, tuple[str, Any]] = {}
     mask = np.zeros(len(rows), bool)
     mask[members] = True
-    repeated = chosen(rows, mask.tolist())
+    repeated = rows.keep(mask)
     for key, row in zip(hashes[members].tolist(), repeated, strict=True):
         place = golds.setdefault(key, ("", None))
-        if gold_labels(row) is None or key in found:
+        if row.gold_labels() is None or key in found:
             continue
         if not place[0]:
             golds[key] = row.where or "?", _gold(row)
@@ -398,13 +387,13 @@ def _gold(example: Example) -> Any:
     return set(example.label) if isinstance(example.label, tuple) else example.label
 
 
-def _leaks(facts: Mapping[str, Facts]) -> Iterator[Finding]:
+def _leaks(splits: Mapping[str, Examples]) -> Iterator[Finding]:
     """Report evaluation examples that are in an earlier split too."""
     import numpy as np
 
     earlier: dict[str, tuple[Any, Any]] = {}
-    for split, own in facts.items():
-        hashes, rows = own["text"], own.examples
+    for split, rows in splits.items():
+        hashes = rows.fact("text")
         unseen = np.ones(len(hashes), bool)
         found: dict[str, tuple[Any, Any]] = {}
         for name, (known, first) in earlier.items():
@@ -415,8 +404,8 @@ def _leaks(facts: Mapping[str, Facts]) -> Iterator[Finding]:
                 found[name] = shared, first[at[shared]]
         for name, (shared, first) in sorted(found.items(), key=lambda item: int(item[1][0][0])):
             ends = zip(
-                places(rows, shared[:MAX_LOCATIONS]),
-                places(facts[name].examples, first[:MAX_LOCATIONS]),
+                rows.places(shared[:MAX_LOCATIONS]),
+                splits[name].places(first[:MAX_LOCATIONS]),
                 strict=True,
             )
             locations = Locations((f"{where} = {other}" for where, other in ends), len(shared))
@@ -428,20 +417,20 @@ def _leaks(facts: Mapping[str, Facts]) -> Iterator[Finding]:
                 level = "warning"
                 message += f"; {split}{WITHOUT_LEAKS} of a run is the score of the others"
             yield from located(level, "leak", message, locations)
-        if split != [*facts][-1]:
+        if split != [*splits][-1]:
             earlier[split] = np.unique(hashes, return_index=True)
 
 
 class _SpanCounts:
     """Counts of the gold spans of a split; all 0 for texts."""
 
-    def __init__(self, rows: Sequence[Example]) -> None:
+    def __init__(self, rows: Examples) -> None:
         self.widths = Counter[int]()
         self.num_inner = 0
         self.num_several, self.num_lost = 0, 0  # with several labels; labels beside the first
         self.num_crossing = 0
         self.several, self.crossing = list[str](), list[str]()
-        for where, spans in columns(rows, ("where", "spans")) if _are_words(rows) else ():
+        for where, spans in rows.columns("where", "spans") if rows.are_words else ():
             self.widths.update(span.end - span.start for span in spans or ())
             if spans and len(spans) > 1 and overlapping(spans):
                 self._add_overlapping(where, spans)
@@ -490,7 +479,7 @@ def _spans(dataset: Dataset) -> Iterator[Finding]:
             unseen = train and not train.num_inner
             message += ", but none in train is: no model learns this" if unseen else ""
             yield Finding("warning" if unseen else "info", "nesting", message)
-        if _are_words(rows) and all(value is None for value in column(rows, "relations")):
+        if rows.are_words and all(value is None for value in rows.column("relations")):
             yield from _unreachable(split, own, total)
 
 
@@ -517,7 +506,7 @@ def _level(split: str, unreachable: int, total: int) -> Level:
     return "warning" if split == "train" and many else "info"
 
 
-def _of(some: Locations, rows: Sequence[Example], noun: str) -> str:
+def _of(some: Locations, rows: Examples, noun: str) -> str:
     """Return ``2 of 10 examples have``."""
     whole = quantity(len(rows), noun)
     return quantity(len(some), f"of {whole} has", f"of {whole} have")

@@ -10,15 +10,17 @@ CosmosQA, PIQA, Social IQa and WinoGrande as they are on the hub, and from JSON 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
+from finetune.data.examples import Examples
 from finetune.data.files import Record
 from finetune.data.json_files import parse_json
 from finetune.data.labels import MISSING
-from finetune.data.rows import MakeExample, RowReader
+from finetune.data.rows import Columns, Gold, Make, RowReader, without_gold
 from finetune.data.tables import Table, find_column, is_missing, missing_column, text_cell
 from finetune.types import TextExample, abbreviated, quantity
 
@@ -86,33 +88,46 @@ class _Columns:
         return tuple(match["number"] for match in found if match) if all(found) else ()
 
 
-def _choose(table: Table, given: Mapping[str, str], gold: bool) -> MakeExample:
-    by_name = {name.lower(): name for name in reversed(table.header)}
+class ChoiceReader(RowReader):
+    """Reads questions with their choices."""
 
-    def named(role: str, usual: Sequence[str]) -> str | None:
-        if role in given:
-            return find_column(table, role, given[role])
-        return next((by_name[name] for name in usual if name in by_name), None)
+    roles = ROLES
+    header_names = frozenset(
+        {*CONTEXT_COLUMNS, *QUESTION_COLUMNS, *CHOICES_COLUMNS, *LABEL_COLUMNS}
+    )
 
-    context, question = named("context", CONTEXT_COLUMNS), named("question", QUESTION_COLUMNS)
-    choices, several = None, tuple[str, ...]()
-    if "+" in given.get("choices", "") and given["choices"] not in table.header:
-        names = given["choices"].split("+")
-        several = tuple(find_column(table, "choices", name) for name in names)
-    else:
-        choices = named("choices", CHOICES_COLUMNS)
-        several = () if choices else _numbered_columns(by_name)
-    if choices is None and not several and not _has_choices(table, question):
-        more = " Of several columns: --columns choices=A+B+C."
-        raise missing_column(table, "choices", "a list of choices", "choices", more)
-    if context is None and question is None:
-        raise missing_column(table, "question", "a question or a context", "question")
-    label = named("label", LABEL_COLUMNS) if gold else None
-    table.label_column = label
-    texts = choices or "+".join(several) or None
-    table.choose(context=context, question=question, choices=texts, label=label)
-    columns = _Columns(context, question, choices, several, label)
-    return lambda index, record: _example(index, record, columns)
+    def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
+        """Choose the columns that the user names, else columns with usual names."""
+        given = table.columns(given, self.roles)
+        by_name = {name.lower(): name for name in reversed(table.header)}
+
+        def named(role: str, usual: Sequence[str]) -> str | None:
+            if role in given:
+                return find_column(table, role, given[role])
+            return next((by_name[name] for name in usual if name in by_name), None)
+
+        context, question = named("context", CONTEXT_COLUMNS), named("question", QUESTION_COLUMNS)
+        choices, several = None, tuple[str, ...]()
+        if "+" in given.get("choices", "") and given["choices"] not in table.header:
+            names = given["choices"].split("+")
+            several = tuple(find_column(table, "choices", name) for name in names)
+        else:
+            choices = named("choices", CHOICES_COLUMNS)
+            several = () if choices else _numbered_columns(by_name)
+        if choices is None and not several and not _has_choices(first, question):
+            more = " Of several columns: --columns choices=A+B+C."
+            raise missing_column(table, "choices", "a list of choices", "choices", more)
+        if context is None and question is None:
+            raise missing_column(table, "question", "a question or a context", "question")
+        label = None if gold == "unread" else named("label", LABEL_COLUMNS)
+        texts = choices or "+".join(several) or None
+        table.choose(context=context, question=question, choices=texts, label=label)
+        chosen = _Columns(context, question, choices, several, label)
+        return lambda index, record: _example(index, record, chosen)
+
+    def notes(self, split: str, table: Table, rows: Examples, left: Counter[str]) -> list[str]:
+        """Return a note on questions without a label."""
+        return without_gold(split, rows, "label")
 
 
 def _numbered_columns(by_name: Mapping[str, str]) -> tuple[str, ...]:
@@ -130,10 +145,9 @@ def _numbered_columns(by_name: Mapping[str, str]) -> tuple[str, ...]:
     return ()
 
 
-def _has_choices(table: Table, question: str | None) -> bool:
+def _has_choices(first: Sequence[Record], question: str | None) -> bool:
     """Return whether questions are objects that hold their choices, as in the files of ARC."""
-    first = table.first()
-    value = None if first is None or question is None else first.values.get(question)
+    value = first[0].values.get(question) if question is not None else None
     return isinstance(value, Mapping) and "choices" in value
 
 
@@ -275,9 +289,5 @@ def label_index(value: Any, choices: Choices, where: str, is_index: bool) -> int
     return same[0]
 
 
-CHOICES = RowReader(
-    roles=ROLES,
-    header_names=frozenset({*CONTEXT_COLUMNS, *QUESTION_COLUMNS, *CHOICES_COLUMNS, *LABEL_COLUMNS}),
-    choose=_choose,
-)
+CHOICES = ChoiceReader()
 """The reader of multiple choice."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import NamedTuple
 
 from finetune.data.dataset import DataError
@@ -22,12 +21,13 @@ from finetune.data.files import (
     DataFile,
     Line,
     ReadOptions,
-    Unparsed,
+    Rows,
     decoded_block,
     keep_error,
 )
+from finetune.data.tables import Table
 from finetune.data.tag_schemes import SPAN_TAG
-from finetune.data.token_records import Sentences, TokenRecord
+from finetune.data.token_records import TokenRecord
 from finetune.types import did_you_mean, quantity
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -63,7 +63,7 @@ class _Document:
     name: str | None = None
     number: int = 0
 
-    def begin(self, name: str = "") -> None:
+    def begin(self, name: str) -> None:
         """Begin the next document."""
         self.number += not name
         self.name = name or str(self.number)
@@ -80,8 +80,8 @@ class Layout(NamedTuple):
     conllu: bool = False
 
 
-def read_conll(file: DataFile, options: ReadOptions) -> Sentences:
-    """Read the sentences of a file; with ``options.words_only`` a line needs only its word.
+def read_conll(file: DataFile, options: ReadOptions) -> Table:
+    """Read the sentences of a file; with ``options.predicting`` a line needs only its word.
 
     The user may name the columns of the roles words and tags by number (from 0; -1 is the last) or
     by their usual names; tags also as several numbers, ``1,2``, for nested annotation.
@@ -89,46 +89,39 @@ def read_conll(file: DataFile, options: ReadOptions) -> Sentences:
     layout = find_layout(file, options.columns, options.usual_columns)
     blocks = file.paragraphs(_sentence_ends)
     if blocks is None:
-        return Sentences(file.name, _sentences(file, file, layout, options, _Document()))
+        streamed = Rows[TokenRecord](_sentences(file, file, layout, options, _Document()))
+        return Table(file.name, [], streamed, sentences=True)
 
-    def parse(unit: _Unit) -> Iterator[TokenRecord]:
-        lines = decoded_block(file.name, unit.block)
-        yield from _sentences(file, lines, layout, options, unit.document)
-        unit.is_read = True
+    def parse(begun: tuple[Block, _Document]) -> Iterator[TokenRecord]:
+        block, document = begun
+        return _sentences(file, decoded_block(file.name, block), layout, options, copy(document))
 
-    units = _units(blocks, parse)
+    parts = _with_documents(file.name, blocks, layout)
     size = BLOCK_LINES // WORDS
-    records = Unparsed(units, parse, size, share=attrgetter("block.share"))
-    return Sentences(file.name, records)
+    records = Rows(parts, parse, size, share=lambda begun: begun[0].share)
+    return Table(file.name, [], records, sentences=True)
 
 
-@dataclass
-class _Unit:
-    """Whole sentences of a file, and the document before them; the last one once ``is_read``."""
-
-    block: Block
-    document: _Document
-    is_read: bool = False
-
-
-def _units(
-    blocks: Iterable[Block], parse: Callable[[_Unit], Iterator[TokenRecord]]
-) -> Iterator[_Unit]:
+def _with_documents(
+    name: str, blocks: Iterable[Block], layout: Layout
+) -> Iterator[tuple[Block, _Document]]:
+    """Yield each block with the document in which it begins."""
     document = _Document()
     for block in blocks:
-        unit = _Unit(block, copy(document))
-        yield unit
-        if unit.is_read:
-            document = unit.document
-        elif b"-DOCSTART" in block.content or b"newdoc" in block.content:
-            # another process reads this unit, and the next one begins in its last document
-            for _ in parse(_Unit(block, document)):
-                pass
+        yield block, copy(document)
+        if b"-DOCSTART" in block.content or b"newdoc" in block.content:
+            for _, text in decoded_block(name, block):
+                if "-DOCSTART" in text or "newdoc" in text:
+                    cells = _cells(text, layout.tabs)
+                    comment = text[0] == "#" and _is_comment(text, cells, layout)
+                    if (new := _new_document(text, cells, comment)) is not None:
+                        document.begin(new)
 
 
 def _sentence_ends(lines: Sequence[bytes], blank: int) -> bool:
     """Return whether no comment before a blank line, such as an id, is of the next sentence."""
-    before = next((line for line in reversed(lines[:blank]) if line.strip()), b"#")
+    filled = (line for line in reversed(lines[:blank]) if line.strip())
+    before = next((line for line in filled if b"-DOCSTART" not in line), b"#")
     return not before.lstrip(b"\xef\xbb\xbf").startswith(b"#")
 
 
@@ -243,7 +236,15 @@ def _begins_document(row: Sequence[str]) -> bool:
     return any(cell.startswith("-DOCSTART") for cell in row[:2])
 
 
-def _is_comment(text: str, cells: Sequence[str], layout: Layout, first: bool) -> bool:
+def _new_document(text: str, cells: Sequence[str], comment: bool) -> str | None:
+    """Return the name of the document that begins with a line, which may be empty, or None."""
+    if comment:
+        new = _NEW_DOCUMENT.match(text)
+        return new[1].strip() if new else None
+    return "" if _begins_document(cells) else None
+
+
+def _is_comment(text: str, cells: Sequence[str], layout: Layout, first: bool = True) -> bool:
     """Return whether a line with # is a comment; before the ``first`` word of any other width."""
     if layout.indexed or _COMMENT.match(text):
         return True
@@ -266,25 +267,23 @@ def _sentences(
         text = line.text
         cells = _cells(text, layout.tabs)
         comment = text.startswith("#") and _is_comment(text, cells, layout, first=not rows)
-        boundary = "-DOCSTART" in text and not comment and _begins_document(cells)
-        blank = not text.strip()
+        new = _new_document(text, cells, comment) if comment or "-DOCSTART" in text else None
+        boundary, blank = new is not None and not comment, not text.strip()
         if rows and (boundary or blank):
             columns = list(zip(*rows, strict=False))  # as many as the shortest row has
             layers = tuple(columns[i] for i in layout.tags if i < len(columns))
             words = columns[layout.word]
             yield TokenRecord(words, file.where(begin), layers, document=document.name, key=key)
             rows, key = [], None
-        if boundary:
-            document.begin()
+        if new is not None:
+            document.begin(new)
         elif comment:
-            if (new := _NEW_DOCUMENT.match(text)) is not None:
-                document.begin(new[1].strip())
-            elif (named := _SENTENCE_ID.match(text)) is not None:
+            if (named := _SENTENCE_ID.match(text)) is not None:
                 key = named[1]
         elif not blank:
             begin = begin if rows else line.number
             try:
-                row = _row(file, line, cells, layout, options.words_only)
+                row = _row(file, line, cells, layout, options.predicting)
             except DataError as error:
                 keep_error(error, options.errors)
             else:

@@ -1,4 +1,4 @@
-"""Data files as lines, and rows in units that other processes can parse.
+"""Data files as lines, and rows in blocks that other processes can parse.
 
 Files are decompressed and decoded; messages have the line of a bad byte. Lines end at a line
 feed only. Carriage returns and a byte order mark are removed. Characters at which Python's
@@ -13,7 +13,6 @@ import gzip
 import io
 import itertools
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -74,121 +73,107 @@ Wanted = Callable[[int], bool]
 """Tells by its number from 0 whether a row is to be read."""
 
 
-def _unknown(unit: Any) -> None:
+def _unknown(block: Any) -> None:
     return None
 
 
-class Unparsed(Iterator[T], Generic[T]):
-    """Lines or rows of a file, made one by one, or unit by unit in other processes.
+class Rows(Iterator[T], Generic[T]):
+    """Rows (or lines) of a source, one after another, or in blocks that any process can parse.
 
     Args:
-        units: The parts of the file, such as blocks of lines. They can be pickled.
-        parse: Returns the lines or rows of a unit; by default a unit is one.
-        unit_size: About the number of lines or rows in a unit.
-        count: Returns the number of rows of a unit without parsing it; None if it cannot tell.
-        share: Returns the fraction of the input that ends with a unit; None if it cannot tell.
+        blocks: The parts of the source. They can be pickled.
+        parse: Returns the rows of a block; by default a block is a row. It can be called again.
+        size: About the number of rows in a block.
+        count: Returns the number of rows of a block without parsing it; None if it cannot tell.
+        share: Returns the fraction of the source that ends with a block; None if it cannot tell.
     """
 
     def __init__(
         self,
-        units: Iterable[Any],
-        parse: Callable[[Any], Iterable[T]] = lambda unit: (unit,),
-        unit_size: int = 1,
+        blocks: Iterable[Any],
+        parse: Callable[[Any], Iterable[T]] = lambda block: (block,),
+        size: int = 1,
         count: Callable[[Any], int | None] = _unknown,
         share: Callable[[Any], float | None] = _unknown,
     ) -> None:
-        self.units, self.parse, self.unit_size = iter(units), parse, unit_size
+        self.blocks, self.parse, self.size = iter(blocks), parse, size
         self.count, self.share = count, share
-        self._current: Iterator[T] = iter(())
+        self._begun: Iterator[T] = iter(())
+
+    @staticmethod
+    def of(rows: Iterable[T]) -> Rows[T]:
+        """Return rows as ``Rows``, each a block if they do not come in blocks."""
+        return rows if isinstance(rows, Rows) else Rows(rows)
 
     def __next__(self) -> T:
         while True:
-            for item in self._current:
-                return item
-            self._current = iter(self.parse(next(self.units)))
-
-    def put_back(self, items: Iterable[T]) -> None:
-        """Yield these rows before all others."""
-        self._current = itertools.chain(list(items), self._current)
+            for row in self._begun:
+                return row
+            self._begun = iter(self.parse(next(self.blocks)))
 
     def begun(self) -> list[T]:
-        """Return what remains of the unit that is being read; the others are in ``units``."""
-        return list(self._current)
+        """Return what remains of the block that is being read; ``blocks`` has the others."""
+        return list(self._begun)
 
-    def rest(self) -> Unparsed[T]:
-        """Return the rows that are left, all in units."""
-        parse, count, share, begun = self.parse, self.count, self.share, self.begun()
-        units = ((False, unit) for unit in self.units)
-        return Unparsed(
-            itertools.chain([(True, begun)] if begun else (), units),
-            lambda unit: unit[1] if unit[0] else parse(unit[1]),
-            self.unit_size,
-            lambda unit: len(unit[1]) if unit[0] else count(unit[1]),
-            lambda unit: None if unit[0] else share(unit[1]),
-        )
+    def peek(self, number: int) -> list[T]:
+        """Return the next rows, at most ``number``, before any is read; they are parsed again."""
+        found, kept = list[T](), list[Any]()
+        for block in self.blocks:
+            kept.append(block)
+            found += itertools.islice(self.parse(block), number - len(found))
+            if len(found) == number:
+                break
+        self.blocks = itertools.chain(kept, self.blocks)
+        return found
 
     def converted(
         self,
-        convert: Callable[[Iterable[T]], Iterator[R]],
+        convert: Callable[[Iterable[T]], Iterable[R]],
         count: Callable[[Any], int | None] = _unknown,
-    ) -> Unparsed[R]:
-        """Return what ``convert`` makes of each unit; ``count`` is the number of these rows."""
-        own = self.rest()
-        return Unparsed(
-            own.units,
-            lambda unit: convert(own.parse(unit)),
-            own.unit_size,
-            lambda unit: None if unit[0] else count(unit[1]),
-            own.share,
-        )
+    ) -> Rows[R]:
+        """Return what ``convert`` makes of each block; ``count`` is the number of these rows."""
+        parse = self.parse
+        return Rows(self.blocks, lambda block: convert(parse(block)), self.size, count, self.share)
 
     def numbered(self, wanted: Wanted) -> Iterator[tuple[int, T]]:
-        """Yield the wanted rows with their numbers from 0; other units are not parsed."""
-        number, rows = 0, self.rest()
-        for unit in rows.units:
-            size = rows.count(unit)
+        """Yield the wanted rows with their numbers from 0; other blocks are not parsed."""
+        number = 0
+        for block in self.blocks:
+            size = self.count(block)
             if size is not None and not any(map(wanted, range(number, number + size))):
                 number += size
                 continue
-            for row in rows.parse(unit):
+            for row in self.parse(block):
                 if wanted(number):
                     yield number, row
                 number += 1
 
 
-def joined_rows(parts: Iterable[Iterator[T]]) -> Unparsed[T]:
+def joined_rows(parts: Iterable[Rows[T]]) -> Rows[T]:
     """Return the rows of several files, one after another.
 
-    To parse units in other processes, all parts must be known when these begin.
+    To parse blocks in other processes, all parts must be known when these begin.
     """
-    known: list[Unparsed[T]] = []
+    known = list(parts) if isinstance(parts, Sequence) else []
 
-    def units() -> Iterator[Any]:
+    def blocks() -> Iterator[Any]:
         for index, part in enumerate(parts):
             if index == len(known):
-                known.append(in_units(part))
-            yield from ((index, unit) for unit in known[index].units)
+                known.append(part)
+            yield from ((index, block) for block in part.blocks)
 
-    if isinstance(parts, Sequence):
-        known += map(in_units, parts)
-
-    def share(unit: tuple[int, Any]) -> float | None:
+    def share(block: tuple[int, Any]) -> float | None:
         """Return the fraction, as if all parts had the same size."""
-        own = known[unit[0]].share(unit[1])
-        return None if own is None else (unit[0] + own) / len(known)
+        own = known[block[0]].share(block[1])
+        return None if own is None else (block[0] + own) / len(known)
 
-    return Unparsed(
-        units(),
-        lambda unit: known[unit[0]].parse(unit[1]),
-        min((part.unit_size for part in known), default=1),
-        lambda unit: known[unit[0]].count(unit[1]),
+    return Rows(
+        blocks(),
+        lambda block: known[block[0]].parse(block[1]),
+        min((part.size for part in known), default=1),
+        lambda block: known[block[0]].count(block[1]),
         share,
     )
-
-
-def in_units(rows: Iterator[T]) -> Unparsed[T]:
-    """Return rows in units, one by one if they do not come so."""
-    return rows.rest() if isinstance(rows, Unparsed) else Unparsed(rows)
 
 
 class ReadOptions(NamedTuple):
@@ -196,7 +181,7 @@ class ReadOptions(NamedTuple):
 
     columns: Mapping[str, str] = {}  # those that the user names, by role
     header_names: frozenset[str] = frozenset()  # in lower case; they tell a header from data
-    words_only: bool = False  # no gold is needed (prediction)
+    predicting: bool = False  # no gold is needed
     relations: bool = False  # read relations between spans
     usual_columns: Mapping[str, str] = {}  # to read if the file has them and the user names none
     errors: list[str] | None = None  # gets the errors of single rows; None raises the first
@@ -218,44 +203,30 @@ class DataFile:
         encoding: str = UTF_8,
     ) -> None:
         self.name, self.format, self.live, self.encoding = name, format, live, encoding
-        self._lines, self._ahead = iter(lines), deque[Line]()
+        self.lines = Rows.of(lines)
 
     def peek(self, count: int) -> list[Line]:
         """Return the next lines, at most ``count``, without consuming them."""
-        self._ahead.extend(itertools.islice(self._lines, max(0, count - len(self._ahead))))
-        return list(itertools.islice(self._ahead, count))
+        return self.lines.peek(count)
 
     def first_line(self) -> str:
         """Return the first line that is not blank, else ``""``, without consuming it."""
-        ahead = next((line for line in self._ahead if line.text.strip()), None)
-        while ahead is None and (line := next(self._lines, None)) is not None:
-            self._ahead.append(line)
-            ahead = line if line.text.strip() else None
-        return "" if ahead is None else ahead.text
+        number = 1
+        while True:
+            lines = self.peek(number)
+            found = next((line.text for line in lines if line.text.strip()), "")
+            if found or len(lines) < number:
+                return found
+            number += 1 if self.live else number
 
     def __iter__(self) -> Iterator[Line]:
-        return self
-
-    def __next__(self) -> Line:
-        return self._ahead.popleft() if self._ahead else next(self._lines)
-
-    def unparsed(self) -> Unparsed[Line]:
-        """Return the remaining lines, in blocks if they come from a file that is read in blocks."""
-        if not isinstance(self._lines, Unparsed):
-            return Unparsed(self)
-        self._lines.put_back(self._ahead)
-        self._ahead.clear()
-        return self._lines
+        return self.lines
 
     def paragraphs(self, breaks: Breaks) -> Iterator[Block] | None:
-        """Return the remaining lines by ``whole_paragraphs``; None if they come one by one."""
-        lines = self.unparsed()
-        if lines is not self._lines:
+        """Return the lines by ``whole_paragraphs``; None if they come one by one."""
+        if self.lines.size == 1:
             return None
-        begun = lines.begun()
-        content = "\n".join(line.text for line in begun).encode()
-        first = [Block(begun[0].number, content)] if begun else []
-        return whole_paragraphs(itertools.chain(first, lines.units), breaks)
+        return whole_paragraphs(self.lines.blocks, breaks)
 
     def where(self, number: int) -> str:
         """Return ``file:line``."""
@@ -273,7 +244,7 @@ class Block(NamedTuple):
 
 def read_lines(
     name: str, source: Path | IO[Any], encoding: str = UTF_8, most: int = MAX_LINE
-) -> Iterator[Line]:
+) -> Rows[Line]:
     """Return the decoded lines of a path, or of a text or binary file object.
 
     A file on disk is decoded in blocks, which other processes can do too. Raises DataError for a
@@ -282,8 +253,8 @@ def read_lines(
     if isinstance(source, Path) and encoding == UTF_8 and source.is_file():
         parse = partial(decoded_block, name)
         blocks = read_blocks(name, source, most)
-        return Unparsed(blocks, parse, BLOCK_LINES, _count_lines, attrgetter("share"))
-    return _streamed_lines(name, source, encoding, most)
+        return Rows(blocks, parse, BLOCK_LINES, _count_lines, attrgetter("share"))
+    return Rows(_streamed_lines(name, source, encoding, most))
 
 
 def read_blocks(name: str, path: Path, most: int = MAX_LINE) -> Iterator[Block]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from finetune.data.example_store import places
+from finetune.data.examples import Examples
 from finetune.types import quantity
 
 Level = Literal["error", "warning", "info"]
@@ -48,11 +48,11 @@ class Locations:
         return self._number
 
 
-def locations_of(rows: Sequence[Any], found: Iterable[bool]) -> Locations:
+def locations_of(rows: Examples, found: Iterable[bool]) -> Locations:
     """Return the locations of the examples for which ``found`` is true."""
     indices = (index for index, value in enumerate(found) if value)
     first = list(itertools.islice(indices, MAX_LOCATIONS))
-    return Locations(places(rows, first), len(first) + sum(1 for _ in indices))
+    return Locations(rows.places(first), len(first) + sum(1 for _ in indices))
 
 
 def located(

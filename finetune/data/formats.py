@@ -1,7 +1,7 @@
 """The table of data formats: which reader reads which file.
 
-A reader takes an open file and options. It returns a ``Table`` (rows of named columns) or
-``Sentences`` (words with tags or spans). To add a format, write a reader and add it to ``FORMATS``.
+A reader takes an open file and options, and returns a ``Table``: rows of named columns, or
+sentences with their tags or spans. To add a format, write a reader and add it to ``FORMATS``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from finetune.data.files import (
     uncompressed_name,
 )
 from finetune.data.tables import Table
-from finetune.data.token_records import Sentences
 from finetune.registry import FORMATS as FORMATS_OF_WINGS
 from finetune.registry import Registry
 
@@ -37,12 +36,12 @@ class Format(NamedTuple):
     """A format: its reader, and the suffixes of its files, before a suffix of ``COMPRESSIONS``."""
 
     suffixes: tuple[str, ...]
-    read: Callable[[DataFile, ReadOptions], Table | Sentences]
+    read: Callable[[DataFile, ReadOptions], Table]
     by_lines: bool = True
 
 
 def _format_of_wing(suffix: str) -> Format:
-    readers = Registry[Callable[[DataFile, ReadOptions], Table | Sentences]](FORMATS_OF_WINGS)
+    readers = Registry[Callable[[DataFile, ReadOptions], Table]](FORMATS_OF_WINGS)
     return Format((suffix,), lambda file, options: readers[suffix](file, options))
 
 
@@ -70,7 +69,7 @@ def format_of(path: Path) -> str | None:
     )
 
 
-def read_file(file: DataFile, options: ReadOptions | None = None) -> Table | Sentences:
+def read_file(file: DataFile, options: ReadOptions | None = None) -> Table:
     """Read a file with the reader of its format, without reading all of it."""
     if not file.live and file.format != "jsonl":  # whose files are opened in turn
         for line in file.peek(1):

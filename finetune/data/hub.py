@@ -8,16 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.files import DataFile, ReadOptions, Record, Unparsed, in_units
+from finetune.data.files import ReadOptions, Record, Rows
 from finetune.data.joining import joined
-from finetune.data.tables import Table, class_names, read_parquet
+from finetune.data.tables import Table, class_names, parquet_table
 from finetune.runtime.files import allow_open_files
 from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository, remembered
 from finetune.runtime.processes import num_processes
@@ -114,49 +114,18 @@ def hub_dataset(spec: str) -> HubDataset | None:
 
 
 @dataclass(frozen=True)
-class _Prepared:
-    """A data set that `datasets` has prepared: a ``DatasetDict`` with its rows in the cache."""
+class Download:
+    """A data set of the hub in the cache."""
 
     used: HubDataset
-    splits: Mapping[str, Any]
-
-    @property
-    def size(self) -> int:
-        return sum(int(rows.data.nbytes) for rows in self.splits.values())
-
-    def tables(self) -> dict[str, Table]:
-        return dataset_tables(self.splits, self.used.id)
-
-
-@dataclass(frozen=True)
-class _Copy:
-    """The files of a Parquet copy by split."""
-
-    used: HubDataset
-    repository: Repository
-    files: Mapping[str, Sequence[str]]
-
-    @property
-    def size(self) -> int:
-        return sum(self.repository.files[name] for names in self.files.values() for name in names)
+    """The data set with its commit."""
+    size: int
+    """Its bytes."""
+    read: Callable[[], dict[str, Table]]
 
     def tables(self) -> dict[str, Table]:
-        folder = self.repository.download(chain.from_iterable(self.files.values()))
-        allow_open_files(sum(map(len, self.files.values())))
-        tables = {}
-        for split, names in self.files.items():
-            files = [DataFile(str(folder / name), "parquet") for name in names]
-            table = joined([read_parquet(file, ReadOptions()) for file in files])
-            table.name = f"{self.used.id}[{split}]"
-            table.records = _numbered(in_units(table.records), table.name)
-            table.names = {**table.names, **CLASS_NAMES.get(self.used.id, {})}
-            tables[split] = table
-        return tables
-
-
-Download = _Prepared | _Copy
-"""A data set of the hub in the cache: ``used`` has its commit, ``size`` is in bytes, and
-``tables()`` returns its tables by the hub's split names."""
+        """Return its tables by the hub's split names."""
+        return self.read()
 
 
 @remembered
@@ -183,16 +152,16 @@ def _download(chosen: HubDataset) -> Download:
         repository = find_repository("dataset", chosen.id, chosen.revision)
         copied = {name: match for name in repository.files if (match := _COPIED.fullmatch(name))}
         if chosen.revision and copied and "README.md" not in repository.files:
-            found = _copy(chosen, repository, copied)
-            repository.download(chain.from_iterable(found.files.values()))
-            return found
+            return _copy(chosen, repository, copied)
         return _prepare(chosen, repository)
     except HubError as error:
         raise HubError(f"{error}{_advice(chosen, error)}", error.reason) from error
 
 
-def _copy(chosen: HubDataset, repository: Repository, files: Mapping[str, re.Match[str]]) -> _Copy:
-    """Return the files of a configuration of a Parquet copy, which must be named if it has some."""
+def _copy(
+    chosen: HubDataset, repository: Repository, files: Mapping[str, re.Match[str]]
+) -> Download:
+    """Download a configuration of a Parquet copy, which must be named if it has some."""
     configs = sorted({match["config"] for match in files.values()})
     config = chosen.config or (configs[0] if len(configs) == 1 else None)
     if config not in configs:
@@ -202,8 +171,31 @@ def _copy(chosen: HubDataset, repository: Repository, files: Mapping[str, re.Mat
     for name, match in sorted(files.items()):
         if match["config"] == config:
             by_split.setdefault(match["split"].removeprefix("partial-"), []).append(name)
-    named = None if config == "default" else config
-    return _Copy(HubDataset(chosen.id, named, repository.commit), repository, by_split)
+    wanted = list(chain.from_iterable(by_split.values()))
+
+    def tables() -> dict[str, Table]:
+        folder = repository.download(wanted)
+        allow_open_files(len(wanted))
+        return {
+            split: _joined_files([folder / name for name in names], split, chosen.id)
+            for split, names in by_split.items()
+        }
+
+    repository.download(wanted)
+    used = HubDataset(chosen.id, None if config == "default" else config, repository.commit)
+    return Download(used, sum(repository.files[name] for name in wanted), tables)
+
+
+def _joined_files(paths: Sequence[Path], split: str, id: str) -> Table:
+    """Return the rows of Parquet files as one table, with places ``ID[SPLIT]:ROW``."""
+    title, first, parts = f"{id}[{split}]", 1, []
+    for path in paths:
+        part, size = parquet_table(str(path), f"{title}:", ReadOptions(), first)
+        parts.append(part)
+        first += size
+    table = joined(parts)
+    table.name, table.names = title, {**table.names, **CLASS_NAMES.get(id, {})}
+    return table
 
 
 def _prepare(chosen: HubDataset, repository: Repository) -> Download:
@@ -233,7 +225,9 @@ def _prepare(chosen: HubDataset, repository: Repository) -> Download:
             f"later, or write {chosen._replace(revision=commit)}."
         )
     config = None if builder.config.name == "default" else builder.config.name
-    return _Prepared(HubDataset(chosen.id, config, commit), splits)
+    size = sum(int(rows.data.nbytes) for rows in splits.values())
+    used = HubDataset(chosen.id, config, commit)
+    return Download(used, size, lambda: dataset_tables(splits, chosen.id))
 
 
 def _data_files(builder: Any, repository: Repository) -> list[str]:
@@ -291,7 +285,7 @@ def dataset_tables(loaded: Mapping[str, Any], name: str) -> dict[str, Table]:
     return tables
 
 
-def _records(rows: Any, name: str) -> Unparsed[Record]:
+def _records(rows: Any, name: str) -> Rows[Record]:
     def parse(start: int) -> Iterator[Record]:
         batch = rows[start : start + _UNIT]
         values = zip(*batch.values(), strict=True)
@@ -299,30 +293,7 @@ def _records(rows: Any, name: str) -> Unparsed[Record]:
             yield Record(dict(zip(batch, row, strict=True)), f"{name}:{number}")
 
     starts = range(0, len(rows), _UNIT)
-    return Unparsed(starts, parse, _UNIT, share=lambda start: min(1.0, (start + _UNIT) / len(rows)))
-
-
-def _numbered(records: Unparsed[Record], name: str) -> Unparsed[Record]:
-    """Return rows of Parquet files with the places ``NAME:ROW``, from 1."""
-
-    def units() -> Iterator[tuple[int, Any]]:
-        number = 0
-        for unit in records.units:
-            yield number, unit
-            number += records.count(unit) or 0
-
-    def parse(numbered: tuple[int, Any]) -> Iterator[Record]:
-        number, unit = numbered
-        for index, record in enumerate(records.parse(unit), number + 1):
-            yield record._replace(where=f"{name}:{index}")
-
-    return Unparsed(
-        units(),
-        parse,
-        records.unit_size,
-        lambda numbered: records.count(numbered[1]),
-        lambda numbered: records.share(numbered[1]),
-    )
+    return Rows(starts, parse, _UNIT, share=lambda start: min(1.0, (start + _UNIT) / len(rows)))
 
 
 def _first_line(error: Exception) -> str:

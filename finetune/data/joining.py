@@ -1,54 +1,46 @@
-"""Several tables, or several files of sentences, read as one split."""
+"""Several tables read as one split."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from finetune.data import example_store
+from finetune.data import examples as holder
 from finetune.data.dataset import DataError
-from finetune.data.files import Record, Unparsed, in_units, joined_rows
+from finetune.data.files import Record, Rows, joined_rows
 from finetune.data.tables import Table
-from finetune.data.token_records import Sentences, TokenRecord
+from finetune.data.token_records import TokenRecord
 from finetune.types import abbreviated, quantity
 
-Opened = TypeVar("Opened", bound=Table | Sentences)
 MAX_REPEATED = 0.5
 """Fraction of the rows of a split that may also be in the splits that it is joined with."""
 
 
-def joined(parts: Sequence[Opened]) -> Opened:
-    """Return tables, or files of sentences, as one; its rows keep the order of the parts.
+def joined(parts: Sequence[Table]) -> Table:
+    """Return tables as one; its rows keep the order of the parts.
 
     Raises DataError if the parts do not fit together.
     """
     first, *others = parts
-    if not others:
-        return first
     for other in others:
         _check_fit(first, other)
-    if isinstance(first, Sentences):
-        sentences = [part for part in parts if isinstance(part, Sentences)]
-        first.records = joined_rows(
-            [_with_unique_documents(part.records, i) for i, part in enumerate(sentences, 1)]
-        )
-    else:
-        tables = [part for part in parts if isinstance(part, Table)]
-        first.records = joined_rows([table.records for table in tables])
-        header = chain.from_iterable(table.header for table in tables)
-        # rows of JSON have no header: then it is made of the columns of all rows
-        first.header = list(dict.fromkeys(header)) if all(t.header for t in tables) else []
-        first.typed = all(table.typed for table in tables)
-        first.names = {name: names for table in tables for name, names in table.names.items()}
-        first.notes = list(dict.fromkeys(note for table in tables for note in table.notes))
+    if not others:
+        return first
+    first.records = joined_rows([_rows(part, number) for number, part in enumerate(parts, 1)])
+    header = chain.from_iterable(part.header for part in parts)
+    # rows of JSON have no header: then it is made of the columns of all rows
+    first.header = list(dict.fromkeys(header)) if all(part.header for part in parts) else []
+    first.typed = all(part.typed for part in parts)
+    first.names = {name: names for part in parts for name, names in part.names.items()}
+    first.notes = list(dict.fromkeys(note for part in parts for note in part.notes))
     return first
 
 
-def joined_in_turn(paths: Sequence[Path], open_path: Callable[[Path], Opened]) -> Opened:
+def joined_in_turn(paths: Sequence[Path], open_path: Callable[[Path], Table]) -> Table:
     """Return files as one; each is opened once the rows of the files before it are read.
 
     The header is the header of the first file. Raises DataError if a file does not fit to it.
@@ -58,15 +50,12 @@ def joined_in_turn(paths: Sequence[Path], open_path: Callable[[Path], Opened]) -
         return first
     records = first.records
 
-    def parts() -> Iterator[Iterator[Any]]:
+    def parts() -> Iterator[Rows[Any]]:
         yield records
         for number, path in enumerate(paths[1:], 2):
             other = open_path(path)
             _check_fit(first, other)
-            if isinstance(other, Sentences):
-                yield _with_unique_documents(other.records, number)
-            else:
-                yield other.records
+            yield _rows(other, number)
 
     first.records = joined_rows(parts())
     return first
@@ -88,11 +77,10 @@ def joined_splits(
             continue
         rows, over = dict[str, list[Record]](), dict[str, str]()
         for name, table in parts:
-            table.records = records = in_units(table.records)
-            rows[name] = list(islice(records, example_store.MOST_IN_MEMORY))
-            records.put_back(more := list(islice(records, 1)))
-            records.put_back(rows[name])
-            over[name] = "over " if more else ""
+            most = holder.MOST_IN_MEMORY
+            found_rows = table.records.peek(most + 1)
+            rows[name] = found_rows[:most]
+            over[name] = "over " if len(found_rows) > most else ""
         _refuse_repeated(data, split, rows)
         found[split] = joined([table for _, table in parts])
         listed = ", ".join(f"{name} ({over[name]}{len(own):,})" for name, own in rows.items())
@@ -125,11 +113,11 @@ def _content(record: Record) -> str:
     return json.dumps(values or dict(record.values), default=str)
 
 
-def _check_fit(first: Table | Sentences, other: Table | Sentences) -> None:
+def _check_fit(first: Table, other: Table) -> None:
     """Raise DataError if only one has columns, or their columns or classes have other numbers."""
-    if isinstance(first, Sentences) and isinstance(other, Sentences):
+    if first.sentences and other.sentences:
         return
-    if isinstance(first, Sentences) or isinstance(other, Sentences):
+    if first.sentences or other.sentences:
         raise DataError(
             f"{first.name} and {other.name} cannot be read as one split, since only one of "
             "them has rows of named columns: convert one of them with `finetune convert`."
@@ -156,15 +144,15 @@ def _check_fit(first: Table | Sentences, other: Table | Sentences) -> None:
             )
 
 
-def _with_unique_documents(records: Iterator[TokenRecord], number: int) -> Iterator[TokenRecord]:
-    """Return the records of a part, with its number in the names of documents."""
-    if number == 1:
-        return records
+def _rows(table: Table, number: int) -> Rows[Any]:
+    """Return the rows of a part; after the first part, documents have its number in their names."""
+    if number == 1 or not table.sentences:
+        return table.records
 
-    def renamed(own: Iterable[TokenRecord]) -> Iterator[TokenRecord]:
-        for record in own:
+    def renamed(records: Iterable[TokenRecord]) -> Iterator[TokenRecord]:
+        for record in records:
             if record.document is not None:
                 record = record._replace(document=f"{record.document} in file {number}")
             yield record
 
-    return records.converted(renamed) if isinstance(records, Unparsed) else renamed(records)
+    return table.records.converted(renamed)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from finetune.data.dataset import each_gold, gold_counts
-from finetune.data.example_store import column
+from finetune.data.examples import Examples
 from finetune.data.findings import Finding, located, locations_of
 from finetune.data.label_names import variants
-from finetune.types import Example, TextExample, abbreviated, did_you_mean, quantity
+from finetune.types import abbreviated, did_you_mean, quantity
 
 NO_LABEL = {"n/a", "#n/a", "na", "<na>", "null", "nil", "nan", "?"}
 """Names, in lower case, that probably mean *no label*."""
@@ -18,15 +17,15 @@ MIN_ROWS = 20
 """With at least this many rows, a different label in each row is an error."""
 
 
-def label_problems(splits: Mapping[str, Sequence[Example]]) -> Iterator[Finding]:
+def label_problems(splits: Mapping[str, Examples]) -> Iterator[Finding]:
     """Report labels that leave nothing to learn, or that are probably mistakes."""
-    found = {split: gold_counts(rows) for split, rows in splits.items()}
+    found = {split: rows.gold_counts() for split, rows in splits.items()}
     counts = {split: counted for split, (counted, _) in found.items()}
     if "train" in splits:
         yield from _nothing_to_learn(splits["train"], *found["train"])
-    texts = [rows for rows in splits.values() if isinstance(rows[0], TextExample)]
-    if any(isinstance(label, float) for rows in texts for label in column(rows, "label")):
-        labels = (label for rows in texts for label in column(rows, "label"))
+    texts = [rows for rows in splits.values() if not rows.are_words]
+    if any(isinstance(label, float) for rows in texts for label in rows.column("label")):
+        labels = (label for rows in texts for label in rows.column("label"))
         if all(label.is_integer() for label in labels if isinstance(label, float)):
             message = "all labels are whole numbers with a decimal point and are read as numbers"
             yield Finding("warning", "labels", f"{message}: write 1, not 1.0, for classes")
@@ -35,14 +34,12 @@ def label_problems(splits: Mapping[str, Sequence[Example]]) -> Iterator[Finding]
     yield from _unseen(splits, counts)
 
 
-def _nothing_to_learn(
-    train: Sequence[Example], counts: Counter[str], without: int
-) -> Iterator[Finding]:
+def _nothing_to_learn(train: Examples, counts: Counter[str], without: int) -> Iterator[Finding]:
     number = len(train) - without
-    are_texts, problem = isinstance(train[0], TextExample), ""
+    are_texts, problem = not train.are_words, ""
     if not number:
         return
-    if not are_texts and any(spans is not None for spans in column(train, "spans")):
+    if not are_texts and any(spans is not None for spans in train.column("spans")):
         problem = "" if counts else "no example has a span"
     else:
         different = _different(train) if are_texts else {*counts}
@@ -60,11 +57,11 @@ def _nothing_to_learn(
         yield Finding("error", "labels", f"{message}--columns {role}=NAME")
 
 
-def _different(train: Sequence[Example]) -> set[Any] | None:
+def _different(train: Examples) -> set[Any] | None:
     """Return the different labels; None as soon as there are several, and two examples of one."""
     found: set[Any] = set()
     repeated = False
-    for label, gold in zip(column(train, "label"), each_gold(train), strict=True):
+    for label, gold in zip(train.column("label"), train.golds(), strict=True):
         if gold is not None:
             repeated = repeated or label in found
             found.add(label)
@@ -93,7 +90,7 @@ def _odd_names(counts: Mapping[str, Counter[str]]) -> Iterator[Finding]:
 
 
 def _unseen(
-    splits: Mapping[str, Sequence[Example]], counts: Mapping[str, Counter[str]]
+    splits: Mapping[str, Examples], counts: Mapping[str, Counter[str]]
 ) -> Iterator[Finding]:
     """Report labels that occur in evaluation data but not in train, and the reverse."""
     train = counts.get("train")
@@ -101,10 +98,10 @@ def _unseen(
         return
     for split, found in counts.items():
         missing = {name: count for name, count in found.items() if name not in train}
-        golds = each_gold(splits[split]) if missing else ()
+        golds = splits[split].golds() if missing else ()
         rows = locations_of(splits[split], (not missing.keys().isdisjoint(g or ()) for g in golds))
         listed = abbreviated(f"{name!r} ({count:,})" for name, count in missing.items())
-        refused = isinstance(splits[split][0], TextExample)
+        refused = not splits[split].are_words
         effect = "no model can predict them, and they count as missed"
         if refused:
             near = did_you_mean(next(iter(missing), ""), train)

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from finetune.data.collecting import transformed
-from finetune.data.dataset import DataError, Dataset, each_gold
+from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import ReadOptions
 from finetune.data.formats import open_data, read_file
 from finetune.data.json_files import parse_json
@@ -54,7 +53,7 @@ def renamed(data: Dataset, *, fold: bool, map_file: str | None) -> Dataset:
         _type(name) if tagged else name
         for rows in data.splits.values()
         for tagged in [any(isinstance(r, TokenExample) and r.spans is None for r in rows[:1])]
-        for names in each_gold(rows)
+        for names in rows.golds()
         for name in names or ()
     )
     if map_file is not None:
@@ -81,7 +80,7 @@ def renamed(data: Dataset, *, fold: bool, map_file: str | None) -> Dataset:
     if not any(name != new for name, new in mapping.items()):
         return replace(data, notes=[*data.notes, *notes])
     splits = {
-        split: transformed(rows, lambda row: _with_names(row, mapping))
+        split: rows.map(lambda _, row: _with_names(row, mapping))
         for split, rows in data.splits.items()
     }
     order = tuple(dict.fromkeys(_mapped(name, mapping) for name in data.label_order))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
-from finetune.data.example_store import column, columns, relabeled
+from finetune.data.examples import Examples
 from finetune.data.json_files import parse_json
 from finetune.types import TextExample, abbreviated
 
@@ -85,127 +87,181 @@ def _label_name(value: Any, names: Sequence[str] | None, where: str) -> str:
     raise DataError(f"{where}: {value!r} in a list of labels is not a name: write texts.")
 
 
+class _Kind(NamedTuple):
+    """All that the conversion of a label depends on: there are few kinds among many labels."""
+
+    type: type[Any]
+    minus_one: bool  # as a number, or as a text
+    number: bool
+    whole: bool  # a number without a fraction, such as 1.0
+    integer: bool  # a number without a decimal point, such as 1
+    negative: bool
+    point: bool
+    comma: bool
+    decimal_comma: bool  # or a number without one
+    single: bool  # one label in a list
+
+
+@functools.lru_cache(maxsize=2**16, typed=True)  # 1, 1.0 and True are equal
+def _kind(label: Any) -> _Kind:
+    text, value, kind = str(label), math.nan, type(label)
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        value = float(label)
+    number = math.isfinite(value)
+    return _Kind(
+        kind,
+        text in (str(MISSING_NUMBER), str(float(MISSING_NUMBER))),
+        number,
+        number and value.is_integer(),
+        kind is int or (kind is str and label.lstrip("-").isdecimal()),
+        number and value < 0,
+        "." in text,
+        "," in text,
+        _WITH_COMMA.fullmatch(text) is not None,
+        kind is tuple and len(label) == 1,
+    )
+
+
+class _Kinds(dict[_Kind, tuple[int, int]]):
+    """The kinds of the labels of a split, each with its number and the index of its first label."""
+
+    def __init__(self, rows: Examples) -> None:
+        super().__init__()
+        self.rows = rows
+        for index, label in enumerate(rows.column("label")):
+            if label is not None:
+                kind = _kind(label)
+                number, first = self.get(kind, (0, index))
+                self[kind] = number + 1, first
+
+
+class _AllKinds:
+    """The kinds of the labels of some splits."""
+
+    def __init__(self, splits: Iterable[_Kinds]) -> None:
+        self.splits = list(splits)
+        self.kinds = {kind for split in self.splits for kind in split}
+
+    def all(self, name: str) -> bool:
+        """Return whether a fact is true of all labels."""
+        return all(getattr(kind, name) for kind in self.kinds)
+
+    def have(self, *types: type[Any]) -> bool:
+        """Return whether a label has one of the types."""
+        return any(kind.type in types for kind in self.kinds)
+
+    def number(self, *, minus_one: bool = False) -> int:
+        """Return the number of all labels, or of those that are -1."""
+        found = (each for split in self.splits for each in split.items())
+        return sum(count for kind, (count, _) in found if kind.minus_one or not minus_one)
+
+    def first(self, which: Callable[[_Kind], bool]) -> TextExample | None:
+        """Return the first example with a label of some kinds, None without any."""
+        for split in self.splits:
+            found = [first for kind, (_, first) in split.items() if which(kind)]
+            if found:
+                example: TextExample = split.rows[min(found)]
+                return example
+        return None
+
+
 def convert_labels(
     splits: Mapping[str, Sequence[TextExample]], typed: bool
-) -> tuple[dict[str, Sequence[TextExample]], str | None]:
+) -> tuple[dict[str, Examples], str | None]:
     """Convert the labels of all splits to one kind, with a note if a choice was made.
 
     ``typed`` is False if all labels are text (CSV). Labels are numbers if every label is one and at
     least one has a decimal point. Other integers become names.
+
+    Raises:
+        DataError: Some labels are of another kind than others.
     """
+    own = {split: Examples.of(rows) for split, rows in splits.items()}
     # a split in which all labels are -1 or missing has none (the test sets of GLUE)
-    empty = {
-        split
-        for split, rows in splits.items()
-        if all(label is None or _is_minus_one(label) for label in column(rows, "label"))
+    by_split = {split: _Kinds(rows) for split, rows in own.items()}
+    filled = {
+        split: found for split, found in by_split.items() if not all(k.minus_one for k in found)
     }
-    kept = [rows for split, rows in splits.items() if split not in empty]
-
-    def labels() -> Iterator[Any]:
-        every = chain.from_iterable(column(rows, "label") for rows in kept)
-        return (label for label in every if label is not None)
-
-    lists = any(isinstance(label, tuple) for label in labels())
-    if lists and all(
-        isinstance(x, str) or (isinstance(x, tuple) and len(x) == 1) for x in labels()
-    ):
-        single = {split: relabeled(rows, _without_list) for split, rows in splits.items()}
+    kinds = _AllKinds(filled.values())
+    lists = kinds.have(tuple)
+    if lists and all(kind.type is str or kind.single for kind in kinds.kinds):
+        single = {
+            split: rows.replace("label", map(_only, rows.column("label")))
+            for split, rows in own.items()
+        }
         return convert_labels(single, typed)[0], SINGLE
-    numbers = not lists and _are_numbers(labels, typed)
+    numbers = not lists and _are_numbers(kinds, typed)
     if not lists:
-        _check_spelling(kept, numbers)
-    is_class = not lists and not numbers and _minus_one_is_class(labels)
+        _check_spelling(kinds, numbers)
+    is_class = not lists and not numbers and _minus_one_is_class(kinds)
+    missing = not numbers and not is_class  # whether -1 means no label
+    wrong = kinds.first(
+        lambda kind: (
+            not (missing and kind.minus_one)
+            and ((lists and kind.type is float) or (numbers and not kind.number))
+        )
+    )
+    if wrong is not None and lists:
+        problem = f"label {wrong.label} is a number where other rows have lists of names"
+        raise DataError(f"{wrong.where}: {problem}: write names.")
+    if wrong is not None:
+        raise DataError(
+            f"{wrong.where}: label {wrong.label!r} is a name where other rows have numbers with a "
+            "decimal point: write all labels as names (texts) or all as numbers."
+        )
 
-    def converted(example: TextExample) -> Label:
-        label: RawLabel = example.label
-        if label is None or (_is_minus_one(label) and not (numbers or is_class)):
+    def converted(label: RawLabel) -> Label:
+        if label is None or (missing and _kind(label).minus_one):
             return None
-        if lists and isinstance(label, float):
-            problem = f"label {label} is a number where other rows have lists of names"
-            raise DataError(f"{example.where}: {problem}: write names.")
         if lists:
             return label if isinstance(label, tuple) else (str(label),)
-        if numbers and not _is_number(label):
-            raise DataError(
-                f"{example.where}: label {label!r} is a name where other rows have numbers with a "
-                "decimal point: write all labels as names (texts) or all as numbers."
-            )
         return float(label) if numbers else str(label)  # type: ignore[arg-type]
 
+    wanted = tuple if lists else float if numbers else str
+    for split, rows in own.items():
+        if split not in filled:
+            own[split] = rows.replace("label", itertools.repeat(None, len(rows)))
+        elif any(k.type is not wanted or (missing and k.minus_one) for k in filled[split]):
+            own[split] = rows.replace("label", map(converted, rows.column("label")))
     note = "-1 is read as a class, not as no label: leave the label empty where there is none"
     note = "labels have decimal points: read as numbers" if numbers else note
-    return {
-        split: relabeled(rows, (lambda example: None) if split in empty else converted)
-        for split, rows in splits.items()
-    }, note if numbers or is_class else None
+    return own, note if numbers or is_class else None
 
 
-def _without_list(example: TextExample) -> RawLabel:
-    label = example.label
+def _only(label: RawLabel) -> RawLabel:
     return label[0] if isinstance(label, tuple) and label else label
 
 
-def _check_spelling(splits: Sequence[Sequence[TextExample]], numbers: bool) -> None:
+def _check_spelling(kinds: _AllKinds, numbers: bool) -> None:
     """Raise DataError for decimal commas, and for whole numbers both as 1 and as 1.0."""
-
-    def labels() -> Iterator[tuple[str, str]]:
-        for rows in splits:
-            for label, where in columns(rows, ("label", "where")):
-                if label is not None:
-                    yield str(label), where
-
-    if (comma := next((each for each in labels() if "," in each[0]), None)) is not None and all(
-        _WITH_COMMA.fullmatch(label) for label, _ in labels()
-    ):
+    comma = kinds.first(lambda kind: kind.comma)
+    if comma is not None and kinds.all("decimal_comma"):
         raise DataError(
-            f"{comma[1]}: label {comma[0]!r} is a number with a decimal comma: "
+            f"{comma.where}: label {str(comma.label)!r} is a number with a decimal comma: "
             "write a point (several labels are a list in JSON Lines)."
         )
-    if not numbers:
+    known = [kind for kind in kinds.kinds if kind.number and not kind.minus_one]
+    if not numbers or not all(kind.whole for kind in known):
         return
-    point = plain = None
-    for label, where in labels():
-        if not _is_minus_one(label) and _is_number(label):
-            if not float(label).is_integer():
-                return
-            if "." in label:
-                point = point or (label, where)
-            else:
-                plain = plain or (label, where)
+    point = kinds.first(lambda kind: kind in known and kind.point)
+    plain = kinds.first(lambda kind: kind in known and not kind.point)
     if point and plain:
         raise DataError(
-            f"{point[1]}: label {point[0]} where {plain[1]} has {plain[0]}: write "
+            f"{point.where}: label {point.label} where {plain.where} has {plain.label}: write "
             "all as 1 if they are classes, or all as 1.0 if they are numbers."
         )
 
 
-def _minus_one_is_class(labels: Callable[[], Iterator[RawLabel]]) -> bool:
+def _minus_one_is_class(kinds: _AllKinds) -> bool:
     """Return whether labels are whole numbers with -1 frequent or not the only negative one."""
-    if not all(_is_integer(label) for label in labels()):
+    number = kinds.number(minus_one=True)
+    if not number or not kinds.all("integer"):
         return False
-    count = sum(map(_is_minus_one, labels()))
-    if not count:
-        return False
-    others = any(int(label) < 0 for label in labels() if not _is_minus_one(label))  # type: ignore[arg-type]
-    return others or count >= MIN_CLASS_FRACTION * sum(1 for _ in labels())
+    others = any(kind.negative and not kind.minus_one for kind in kinds.kinds)
+    return others or number >= MIN_CLASS_FRACTION * kinds.number()
 
 
-def _is_minus_one(label: RawLabel) -> bool:
-    return str(label) in (str(MISSING_NUMBER), str(float(MISSING_NUMBER)))
-
-
-def _is_integer(label: RawLabel) -> bool:
-    return isinstance(label, int) or (isinstance(label, str) and label.lstrip("-").isdecimal())
-
-
-def _are_numbers(labels: Callable[[], Iterator[RawLabel]], typed: bool) -> bool:
+def _are_numbers(kinds: _AllKinds, typed: bool) -> bool:
     if typed:
-        return any(isinstance(label, float) for label in labels())
-    return any("." in str(label) for label in labels()) and all(map(_is_number, labels()))
-
-
-def _is_number(label: RawLabel) -> bool:
-    try:
-        return math.isfinite(float(label))  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False
+        return kinds.have(float)
+    return any(kind.point for kind in kinds.kinds) and kinds.all("number")

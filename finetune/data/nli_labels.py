@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from itertools import chain
 
 from finetune.data.dataset import Dataset
-from finetune.data.example_store import column, relabeled
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")
 """The three classes in the order of our models."""
@@ -36,14 +35,14 @@ def canonical_names(names: Iterable[str]) -> list[str]:
 
 def with_standard_names(data: Dataset) -> Dataset:
     """Rename the labels if all of them are NLI labels, with a note."""
-    every = chain.from_iterable(column(rows, "label") for rows in data.splits.values())
+    every = chain.from_iterable(rows.column("label") for rows in data.splits.values())
     names = {label for label in every if isinstance(label, str)}
     mapped = dict(zip(names, canonical_names(names), strict=True))
     if all(name == standard for name, standard in mapped.items()):
         return data
     splits = {
-        split: relabeled(examples, lambda example: mapped.get(example.label, example.label))
-        for split, examples in data.splits.items()
+        split: rows.replace("label", (mapped.get(label, label) for label in rows.column("label")))
+        for split, rows in data.splits.items()
     }
     renamed = sorted(name for name, standard in mapped.items() if name != standard)
     listed = ", ".join(f"{name!r} is {mapped[name]}" for name in renamed)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 from finetune.data.dataset import DataError
+from finetune.data.examples import Examples
 from finetune.data.files import Record
 from finetune.data.json_files import parse_json
-from finetune.data.rows import MakeExample, RowReader
+from finetune.data.rows import Columns, Gold, Make, RowReader, without_gold
 from finetune.data.tables import (
     Table,
     find_column,
@@ -74,48 +75,56 @@ def misplaced(example: TextExample) -> str:
     return f"the answer {text!r:.60} is not in the context"
 
 
-def _choose(table: Table, given: Mapping[str, str], gold: bool) -> MakeExample:
-    """Choose the columns that the user names, else columns with usual names."""
-    by_name = {name.lower(): name for name in reversed(table.header)}
-    found: dict[str, str | None] = {
-        role: find_column(table, role, given[role])
-        if role in given
-        else next((by_name[name] for name in names if name in by_name), None)
-        for role, names in USUAL_COLUMNS.items()
-    }
-    question, context, answers = found["question"], found["context"], found["answers"]
-    if question is None:
-        raise missing_column(table, "question", "a question", "question")
-    if context is None:
-        raise missing_column(table, "context", "the context of a question", "context")
-    if question == context:
-        raise DataError(f"{table.name}: the column {question!r} is both question and context.")
+class QuestionReader(RowReader):
+    """Reads questions with their contexts and answers.
 
-    table.choose(question=question, context=context, answers=answers)
+    >>> data = QUESTIONS.read("examples/data/qa")
+    >>> data.splits["train"][0].answers
+    (Answer(start=22, text='1873'),)
+    """
 
-    def make(index: int, record: Record) -> TextExample:
-        texts, own = (text_cell(record, question), text_cell(record, context)), None
-        if gold and answers is not None:
-            own = _answers(record, answers, texts[1], table.corrected)
-        return TextExample(index, *texts, where=record.where, key=record.key, answers=own)
+    roles = tuple(USUAL_COLUMNS)
+    gold_roles = ("answers",)
+    header_names = frozenset(name for names in USUAL_COLUMNS.values() for name in names)
 
-    return make
+    def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
+        """Choose the columns that the user names, else columns with usual names."""
+        given = table.columns(given, self.roles)
+        by_name = {name.lower(): name for name in reversed(table.header)}
+        found: dict[str, str | None] = {
+            role: find_column(table, role, given[role])
+            if role in given
+            else next((by_name[name] for name in names if name in by_name), None)
+            for role, names in USUAL_COLUMNS.items()
+        }
+        question, context, answers = found["question"], found["context"], found["answers"]
+        if question is None:
+            raise missing_column(table, "question", "a question", "question")
+        if context is None:
+            raise missing_column(table, "context", "the context of a question", "context")
+        if question == context:
+            raise DataError(f"{table.name}: the column {question!r} is both question and context.")
+        table.choose(question=question, context=context, answers=answers)
+
+        def make(index: int, record: Record) -> TextExample:
+            texts, own = (text_cell(record, question), text_cell(record, context)), None
+            if gold != "unread" and answers is not None:
+                own = _answers(record, answers, texts[1], table.corrected)
+            return TextExample(index, *texts, where=record.where, key=record.key, answers=own)
+
+        return make
+
+    def notes(self, split: str, table: Table, rows: Examples, left: Counter[str]) -> list[str]:
+        """Return notes on answers at other places, and on questions without gold."""
+        notes = []
+        if moved := table.corrected:
+            counted = quantity(len(moved), "answer")
+            notes.append(f"{table.name}: {counted} {MOVED}; first in {moved[0]}")
+        return notes + without_gold(split, rows, "answers")
 
 
-QUESTIONS = RowReader(
-    roles=tuple(USUAL_COLUMNS),
-    header_names=frozenset(name for names in USUAL_COLUMNS.values() for name in names),
-    choose=_choose,
-    gold=attrgetter("answers"),
-    gold_roles=("answers",),
-    corrected=("answer", MOVED),
-)
-"""The reader of questions.
-
->>> data = QUESTIONS.read("examples/data/qa")
->>> data.splits["train"][0].answers
-(Answer(start=22, text='1873'),)
-"""
+QUESTIONS = QuestionReader()
+"""The reader of questions."""
 
 
 def _answers(

@@ -1,93 +1,157 @@
-"""Rows whose columns have roles of their own, such as questions and their choices.
+"""The way from rows to examples, in three steps.
 
-``RowReader`` reads them from any source, for training, prediction and scores alike.
+1. A reader of a format (``FORMATS``) opens a file as a ``Table``; hub sets and data in memory are
+   tables, too. The rows of a table come in blocks that any process can parse (``Rows``): rows of
+   named columns with their ``file:line``, or sentences.
+2. A ``RowReader``, one for each shape of example, chooses the columns of a table once, from its
+   first rows.
+3. It makes an example of each row (``made_examples``): in this process, or in all processors if the
+   rows are too many for the memory. Bad rows raise an error with their place, or are listed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar, Literal
 
-from finetune.data.collecting import collected_rows
-from finetune.data.dataset import DataError, Dataset
-from finetune.data.files import UTF_8, DataFile, Record, Wanted
-from finetune.data.sources import open_input, open_splits, resolve
-from finetune.data.tables import (
-    MissingColumn,
-    Table,
-    check_columns,
-    column_notes,
-    empty_split,
-    numbered_rows,
+from finetune.data import examples as holder
+from finetune.data.dataset import DataError, Dataset, WordsNotTexts
+from finetune.data.examples import Examples, collected, gathered
+from finetune.data.files import (
+    UTF_8,
+    DataFile,
+    ReadOptions,
+    Record,
+    Rows,
+    Wanted,
+    keep_error,
 )
-from finetune.data.texts import open_text_table
-from finetune.types import TextExample, quantity
+from finetune.data.formats import read_file
+from finetune.data.sources import open_input, open_splits, resolve
+from finetune.data.tables import MissingColumn, Table, check_columns, column_notes
+from finetune.runtime.progress import stage
+from finetune.types import abbreviated, quantity
 
-MakeExample = Callable[[int, Record], TextExample]
-"""Makes the example of a row, given its number from 0."""
+Make = Callable[[int, Any], Any]
+"""Makes an example, given its ``id`` and a row, or tells in a word why the row is left out."""
 
 
-@dataclass(frozen=True)
-class RowReader:
-    """Reads examples from rows of named columns.
+Columns = Mapping[str, str]
+"""Names of columns by role."""
+Gold = Literal["unread", "read", "required"]
+Splits = Mapping[str, Examples]
+"""Examples by split."""
 
-    Attributes:
-        roles: The roles that ``--columns`` can name.
-        header_names: Usual names of columns, in lower case. They tell a header from data.
-        choose: Chooses the columns of a table and returns the function that makes examples. It gets
-            the columns that the user names, by role, and whether to read gold.
-        gold: Returns the gold of an example, None without gold.
-        gold_roles: The roles of gold.
-        corrected: For notes on ``Table.corrected``: the noun of a value, and its correction.
-    """
+
+class RowReader(ABC):
+    """Reads examples from rows of any source: for training, prediction and scores alike."""
 
     roles: tuple[str, ...]
-    header_names: frozenset[str]
-    choose: Callable[[Table, Mapping[str, str], bool], MakeExample]
-    gold: Callable[[TextExample], object] = attrgetter("label")
-    gold_roles: tuple[str, ...] = ("label",)
-    corrected: tuple[str, str] = ("value", "corrected")
+    """The roles that ``--columns`` can name."""
+    gold_roles: ClassVar[tuple[str, ...]] = ("label",)
+    """The roles of gold."""
+    header_names: ClassVar[frozenset[str]]
+    """Usual names of columns, in lower case. They tell a header from data."""
+
+    @abstractmethod
+    def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
+        """Choose the columns of a table, and return the function that makes examples.
+
+        Args:
+            table: The table.
+            first: Its first rows: all in memory, or one for prediction.
+            given: The columns that the user names, by role.
+            gold: Whether gold is read, and there must be some.
+
+        Raises:
+            DataError: A column is missing.
+        """
+
+    def open(self, file: DataFile, options: ReadOptions) -> Table:
+        """Open a file as a table."""
+        return open_text_table(file, options)
+
+    def usable(self, make: Make, table: Table) -> Make:
+        """Return ``make`` with a reason for each row that is no training or test data."""
+        return make
+
+    def notes(self, split: str, table: Table, rows: Examples, left: Counter[str]) -> list[str]:
+        """Return notes on the examples of a split, and on the rows that are left out."""
+        return []
+
+    def empty(self, split: str, table: Table, left: Counter[str]) -> DataError:
+        """Return the error for a split without examples."""
+        more = "".join(f" ({note})" for note in table.notes)  # such as further sheets of a workbook
+        return DataError(
+            f"{table.name}: the {split} split is empty{more}: add rows or leave it out."
+        )
+
+    def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
+        """Return the examples with the gold of all splits in one form, and notes on all splits."""
+        return splits, column_notes(tables)
+
+    def predicted(self, index: int, made: Any) -> Any:
+        """Return what ``choose`` makes of a row as an example to predict."""
+        return made
 
     def read(
         self,
         spec: Any,
         *,
         columns: Mapping[str, str] | None = None,
+        splits: Sequence[str] | None = None,
         encoding: str = UTF_8,
         errors: list[str] | None = None,
     ) -> Dataset:
-        """Read all splits of a ``--data`` value, or of data in memory, as ``read_text`` does.
+        """Read the splits of a ``--data`` value, or of data in memory, as ``read_text`` does.
 
         Raises:
             DataError: If the data cannot be read; the message names file and line.
         """
         columns = check_columns(columns, self.roles)
-        source = open_splits(
-            resolve(spec), None, lambda file: self._open(file, columns, errors=errors), encoding
-        )
-        notes, splits = list(source.notes), dict[str, Sequence[Any]]()
+        options = ReadOptions(columns, self.header_names, errors=errors)
+        source = open_splits(resolve(spec), splits, lambda file: self.open(file, options), encoding)
+        notes, found = list(source.notes), dict[str, Examples]()
         for split, table in source.splits.items():
-            first, rows = table.rows()
-            if not first:
-                raise empty_split(table, split)
-            table.records = iter(first[:1])  # the choice of columns may look at it
-            make = self.choose(table, table.columns(columns, self.roles), True)
-            splits[split], _ = collected_rows(rows, make, corrected=table.corrected, errors=errors)
-            if not splits[split]:
-                raise empty_split(table, split)
+            gold: Gold = "required" if split == "train" else "read"
+            rows, left_out = self.examples(table, columns, errors, gold)
+            if not rows:
+                raise self.empty(split, table, left_out)
+            found[split] = rows
             notes += table.notes
-            if table.corrected:
-                noun, done = self.corrected
-                number = quantity(len(table.corrected), noun)
-                notes.append(f"{table.name}: {number} {done}; first in {table.corrected[0]}")
-            if missing := sum(self.gold(row) is None for row in splits[split]):
-                counted = f"{missing:,} of {quantity(len(splits[split]), 'row')}"
-                notes.append(f"{split}: {counted} without label")
-        notes += column_notes(source.splits)
-        return Dataset(source.name, splits, notes=notes, format=source.format, pinned=source.pinned)
+            more = self.notes(split, table, rows, left_out)
+            notes += [note for note in more if note not in notes]
+        examples, more = self.finished(found, source.splits)
+        orders = (table.label_order for table in source.splits.values())
+        return Dataset(
+            source.name,
+            examples,
+            notes=notes + more,
+            format=source.format,
+            label_order=next(filter(None, orders), ()),
+            pinned=source.pinned,
+        )
+
+    def examples(
+        self,
+        table: Table,
+        columns: Columns,
+        errors: list[str] | None = None,
+        gold: Gold = "read",
+    ) -> tuple[Examples, Counter[str]]:
+        """Read a table; return its examples, and how many rows are left out, by reason."""
+        head = first_rows(table)
+        if not head:
+            return Examples(), Counter()
+        table.set_header(head)
+        make = self.choose(table, head, columns, gold)
+        return made_examples(table, self.usable(make, table), head, errors)
 
     def stream(
         self,
@@ -95,46 +159,183 @@ class RowReader:
         *,
         columns: Mapping[str, str] | None = None,
         usual_columns: Mapping[str, str] | None = None,
+        format: str | None = None,
         encoding: str = UTF_8,
         rows: dict[int, Mapping[str, Any]] | None = None,
         wanted: Wanted | None = None,
         gold: bool = False,
-    ) -> Iterator[TextExample]:
-        """Stream the examples of an input or table; the arguments are as in ``read_text_file``.
+    ) -> Iterator[Any]:
+        """Stream the examples of an input for prediction; ``id`` is the row number from 0.
 
-        Gold is read on request only: for prediction, its columns may hold anything.
+        Args:
+            source: A path, a folder or pattern of several files (``input_files``), ``-`` for
+                standard input, a file object, or a table in memory (``input_table``). Standard
+                input and file objects hold JSON Lines or, by their first line, one text per line.
+            columns: Columns by role.
+            usual_columns: Columns that are read if the file has them and ``columns`` names none.
+            format: The format of a file whose suffix does not say it.
+            encoding: Text encoding of the files.
+            rows: Gets the values of each row by ``id``.
+            wanted: Tells by its number whether to read a row; None reads all.
+            gold: Whether to read gold: for prediction, its columns may hold anything.
         """
-        columns = check_columns(columns, self.roles)
+        columns, usual = check_columns(columns, self.roles), usual_columns or {}
         if isinstance(source, Table):
             table = source
-            table.usual_columns = usual_columns or {}
+            table.usual_columns = usual
         else:
-            table = open_input(
-                source, lambda file: self._open(file, columns, usual_columns), encoding=encoding
-            )
-        if table.first() is None:
+            names = self.header_names | {name.lower() for name in usual.values()}
+            options = ReadOptions(columns, names, usual_columns=usual, predicting=True)
+            table = open_input(source, lambda file: self.open(file, options), format, encoding)
+        if (first := table.first()) is None:
             return
-        make = self.choose(table, table.columns(columns, self.roles), gold)
-        for index, record in numbered_rows(table.records, rows, wanted):
-            yield make(index, record)
+        make = self.choose(table, [first], columns, "read" if gold else "unread")
+        for index, row in table.records.numbered(wanted or (lambda number: True)):
+            if rows is not None and not table.sentences:
+                rows[index] = row.values
+            yield self.predicted(index, make(index, row))
 
-    def example(self, index: int, row: Mapping[str, Any], where: str) -> TextExample:
+    def example(self, index: int, row: Mapping[str, Any], where: str) -> Any:
         """Return the example of one row in memory, without its gold."""
-        table = Table(where, list(row), iter(()))
+        table, record = Table(where, list(row), Rows(())), Record(row, where)
         try:
-            make = self.choose(table, {}, False)
+            make = self.choose(table, [record], {}, "unread")
         except MissingColumn as error:
             keys = ", ".join(map(repr, row)) or "none"
             raise DataError(
                 f"{where}: no key holds {error.content} (keys here: {keys}): add {error.usual!r}."
             ) from error
-        return make(index, Record(row, where))
+        return make(index, record)
 
-    def _open(
-        self,
-        file: DataFile,
-        columns: Mapping[str, str],
-        usual_columns: Mapping[str, str] | None = None,
-        errors: list[str] | None = None,
-    ) -> Table:
-        return open_text_table(file, columns, False, usual_columns, self.header_names, errors)
+
+def open_text_table(file: DataFile, options: ReadOptions) -> Table:
+    """Open a file as a table; text to predict has columns only if its first line names some."""
+    if file.format in ("txt", "unknown"):
+        first, names = file.first_line(), options.header_names
+        tabs, commas = ({c.strip().lower() for c in first.split(mark)} for mark in "\t,")
+        tsv = len(tabs) > 1 and (not options.predicting or options.columns or tabs & names)
+        csv = file.format == "unknown" and len(commas) > 1 and commas & names
+        file.format = "tsv" if tsv else "csv" if csv else "txt"
+    table = read_file(file, options)
+    if table.sentences:
+        raise WordsNotTexts(
+            f"{file.name} has the format {file.format}, words and spans instead of texts with a "
+            "label: use finetune tag or finetune ner, or give JSON Lines, CSV or TSV."
+        )
+    table.usual_columns = options.usual_columns
+    return table
+
+
+def without_gold(split: str, examples: Examples, name: str) -> list[str]:
+    """Return a note on examples without a value of a field."""
+    missing = sum(value is None for value in examples.column(name))
+    counted = f"{missing:,} of {quantity(len(examples), 'row')}"
+    return [f"{split}: {counted} without label"] if missing else []
+
+
+def first_rows(table: Table) -> list[Any]:
+    """Read all rows of a table, or one more than fit in memory."""
+    return list(itertools.islice(table.records, holder.MOST_IN_MEMORY + 1))
+
+
+def made_examples(
+    table: Table, make: Make, head: list[Any] | None = None, errors: list[str] | None = None
+) -> tuple[Examples, Counter[str]]:
+    """Return the examples of rows, and how many rows are left out, by reason.
+
+    Args:
+        table: The table, whose ``corrected`` gets what ``make`` appends to it, and whose notes get
+            the columns that none of the first rows has.
+        make: Makes an example. It also runs in other processes.
+        head: The ``first_rows``, if they are read already. This list is emptied if there are more.
+        errors: Gets the errors of bad rows, which are left out; without it, the first one is
+            raised.
+    """
+    made, rows = _Made(make, errors), table.records
+    head = first_rows(table) if head is None else head
+    number = len(head)
+    if number <= holder.MOST_IN_MEMORY:
+        return collected(made.examples(head)), made.left_out
+    share: float | None = None
+    head += rows.begun()
+    # full chunks: the later ones then begin where chunks of sequences begin
+    missing = math.ceil(-len(head) % holder.CHUNK / rows.size)
+    for block in itertools.islice(rows.blocks, missing):
+        head += rows.parse(block)
+
+    def chunks() -> Iterator[Any]:
+        nonlocal share
+        # other processes are forked after the first chunk, and so they have these rows
+        yield from (slice(i, i + holder.CHUNK) for i in range(0, len(head), holder.CHUNK))
+        head.clear()
+        size = math.ceil(holder.CHUNK / rows.size)
+        while blocks := list(itertools.islice(rows.blocks, size)):
+            share = rows.share(blocks[-1])
+            yield blocks
+
+    listed = [table.corrected, [] if errors is None else errors]
+    known, header = list(map(len, listed)), {*table.header}
+
+    def read(chunk: Any) -> tuple[list[Any], tuple[Counter[str], dict[str, None], list[list[str]]]]:
+        of_head = isinstance(chunk, slice)
+        own = head[chunk] if of_head else itertools.chain.from_iterable(map(rows.parse, chunk))
+        made.left_out, new = Counter(), dict[str, None]()
+        if not table.sentences:
+            own = _noting(own, header, new)
+        examples = list(made.examples(own))
+        found = [each[size:] for each, size in zip(listed, known, strict=True)]
+        for each, size in zip(listed, known, strict=True):
+            del each[size:]
+        return examples, (made.left_out, new, found)
+
+    left_out, later = Counter[str](), dict[str, None]()
+    with stage("reading", unit="row") as show:
+
+        def seen(count: int, more: Any) -> None:
+            without, new, found = more
+            left_out.update(without)
+            later.update(new)
+            every.append(found)
+            show(count + left_out.total(), share=share)
+
+        every: list[list[list[str]]] = []
+        examples = gathered(read, chunks(), seen)
+    for found in every:
+        for each, own in zip(listed, found, strict=True):
+            each += own
+    if later:
+        table.notes.append(
+            f"columns that no row has before row {number:,} are not read: {abbreviated(later)}"
+        )
+    return examples, left_out
+
+
+def _noting(rows: Iterable[Record], header: set[str], later: dict[str, None]) -> Iterator[Record]:
+    """Yield rows; ``later`` gets the columns that are not in the header."""
+    for row in rows:
+        if not header.issuperset(row.values):
+            later |= dict.fromkeys(name for name in row.values if name not in header)
+        yield row
+
+
+@dataclass
+class _Made:
+    """Makes the examples of rows; counts the rows that are left out, and keeps errors."""
+
+    make: Make
+    errors: list[str] | None
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def examples(self, rows: Iterable[Any]) -> Iterator[Any]:
+        index = 0
+        for row in rows:
+            try:
+                example = self.make(index, row)
+            except DataError as error:
+                keep_error(error, self.errors)
+                continue
+            if isinstance(example, str):
+                self.left_out[example] += 1
+                continue
+            yield example
+            index += 1

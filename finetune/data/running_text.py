@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, islice, repeat
 from pathlib import Path
 from random import Random
@@ -12,23 +13,23 @@ from typing import NamedTuple
 
 from finetune.config.recipes import packaged_folder
 from finetune.config.tasks import column_map
-from finetune.data.collecting import collected_rows, each_chunk, read_rows
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.example_store import column
-from finetune.data.example_store import columns as example_columns
+from finetune.data.examples import Examples
 from finetune.data.files import (
     BLOCK_LINES,
     UTF_8,
     Block,
     Line,
-    Unparsed,
+    Rows,
     decoded_block,
+    joined_rows,
     read_blocks,
     read_lines,
     uncompressed_name,
     whole_paragraphs,
 )
 from finetune.data.formats import format_of
+from finetune.data.rows import made_examples
 from finetune.data.sources import (
     SPLIT_ORDER,
     PartOf,
@@ -37,9 +38,17 @@ from finetune.data.sources import (
     is_test,
     resolve,
 )
+from finetune.data.tables import Table
 from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_token_file
 from finetune.types import TextExample, quantity
+
+
+class _Lines(NamedTuple):
+    """Whole documents of a text file, not parsed; ``single`` if each line is one."""
+
+    block: Block
+    single: bool
 
 
 class _Document(NamedTuple):
@@ -47,20 +56,6 @@ class _Document(NamedTuple):
 
     text: str
     where: str
-
-
-class _Lines(NamedTuple):
-    """Whole documents of a text file, not parsed; ``single`` if each line is one."""
-
-    name: str
-    single: bool
-    block: Block
-
-    def lines(self) -> list[Line]:
-        return decoded_block(self.name, self.block)
-
-
-_Unit = list[_Document] | _Lines
 
 
 @dataclass(frozen=True)
@@ -175,11 +170,11 @@ def read_running_text(
             f"--data {spec}: {other!r} is not a split and the others are: name splits, or sources "
             "whose folders hold files train and validation."
         )
-    parts: dict[str, list[tuple[str | None, Iterable[_Unit]]]] = {}
+    parts: dict[str, list[Rows[tuple[str | None, _Document]]]] = {}
     notes: list[str] = []
     pinned = []
     for name, source in sources.items():
-        found: Iterable[tuple[str, Iterable[_Unit]]]
+        found: Iterable[tuple[str, Rows[_Document]]]
         if source.hub is None:
             found = _of_files(source, splits[name], columns, without_test, notes)
         else:
@@ -191,43 +186,22 @@ def read_running_text(
             )
             notes += [note for note in data.notes if "label" not in note]
             pinned.append(f"{name}={data.pinned}" if named else str(data.pinned))
-            found = (
-                (splits[name] or split, _grouped(_documents_of_rows(rows)))
-                for split, rows in data.splits.items()
-            )
+            found = ((splits[name] or split, _of_rows(rows)) for split, rows in data.splits.items())
         key = name if len(sources) > 1 and not splits[name] else None
-        for split, units in found:
-            parts.setdefault(split, []).append((key, units))
-    ordered: dict[str, Sequence[TextExample]] = {}
+        for split, documents in found:
+            parts.setdefault(split, []).append(documents.converted(partial(zip, repeat(key))))
+    ordered: dict[str, Examples] = {}
     for split in [split for split in SPLIT_ORDER if split in parts]:
-        rows, _ = collected_rows(read_rows(_documents(parts[split])), _example)
+        table = Table(split, [], joined_rows(parts[split]), sentences=True)
+        rows, _ = made_examples(table, _example)
         if not rows:
             continue
         ordered[split] = rows
-        lines = sum(each_chunk(rows, _num_lines))
+        lines = sum(rows.each_chunk(_num_lines))
         notes.append(f"{split}: {quantity(len(rows), 'document')}, {quantity(lines, 'line')}")
     title = ",".join(sources) if len(sources) > 1 else next(iter(sources))
     format = "hub" if pinned else "running text"
     return Dataset(title, ordered, notes=notes, format=format, pinned=",".join(pinned) or None)
-
-
-def _documents(
-    parts: Sequence[tuple[str | None, Iterable[_Unit]]],
-) -> Unparsed[tuple[str | None, _Document]]:
-    """Return the documents of one split, from several sources with their keys."""
-    units = ((index, unit) for index, (_, own) in enumerate(parts) for unit in own)
-
-    def parse(unit: tuple[int, _Unit]) -> Iterator[tuple[str | None, _Document]]:
-        index, own = unit
-        documents = own if isinstance(own, list) else _of_lines(own.name, own.single, own.lines())
-        return zip(repeat(parts[index][0]), documents)
-
-    def share(unit: tuple[int, _Unit]) -> float | None:
-        """Return the fraction of the text, as if all sources had the same size."""
-        index, own = unit
-        return None if isinstance(own, list) else (index + own.block.share) / len(parts)
-
-    return Unparsed(units, parse, BLOCK_LINES, share=share)
 
 
 def _example(number: int, document: tuple[str | None, _Document]) -> TextExample:
@@ -235,8 +209,8 @@ def _example(number: int, document: tuple[str | None, _Document]) -> TextExample
     return TextExample(number, text, where=where, key=key)
 
 
-def _num_lines(rows: Sequence[TextExample]) -> int:
-    return sum(text.count("\n") + 1 for text in column(rows, "text"))
+def _num_lines(rows: Examples) -> int:
+    return sum(text.count("\n") + 1 for text in rows.column("text"))
 
 
 def _of_files(
@@ -245,8 +219,8 @@ def _of_files(
     columns: Sequence[str],
     without_test: bool,
     notes: list[str],
-) -> Iterator[tuple[str, Iterator[_Unit]]]:
-    """Yield the units of each split of a source; add to ``notes``."""
+) -> Iterator[tuple[str, Rows[_Document]]]:
+    """Yield the documents of each split of a source; add to ``notes``."""
     by_split: dict[str, list[Path]] = {split or "train": list(source.files)}
     found = [canonical_split(uncompressed_name(file)) for file in source.files]
     if split is None and "train" in found and len(source.files) > 1:
@@ -258,33 +232,41 @@ def _of_files(
                 by_split.setdefault(own, []).append(file)
     for name, files in by_split.items():
         if not (without_test and is_test(name)):
-            yield name, _of_split(files, columns, source.encoding)
+            yield name, joined_rows([_of_file(file, columns, source.encoding) for file in files])
 
 
-def _of_split(files: Sequence[Path], columns: Sequence[str], encoding: str) -> Iterator[_Unit]:
-    """Yield the units of some files."""
-    for number, file in enumerate(files):
+def _of_file(path: Path, columns: Sequence[str], encoding: str) -> Rows[_Document]:
+    """Return the documents of a file."""
+
+    def parse(block: _Lines | list[_Document]) -> Iterable[_Document]:
+        if isinstance(block, list):
+            return block
+        return _of_lines(str(path), block.single, decoded_block(str(path), block.block))
+
+    def blocks() -> Iterator[_Lines | list[_Document]]:
         empty = True
-        for unit in _units(file, columns, encoding):
-            empty = empty and _is_blank(unit)
-            if isinstance(unit, _Lines):
-                share = (number + unit.block.share) / len(files)  # of all files
-                unit = unit._replace(block=unit.block._replace(share=share))
-            yield unit
+        for block in _blocks(path, columns, encoding):
+            empty = empty and not any(True for _ in parse(block))
+            yield block
         if empty:
-            raise DataError(f"{file}: there is no text in it: remove it.")
+            raise DataError(f"{path}: there is no text in it: remove it.")
+
+    def share(block: _Lines | list[_Document]) -> float | None:
+        return None if isinstance(block, list) else block.block.share
+
+    return Rows(blocks(), parse, BLOCK_LINES, share=share)
 
 
-def _is_blank(unit: _Unit) -> bool:
-    return not (unit if isinstance(unit, list) else any(text.strip() for _, text in unit.lines()))
+def _of_rows(rows: Examples) -> Rows[_Document]:
+    return Rows(_grouped(_documents_of_rows(rows)), lambda block: block, BLOCK_LINES)
 
 
-def _documents_of_rows(rows: Sequence[TextExample]) -> Iterator[_Document]:
+def _documents_of_rows(rows: Examples) -> Iterator[_Document]:
     """Yield the documents of rows; blank rows are between documents, if there are any."""
-    separated = not all(map(str.strip, column(rows, "text")))
+    separated = not all(map(str.strip, rows.column("text")))
     texts = (
         ("\n".join(filter(str.strip, text.split("\n"))), where)
-        for text, where in example_columns(rows, ("text", "where"))
+        for text, where in rows.columns("text", "where")
     )
     for filled, group in groupby(texts, lambda row: bool(row[0])):
         if filled and separated:
@@ -294,28 +276,28 @@ def _documents_of_rows(rows: Sequence[TextExample]) -> Iterator[_Document]:
             yield from map(_Document._make, group)
 
 
-def _units(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Unit]:
-    """Yield the units of a file. A file is read twice, in bounded memory; a pipe once."""
+def _blocks(
+    path: Path, columns: Sequence[str], encoding: str
+) -> Iterator[_Lines | list[_Document]]:
+    """Yield the blocks of a file. A file is read twice, in bounded memory; a pipe once."""
     name = str(path)
     if format_of(path) not in ("txt", None):
         yield from _grouped(_documents_of_table(path, columns, encoding))
-    elif not path.is_file():
-        lines = list(read_lines(name, path, encoding))
-        yield from _grouped(_of_lines(name, _is_single(lines), lines))
-    else:
-        single = _is_single(read_lines(name, path, encoding))
-        if encoding != UTF_8:
-            yield from _grouped(_of_lines(name, single, read_lines(name, path, encoding)))
-            return
+    elif path.is_file() and encoding == UTF_8:
+        single = _is_single(read_lines(name, path))
         blocks = read_blocks(name, path)
         for block in blocks if single else whole_paragraphs(blocks):
-            yield _Lines(name, single, block)
+            yield _Lines(block, single)
+    else:
+        lines: Iterable[Line] = read_lines(name, path, encoding)
+        again = list(lines) if not path.is_file() else read_lines(name, path, encoding)
+        single = _is_single(again if isinstance(again, list) else lines)
+        yield from _grouped(_of_lines(name, single, again))
 
 
-def _grouped(documents: Iterable[_Document]) -> Iterator[_Unit]:
+def _grouped(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
     documents = iter(documents)
-    while group := list(islice(documents, BLOCK_LINES)):
-        yield group
+    return iter(lambda: list(islice(documents, BLOCK_LINES)), [])
 
 
 def _documents_of_table(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import finetune
 from finetune.data.dataset import Dataset, remember_fingerprint
-from finetune.data.example_store import Disk, ExampleStore, StoreFile, dump_values, load_values
+from finetune.data.disk import Disk, SavedColumns, dump_values, load_values
+from finetune.data.examples import Examples
 from finetune.data.sources import Content
 from finetune.runtime.cache import (
     cache_folder,
@@ -126,11 +127,6 @@ def large_inputs(
         return None  # the readers report it
 
 
-def is_large(data: Dataset) -> bool:
-    """Return whether a split does not fit in memory."""
-    return any(isinstance(rows, ExampleStore) for rows in data.splits.values())
-
-
 @functools.cache
 def _program() -> str:
     """Return a hash of the source code: a change of any reader or check makes new snapshots."""
@@ -146,10 +142,7 @@ def _load(key: str) -> Prepared | None:
         use_entry(entry)
         saved = load_values((entry / DESCRIPTION).read_bytes())
         disk = Disk(unnamed_file(), (entry / COLUMNS).open("rb"))
-        splits = {
-            name: ExampleStore.load(disk, rows) if isinstance(rows, dict) else rows
-            for name, rows in saved["splits"].items()
-        }
+        splits = {name: Examples.load(disk, rows) for name, rows in saved["splits"].items()}
         fingerprint = saved["fingerprint"]
         data = Dataset(**saved["fields"], splits=splits, fingerprint_of=lambda: fingerprint)
         remember_fingerprint(data.without_tests(), saved["training_fingerprint"])
@@ -165,11 +158,8 @@ def _saved(key: str, title: str, made: Prepared) -> Prepared | None:
     data, entry = made.data, cache_folder(KIND) / key
     with contextlib.suppress(OSError, SaveError), replace_folder(entry) as fresh:
         with (fresh / COLUMNS).open("wb") as columns:
-            file = StoreFile(columns)
-            splits = {
-                name: rows.save(file) if isinstance(rows, ExampleStore) else list(rows)
-                for name, rows in data.splits.items()
-            }
+            file = SavedColumns(columns)
+            splits = {name: rows.save(file) for name, rows in data.splits.items()}
         content = {
             "splits": splits,
             "fields": {

@@ -12,13 +12,20 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
 from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
 from finetune.data.brat import document_names
 from finetune.data.dataset import DataError
-from finetune.data.files import COMPRESSIONS, IGNORED_NAMES, UTF_8, DataFile, uncompressed_name
+from finetune.data.files import (
+    COMPRESSIONS,
+    IGNORED_NAMES,
+    UTF_8,
+    DataFile,
+    Rows,
+    uncompressed_name,
+)
 from finetune.data.formats import SUFFIXES, format_of, open_data
 from finetune.data.hub import (
     ALIASES,
@@ -30,9 +37,8 @@ from finetune.data.hub import (
     saved_tables,
 )
 from finetune.data.in_memory import memory_tables
-from finetune.data.joining import Opened, joined, joined_in_turn, joined_splits
+from finetune.data.joining import joined, joined_in_turn, joined_splits
 from finetune.data.tables import Table
-from finetune.data.token_records import Sentences
 from finetune.runtime.files import allow_open_files
 from finetune.types import abbreviated, did_you_mean
 
@@ -92,11 +98,11 @@ class PartOf:
 
 
 @dataclass
-class OpenSource(Generic[Opened]):
-    """The opened tables or sentences of the chosen splits, in order, before they are read."""
+class OpenSource:
+    """The opened tables of the chosen splits, in order, before they are read."""
 
     name: str
-    splits: dict[str, Opened]
+    splits: dict[str, Table]
     format: str
     notes: list[str] = field(default_factory=list)
     pinned: str | None = None
@@ -164,10 +170,10 @@ def content_of(source: Source) -> Content:
 
 def open_input(
     source: Any,
-    open_file: Callable[[DataFile], Opened],
+    open_file: Callable[[DataFile], Table],
     format: str | None = None,
     encoding: str = UTF_8,
-) -> Opened:
+) -> Table:
     """Open the input of a prediction: whatever ``open_data`` opens, or several files as one.
 
     ``input_files`` names the files. Each file is opened once the files before it are read.
@@ -212,16 +218,16 @@ def _of_one_format(files: list[Path], what: str, advice: str) -> list[Path]:
 def open_splits(
     source: Source,
     wanted: Sequence[str] | None,
-    open_file: Callable[[DataFile], Opened],
+    open_file: Callable[[DataFile], Table],
     encoding: str = UTF_8,
-) -> OpenSource[Opened | Table]:
+) -> OpenSource:
     """Open the ``wanted`` splits of a source (None: all); ``open_file`` opens one file."""
     if source.files:
         chosen = _select_splits(list(source.files), wanted, source.name)
         paths = [path for split in chosen for path in source.files[split]]
         # JSON Lines are opened in turn
         allow_open_files(sum(format_of(path) != "jsonl" for path in paths))
-        opened: dict[str, Opened | Table] = {
+        opened: dict[str, Table] = {
             split: joined(
                 [open_file(open_data(path, encoding=encoding)) for path in source.files[split]]
             )
@@ -256,17 +262,17 @@ def open_splits(
     return OpenSource(source.name, {**tables}, format, notes + more, pinned)
 
 
-def _stop_after(train: Table | Sentences | None, number: int | None) -> None:
+def _stop_after(train: Table | None, number: int | None) -> None:
     """Read at most ``number`` rows of the training split; add a note if it has more rows."""
     if train is None or number is None:
         return
 
-    def first_rows(records: Iterator[Any]) -> Iterator[Any]:
+    def first_rows(records: Rows[Any]) -> Iterator[Any]:
         yield from itertools.islice(records, number)
         if next(records, None) is not None:
             train.notes.append(f"train: rows after the first {number:,} are not read (--limit)")
 
-    train.records = first_rows(train.records)
+    train.records = Rows(first_rows(train.records))
 
 
 def _chosen_parts(source: Source, found: Mapping[str, Table]) -> dict[str, list[tuple[str, Table]]]:

@@ -18,17 +18,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.config.tasks import TrainConfig
-from finetune.data.dataset import (
-    DataError,
-    Dataset,
-    document_of,
-    each_gold,
-    gold_labels,
-    normalized_texts,
-)
-from finetune.data.example_facts import Facts
-from finetune.data.example_store import column, taken
-from finetune.types import Example, TextExample, TokenExample, abbreviated, quantity
+from finetune.data.dataset import DataError, Dataset
+from finetune.data.examples import Examples
+from finetune.types import Example, abbreviated, quantity
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,11 +80,10 @@ def hold_out(
         return dataset
     import numpy as np
 
-    train = dataset.splits.get("train", [])
-    facts = Facts(train)
-    documents = np.unique(facts["document"])
+    train = dataset.splits.get("train", Examples())
+    documents = np.unique(train.fact("document"))
     by_document = len(documents) - (0 in documents) >= MIN_DOCUMENTS
-    groups = _group_numbers(facts, by_document)
+    groups = _group_numbers(train, by_document)
     number = int(groups.max(initial=-1)) + 1
     unit = "document" if by_document else "different text"
     if number < 2:
@@ -104,21 +95,21 @@ def hold_out(
         )
     share = share or min(default, MOST_HELD_OUT / len(train))
     held = _held_out(train, groups, share)[groups]
-    kept = {"train": taken(train, (~held).nonzero()[0]), split: taken(train, held.nonzero()[0])}
+    kept = {"train": train.keep(~held).renumbered(), split: train.keep(held).renumbered()}
     splits = {
-        name: kept.get(name) or dataset.splits.get(name, [])
+        name: kept.get(name) or dataset.splits.get(name, Examples())
         for name in dict.fromkeys(("train", "validation", *dataset.splits, split))
         if name in kept or name in dataset.splits
     }
     note = (
         f"no {split} split: held out {int(held.sum()):,} of {quantity(len(train), 'example')} of "
-        f"train{', stratified by label' if any(each_gold(train)) else ''}; "
+        f"train{', stratified by label' if any(train.golds()) else ''}; "
         f"{'documents' if by_document else 'equal texts'} stay together"
     )
     return replace(dataset.with_splits(splits), notes=[*dataset.notes, note])
 
 
-def _held_out(examples: Sequence[Example], groups: Numbers, share: float) -> Numbers:
+def _held_out(examples: Examples, groups: Numbers, share: float) -> Numbers:
     """Return whether to hold out each group [G]; ``groups`` [N] has the group of each example.
 
     Groups are tried in random order. A group is held out for a label if that brings the label
@@ -214,18 +205,17 @@ def assign_folds(
     With ``keep_rare``, a group that alone has a label is in no fold (-1): a model cannot predict a
     label that its training data lack.
     """
-    groups = list(_groups(examples, True))
+    examples = Examples.of(examples)
+    groups = _groups(examples, True)
     if len(groups) < number:
         problem = f"the data have only {quantity(len(groups), 'document')} or different texts"
         raise DataError(f"--folds {number}: {problem}: write a smaller number.")
     folds = _assign_folds(examples, groups, number, seed)
     if keep_rare:
-        strata = [
-            {name for index in group for name in gold_labels(examples[index]) or ()}
-            for group in groups
-        ]
+        golds = list(examples.golds())
+        strata = [{name for index in group for name in golds[index] or ()} for group in groups]
         found = Counter(name for names in strata for name in names)
-        numbers = any(isinstance(e, TextExample) and isinstance(e.label, float) for e in examples)
+        numbers = _have_numbers(examples)
         for group, names in zip(groups, strata, strict=True):
             if not numbers and any(found[name] == 1 for name in names):
                 for index in group:
@@ -238,7 +228,8 @@ def nested_order(examples: Sequence[Example], seed: int = 0) -> list[int]:
 
     The first group of each label comes first, so that the smallest subsets have every label.
     """
-    groups, _, members = _count_labels(examples, list(_groups(examples, True)), seed)
+    examples = Examples.of(examples)
+    groups, _, members = _count_labels(examples, _groups(examples, True), seed)
     positions: dict[int, float] = {}
     for candidates in members.values():
         own = [group for group in candidates if group not in positions]
@@ -253,7 +244,7 @@ def per_class(examples: Sequence[Example], number: int, seed: int) -> list[int]:
     A draw of a larger number contains the draw of a smaller one.
     """
     members: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
-    for index, names in enumerate(each_gold(examples)):
+    for index, names in enumerate(Examples.of(examples).golds()):
         members[tuple(names or ())].append(index)
     drawn = (
         random.Random(f"{seed}/{label}").sample(own, len(own))[:number]
@@ -264,15 +255,16 @@ def per_class(examples: Sequence[Example], number: int, seed: int) -> list[int]:
 
 def halved(examples: Sequence[Example]) -> list[int]:
     """Return 0 or 1 for each example, its half of the data; single texts are divided if need be."""
+    examples = Examples.of(examples)
     for by_document in (True, False):
-        groups = list(_groups(examples, by_document))
+        groups = _groups(examples, by_document)
         if len(groups) > 1:
             return _assign_folds(examples, groups, 2, 0)
     return [index % 2 for index in range(len(examples))]
 
 
 def _assign_folds(
-    examples: Sequence[Example], groups: Sequence[list[int]], number: int, seed: int
+    examples: Examples, groups: Sequence[list[int]], number: int, seed: int
 ) -> list[int]:
     """Assign each group to a fold, and return the fold of each example."""
     groups, counts, members = _count_labels(examples, groups, seed)
@@ -294,18 +286,18 @@ def _assign_folds(
 def leaked(dataset: Dataset) -> dict[str, set[int]]:
     """Return the ids of the examples of other splits whose texts are in train, by split.
 
-    Texts are compared by 64-bit hashes (``Facts``).
+    Texts are compared by 64-bit hashes (``Examples.fact``).
     """
     import numpy as np
 
     others = {split: rows for split, rows in dataset.splits.items() if split != "train"}
     if "train" not in dataset.splits or not others:
         return {}
-    train, found = Facts(dataset.splits["train"])["text"], {}
+    train, found = dataset.splits["train"].fact("text"), {}
     for split, rows in others.items():
-        shared = np.isin(Facts(rows)["text"], train)
+        shared = np.isin(rows.fact("text"), train)
         if ids := {
-            id for id, is_shared in zip(column(rows, "id"), shared, strict=True) if is_shared
+            id for id, is_shared in zip(rows.column("id"), shared, strict=True) if is_shared
         }:
             found[split] = ids
     return found
@@ -317,10 +309,10 @@ def unmeasured_labels(dataset: Dataset) -> list[str]:
     scored = [split for split in splits if split.startswith("validation")]
     if not scored or _have_numbers(splits["train"]):
         return []
-    train = Counter(name for names in each_gold(splits["train"]) for name in set(names or ()))
+    train = Counter(name for names in splits["train"].golds() for name in set(names or ()))
     notes = []
     for split in scored:
-        found = {name for names in each_gold(splits[split]) for name in names or ()}
+        found = {name for names in splits[split].golds() for name in names or ()}
         absent = [f"{name} ({train[name]:,} in train)" for name in sorted(train.keys() - found)]
         if absent:
             notes.append(f"{split} cannot measure labels that it lacks: {abbreviated(absent)}")
@@ -328,7 +320,7 @@ def unmeasured_labels(dataset: Dataset) -> list[str]:
 
 
 def _count_labels(
-    examples: Sequence[Example], groups: Sequence[list[int]], seed: int
+    examples: Examples, groups: Sequence[list[int]], seed: int
 ) -> tuple[list[list[int]], list[Counter[str]], dict[str, list[int]]]:
     """Shuffle the groups and count their labels.
 
@@ -346,27 +338,27 @@ def _count_labels(
     return groups, counts, dict(sorted(members.items(), key=lambda item: (len(item[1]), item[0])))
 
 
-def _have_numbers(examples: Sequence[Example]) -> bool:
-    if not examples or not isinstance(examples[0], TextExample):
+def _have_numbers(examples: Examples) -> bool:
+    if examples.are_words:
         return False
-    return any(isinstance(label, float) for label in column(examples, "label"))
+    return any(isinstance(label, float) for label in examples.column("label"))
 
 
-def _strata(examples: Sequence[Example]) -> Iterator[set[str]]:
+def _strata(examples: Examples) -> Iterator[set[str]]:
     """Yield the labels of each example, for a number its quantile; ``-`` without labels."""
     if not _have_numbers(examples):
-        yield from (set(names or ("-",)) for names in each_gold(examples))
+        yield from (set(names or ("-",)) for names in examples.golds())
         return
-    numbers = sorted(label for label in column(examples, "label") if isinstance(label, float))
+    numbers = sorted(label for label in examples.column("label") if isinstance(label, float))
     size = max(MIN_BIN, len(numbers) / NUM_BINS)
-    for label, names in zip(column(examples, "label"), each_gold(examples), strict=True):
+    for label, names in zip(examples.column("label"), examples.golds(), strict=True):
         if isinstance(label, float):
             yield {str(int(bisect_left(numbers, label) / size))}
         else:
             yield set(names or ("-",))
 
 
-def _label_numbers(examples: Sequence[Example]) -> tuple[list[str], Numbers, Numbers]:
+def _label_numbers(examples: Examples) -> tuple[list[str], Numbers, Numbers]:
     """Return the names of all labels, and the example and the number of the label of each pair."""
     import numpy as np
 
@@ -379,21 +371,20 @@ def _label_numbers(examples: Sequence[Example]) -> tuple[list[str], Numbers, Num
     return list(numbers), np.frombuffer(example, np.int64), np.frombuffer(label, np.int64)
 
 
-def _group_numbers(facts: Facts, by_document: bool) -> Numbers:
+def _group_numbers(examples: Examples, by_document: bool) -> Numbers:
     """Return the group of each example [N], numbered by the first examples of the groups.
 
     Examples that share a key, directly or through others, form a group.
     """
     import numpy as np
 
-    text = facts["text"]
-    if not by_document:
+    text, document = examples.fact("text"), examples.fact("document")
+    if not by_document or not document.any():
         return _by_first(np.unique(text, return_inverse=True)[1])
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
-    document, words = facts["document"], facts["words"]
-    long = words >= MIN_SHARED_WORDS if facts.are_words else np.zeros(len(words), bool)
+    long = np.full(len(text), examples.are_words) & (examples.fact("words") >= MIN_SHARED_WORDS)
     by_text = (long | (document == 0)).nonzero()[0]
     in_document = (document != 0).nonzero()[0]
     texts, documents = (
@@ -407,6 +398,14 @@ def _group_numbers(facts: Facts, by_document: bool) -> Numbers:
     return _by_first(found[: len(text)])
 
 
+def _groups(examples: Examples, by_document: bool) -> list[list[int]]:
+    """Return the indices of the examples of each group."""
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for index, group in enumerate(_group_numbers(examples, by_document).tolist()):
+        groups[group].append(index)
+    return list(groups.values())
+
+
 def _by_first(groups: Numbers) -> Numbers:
     """Return the numbers of groups in the order of their first examples."""
     import numpy as np
@@ -415,32 +414,3 @@ def _by_first(groups: Numbers) -> Numbers:
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
     return rank[own]
-
-
-def _groups(examples: Sequence[Example], by_document: bool) -> Iterator[list[int]]:
-    """Yield the indices of examples that share a key, directly or through others (union-find)."""
-    parent = list(range(len(examples)))
-
-    def root(index: int) -> int:
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
-    first: dict[tuple[str, ...], int] = {}
-    for index, example in enumerate(examples):
-        for key in _keys(example, by_document):
-            parent[root(index)] = root(first.setdefault(key, index))
-    members: defaultdict[int, list[int]] = defaultdict(list)
-    for index in range(len(examples)):
-        members[root(index)].append(index)
-    yield from members.values()
-
-
-def _keys(example: Example, by_document: bool) -> Iterator[tuple[str, ...]]:
-    document = document_of(example) if by_document else None
-    if document is not None:
-        yield "document", document
-    long = isinstance(example, TokenExample) and len(example.words) >= MIN_SHARED_WORDS
-    if document is None or long:
-        yield "text", *normalized_texts(example)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from finetune.data.dataset import DataError
-from finetune.data.files import Record
+from finetune.data.files import Record, keep_error
 
 
 def is_squad(value: Any) -> bool:
@@ -23,32 +23,40 @@ def is_squad(value: Any) -> bool:
     return isinstance(value.get("paragraphs"), list)
 
 
-def squad_rows(value: Mapping[str, Any], where: str) -> Iterator[Record]:
+def squad_rows(
+    value: Mapping[str, Any], where: str, errors: list[str] | None = None
+) -> Iterator[Record]:
     """Yield the questions of a file of SQuAD, or of one article, with their context.
 
     ``where`` is the place of the value. A question is found by its id: ``FILE:question ID``.
+    ``errors`` gets the errors of articles, paragraphs and questions; None raises the first.
     """
+
+    def value_of(part: Any, name: str, place: str, missing: Any = None) -> Any:
+        """Return a value of a part of the file, None if it is missing."""
+        wanted = list if name in ("paragraphs", "qas") else str
+        found = part.get(name, missing) if isinstance(part, Mapping) else None
+        if isinstance(found, wanted):
+            return found
+        must = f"{name!r} must be {'a list' if wanted is list else 'a text'}, not {found!r:.60}"
+        keep_error(DataError(f"{place}: in a file of SQuAD, {must}."), errors)
+        return None
+
     articles = [value] if value.get("data") is None else value["data"]
     file = where.rpartition(":")[0] or where
     for number, article in enumerate(articles, 1):
-        title = _value(article, "title", f"{file}:article {number}", missing="")
+        title = value_of(article, "title", f"{file}:article {number}", missing="")
+        if title is None:
+            continue
         place = f"{file}:article {number}" + (f" ({title})" if title else "")
-        paragraphs = _value(article, "paragraphs", place)
-        for count, paragraph in enumerate(paragraphs, 1):
+        for count, paragraph in enumerate(value_of(article, "paragraphs", place) or (), 1):
             inside = f"{place}, paragraph {count}"
-            context = _value(paragraph, "context", inside)
-            for index, question in enumerate(_value(paragraph, "qas", inside), 1):
-                _value(question, "question", f"{inside}, question {index}")
+            context = value_of(paragraph, "context", inside)
+            questions = None if context is None else value_of(paragraph, "qas", inside)
+            for index, question in enumerate(questions or (), 1):
+                here = f"{inside}, question {index}"
+                if value_of(question, "question", here) is None:
+                    continue
                 id = question.get("id")
-                known = f"{file}:question {id}" if id is not None else f"{inside}, question {index}"
+                known = f"{file}:question {id}" if id is not None else here
                 yield Record({"title": title, "context": context, **question}, known)
-
-
-def _value(part: Any, name: str, where: str, missing: Any = None) -> Any:
-    """Return a value of a part of a file of SQuAD; raise DataError if it is missing."""
-    wanted = list if name in ("paragraphs", "qas") else str
-    value = part.get(name, missing) if isinstance(part, Mapping) else None
-    if not isinstance(value, wanted):
-        kind = "a list" if wanted is list else "a text"
-        raise DataError(f"{where}: in a file of SQuAD, {name!r} must be {kind}, not {value!r:.60}.")
-    return value

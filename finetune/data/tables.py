@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import re
 from collections import Counter
@@ -12,11 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from finetune.data import example_store
+from finetune.data import examples as holder
 from finetune.data.annotation_tools import (
     tool_rows,
 )
-from finetune.data.collecting import Many
 from finetune.data.dataset import DataError
 from finetune.data.files import (
     MAX_LINE,
@@ -25,8 +23,7 @@ from finetune.data.files import (
     Line,
     ReadOptions,
     Record,
-    Unparsed,
-    Wanted,
+    Rows,
     check_characters,
     keep_error,
 )
@@ -49,17 +46,22 @@ class Table:
 
     name: str
     header: list[str]
-    records: Iterator[Record]
+    records: Rows[Any]
+    """Rows of named columns (``Record``), or ``TokenRecord`` if they are ``sentences``."""
     typed: bool = True  # False if all values are text (CSV, TSV)
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)  # class names of columns
     headless: list[str] | None = None  # first row of a file without column names: 0, 1, …
     notes: list[str] = field(default_factory=list)
+    sentences: bool = False
+    """Whether the rows are words with their gold, since the format knows its columns."""
     usual_columns: Mapping[str, str] = field(default_factory=dict)
     """Columns to read by role if the table has them and the user names none."""
     label_column: str | None = None
     """The column of labels or tags, once a reader has chosen it."""
     read: dict[str, str] = field(default_factory=dict)
     """The columns that are read, by role, once a reader has chosen them."""
+    later_notes: list[str] = field(default_factory=list)
+    """Notes of the reader that follow the others on a split."""
     corrected: list[str] = field(default_factory=list)
     """The places of values that the reader has corrected, as it makes examples."""
 
@@ -80,60 +82,23 @@ class Table:
             **given
         }
 
-    def first(self) -> Record | None:
-        """Return the first row without consuming it; sets ``header`` from it if it is empty."""
-        record = next(self.records, None)
-        if record is None:
-            return None
-        if isinstance(self.records, Unparsed):
-            self.records.put_back([record])
-        else:
-            self.records = itertools.chain([record], self.records)
-        self.header = self.header or list(record.values)
-        return record
+    def first(self) -> Any:
+        """Return the first row, None without any; sets ``header`` from it if it is empty."""
+        for record in self.records.peek(1):
+            self.set_header([record])
+            return record
+        return None
 
-    def all(self) -> list[Record]:
-        """Return all rows, as ``rows`` yields them."""
-        return list(self.rows()[1])
+    def all(self) -> list[Any]:
+        """Return all rows; sets ``header`` from them if it is empty."""
+        rows = list(self.records)
+        self.set_header(rows)
+        return rows
 
-    def rows(self) -> tuple[list[Record], list[Record] | ManyRows]:
-        """Return the first rows (all, up to ``MOST_IN_MEMORY``), and all rows.
-
-        Sets ``header`` from the first rows if it is empty.
-        """
-        first = list(itertools.islice(self.records, example_store.MOST_IN_MEMORY + 1))
-        if not self.header:
-            self.header = list(dict.fromkeys(key for row in first for key in row.values))
-        large = len(first) > example_store.MOST_IN_MEMORY
-        return first, ManyRows(self, first) if large else first
-
-
-class ManyRows(Many[Record]):
-    """All rows of a table that has too many for the memory.
-
-    Args:
-        table: The table.
-        first: The first rows, which are read already. This list is emptied.
-    """
-
-    def __init__(self, table: Table, first: list[Record]) -> None:
-        self.table, self.known = table, {*table.header}
-        super().__init__(first, table.records)
-
-    def parsed(self, chunk: Any, later: dict[str, None]) -> Iterator[Record]:
-        """Yield the rows of a chunk; ``later`` gets the columns that none of the first rows has."""
-        for row in super().parsed(chunk, later):
-            if not self.known.issuperset(row.values):
-                later |= dict.fromkeys(name for name in row.values if name not in self.known)
-            yield row
-
-    def note(self, later: Mapping[str, None]) -> None:
-        """Note the columns that only later rows have."""
-        if later:
-            self.table.notes.append(
-                f"columns that no row has before row {self.number:,} are not read: "
-                f"{abbreviated(list(later))}"
-            )
+    def set_header(self, rows: Iterable[Any]) -> None:
+        """Set ``header``, if it is empty, from the columns of some rows."""
+        if not self.header and not self.sentences:
+            self.header = list(dict.fromkeys(key for row in rows for key in row.values))
 
 
 def column_notes(tables: Mapping[str, Table]) -> list[str]:
@@ -164,20 +129,6 @@ def _columns_read(table: Table) -> str:
         return ""
     line = "; ".join(f"{role}: {name}" for role, name in table.read.items())
     return f"{line} (not used: {abbreviated(unread)})" if unread else line
-
-
-def numbered_rows(
-    records: Iterable[Record], rows: dict[int, Mapping[str, Any]] | None, wanted: Wanted | None
-) -> Iterator[tuple[int, Record]]:
-    """Yield the wanted rows with their numbers from 0, and enter their values in ``rows``."""
-    numbered: Iterable[tuple[int, Record]] = enumerate(records)
-    if wanted is not None:
-        unparsed = records if isinstance(records, Unparsed) else Unparsed(iter(records))
-        numbered = unparsed.numbered(wanted)
-    for number, record in numbered:
-        if rows is not None:
-            rows[number] = record.values
-        yield number, record
 
 
 def check_columns(columns: Mapping[str, str] | None, roles: Sequence[str]) -> dict[str, str]:
@@ -226,12 +177,6 @@ def missing_column(
         content,
         usual,
     )
-
-
-def empty_split(table: Table, split: str) -> DataError:
-    """Return the error for a split without rows."""
-    more = "".join(f" ({note})" for note in table.notes)  # such as further sheets of a workbook
-    return DataError(f"{table.name}: the {split} split is empty{more}: add rows or leave it out.")
 
 
 def _columns_found(table: Table) -> str:
@@ -286,12 +231,13 @@ def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
                 where = file.where(number)
                 try:
                     value = parse_json(text, where, _JSON_ADVICE)
-                    yield from _rows(value, where)
                 except DataError as error:
                     check_characters(file.name, Line(number, text), is_last=True)
                     keep_error(error, options.errors)
+                else:
+                    yield from _rows(value, where, options.errors)
 
-    return Table(file.name, [], file.unparsed().converted(parse, _count_json_rows))
+    return Table(file.name, [], file.lines.converted(parse, _count_json_rows))
 
 
 _SEVERAL_ROWS = b'"annotations"', b'"paragraphs"'
@@ -299,19 +245,19 @@ _SEVERAL_ROWS = b'"annotations"', b'"paragraphs"'
 _ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
 
 
-def _count_json_rows(unit: Any) -> int | None:
+def _count_json_rows(block: Any) -> int | None:
     """Return the number of rows in a block of lines; None if only their values can tell."""
-    if not _is_countable(unit) or any(key in unit.content for key in _SEVERAL_ROWS):
+    if not _is_countable(block) or any(key in block.content for key in _SEVERAL_ROWS):
         return None
-    if b"\\u00" in unit.content and _ESCAPED_LETTER.search(unit.content):
+    if b"\\u00" in block.content and _ESCAPED_LETTER.search(block.content):
         return None  # such a key may be written with escapes
-    lines = unit.content.decode(errors="replace").split("\n")
+    lines = block.content.decode(errors="replace").split("\n")
     return len(lines) - sum(not line.strip() for line in lines)
 
 
-def _is_countable(unit: Any) -> bool:
-    """Return whether a unit is a block of bytes; the first may begin with a byte order mark."""
-    return isinstance(unit, Block) and unit.number > 1
+def _is_countable(block: Any) -> bool:
+    """Return whether a block has bytes; the first may begin with a byte order mark."""
+    return isinstance(block, Block) and block.number > 1
 
 
 def read_json(file: DataFile, options: ReadOptions) -> Table:
@@ -321,25 +267,31 @@ def read_json(file: DataFile, options: ReadOptions) -> Table:
         return read_json_lines(file, options)
     items = parse_json("\n".join(line.text for line in file), file.name, _JSON_ADVICE)
     if is_squad(items):
-        return Table(file.name, [], squad_rows(items, file.name))
+        return Table(file.name, [], Rows(squad_rows(items, file.name, options.errors)))
     if not isinstance(items, list):
         raise DataError(
             f"{file.name}: holds one JSON {_json_type(items)}, not a list of objects: write "
             '[{"text": …, "label": …}, …], or one object per line in a .jsonl file.'
         )
-    rows = (_rows(item, f"{file.name}:item {i}") for i, item in enumerate(items, 1))
-    return Table(file.name, [], itertools.chain.from_iterable(rows))
+    numbered = ((f"{file.name}:item {i}", item) for i, item in enumerate(items, 1))
+    parse = partial(_rows, errors=options.errors)
+    return Table(file.name, [], Rows(numbered, lambda item: parse(item[1], item[0])))
 
 
-def _rows(value: Any, where: str) -> Iterator[Record]:
-    """Return an object as rows; spaCy's pair ``[text, {"entities": […]}]`` is a row too."""
+def _rows(value: Any, where: str, errors: list[str] | None) -> Iterator[Record]:
+    """Yield an object as rows; spaCy's pair ``[text, {"entities": […]}]`` is a row too."""
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):
         value = {"text": value[0], **value[1]}
-    if not isinstance(value, dict):
-        raise DataError(
-            f"{where}: a row must be a JSON object, not a {_json_type(value)}: write {_JSON_ROW}."
-        )
-    return squad_rows(value, where) if is_squad(value) else tool_rows(value, where)
+    if is_squad(value):
+        yield from squad_rows(value, where, errors)
+        return
+    try:
+        if not isinstance(value, dict):
+            problem = f"a row must be a JSON object, not a {_json_type(value)}: write {_JSON_ROW}."
+            raise DataError(f"{where}: {problem}")
+        yield from tool_rows(value, where)
+    except DataError as error:
+        keep_error(error, errors)
 
 
 def _json_type(value: Any) -> str:
@@ -353,7 +305,7 @@ def read_plain_text(file: DataFile, options: ReadOptions) -> Table:
     def parse(lines: Iterable[Line]) -> Iterator[Record]:
         return (Record({"text": text}, file.where(number)) for number, text in lines)
 
-    lines = file.unparsed()
+    lines = file.lines
     return Table(file.name, ["text"], lines.converted(parse, lines.count), typed=False)
 
 
@@ -367,19 +319,19 @@ def read_delimited(file: DataFile, options: ReadOptions) -> Table:
     The first row is a header if the user names a column by name, or if it has a known name and no
     number. Columns without a header are called ``0``, ``1``, …
     """
-    rows = _delimited_rows(file)
-    first = next(rows, None)
+    rows = _delimited_rows(file, options.errors)
+    first = next(iter(rows.peek(1)), None)
     if first is None:
-        return Table(file.name, [], iter(()), typed=False)
-    header = cells = [cell.strip() for cell in first[1]]
-    headless = None
+        return Table(file.name, [], Rows(()), typed=False)
+    begin, header = first[0], [cell.strip() for cell in first[1]]
+    headless, cells = None, header
     if not _is_header(cells, options):
-        rows.put_back([first])
-        header, headless = [str(index) for index in range(len(cells))], cells
+        begin, header, headless = 0, [str(index) for index in range(len(cells))], cells
     check_header(header, options, file.where(first[0]))
-    records = rows.converted(
-        partial(_records, file, header, headless is not None, options.errors), rows.count
-    )
+    convert = partial(_records, file, header, begin, options.errors)
+    count = rows.count
+    # every block begins with a number of a line; the header is in the first ones
+    records = rows.converted(convert, lambda block: None if block[0] <= begin else count(block))
     return Table(file.name, header, records, typed=False, headless=headless)
 
 
@@ -412,7 +364,7 @@ def _is_header(cells: Sequence[str], options: ReadOptions) -> bool:
     return named and not any(re.fullmatch(r"[-+]?\d+(\.\d+)?", cell) for cell in cells)
 
 
-def _delimited_rows(file: DataFile) -> Unparsed[_Row]:
+def _delimited_rows(file: DataFile, errors: list[str] | None) -> Rows[_Row]:
     """Return rows with the number of the line where each begins.
 
     A CSV file may separate by tabs or semicolons, if its first line has them instead of commas.
@@ -420,51 +372,54 @@ def _delimited_rows(file: DataFile) -> Unparsed[_Row]:
     first = file.first_line()
     tabs, commas, semicolons = (first.count(mark) for mark in "\t,;")
     if file.format != "csv" or tabs > commas:
-        return file.unparsed().converted(_tab_separated, _count_tab_separated)
-    return Unparsed(_quoted_rows(file, ";" if semicolons and not commas else ","), count=_one)
-
-
-def _one(unit: Any) -> int:
-    return 1
+        return file.lines.converted(_tab_separated, _count_tab_separated)
+    delimiter = ";" if semicolons and not commas else ","
+    return Rows(_quoted_rows(file, delimiter, errors), count=lambda row: 1)
 
 
 def _tab_separated(lines: Iterable[Line]) -> Iterator[_Row]:
     return ((number, text.split("\t")) for number, text in lines if text.strip(" "))
 
 
-def _count_tab_separated(unit: Any) -> int | None:
-    if not _is_countable(unit):
+def _count_tab_separated(block: Any) -> int | None:
+    if not _is_countable(block):
         return None
-    lines = unit.content.split(b"\n")
+    lines = block.content.split(b"\n")
     return sum(bool(line.rstrip(b"\r").strip(b" ")) for line in lines)
 
 
-def _quoted_rows(file: DataFile, delimiter: str) -> Iterator[_Row]:
+def _quoted_rows(file: DataFile, delimiter: str, errors: list[str] | None) -> Iterator[_Row]:
     csv.field_size_limit(MAX_LINE)  # the default refuses fields over 131,072 characters
     reader = csv.reader((line.text + "\n" for line in file), delimiter=delimiter, strict=True)
-    begin = 1
-    try:
-        for row in reader:
-            if row:
-                yield begin, row
-            begin = reader.line_num + 1
-    except csv.Error as error:
-        raise DataError(
-            f"{file.where(begin)}: the quotes of this row do not match ({error}): write a quote in "
-            'a quoted field as two (""), or save as .tsv, where quotes are ordinary characters.'
-        ) from error
+    begin, row = 1, list[str]()
+    while True:
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problem = f"the quotes of this row do not match ({error}): write a quote in a quoted"
+            advice = 'field as two (""), or save as .tsv, where quotes are ordinary characters.'
+            keep_error(DataError(f"{file.where(begin)}: {problem} {advice}"), errors)
+            row = []
+        if row:
+            yield begin, row
+        begin = reader.line_num + 1
 
 
 def _records(
     file: DataFile,
     header: Sequence[str],
-    headless: bool,
+    begin: int,
     errors: list[str] | None,
     rows: Iterable[_Row],
 ) -> Iterator[Record]:
+    """Yield the rows after the line where the header begins; 0 without a header."""
     for number, row in rows:
+        if number <= begin:
+            continue
         problem = ""
-        if row == header and len(header) > 1 and not headless:
+        if row == header and len(header) > 1 and begin:
             problem = "the header again, as of files that were joined: remove this line"
         elif len(row) != len(header):
             advice = "separate fields by exactly one tab; TSV has no quoting, CSV has"
@@ -508,7 +463,7 @@ def read_excel(file: DataFile, options: ReadOptions) -> Table:
         for number, row in enumerate(rows, 2)
         if any(cell not in (None, "") for cell in row)
     )
-    table = Table(file.name, header, records)
+    table = Table(file.name, header, Rows(records))
     if others:
         unread = abbreviated(repr(other.title) for other in others)
         table.notes = [f"only the first sheet, {sheet.title!r}, is read, not {unread}"]
@@ -528,21 +483,29 @@ def _sheet_rows(sheet: Any, where: str, **bounds: int) -> Iterator[tuple[Any, ..
 
 def read_parquet(file: DataFile, options: ReadOptions) -> Table:
     """Read a Parquet file; class names come from the metadata that `datasets` writes."""
+    return parquet_table(file.name, f"{file.name}:row ", options)[0]
+
+
+def parquet_table(name: str, place: str, options: ReadOptions, first: int = 1) -> tuple[Table, int]:
+    """Read a Parquet file; return its table and its number of rows.
+
+    The place of a row is ``place`` and its number, counted from ``first``.
+    """
     import pyarrow
     import pyarrow.parquet
 
     try:
-        opened = pyarrow.parquet.ParquetFile(file.name)
+        opened = pyarrow.parquet.ParquetFile(name)
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{file.name}: not a readable Parquet file ({error}).") from error
+        raise DataError(f"{name}: not a readable Parquet file ({error}).") from error
     schema = opened.schema_arrow
-    refuse_repeated(schema.names, file.name)
-    check_header(schema.names, options, file.name)
+    refuse_repeated(schema.names, name)
+    check_header(schema.names, options, name)
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = described.get("info", {}).get("features", {})
 
     def damaged(number: int, error: Exception) -> DataError:
-        return DataError(f"{file.name}: damaged after row {number} ({error}): copy it again.")
+        return DataError(f"{name}: damaged after row {number} ({error}): copy it again.")
 
     def batches() -> Iterator[tuple[int, Any]]:
         number = 0
@@ -553,23 +516,24 @@ def read_parquet(file: DataFile, options: ReadOptions) -> Table:
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             raise damaged(number, error) from error
 
-    def parse(unit: tuple[int, Any]) -> Iterator[Record]:
-        number, batch = unit
+    def parse(block: tuple[int, Any]) -> Iterator[Record]:
+        number, batch = block
         try:
             rows = batch.to_pylist()
         except (pyarrow.ArrowException, ValueError) as error:
             raise damaged(number, error) from error
-        return (Record(row, f"{file.name}:row {n}") for n, row in enumerate(rows, number + 1))
+        return (Record(row, f"{place}{n}") for n, row in enumerate(rows, number + first))
 
-    size = example_store.CHUNK
-    records = Unparsed(
+    size = holder.CHUNK
+    records = Rows(
         batches(),
         parse,
         size,
-        lambda unit: int(unit[1].num_rows),
-        lambda unit: (unit[0] + unit[1].num_rows) / opened.metadata.num_rows,
+        lambda block: int(block[1].num_rows),
+        lambda block: (block[0] + block[1].num_rows) / opened.metadata.num_rows,
     )
-    return Table(file.name, list(schema.names), records, names=class_names(features))
+    table = Table(name, list(schema.names), records, names=class_names(features))
+    return table, opened.metadata.num_rows
 
 
 def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -10,9 +10,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from finetune.data.character_spans import words_to_chars
-from finetune.data.collecting import each_chunk, remade
 from finetune.data.dataset import DataError
-from finetune.data.example_store import column, columns
+from finetune.data.examples import Examples
 from finetune.data.spans import overlapping
 from finetune.data.tag_schemes import (
     DISTINCT_SCHEMES,
@@ -42,17 +41,18 @@ _SPELLINGS = [
 
 def to_bio(
     splits: Mapping[str, Sequence[TokenRecord]],
-) -> tuple[dict[str, Sequence[TokenExample]], list[str]]:
+) -> tuple[dict[str, Examples], list[str]]:
     """Make examples, with tags of all splits in BIO and the spans that they encode, and notes.
 
     The scheme of each split is detected, and tags such as ``B_PER``, ``b-per`` and ``PER-B`` are
     written ``B-PER``. Spans get tags too, unless some spans of the data set overlap. Raises
     DataError if some but not all tags are of a span scheme.
     """
-    layers = {split: _Layers.of(rows) for split, rows in splits.items()}
+    own = {split: Examples.of(rows) for split, rows in splits.items()}
+    layers = {split: _Layers.of(rows) for split, rows in own.items()}
     counts = sum((each.counts for each in layers.values()), Counter[str]())
     if counts and all(tag.isdecimal() for tag in counts):
-        examples = {split: remade(rows, token_example) for split, rows in splits.items()}
+        examples = {split: rows.map(token_example) for split, rows in own.items()}
         return examples, ["tags are numbers without names: replace them by names"]
     notes = []
     no_prefix = all("-" not in tag[:2] for tag in counts)
@@ -65,19 +65,19 @@ def to_bio(
         and not any(spelled.values())
     ):  # Few-NERD
         notes.append("tags have no B- or I- before the type: read as spans of equal tags, as BIO")
-        spelled = {s: {tag: f"I-{tag}" for tag in counts if tag != "O"} for s in splits}
+        spelled = {s: {tag: f"I-{tag}" for tag in counts if tag != "O"} for s in own}
     elif odd := next((each for each in spelled.values() if each), None):
         changed = [tag for tag in sorted(odd) if tag in counts and tag != odd[tag]]
         changes = [f"{tag} as {odd[tag]}" for tag in changed]
         notes.append(f"tags are read in their usual spelling: {abbreviated(changes, 3)}")
     transitions = {
-        split: _transitions(splits[split], names) if names else layers[split].transitions
+        split: _transitions(own[split], names) if names else layers[split].transitions
         for split, names in spelled.items()
         if layers[split].number
     }
     schemes = {split: scheme_of(found) for split, found in transitions.items()}
     if None in schemes.values():
-        _check_plain_tags(splits, layers, spelled, schemes)
+        _check_plain_tags(own, layers, spelled, schemes)
         schemes = {}
     else:
         found = {split: str(scheme) for split, scheme in schemes.items() if scheme != "BIO"}
@@ -89,20 +89,19 @@ def to_bio(
         }
         if number := sum(illegal.values()):
             split = next(split for split in found if illegal[split])
-            where = _first_illegal(splits[split], spelled[split], found[split])
+            where = _first_illegal(own[split], spelled[split], found[split])
             counted = quantity(number, "illegal tag")
             notes.append(f"{counted} read as the start of a span, first in {where}")
-        schemes = {split: schemes.get(split) or "BIO" for split in splits}
-    conversions = {s: _Conversion(spelled[s], schemes.get(s)) for s in splits}
+        schemes = {split: schemes.get(split) or "BIO" for split in own}
+    conversions = {s: _Conversion(spelled[s], schemes.get(s)) for s in own}
     nested = any(
-        layers[split].may_nest and conversions[split].nests_in(rows)
-        for split, rows in splits.items()
+        layers[split].may_nest and conversions[split].nests_in(rows) for split, rows in own.items()
     )
     if nested:
         notes.append("nested spans: examples have spans, no tags")
     return {
-        split: remade(rows, partial(_example, conversion=conversions[split], nested=nested))
-        for split, rows in splits.items()
+        split: rows.map(partial(_example, conversion=conversions[split], nested=nested))
+        for split, rows in own.items()
     }, notes
 
 
@@ -132,9 +131,9 @@ class _Layers(NamedTuple):
         return self.several or self.given_spans
 
     @classmethod
-    def of(cls, rows: Sequence[TokenRecord]) -> _Layers:
+    def of(cls, rows: Examples) -> _Layers:
         """Count the layers of a split."""
-        parts = list(each_chunk(rows, _counted))
+        parts = list(rows.each_chunk(_counted))
         counts = Counter[str]()
         for part in parts:
             counts.update(part.counts)
@@ -147,15 +146,15 @@ class _Layers(NamedTuple):
         )
 
 
-def _counted(rows: Sequence[TokenRecord]) -> _Layers:
-    layers = list(column(rows, "layers"))
+def _counted(rows: Examples) -> _Layers:
+    layers = list(rows.column("layers"))
     tags = list(chain.from_iterable(layers))
     return _Layers(
         Counter(chain.from_iterable(tags)),
         count_transitions(tags),
         sum(map(bool, layers)),
         max(map(len, layers), default=0) > 1,
-        any(spans is not None for spans in column(rows, "spans")),
+        any(spans is not None for spans in rows.column("spans")),
     )
 
 
@@ -178,21 +177,21 @@ def _spelled(found: Set[str]) -> dict[str, str]:
     return {}
 
 
-def _transitions(rows: Sequence[TokenRecord], names: Mapping[str, str]) -> Transitions | None:
+def _transitions(rows: Examples, names: Mapping[str, str]) -> Transitions | None:
     """Count the transitions between renamed tags; None if a tag has no prefix of any scheme."""
 
-    def count(chunk: Sequence[TokenRecord]) -> Transitions | None:
-        layers = [_renamed(each, names) for each in column(chunk, "layers")]
+    def count(chunk: Examples) -> Transitions | None:
+        layers = [_renamed(each, names) for each in chunk.column("layers")]
         return count_transitions(chain.from_iterable(layers))
 
-    return all_transitions([*each_chunk(rows, count)])
+    return all_transitions([*rows.each_chunk(count)])
 
 
-def _first_illegal(rows: Sequence[TokenRecord], names: Mapping[str, str], scheme: str) -> str:
+def _first_illegal(rows: Examples, names: Mapping[str, str], scheme: str) -> str:
     """Return the ``file:line`` of the first record with an illegal transition."""
     return next(
         str(where)
-        for where, layers in columns(rows, ("where", "layers"))
+        for where, layers in rows.columns("where", "layers")
         if any(illegal_transitions(layer, scheme) for layer in _renamed(layers, names))
     )
 
@@ -229,17 +228,17 @@ class _Conversion(NamedTuple):
         found = chain.from_iterable(tags_to_spans(layer, self.scheme) for layer in layers)
         return tuple(sorted({*found}))
 
-    def nests_in(self, rows: Sequence[TokenRecord]) -> bool:
+    def nests_in(self, rows: Examples) -> bool:
         """Return whether spans of any record overlap."""
 
-        def nests(chunk: Sequence[TokenRecord]) -> bool:
+        def nests(chunk: Examples) -> bool:
             names = ("layers", "spans", "unreachable", "offsets")
             return any(
                 _are_nested(self.spans_of(_renamed(layers, self.names), spans), *others)
-                for layers, spans, *others in columns(chunk, names)
+                for layers, spans, *others in chunk.columns(*names)
             )
 
-        return any(each_chunk(rows, nests))
+        return any(rows.each_chunk(nests))
 
 
 def _example(
@@ -270,7 +269,7 @@ def with_tags(record: TokenRecord, nested: bool) -> TokenRecord:
 
 
 def _check_plain_tags(
-    splits: Mapping[str, Sequence[TokenRecord]],
+    splits: Mapping[str, Examples],
     layers: Mapping[str, _Layers],
     spelled: Mapping[str, Mapping[str, str]],
     schemes: Mapping[str, str | None],
@@ -298,12 +297,12 @@ def _check_plain_tags(
         plain.total() * 2 <= num_inside or spelled_alike or len({*schemes.values()}) > 1
     ):
         for split, rows in splits.items():
-            for where, words, found in columns(rows, ("where", "words", "layers")):
+            for where, words, found in rows.columns("where", "words", "layers"):
                 for layer in _renamed(found, spelled[split]):
                     _check_span_tags(where, words, layer, plain, num_inside)
     for split, rows in splits.items():
         if layers[split].several:
-            where = next(w for w, own in columns(rows, ("where", "layers")) if len(own) > 1)
+            where = next(w for w, own in rows.columns("where", "layers") if len(own) > 1)
             raise DataError(
                 f"{where}: several columns of tags, but they are not span tags (B-TYPE, "
                 "I-TYPE, O): name the one column to read, for instance --columns tags=1."

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from finetune.data.annotation_tools import SKIPPED_ANSWERS
-from finetune.data.collecting import collected_rows
 from finetune.data.dataset import DataError, Dataset, WordsNotTexts
-from finetune.data.example_store import column
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Record, Wanted
-from finetune.data.formats import read_file
+from finetune.data.examples import Examples
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Record
 from finetune.data.labels import convert_labels, raw_label
-from finetune.data.sources import open_input, open_splits, resolve
+from finetune.data.rows import Columns, Gold, Make, RowReader, Splits, without_gold
 from finetune.data.tables import (
     Table,
-    check_columns,
     column_notes,
-    empty_split,
     find_column,
     missing_column,
-    numbered_rows,
     text_cell,
     whole_number,
 )
-from finetune.data.token_records import Sentences
 from finetune.types import TextExample, quantity
 
 ROLES = ("text", "pair", "label", "negative")
@@ -108,6 +103,92 @@ class TextColumns(NamedTuple):
     targets: tuple[str, ...] = ()
 
 
+class TextReader(RowReader):
+    """Reads texts, or pairs of texts, with their labels.
+
+    Args:
+        pair: True requires a second text, False ignores one, None reads it if it exists.
+        targets: Whether to read the compared words of each pair (``TextExample.targets``).
+        mixed_labels: Whether splits may have labels of different kinds, such as names and numbers.
+    """
+
+    header_names = HEADER_NAMES
+
+    def __init__(
+        self, pair: bool | None = None, *, targets: bool = False, mixed_labels: bool = False
+    ) -> None:
+        self.roles = (*ROLES, *TARGET_ROLES) if targets else ROLES
+        self.pair, self.targets, self.mixed_labels = pair, targets, mixed_labels
+
+    def open(self, file: DataFile, options: ReadOptions) -> Table:
+        """Open a file as a table; the only column of a file to predict is the text."""
+        table = super().open(file, options)
+        if options.predicting and table.headless is not None and len(table.header) == 1:
+            table.usual_columns = {**table.usual_columns, "text": "0"}
+        return table
+
+    def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
+        """Choose the columns of texts and, if needed, of compared words."""
+        of_texts = {role: name for role, name in given.items() if role in ROLES}
+        chosen = guess_columns(table, of_texts, self.pair)
+        targets: dict[str, str] = {}
+        if self.targets:
+            targets = target_columns(table, given)
+            if not targets:
+                raise DataError(
+                    f"{table.name}: no column names the word of each text: write index and "
+                    "index_pair (words between blanks, from 0), or start, end, start_pair, "
+                    "end_pair (characters)."
+                )
+            chosen = chosen._replace(targets=tuple(targets.values()))
+        read = {"text": chosen.text, "pair": chosen.pair, "label": chosen.label}
+        table.choose(**read, negative=chosen.negative, **targets)
+        table.label_column = chosen.label
+        if chosen.other_labels:
+            other = chosen.other_labels[0]
+            advice = f"for {other!r} write --columns label={other}"
+            table.later_notes = [f"labels are from column {chosen.label!r}; {advice}"]
+        chosen = chosen._replace(label=None) if gold == "unread" else chosen
+        return partial(text_example, columns=chosen, table=table)
+
+    def usable(self, make: Make, table: Table) -> Make:
+        """Leave out rows that an annotator rejected or ignored."""
+        if "answer" in (table.read.get(role) for role in ("text", "pair", "label")):
+            return make
+
+        def usable(index: int, record: Record) -> Any:
+            answer = record.values.get("answer")
+            return answer if answer in SKIPPED_ANSWERS else make(index, record)
+
+        return usable
+
+    def notes(self, split: str, table: Table, rows: Examples, left: Counter[str]) -> list[str]:
+        """Return notes on rows that are left out, and on other columns of labels."""
+        skipped = left.total()
+        notes = [f"{split}: {quantity(skipped, 'row')} rejected or ignored"] if skipped else []
+        return notes + table.later_notes
+
+    def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
+        """Convert the labels of all splits to one kind, and count examples without a label."""
+        notes = column_notes(tables)
+        typed = all(table.typed for table in tables.values())
+        apart = [{split: rows} for split, rows in splits.items()]
+        examples: dict[str, Examples] = {}
+        for group in apart if self.mixed_labels else [splits]:
+            converted, note = convert_labels(group, typed)
+            examples |= converted
+            notes += [note] if note and note not in notes else []
+        for split, rows in examples.items():
+            missing = without_gold(split, rows, "label")
+            notes += [f"{note} (empty, '-', NaN or -1)" for note in missing]
+        return examples, notes
+
+    def predicted(self, index: int, made: TextExample) -> TextExample:
+        """Return an example whose whole number is a name."""
+        number = isinstance(made.label, int)
+        return dataclasses.replace(made, label=str(made.label)) if number else made
+
+
 def read_text(
     spec: Any,
     *,
@@ -129,11 +210,11 @@ def read_text(
             data frame, a list of dicts, or a dict of these by split.
         columns: Columns of the roles text, pair and label, and of ``TARGET_ROLES``, if they have no
             usual names. Numbers count from 0 in files without a header.
-        pair: True requires a second text, False ignores one, None reads it if it exists.
+        pair: As in ``TextReader``.
         splits: The splits to read; None reads all.
         encoding: Text encoding of the files.
-        mixed_labels: Whether splits may have labels of different kinds, such as names and numbers.
-        targets: Whether to read the compared words of each pair (``TextExample.targets``).
+        mixed_labels: As in ``TextReader``.
+        targets: As in ``TextReader``.
         errors: Gets the errors of rows that cannot be read, which are left out, as for
             ``finetune check``. Without it, the first one is raised.
 
@@ -145,132 +226,25 @@ def read_text(
         >>> data.splits["train"][0].label
         'positive'
     """
-    columns = check_columns(columns, (*ROLES, *TARGET_ROLES) if targets else ROLES)
-    source = open_splits(
-        resolve(spec),
-        splits,
-        lambda file: open_text_table(file, columns, errors=errors),
-        encoding,
-    )
-    notes = list(source.notes)
-    raw: dict[str, Sequence[TextExample]] = {}
-    for split, table in source.splits.items():
-        first, every = table.rows()
-        if not first:
-            raise empty_split(table, split)
-        chosen = _chosen_columns(table, columns, pair, targets)
-        table.label_column = chosen.label
-        known = len(table.notes)
-        notes += table.notes
-        keep = partial(_is_kept, answers="answer" not in chosen[:3])
-        raw[split], skipped = collected_rows(
-            every, partial(text_example, columns=chosen, table=table), keep, errors=errors
-        )
-        if not raw[split]:
-            raise empty_split(table, split)
-        notes += table.notes[known:]
-        if skipped:
-            notes.append(f"{split}: {quantity(skipped, 'row')} rejected or ignored")
-        if chosen.other_labels:
-            other = chosen.other_labels[0]
-            advice = f"for {other!r} write --columns label={other}"
-            found = f"labels are from column {chosen.label!r}; {advice}"
-            notes += [] if found in notes else [found]
-    notes += column_notes(source.splits)
-    typed = all(table.typed for table in source.splits.values())
-    examples: dict[str, Sequence[TextExample]] = {}
-    for group in [{split: rows} for split, rows in raw.items()] if mixed_labels else [raw]:
-        converted, note = convert_labels(group, typed)
-        examples |= converted
-        notes += [note] if note and note not in notes else []
-    for split, rows in examples.items():
-        if missing := sum(label is None for label in column(rows, "label")):
-            counted = f"{missing:,} of {quantity(len(rows), 'row')}"
-            notes.append(f"{split}: {counted} without label (empty, '-', NaN or -1)")
-    order = next((order for table in source.splits.values() if (order := table.label_order)), ())
-    return Dataset(
-        source.name,
-        examples,
-        notes=notes,
-        format=source.format,
-        label_order=order,
-        pinned=source.pinned,
-    )
-
-
-def _is_kept(record: Record, answers: bool) -> bool:
-    """Return whether no annotator excluded a row; ``answers`` tells if they can."""
-    return not answers or record.values.get("answer") not in SKIPPED_ANSWERS
+    reader = TextReader(pair, targets=targets, mixed_labels=mixed_labels)
+    return reader.read(spec, columns=columns, splits=splits, encoding=encoding, errors=errors)
 
 
 def read_text_file(
     source: str | Path | IO[Any] | DataFile | Table,
     *,
-    columns: Mapping[str, str] | None = None,
-    usual_columns: Mapping[str, str] | None = None,
     pair: bool | None = None,
-    format: str | None = None,
     labels: bool = True,
-    encoding: str = UTF_8,
     targets: bool = False,
-    rows: dict[int, Mapping[str, Any]] | None = None,
-    wanted: Wanted | None = None,
+    **options: Any,
 ) -> Iterator[TextExample]:
     """Stream the texts of an input for prediction; ``id`` is the row number from 0.
 
-    ``source`` is a path, a folder or pattern of several files (``input_files``), ``-`` for standard
-    input, a file object, or a table in memory (``input_table``). Standard input and file objects
-    hold JSON Lines or, by their first line, one text per line. ``usual_columns`` are read if the
-    file has them and ``columns`` names none. In a plain text file each line is a row, blank lines
-    too. ``labels`` False ignores labels, so that any column may have their name. ``targets`` is as
-    for ``read_text``. ``rows`` gets the values of each row by ``id``, and ``wanted`` tells which
-    rows to read.
+    In a plain text file each line is a row, blank lines too. ``labels`` False ignores labels, so
+    that any column may have their name. ``pair`` and ``targets`` are as in ``TextReader``,
+    ``source`` and ``options`` as in ``RowReader.stream``.
     """
-    columns = check_columns(columns, (*ROLES, *TARGET_ROLES) if targets else ROLES)
-    if isinstance(source, Table):
-        table = source
-        table.usual_columns = usual_columns or {}
-    else:
-        given = columns
-        table = open_input(
-            source,
-            lambda file: open_text_table(file, given, True, usual_columns),
-            format,
-            encoding,
-        )
-    if table.first() is None:
-        return
-    if table.headless is not None and len(table.header) == 1:
-        columns = {"text": "0", **columns}
-    chosen = _chosen_columns(table, columns, pair, targets)
-    chosen = chosen if labels else chosen._replace(label=None)
-    for index, record in numbered_rows(table.records, rows, wanted):
-        example = text_example(index, record, chosen, table)
-        if isinstance(example.label, int):
-            example = dataclasses.replace(example, label=str(example.label))
-        yield example
-
-
-def _chosen_columns(
-    table: Table, columns: Mapping[str, str], pair: bool | None, targets: bool
-) -> TextColumns:
-    """Return the columns of texts and, if needed, the columns of targets."""
-    of_texts = {role: name for role, name in columns.items() if role in ROLES}
-    chosen = guess_columns(table, of_texts, pair)
-    named = {"text": chosen.text, "pair": chosen.pair, "label": chosen.label}
-    table.choose(**named, negative=chosen.negative)
-    if not targets:
-        return chosen
-    chosen = chosen._replace(targets=target_columns(table, columns))
-    if not chosen.targets:
-        raise DataError(
-            f"{table.name}: no column names the word of each text: write index and index_pair "
-            "(words between blanks, from 0), or start, end, start_pair, end_pair (characters)."
-        )
-    size = len(chosen.targets)
-    roles = CHARACTER_ROLES if size == len(CHARACTER_ROLES) else WORD_ROLES
-    table.choose(**table.read, **dict(zip(roles, chosen.targets, strict=True)))
-    return chosen
+    return TextReader(pair, targets=targets).stream(source, gold=labels, **options)
 
 
 def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -> TextColumns:
@@ -304,36 +278,6 @@ def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -
     return TextColumns(text, second, next(iter(labels), None), tuple(labels[1:]), negative)
 
 
-def open_text_table(
-    file: DataFile,
-    columns: Mapping[str, str],
-    streaming: bool = False,
-    usual_columns: Mapping[str, str] | None = None,
-    header_names: frozenset[str] = HEADER_NAMES,
-    errors: list[str] | None = None,
-) -> Table:
-    """Open a file as a table; streamed text has columns only if its first line names some.
-
-    ``header_names`` are usual names of columns in lower case, which tell a header from data.
-    """
-    usual_columns = usual_columns or {}
-    header_names |= {name.lower() for name in usual_columns.values()}
-    if file.format in ("txt", "unknown"):
-        first = file.first_line()
-        tabs, commas = ({c.strip().lower() for c in first.split(mark)} for mark in "\t,")
-        tsv = len(tabs) > 1 and (not streaming or columns or tabs & header_names)
-        csv = file.format == "unknown" and len(commas) > 1 and commas & header_names
-        file.format = "tsv" if tsv else "csv" if csv else "txt"
-    table = read_file(file, ReadOptions(columns, header_names, errors=errors))
-    if isinstance(table, Sentences):
-        raise WordsNotTexts(
-            f"{file.name} has the format {file.format}, words and spans instead of texts with a "
-            "label: use finetune tag or finetune ner, or give JSON Lines, CSV or TSV."
-        )
-    table.usual_columns = usual_columns
-    return table
-
-
 def text_example(index: int, record: Record, columns: TextColumns, table: Table) -> TextExample:
     """Return a row as an example, its label as in the file."""
     text, label = text_cell(record, columns.text), None
@@ -352,8 +296,8 @@ def text_example(index: int, record: Record, columns: TextColumns, table: Table)
     return TextExample(index, text, pair, label, record.where, record.key, negative, targets)
 
 
-def target_columns(table: Table, columns: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns that name the compared words: two or four, none without any."""
+def target_columns(table: Table, columns: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns that name the compared words: two or four by role, none without any."""
     columns = table.columns(columns, TARGET_ROLES)
     by_name = {name.lower(): name for name in reversed(table.header)}
     for roles in (CHARACTER_ROLES, WORD_ROLES):
@@ -368,8 +312,8 @@ def target_columns(table: Table, columns: Mapping[str, str]) -> tuple[str, ...]:
                 f"{missing!r} is missing: name it, --columns {missing}=NAME."
             )
         if all(found.values()):
-            return tuple(name for name in found.values() if name is not None)
-    return ()
+            return {role: name for role, name in found.items() if name is not None}
+    return {}
 
 
 def _whole_number(record: Record, column: str) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -11,13 +10,12 @@ from typing import Any, NamedTuple
 from finetune.data.annotation_tools import SKIPPED_ANSWERS
 from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.dataset import DataError
-from finetune.data.files import Record, Wanted
+from finetune.data.files import Record
 from finetune.data.tables import (
     Table,
     find_column,
     is_missing,
     missing_column,
-    numbered_rows,
 )
 from finetune.data.word_splitting import split_words
 from finetune.types import Relation, Span, TokenExample, abbreviated, quantity
@@ -71,15 +69,6 @@ def token_example(index: int, record: TokenRecord) -> TokenExample:
         key=record.key,
         relations=record.relations,
     )
-
-
-@dataclass
-class Sentences:
-    """The sentences or documents of one split, in order."""
-
-    name: str
-    records: Iterator[TokenRecord]
-    notes: list[str] = field(default_factory=list)
 
 
 class TokenColumns(NamedTuple):
@@ -159,24 +148,6 @@ def record_reader(
     if need_gold and chosen.tags is None and chosen.spans is None:
         raise missing_column(table, "tags", "tags or spans", "tags")
     return partial(token_record, columns=chosen, names=table.names, relations=relations)
-
-
-def streamed_records(
-    table: Table,
-    columns: Mapping[str, str],
-    rows: dict[int, Mapping[str, Any]] | None = None,
-    wanted: Wanted | None = None,
-    relations: bool = False,
-) -> Iterator[tuple[int, TokenRecord]]:
-    """Yield the records of the wanted rows with their numbers; the first row decides on columns.
-
-    ``rows`` gets the values of these rows. ``relations`` are read on request only.
-    """
-    if (first := table.first()) is None:
-        return
-    read = record_reader(table, columns, [first], relations=relations)
-    for number, row in numbered_rows(table.records, rows, wanted):
-        yield number, read(row)
 
 
 def token_record(

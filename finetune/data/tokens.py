@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
-from finetune.data.collecting import collected_rows, each_chunk, read_rows
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import WARNING, DataError, Dataset
-from finetune.data.example_store import ExampleStore, chosen, column, columns
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Wanted
+from finetune.data.examples import Examples
+from finetune.data.files import UTF_8, DataFile, ReadOptions
 from finetune.data.findings import Locations, locations_of
 from finetune.data.formats import open_data, read_file
-from finetune.data.sources import open_input, open_splits, resolve
+from finetune.data.rows import Columns, Gold, Make, RowReader, Splits
+from finetune.data.sources import open_splits, resolve
 from finetune.data.tables import Table, check_columns, column_notes
 from finetune.data.tag_conversion import is_nested, to_bio, with_tags
 from finetune.data.tag_schemes import (
@@ -30,16 +30,88 @@ from finetune.data.tag_schemes import (
 from finetune.data.token_records import (
     HEADER_NAMES,
     WORD_COLUMNS,
-    Sentences,
     TokenRecord,
     record_reader,
-    streamed_records,
     token_example,
 )
 from finetune.data.word_splitting import split_words
 from finetune.types import TokenExample, quantity
 
 ROLES = ("words", "tags", "spans", "text", "document", "relations")
+
+
+class TokenReader(RowReader):
+    """Reads words with tags or spans.
+
+    Args:
+        relations: Also read the relations between the spans. Words of a text are then split where
+            its spans begin or end.
+    """
+
+    roles = ROLES
+    header_names = HEADER_NAMES
+
+    def __init__(self, relations: bool = False) -> None:
+        self.relations = relations
+
+    def open(self, file: DataFile, options: ReadOptions) -> Table:
+        """Open a file; text, TSV and unknown files are CoNLL columns unless they hold raw text.
+
+        Raw text and tables of texts are only legal for prediction.
+        """
+        if file.format == "csv" and not options.predicting:
+            raise DataError(
+                f"{file.name}: CSV rows cannot hold words with tags: write one word and its tag "
+                "per line (CoNLL columns), or JSON Lines with tokens and tags."
+            )
+        if file.format in ("txt", "tsv", "unknown"):
+            raw = file.format == "txt" and (file.live or not looks_like_conll(file))
+            cells = {cell.strip().lower() for cell in file.first_line().split("\t")}
+            named = file.format == "tsv" and cells & HEADER_NAMES
+            if not (options.predicting and (raw or named)):
+                file.format = "conll"
+        table = read_file(file, options._replace(relations=self.relations))
+        table.usual_columns = options.usual_columns
+        return table
+
+    def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
+        """Choose the columns of words and gold by their names, and by the values of first rows."""
+        if table.sentences:
+            return lambda _, record: record
+        read = record_reader(table, given, first, gold == "required", self.relations)
+        return lambda _, row: read(row)
+
+    def usable(self, make: Make, table: Table) -> Make:
+        """Leave out rows without words, and rows that an annotator rejected or ignored."""
+
+        def usable(index: int, row: Any) -> TokenRecord | str:
+            record: TokenRecord = make(index, row)
+            return record if record.words and not record.skipped else record.skipped
+
+        return usable
+
+    def notes(self, split: str, table: Table, rows: Examples, left: Counter[str]) -> list[str]:
+        """Return notes on rows that are left out, and on rows without gold.
+
+        Raises DataError if no row of train has gold.
+        """
+        return _record_notes(split, table.name, rows, left)
+
+    def empty(self, split: str, table: Table, left: Counter[str]) -> DataError:
+        """Return the error for a split without words."""
+        skipped = any(left)
+        why = "every row was rejected or ignored" if skipped else "add sentences or leave it out"
+        return DataError(f"{table.name}: the {split} split is empty: {why}.")
+
+    def finished(self, splits: Splits, tables: Mapping[str, Table]) -> tuple[Splits, list[str]]:
+        """Return examples with tags in BIO and spans, and notes."""
+        examples, notes = to_bio(splits)
+        return examples, [*_span_notes([*splits.values()]), *column_notes(tables), *notes]
+
+    def predicted(self, index: int, made: TokenRecord) -> TokenExample:
+        """Return a record as an example, with tags in the scheme of the file."""
+        record = made._replace(layers=()) if len(made.layers) > 1 else made
+        return token_example(index, with_tags(record, is_nested(record)))
 
 
 def read_tokens(
@@ -64,8 +136,7 @@ def read_tokens(
             no usual names: names, or numbers from 0 in column files.
         splits: The splits to read; None reads all.
         encoding: Text encoding of the files.
-        relations: Also read the relations between the spans. Words of a text are then split where
-            its spans begin or end.
+        relations: As in ``TokenReader``.
         errors: As in ``read_text``.
 
     Raises:
@@ -76,76 +147,22 @@ def read_tokens(
         >>> data.splits["train"][0].words[:3]
         ('Nora', 'Nguyen', 'was')
     """
-    columns = check_columns(columns, ROLES)
-    source = open_splits(
-        resolve(spec),
-        splits,
-        lambda file: _open(file, columns, relations=relations, errors=errors),
-        encoding,
-    )
-    notes = list(source.notes)
-    records: dict[str, Sequence[TokenRecord]] = {}
-    for split, opened in source.splits.items():
-        found = _records(opened, columns, split == "train", relations, errors)
-        notes += opened.notes
-        records[split], more = _usable_records(split, opened.name, found)
-        notes += more
-    notes += _span_notes([*records.values()])
-    examples, scheme_notes = to_bio(records)
-    tables = [opened for opened in source.splits.values() if isinstance(opened, Table)]
-    notes += column_notes({s: t for s, t in source.splits.items() if isinstance(t, Table)})
-    order = next((order for table in tables if (order := table.label_order)), ())
-    return Dataset(
-        source.name,
-        examples,
-        notes=notes + scheme_notes,
-        format=source.format,
-        label_order=order,
-        pinned=source.pinned,
-    )
+    reader = TokenReader(relations)
+    return reader.read(spec, columns=columns, splits=splits, encoding=encoding, errors=errors)
 
 
 def read_token_file(
-    source: str | Path | IO[Any] | DataFile | Table,
-    *,
-    columns: Mapping[str, str] | None = None,
-    usual_columns: Mapping[str, str] | None = None,
-    format: str | None = None,
-    encoding: str = UTF_8,
-    rows: dict[int, Mapping[str, Any]] | None = None,
-    wanted: Wanted | None = None,
-    relations: bool = False,
+    source: str | Path | IO[Any] | DataFile | Table, *, relations: bool = False, **options: Any
 ) -> Iterator[TokenExample]:
     """Stream the words of an input for prediction; ``id`` is the row number from 0.
 
     Raw text is split into words with their characters: the lines of a .txt file (a blank line is an
     example without words), the ``text`` of JSON, CSV and TSV, or each .txt file of a folder. In
     column files only the column of the words is needed. Gold is kept if there is any, with tags in
-    the scheme of the file. ``source``, ``usual_columns`` and ``wanted`` are as for
-    ``read_text_file``. ``rows`` gets the values of each row of a table by ``id``. ``relations`` as
-    in ``read_tokens``.
+    the scheme of the file. ``relations`` are as in ``TokenReader``, ``source`` and ``options`` as
+    in ``RowReader.stream``.
     """
-    columns = check_columns(columns, ROLES)
-    opened: Table | Sentences
-    if isinstance(source, Table):
-        opened = source
-        opened.usual_columns = usual_columns or {}
-    else:
-        opened = open_input(
-            source,
-            lambda file: _open(file, columns, True, relations, usual_columns),
-            format,
-            encoding,
-        )
-    found: Iterator[tuple[int, TokenRecord]] = (
-        streamed_records(opened, columns, rows, wanted, relations)
-        if isinstance(opened, Table)
-        else (each for each in enumerate(opened.records) if wanted is None or wanted(each[0]))
-    )
-    for index, record in found:
-        if len(record.layers) > 1:
-            record = record._replace(layers=())
-        yield token_example(index, with_tags(record, is_nested(record)))
+    return TokenReader(relations).stream(source, **options)
 
 
 def read_gold(
@@ -161,10 +178,14 @@ def read_gold(
     ``relations`` are read on request. Unlike ``read_tokens``, this function keeps rows without
     words or gold, to align with predictions.
     """
-    columns = check_columns(columns, ROLES)
+    reader, columns = TokenReader(relations), check_columns(columns, ROLES)
+    usual = usual_columns or {}
+    names = HEADER_NAMES | {name.lower() for name in usual.values()}
     file = open_data(source, encoding=encoding)
-    opened = _open(file, columns, relations=relations, usual_columns=usual_columns)
-    examples, _ = to_bio({"gold": _records(opened, columns, relations=relations)})
+    table = reader.open(file, ReadOptions(columns, names, usual_columns=usual))
+    rows = table.all()
+    make = reader.choose(table, rows, columns, "read") if rows else None
+    examples, _ = to_bio({"gold": [make(0, row) for row in rows] if make else []})
     return list(examples["gold"])
 
 
@@ -178,7 +199,7 @@ def data_kind(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]:
         opened = read_file(file, ReadOptions(errors=[]))
     else:
         opened = next(iter(open_splits(source, None, read_file, encoding).splits.values()))
-    if isinstance(opened, Sentences):
+    if opened.sentences:
         return "tokens"
     first = opened.first()
     values = first.values if first else {}
@@ -188,53 +209,6 @@ def data_kind(spec: str, encoding: str = UTF_8) -> Literal["text", "tokens"]:
         return "tokens"
     lists = (value for value in values.values() if isinstance(value, list) and value)
     return "tokens" if any(isinstance(value[0], dict | list) for value in lists) else "text"
-
-
-def _open(
-    file: DataFile,
-    columns: Mapping[str, str],
-    words_only: bool = False,
-    relations: bool = False,
-    usual_columns: Mapping[str, str] | None = None,
-    errors: list[str] | None = None,
-) -> Table | Sentences:
-    """Open a file; text, TSV and unknown files are CoNLL columns unless they hold raw text.
-
-    Raw text and tables of texts are only legal for prediction (``words_only``).
-    """
-    if file.format == "csv" and not words_only:
-        raise DataError(
-            f"{file.name}: CSV rows cannot hold words with tags: write one word and its tag per "
-            "line (CoNLL columns), or JSON Lines with tokens and tags."
-        )
-    if file.format in ("txt", "tsv", "unknown"):
-        raw = words_only and file.format == "txt" and (file.live or not looks_like_conll(file))
-        cells = {cell.strip().lower() for cell in file.first_line().split("\t")}
-        table = words_only and file.format == "tsv" and cells & HEADER_NAMES
-        file.format = file.format if raw or table else "conll"
-    usual = usual_columns or {}
-    names = HEADER_NAMES | {name.lower() for name in usual.values()}
-    opened = read_file(file, ReadOptions(columns, names, words_only, relations, usual, errors))
-    if isinstance(opened, Table):
-        opened.usual_columns = usual
-    return opened
-
-
-def _records(
-    opened: Table | Sentences,
-    columns: Mapping[str, str],
-    need_gold: bool = False,
-    relations: bool = False,
-    errors: list[str] | None = None,
-) -> Sequence[TokenRecord]:
-    if isinstance(opened, Sentences):
-        sentences = read_rows(opened.records)
-        return collected_rows(sentences, lambda _, row: row, facts=_flags, errors=errors)[0]
-    first, rows = opened.rows()
-    if not first:
-        return []
-    read = record_reader(opened, columns, first, need_gold, relations)
-    return collected_rows(rows, lambda _, row: read(row), facts=_flags, errors=errors)[0]
 
 
 def split_at_gold(example: TokenExample) -> TokenExample:
@@ -255,47 +229,39 @@ def split_at_gold(example: TokenExample) -> TokenExample:
     return replace(example, words=words, spans=spans, tags=tags, offsets=pieces, unreachable=())
 
 
-def training_tags(examples: Sequence[TokenExample]) -> Iterator[Sequence[str]]:
+def training_tags(examples: Examples) -> Iterator[Sequence[str]]:
     """Yield the tags of each training example, of words that are split as ``split_at_gold`` does.
 
     An example without tags has none.
     """
-    if any(column(examples, "unreachable")):
+    if any(examples.column("unreachable")):
         return (split_at_gold(example).tags or () for example in examples)
-    return (tags or () for tags in column(examples, "tags"))
+    return (tags or () for tags in examples.column("tags"))
 
 
-def tags_and_scheme(examples: Sequence[TokenExample]) -> tuple[set[str], str | None]:
+def tags_and_scheme(examples: Examples) -> tuple[set[str], str | None]:
     """Return the different tags of training examples, and their scheme."""
 
-    def count(chunk: Sequence[TokenExample]) -> tuple[set[str], Transitions | None]:
+    def count(chunk: Examples) -> tuple[set[str], Transitions | None]:
         tags = list(training_tags(chunk))
         return {*chain.from_iterable(tags)}, count_transitions(tags)
 
-    tags, transitions = zip(*each_chunk(examples, count), strict=True)
+    tags, transitions = zip(*examples.each_chunk(count), strict=True)
     return set().union(*tags), scheme_of(all_transitions(transitions))
 
 
-def _usable_records(
-    split: str, name: str, found: Sequence[TokenRecord]
-) -> tuple[Sequence[TokenRecord], list[str]]:
-    """Return the records with words that no annotator excluded, and notes on the other records.
+def _record_notes(
+    split: str, name: str, records: Examples, left_out: Mapping[str, int]
+) -> list[str]:
+    """Return notes on records that are left out, and on those without gold.
 
-    Raises DataError if no record is left, or no record of train has gold.
+    Raises DataError if no record of train has gold.
     """
-    flags = found.numbers("flags") if isinstance(found, ExampleStore) else _flags(found)["flags"]
-    usable = (flags & (_WORDS | _SKIPPED)) == _WORDS
-    kept: Sequence[TokenRecord] = found if usable.all() else chosen(found, usable.tolist())
-    answers = Counter[str]()
-    if (flags & _SKIPPED).any():
-        answers.update(filter(None, column(found, "skipped")))
-    if not kept:
-        why = "every row was rejected or ignored" if answers else "add sentences or leave it out"
-        raise DataError(f"{name}: the {split} split is empty: {why}.")
-    flags = flags[usable] & (_GOLD | _UNANNOTATED)
-    without_gold = locations_of(kept, flags & _GOLD == 0)
-    without_file = locations_of(kept, flags == _UNANNOTATED)
-    if split == "train" and len(without_gold) == len(kept):
+    answers = Counter({answer: count for answer, count in left_out.items() if answer})
+    gold = [flag for flags in records.each_chunk(_gold_flags) for flag in flags]
+    without_gold = locations_of(records, (flag != _GOLD for flag in gold))
+    without_file = locations_of(records, (flag == _UNANNOTATED for flag in gold))
+    if split == "train" and len(without_gold) == len(records):
         problem = "there are words but no tags: write word<TAB>tag, or a list of tags in JSON Lines"
         if without_file:
             problem = "no text is annotated: training needs a NAME.ann for each NAME.txt"
@@ -304,40 +270,34 @@ def _usable_records(
     if answers:
         counted = ", ".join(f"{answer} {count:,}" for answer, count in answers.most_common())
         notes.append(f"{split}: {quantity(answers.total(), 'row')} left out (answer: {counted})")
-    if empty := len(found) - len(kept) - answers.total():
+    if empty := left_out.get("", 0):
         notes.append(f"{split}: {quantity(empty, 'row')} without words skipped")
     if without_file:
-        counted = f"{len(without_file):,} of {quantity(len(kept), 'document')}"
+        counted = f"{len(without_file):,} of {quantity(len(records), 'document')}"
         where = without_file.first[0]
         notes.append(f"{split}: {counted} without .ann file and so without gold, first {where}")
     if without_tags := len(without_gold) - len(without_file):
-        notes.append(f"{split}: {without_tags:,} of {quantity(len(kept), 'row')} without tags")
-    return kept, notes
+        notes.append(f"{split}: {without_tags:,} of {quantity(len(records), 'row')} without tags")
+    return notes
 
 
-_WORDS, _SKIPPED, _GOLD, _UNANNOTATED = 1, 2, 4, 8
-"""Flags of a record: it has words, an annotator excluded it, it has gold, it has no .ann file."""
+_NONE, _GOLD, _UNANNOTATED = 0, 1, 2
+"""What a record has: no gold, gold, or no .ann file."""
 
 
-def _flags(records: Sequence[TokenRecord]) -> Mapping[str, Any]:
-    """Return the flags of records [N], computed as they are read."""
-    import numpy as np
-
-    found = (
-        _WORDS * bool(record.words)
-        | _SKIPPED * bool(record.skipped)
-        | _GOLD * (bool(record.layers) or record.spans is not None)
-        | _UNANNOTATED * record.unannotated
-        for record in records
+def _gold_flags(records: Examples) -> bytes:
+    """Return whether records have gold."""
+    return bytes(
+        _GOLD if layers or spans is not None else _UNANNOTATED * unannotated
+        for layers, spans, unannotated in records.columns("layers", "spans", "unannotated")
     )
-    return {"flags": np.fromiter(found, np.uint8, len(records))}
 
 
-def _span_notes(splits: Sequence[Sequence[TokenRecord]]) -> list[str]:
+def _span_notes(splits: Sequence[Examples]) -> list[str]:
     notes = []
     number, first = 0, ""
     for rows in splits:
-        for where, unreachable in columns(rows, ("where", "unreachable")):
+        for where, unreachable in rows.columns("where", "unreachable"):
             number, first = number + len(unreachable), first or (where if unreachable else "")
     if number:
         notes.append(
@@ -345,13 +305,13 @@ def _span_notes(splits: Sequence[Sequence[TokenRecord]]) -> list[str]:
             "of train are split there, and in other splits no prediction reaches such a span "
             f"(span_f1_characters counts it as missed); first in {first}"
         )
-    every = chain.from_iterable(column(rows, "discontinuous") for rows in splits)
+    every = chain.from_iterable(rows.column("discontinuous") for rows in splits)
     if locations := Locations(chain.from_iterable(every)):
         notes.append(
             f"{quantity(len(locations), 'discontinuous span')}: read from the first start to the "
             f"last end, with the words between; first in {locations.first[0]}"
         )
-    if skipped := sum(sum(column(rows, "num_skipped_lines")) for rows in splits):
+    if skipped := sum(sum(rows.column("num_skipped_lines")) for rows in splits):
         notes.append(
             f"{quantity(skipped, 'line')} of .ann files not used: relations, events, attributes "
             "and notes annotate no text"

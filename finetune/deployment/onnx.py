@@ -30,7 +30,6 @@ import finetune
 from finetune.config.recipes import packaged_folder
 from finetune.config.tasks import IN_MEMORY
 from finetune.data import with_held_out_splits
-from finetune.data.dataset import gold_labels
 from finetune.data.json_files import read_object
 from finetune.deployment import onnx_model
 from finetune.deployment.onnx_int8 import quantize
@@ -314,7 +313,7 @@ def _require_known_labels(task: Task, examples: list[Any]) -> None:
 
     As in training, words and spans may have some labels that the model lacks.
     """
-    found = {label for example in examples for label in gold_labels(example) or ()}
+    found = {label for example in examples for label in example.gold_labels() or ()}
     legal = {"O", *task.record.labels}
     kinds = {name.rpartition("-")[2] for name in legal}  # of tags in any scheme
     unknown = {label for label in found if label not in legal and label.split("-")[-1] not in kinds}

@@ -10,12 +10,12 @@ from typing import Any
 
 from finetune.data import texts
 from finetune.data.dataset import DataError
-from finetune.data.files import UTF_8, Record
+from finetune.data.files import UTF_8, ReadOptions, Record
+from finetune.data.rows import open_text_table
 from finetune.data.sources import canonical_split, open_splits, resolve
 from finetune.data.tables import Table, check_columns, find_column
 from finetune.data.texts import (
     guess_columns,
-    open_text_table,
     target_columns,
     text_example,
 )
@@ -68,9 +68,10 @@ def read_similarity(
         DataError: If the data cannot be read; the message names file and line.
     """
     columns = check_columns(columns, ROLES)
+    options = ReadOptions(columns, texts.HEADER_NAMES)
     source = resolve(spec)
     wanted = [split] if split else None
-    opened = open_splits(source, wanted, lambda file: open_text_table(file, columns), encoding)
+    opened = open_splits(source, wanted, lambda file: open_text_table(file, options), encoding)
     names = list(opened.splits)
     if len(names) > 1 and "test" not in names:
         raise DataError(f"--data {spec}: choose one split of {', '.join(names)} with --split.")
@@ -81,7 +82,7 @@ def read_similarity(
         raise DataError(f"{table.name}: there is no pair in it.")
     of_texts = {role: name for role, name in columns.items() if role in texts.ROLES}
     read = guess_columns(table, of_texts, True)
-    read = read._replace(targets=target_columns(table, columns))
+    read = read._replace(targets=tuple(target_columns(table, columns).values()))
     subset, notes = _subset_column(table, columns, records)
     rows = [text_example(index, record, read, table) for index, record in enumerate(records)]
     pairs, label_notes = _with_gold(rows)

@@ -16,11 +16,12 @@ from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 import numpy as np
 
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.files import UTF_8, DataFile, ReadOptions, Record, read_lines
+from finetune.data.examples import Examples
+from finetune.data.files import UTF_8, DataFile, ReadOptions, Record, Rows, read_lines
 from finetune.data.formats import open_data, read_file
 from finetune.data.sources import open_splits, resolve
 from finetune.data.tables import Table
-from finetune.data.token_records import DOCUMENT_COLUMNS, WORD_COLUMNS, Sentences
+from finetune.data.token_records import DOCUMENT_COLUMNS, WORD_COLUMNS
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.wordnet import DATA_FILES, base_forms, pos_of, sense_key
 from finetune.evaluation.alignment import align_ids
@@ -62,7 +63,7 @@ def read_senses(
         DataError: If the data cannot be read; the message names file and line.
     """
     source = open_splits(resolve(spec), splits, _open, encoding)
-    examples = {split: list(_examples(table)) for split, table in source.splits.items()}
+    examples = {split: Examples(_examples(table)) for split, table in source.splits.items()}
     for split, rows in examples.items():
         if not any(example.targets for example in rows):
             name = source.splits[split].name
@@ -147,9 +148,7 @@ def _open(file: DataFile) -> Table:
             f"{file.name} has no targets: give JSON Lines with tokens and targets, or the "
             "NAME.data.xml of the framework of Raganato et al. with NAME.gold.key.txt."
         )
-    table = read_file(file, ReadOptions())
-    assert not isinstance(table, Sentences)
-    return table
+    return read_file(file, ReadOptions())
 
 
 def _examples(table: Table) -> Iterator[TokenExample]:
@@ -228,7 +227,8 @@ def read_sense_xml(file: DataFile, options: ReadOptions) -> Table:
     """
     keys = _gold_file(file.name)
     gold = None if keys is None else dict(read_keys(str(keys), keys))
-    return Table(file.name, ["id", "document", "tokens", "targets"], _sentences(file, gold))
+    rows: Rows[Record] = Rows(_sentences(file, gold))
+    return Table(file.name, ["id", "document", "tokens", "targets"], rows)
 
 
 def read_keys(name: str, source: Any) -> Iterator[tuple[str, list[str]]]:

@@ -172,7 +172,7 @@ class SentenceTask(Task):
                 f"of {self.tokenizer.name}: choose simcse, or another model."
             )
         splits = {
-            split: rows if split == "train" else [with_half(example) for example in rows]
+            split: rows if split == "train" else rows.map(lambda _, row: with_half(row))
             for split, rows in data.splits.items()
         }
         return replace(data, splits=splits)

@@ -8,7 +8,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from finetune.data import DataError
-from finetune.data.dataset import normalized_texts
+from finetune.data.examples import normalized_texts
 from finetune.types import Example, SenseTarget, TokenExample, quantity
 
 if TYPE_CHECKING:

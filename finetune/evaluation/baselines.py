@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.config.metric_facts import facts_of
-from finetune.data.example_store import column
+from finetune.data.examples import Examples
 from finetune.evaluation.kinds import KINDS, is_built_in, kind_of_line
 from finetune.types import Example, TextExample, TokenExample
 
@@ -58,7 +58,7 @@ def baselines_of(
     of choosing at random and of choosing the most frequent position in training.
     """
     train = splits["train"]
-    if isinstance(train[0], TextExample) and any(column(train, "choices")):
+    if isinstance(train[0], TextExample) and any(Examples.of(train).column("choices")):
         return {
             split: _of_choices(train, splits[split])
             for split, values in metrics.items()
@@ -110,9 +110,11 @@ def _gold_names(examples: Sequence[Example]) -> Iterator[str]:
     if not examples:
         return
     if isinstance(examples[0], TokenExample):
-        yield from chain.from_iterable(filter(None, column(examples, "tags")))
+        yield from chain.from_iterable(filter(None, Examples.of(examples).column("tags")))
     else:
-        yield from (label for label in column(examples, "label") if isinstance(label, str))
+        yield from (
+            label for label in Examples.of(examples).column("label") if isinstance(label, str)
+        )
 
 
 def degenerate(

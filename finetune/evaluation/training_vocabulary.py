@@ -8,10 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import cast
 
-from finetune.data.collecting import each_chunk
-from finetune.data.example_store import columns
+from finetune.data.examples import Examples
 from finetune.data.json_files import read_object
 from finetune.data.tag_schemes import spell_spans, tags_to_spans
 from finetune.data.tokens import tags_and_scheme
@@ -40,22 +38,22 @@ class TrainingVocabulary:
         """Collect the vocabulary of training examples; of texts it is empty."""
         if not examples or not isinstance(examples[0], TokenExample):
             return cls({}, {})
-        sentences = cast("Sequence[TokenExample]", examples)
+        sentences = Examples.of(examples)
         all_tags, lack_spans = set[str](), False
 
         def forms() -> Iterator[FormSets]:
             nonlocal lack_spans
-            for tags, lacking, more in each_chunk(sentences, _forms_of_spans):
+            for tags, lacking, more in sentences.each_chunk(_forms_of_spans):
                 all_tags.update(tags)
                 lack_spans |= lacking
                 yield more
 
         entity_types, word_tags = _joined(forms()), dict[str, frozenset[str]]()
         if all_tags and not spell_spans(all_tags):
-            word_tags = _joined(each_chunk(sentences, _tags_of_words))
+            word_tags = _joined(sentences.each_chunk(_tags_of_words))
         elif all_tags and lack_spans:
             _, scheme = tags_and_scheme(sentences)
-            found = each_chunk(sentences, partial(_forms_of_spans, scheme=scheme))
+            found = sentences.each_chunk(partial(_forms_of_spans, scheme=scheme))
             entity_types = _joined(more for *_, more in found)
         return cls(entity_types, word_tags)
 
@@ -91,14 +89,14 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _forms_of_spans(
-    examples: Sequence[TokenExample], scheme: str | None = None
+    examples: Examples, scheme: str | None = None
 ) -> tuple[set[str], bool, FormSets]:
     """Return the tags, whether a sentence has tags and no spans, and the types of surface forms.
 
     With a ``scheme``, the spans of such a sentence are those that its tags spell.
     """
     all_tags, lack_spans, types = set[str](), False, defaultdict[str, set[str]](set)
-    for words, spans, tags in columns(examples, ("words", "spans", "tags")):
+    for words, spans, tags in examples.columns("words", "spans", "tags"):
         all_tags.update(tags or ())
         if spans is None and tags:
             lack_spans = True
@@ -108,9 +106,9 @@ def _forms_of_spans(
     return all_tags, lack_spans, _frozen(types)
 
 
-def _tags_of_words(examples: Sequence[TokenExample]) -> FormSets:
+def _tags_of_words(examples: Examples) -> FormSets:
     found = defaultdict[str, set[str]](set)
-    for words, tags in columns(examples, ("words", "tags")):
+    for words, tags in examples.columns("words", "tags"):
         for word, tag in zip(words, tags or (), strict=bool(tags)):
             found[word].add(tag)
     return _frozen(found)

@@ -17,6 +17,7 @@ from itertools import accumulate, chain, groupby, islice
 
 from finetune.config.tasks import WordConfig, max_context_subwords
 from finetune.data import DataError, Dataset, document_notes
+from finetune.data.examples import Examples
 from finetune.preprocessing.tokenizer import LONGEST
 from finetune.types import TokenExample
 
@@ -115,7 +116,7 @@ def in_documents(config: WordConfig, data: Dataset) -> Dataset:
     reach = max_context_subwords(config.context, config.max_length or LONGEST)  # in words
     if not reach:
         return data
-    splits = {split: list(surrounded(rows, reach)) for split, rows in data.splits.items()}
+    splits = {split: Examples(surrounded(rows, reach)) for split, rows in data.splits.items()}
     notes = list(data.notes)
     for split, rows in splits.items():
         if all(row.document is None for row in rows):
@@ -126,7 +127,7 @@ def in_documents(config: WordConfig, data: Dataset) -> Dataset:
                 "leave --context out."
             )
         notes += document_notes(split, rows)
-    if not any(row.before or row.after for row in splits.get("train", ())):
+    if not any(row.before or row.after for row in splits.get("train", Examples())):
         raise DataError(
             f"--context {config.context}: each document of train in {data.name} has one sentence, "
             f"so there is no context: leave --context out."

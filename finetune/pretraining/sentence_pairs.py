@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from finetune.data import Dataset
-from finetune.data.example_store import column
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.preprocessing.masking import keyed_generator
 from finetune.preprocessing.subwords import Template
@@ -195,7 +194,7 @@ def pair_notes(data: Dataset, seed: int) -> list[str]:
     """
     notes = []
     for split, examples in data.splits.items():
-        documents = column(examples, "document")
+        documents = examples.column("document")
         first = next(documents)
         if all(document == first for document in documents):
             raise UserError(
@@ -203,8 +202,8 @@ def pair_notes(data: Dataset, seed: int) -> list[str]:
                 "the pairs is from another one: separate documents by blank lines, or hold out "
                 "more (--validation SHARE)."
             )
-        several = np.fromiter(("\n" in text for text in column(examples, "text")), bool)
-        ids = np.fromiter(column(examples, "id"), np.int64)[several]
+        several = np.fromiter(("\n" in text for text in examples.column("text")), bool)
+        ids = np.fromiter(examples.column("id"), np.int64)[several]
         single = len(several) - len(ids)
         if split == "train" and not len(ids):
             raise UserError(

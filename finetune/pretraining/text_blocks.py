@@ -17,26 +17,18 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from finetune.config.tasks import column_map
-from finetune.data import Dataset, example_store, read_text, with_held_out_splits
-from finetune.data.collecting import collected
-from finetune.data.example_facts import computed_facts
-from finetune.data.example_store import (
-    ExampleStore,
-    Packed,
-    StoreWriter,
-    column,
-    packed,
-    taken,
-)
+from finetune.data import Dataset, read_text, with_held_out_splits
+from finetune.data import examples as holder
+from finetune.data.examples import Examples, collected, gathered
 from finetune.data.running_text import read_running_text, text_sources
 from finetune.data.sampling import sampling_probabilities
-from finetune.data.snapshots import Inputs, Prepared, is_large
+from finetune.data.snapshots import Inputs, Prepared
 from finetune.data.sources import PartOf, content_of, resolve
 from finetune.preprocessing.encodings import Array
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.settings import PretrainConfig
 from finetune.runtime.progress import stage
-from finetune.runtime.workers import forked_map, num_workers
+from finetune.runtime.workers import num_workers
 from finetune.tasks.definition import inputs_of
 from finetune.types import TextExample, UserError, quantity
 
@@ -94,7 +86,7 @@ class PackingCounts:
 
 def pack_blocks(
     documents: Sequence[TextExample], tokenizer: SubwordTokenizer, max_length: int, packing: Packing
-) -> tuple[Sequence[TextExample], PackingCounts]:
+) -> tuple[Examples, PackingCounts]:
     """Return blocks of lines, numbered by their ids, and counts. Many blocks are on disk.
 
     Args:
@@ -111,28 +103,28 @@ def pack_blocks(
         counts = PackingCounts(documents=len(own), frequency=frequency)
         return _packed(own, tokenizer, room, packing, counts), counts
 
-    if packing == "full-sentences" or not isinstance(documents, ExampleStore):
+    rows = Examples.of(documents)
+    if packing == "full-sentences" or not rows.is_large:
         blocks, counts = blocks_of(documents)
         found = collected(blocks, "packing")
         counts.blocks = len(found)
         return found, counts
-    store = documents
 
-    def packed_chunk(start: int) -> tuple[Packed | None, PackingCounts]:
-        blocks, counts = blocks_of(store[start : start + example_store.CHUNK])
-        own = list(blocks)
-        return packed(own, computed_facts) if own else None, counts
+    def packed_chunk(start: int) -> tuple[list[TextExample], PackingCounts]:
+        blocks, counts = blocks_of(rows[start : start + holder.CHUNK])
+        return list(blocks), counts
 
-    (_, counts), writer = blocks_of([]), StoreWriter()
-    starts = range(0, len(store), example_store.CHUNK)
-    with stage("packing", len(store)) as show:
-        for chunk, more in forked_map(packed_chunk, starts, min(num_workers(), len(starts))):
-            if chunk is not None:
-                writer.add(chunk)
+    _, counts = blocks_of([])
+    starts = range(0, len(rows), holder.CHUNK)
+    with stage("packing", len(rows)) as show:
+
+        def seen(number: int, more: PackingCounts) -> None:
             counts.add(more)
             show(counts.documents)
-    counts.blocks = writer.size
-    return writer.finish() if writer.size else [], counts
+
+        found = gathered(packed_chunk, starts, seen, min(num_workers(), len(starts)))
+    counts.blocks = len(found)
+    return found, counts
 
 
 def _packed(
@@ -291,21 +283,21 @@ def packed_documents(config: Any, data: Any, tokenizer: SubwordTokenizer, longes
     if "train" not in data.splits:
         raise UserError(f"{config.data}: there is no train split: name it with --data train=.")
     data = with_held_out_splits(data, config, DEFAULT_SHARE)
-    splits, notes, frequency = dict[str, Sequence[TextExample]](), list[str](), list[int]()
+    splits, notes, frequency = dict[str, Examples](), list[str](), list[int]()
     for split, documents in data.splits.items():
         blocks, counts = pack_blocks(documents, tokenizer, longest, config.packing)
         if not blocks:
             raise UserError(f"{data.name}: {split} has no subword: is there text in it?")
         notes.append(f"{split}: {counts.note(longest - tokenizer.single.num_special)}")
-        splits[split] = _without_sources(blocks)
+        splits[split] = blocks.replace("key", repeat(None, len(blocks)))
         if split == "train":
             frequency = counts.frequency.tolist()
             chosen, sampled = _resampled(blocks, config.alpha)
             notes += sampled
             if chosen is not None:
-                splits[split] = taken(splits[split], chosen)
+                splits[split] = splits[split].take(chosen).renumbered()
     made = replace(data, splits=splits)
-    return Prepared(made, {"notes": notes, "frequency": frequency}, is_large(data))
+    return Prepared(made, {"notes": notes, "frequency": frequency}, data.is_large)
 
 
 def read_documents(config: Any, source: Any) -> Dataset:
@@ -336,14 +328,14 @@ def _lines(document: TextExample) -> str:
     return "\n".join(filter(str.strip, document.text.split("\n")))
 
 
-def _resampled(blocks: Sequence[TextExample], alpha: float) -> tuple[Array | None, list[str]]:
+def _resampled(blocks: Examples, alpha: float) -> tuple[Array | None, list[str]]:
     """Return the indices of blocks so that the shares of their sources follow equation 11.7.
 
     The blocks of small sources are repeated, and no block is left out. With one source return None:
     its blocks occur once.
     """
     numbers: dict[Any, int] = {}
-    keys = (numbers.setdefault(key, len(numbers)) for key in column(blocks, "key"))
+    keys = (numbers.setdefault(key, len(numbers)) for key in blocks.column("key"))
     source = np.fromiter(keys, np.int32)
     if len(numbers) == 1:
         return None, []
@@ -360,10 +352,3 @@ def _resampled(blocks: Sequence[TextExample], alpha: float) -> tuple[Array | Non
             f"({number / size:.1f} times each)"
         )
     return np.concatenate(chosen), notes
-
-
-def _without_sources(blocks: Sequence[TextExample]) -> Sequence[TextExample]:
-    """Return blocks without the keys of their sources."""
-    if isinstance(blocks, ExampleStore):
-        return blocks.with_column("key", repeat(None, len(blocks)))
-    return [replace(block, key=None) for block in blocks]

@@ -18,16 +18,15 @@ from finetune.config.tasks import (
 from finetune.data import (
     Dataset,
     check_data,
-    example_store,
     unmeasured_labels,
     with_held_out_splits,
     with_test_sets,
 )
+from finetune.data import examples as holder
 from finetune.data.dataset import WARNING
-from finetune.data.example_store import column
 from finetune.data.json_files import read_object
 from finetune.data.label_names import renamed
-from finetune.data.snapshots import Inputs, Prepared, is_large, large_inputs
+from finetune.data.snapshots import Inputs, Prepared, large_inputs
 from finetune.data.sources import Content, PartOf, content_of, is_test, resolve
 from finetune.evaluation.runs import RunFolder
 from finetune.models.families import FAMILIES, position_limit
@@ -55,7 +54,7 @@ def most_rows(config: TrainConfig) -> int | None:
     As many as fit in memory are read, and at least twice as many as asked for: labels, checks and
     the examples that are held out come from these rows, too.
     """
-    return None if config.limit is None else max(2 * config.limit, example_store.MOST_IN_MEMORY)
+    return None if config.limit is None else max(2 * config.limit, holder.MOST_IN_MEMORY)
 
 
 def load_defined(task: type[Task], config: TrainConfig, data: Any = None) -> tuple[Task, Dataset]:
@@ -81,7 +80,7 @@ def _prepared(task: type[Task], config: TrainConfig, data: Any) -> Prepared:
     if isinstance(data, Dataset):
         return make()
     most = most_rows(config)
-    if most == example_store.MOST_IN_MEMORY:
+    if most == holder.MOST_IN_MEMORY:
         return make()  # takes seconds, and the whole input would be hashed for the cache
     inputs = _inputs(config, data)
     if inputs is None:
@@ -99,7 +98,7 @@ def read_once(task: type[Task], config: TrainConfig) -> Dataset:
 
     def make() -> Prepared:
         data = read_data(task, config)
-        return Prepared(data, {}, is_large(data))
+        return Prepared(data, {}, data.is_large)
 
     inputs = _inputs(config, None)
     made = inputs.prepared(config.description.name, make, of="runs") if inputs else make()
@@ -162,7 +161,7 @@ def _prepare(task: type[Task], config: TrainConfig, data: Any, saved: tuple[str,
     data = _checked(data, task.skipped_checks)
     derived = task.derive(config, data)
     data = with_held_out_splits(data, config)
-    return Prepared(data, derived, is_large(data))
+    return Prepared(data, derived, data.is_large)
 
 
 def load_tokenizer(
@@ -222,7 +221,7 @@ def limited(data: Dataset, config: TrainConfig) -> Dataset:
         splits[split] = examples[:limit]
         note = f"{option}: the first {limit:,} of {quantity(len(examples), 'example')} of {split}"
         texts = isinstance(examples[0], TextExample)
-        labels = set(column(splits[split], "label")) if texts else set()
+        labels = set(splits[split].column("label")) if texts else set()
         if len(labels) == 1 and None not in labels:
             note += f"; no label but {labels.pop()!r}: the data are sorted, shuffle them"
         notes.append(note)

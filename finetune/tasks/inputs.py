@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from finetune.data import read_text_file, read_token_file
-from finetune.data.dataset import texts_of
 from finetune.data.rows import RowReader
 from finetune.data.tables import Table
 from finetune.preprocessing.context import DocumentContext
@@ -140,6 +139,6 @@ class RowInputs(Inputs):
                 f"{where}: {item!r:.60} is no example of this model: give --file with the columns "
                 f"{', '.join(self.keys)}; in Python a dict of them."
             )
-        example = self.reader.example(index, item, where)
-        check_characters(texts_of(example), where)
+        example: Example = self.reader.example(index, item, where)
+        check_characters(example.texts(), where)
         return example

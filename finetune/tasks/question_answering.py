@@ -18,7 +18,6 @@ import torch
 
 from finetune.config.tasks import QAConfig, column_map
 from finetune.data import Dataset
-from finetune.data.example_store import chosen, column
 from finetune.data.questions import QUESTIONS, misplaced
 from finetune.data.tables import Table
 from finetune.evaluation.answers import best_threshold
@@ -118,7 +117,7 @@ class QuestionAnsweringTask(Task):
     @classmethod
     def derive(cls, config: QAConfig, data: Dataset) -> dict[str, Any]:
         """Return whether questions may have no answer."""
-        unanswerable = not all(column(data.splits["train"], "answers"))
+        unanswerable = not all(data.splits["train"].column("answers"))
         return {"labels": LabelSet(POSITIONS), "pairs": True, "unanswerable": unanswerable}
 
     @classmethod
@@ -258,7 +257,7 @@ def prepare_questions(config: QAConfig, data: Dataset) -> Dataset:
     """
     splits, notes = dict(data.splits), list(data.notes)
     for split, examples in data.splits.items():
-        known = [answers is not None for answers in column(examples, "answers")]
+        known = [answers is not None for answers in examples.column("answers")]
         if not any(known):
             if split.startswith("test"):
                 continue
@@ -269,8 +268,8 @@ def prepare_questions(config: QAConfig, data: Dataset) -> Dataset:
         if not all(known):
             rows = quantity(known.count(False), "question")
             notes.append(f"{rows} of {split} without gold answers dropped")
-            splits[split] = chosen(examples, known)
-    if "train" in splits and not any(column(splits["train"], "answers")):
+            splits[split] = examples.keep(known)
+    if "train" in splits and not any(splits["train"].column("answers")):
         raise UserError(f"{data.name}: no question of train has an answer: nothing to learn.")
     for split, examples in splits.items():
         why = list(map(misplaced, examples))
@@ -282,13 +281,13 @@ def prepare_questions(config: QAConfig, data: Dataset) -> Dataset:
         if split != "train":
             notes.append(f"warning: {where}: {reason}{others}: it is scored by its text")
             continue
-        if len(places) > MOST_MISPLACED * sum(map(bool, column(examples, "answers"))):
+        if len(places) > MOST_MISPLACED * sum(map(bool, examples.column("answers"))):
             raise UserError(
                 f"{where}: {reason}{others}: write each answer as it is in the context, with "
                 "the number of its first character there (`answer_start`, from 0)."
             )
         notes.append(f"warning: {where}: {reason}{others}: left out of training")
-        splits[split] = chosen(examples, [not reason for reason in why])
+        splits[split] = examples.keep(not reason for reason in why)
     return replace(data, splits=splits, notes=notes)
 
 

@@ -21,7 +21,7 @@ import torch
 
 from finetune.config.tasks import RelationsConfig, max_context_subwords
 from finetune.data import Dataset
-from finetune.data.example_store import chosen, places
+from finetune.data.examples import Examples
 from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.preprocessing.context import fill
 from finetune.preprocessing.encodings import Encoded, Ragged
@@ -273,7 +273,7 @@ def _gold_labels(example: TokenExample) -> dict[tuple[Span, Span], str]:
 def prepare_relations(config: RelationsConfig, data: Dataset) -> Dataset:
     """Drop sentences without gold, and training sentences without a pair to classify."""
     data = with_gold(config, data, "relations", NO_GOLD)
-    train, notes = data.splits.get("train", []), list(data.notes)
+    train, notes = data.splits.get("train", Examples()), list(data.notes)
     if train and not any(example.relations for example in train):
         raise UserError(f"{data.name}: the training data have no relation: nothing to learn.")
     related = _related(train)
@@ -286,9 +286,9 @@ def prepare_relations(config: RelationsConfig, data: Dataset) -> Dataset:
         notes.append(
             f"warning: {quantity(len(several), 'sentence')} of train with several relations of "
             "one pair: the first in alphabetical order is learned, the others are missed; "
-            f"first in {places(train, several[:1])[0]}"
+            f"first in {train[several[0]].where}"
         )
-    splits = {**data.splits, "train": train if all(kept) else chosen(train, kept)}
+    splits = {**data.splits, "train": train if all(kept) else train.keep(kept)}
     return replace(data, splits=splits, notes=notes)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset
-from finetune.data.dataset import numbered_order, renumbered
-from finetune.data.example_store import chosen, column, columns, relabeled
+from finetune.data.dataset import numbered_order
+from finetune.data.examples import Examples
 from finetune.data.nli_labels import NLI_LABELS
 from finetune.data.splitting import per_class
 from finetune.evaluation.positive import positive_label
@@ -26,7 +26,7 @@ def problem_of(config: TextConfig, data: Dataset) -> Problem:
     """Return the configured kind of problem, else the kind that the type of the labels implies."""
     if isinstance(config, ClassifyConfig) and config.problem != "auto":
         return config.problem
-    kinds = set(map(type, column(data.splits.get("train", ()), "label"))) - {type(None)}
+    kinds = set(map(type, data.splits.get("train", Examples()).column("label"))) - {type(None)}
     if tuple in kinds:
         return "multi"
     return "regression" if kinds == {float} else "single"
@@ -50,11 +50,11 @@ def derive_texts(
     train = data.splits["train"]
     if config.pair_encoder != "cross":
         _require_pairs(config, data)
-    kinds = {pair is not None for pair in column(train, "pair")}
+    kinds = {pair is not None for pair in train.column("pair")}
     derived = {"problem": problem, "pairs": kinds.pop() if len(kinds) == 1 else None}
     if problem == "regression":
         return {**derived, "labels": LabelSet(["score"])}
-    counts = Counter(chain.from_iterable(map(_names, column(train, "label"))))
+    counts = Counter(chain.from_iterable(map(_names, train.column("label"))))
     labels = LabelSet((order or label_order)(counts, data.label_order))
     weights = class_weights(config.class_weights, list(labels), counts, len(train), problem)
     positive = config.positive
@@ -91,14 +91,12 @@ def nli_label_order(labels: Collection[str], numbered: Sequence[str] = ()) -> li
 
 def _drawn(config: TextConfig, data: Dataset) -> Dataset:
     """Keep ``--per-class`` training examples of each label."""
-    train: Sequence[Any] = data.splits.get("train", [])
+    train = data.splits.get("train", Examples())
     number = config.per_class
     assert number is not None
-    if any(not isinstance(label, str) for label in column(train, "label")):
+    if any(not isinstance(label, str) for label in train.column("label")):
         raise UserError(f"--per-class {number} needs texts with one label each: leave it out.")
-    drawn: Sequence[Any] = renumbered(
-        [train[index] for index in per_class(train, number, config.seed)]
-    )
+    drawn = train.take(per_class(train, number, config.seed)).renumbered()
     rare = [name for name, count in Counter(e.label for e in drawn).items() if count < number]
     note = (
         f"--per-class {number}: drew {len(drawn):,} of {quantity(len(train), 'training example')}"
@@ -110,7 +108,7 @@ def _drawn(config: TextConfig, data: Dataset) -> Dataset:
 def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
     """Raise UserError for settings that have no meaning for the kind of problem."""
     numbers = problem == "regression"
-    given = column(data.splits["train"], "label")
+    given = data.splits["train"].column("label")
     num_labels = 0 if numbers else len(set(chain.from_iterable(map(_names, given))))
     threshold = config.threshold if isinstance(config, ClassifyConfig) else 0.5
     for wrong, setting, reason in (
@@ -188,7 +186,7 @@ def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
 def _require_pairs(config: TextConfig, data: Dataset) -> None:
     """Raise UserError for the first example that is not a pair."""
     for rows in data.splits.values():
-        for pair, where in columns(rows, ("pair", "where")):
+        for pair, where in rows.columns("pair", "where"):
             if pair is None:
                 raise UserError(
                     f"{where}: a single text: --pair-encoder {config.pair_encoder} needs "
@@ -210,15 +208,15 @@ def _names(label: Any) -> Sequence[str]:
 
 def labeled(data: Dataset) -> Dataset:
     """Drop training and validation rows without a label; keep test splits without any."""
-    splits, notes = dict[str, Sequence[TextExample]](), list(data.notes)
+    splits, notes = dict[str, Examples](), list(data.notes)
     for split, examples in data.splits.items():
         kept = examples
-        if any(label is None for label in column(examples, "label")):
-            kept = chosen(examples, (label is not None for label in column(examples, "label")))
+        if any(label is None for label in examples.column("label")):
+            kept = examples.keep(label is not None for label in examples.column("label"))
         if kept and len(kept) < len(examples):
             rows = quantity(len(examples) - len(kept), "row")
             notes.append(f"{rows} of {split} without label dropped")
-        kept = kept or (examples if split.startswith("test") else [])
+        kept = kept or (examples if split.startswith("test") else Examples())
         if not kept:
             raise UserError(f"{data.name}: no row of {split} has a label: --columns label=?")
         splits[split] = kept
@@ -229,11 +227,14 @@ def in_one_form(data: Dataset, problem: str) -> Dataset:
     """Drop training and validation rows without a label, and convert the labels for the problem."""
     data = labeled(data)
     notes = list(data.notes)
+    kinds = {type(None), {"single": str, "multi": tuple}.get(problem)}
     splits = {
-        split: relabeled(rows, lambda example: with_problem(example, problem).label)
+        split: rows
+        if kinds.issuperset(map(type, rows.column("label")))
+        else rows.replace("label", (with_problem(each, problem).label for each in rows))
         for split, rows in data.splits.items()
     }
-    given = column(data.splits.get("train", ()), "label")
+    given = data.splits.get("train", Examples()).column("label")
     if problem == "multi" and not any(isinstance(label, tuple) for label in given):
         notes.append(
             "each row has one label; write several as a list in JSON Lines or Parquet, as in "

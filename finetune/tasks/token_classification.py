@@ -21,9 +21,7 @@ from torch.nn import functional
 
 from finetune.config.tasks import TagConfig, WordConfig
 from finetune.data import Dataset
-from finetune.data.collecting import lack
 from finetune.data.dataset import numbered_order
-from finetune.data.example_store import columns
 from finetune.data.tag_schemes import convert_tags, tag_names, tags_to_spans
 from finetune.data.tokens import tags_and_scheme, training_tags
 from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
@@ -102,7 +100,7 @@ class TokenClassificationTask(WordTask):
     def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:
         """Drop training and validation sentences without tags; refuse nested spans."""
         for rows in data.splits.values():
-            golds = columns(rows, ("tags", "spans", "where")) if lack(rows, "tags") else ()
+            golds = rows.columns("tags", "spans", "where") if rows.lack("tags") else ()
             for tags, spans, where in golds:
                 if tags is None and spans is not None:
                     raise UserError(

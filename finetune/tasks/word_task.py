@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from finetune.config.tasks import WordConfig, column_map, max_context_subwords
 from finetune.data import Dataset
-from finetune.data.collecting import lack
-from finetune.data.example_store import chosen, column
+from finetune.data.examples import Examples
 from finetune.preprocessing.context import DocumentContext, fill, in_documents
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
 from finetune.tasks.base import Task, TaskRecord
@@ -40,11 +38,11 @@ def with_gold(config: WordConfig, data: Dataset, gold: str, no_gold: str) -> Dat
     Raises:
         UserError: There is no gold in a split; ``no_gold`` ends the message.
     """
-    data, splits = in_documents(config, data), dict[str, Sequence[Any]]()
+    data, splits = in_documents(config, data), dict[str, Examples]()
     for split, examples in data.splits.items():
         labeled = examples
-        if lack(examples, gold):
-            labeled = chosen(examples, (value is not None for value in column(examples, gold)))
+        if examples.lack(gold):
+            labeled = examples.keep(value is not None for value in examples.column(gold))
         if not labeled and not split.startswith("test"):
             raise UserError(f"{data.name}: no sentence of {split} has {no_gold}")
         splits[split] = labeled or examples

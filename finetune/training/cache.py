@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import cast
 
 from finetune.config.tasks import TrainConfig, settings
-from finetune.data import fingerprint
-from finetune.data.example_store import ExampleStore, column
+from finetune.data.examples import Examples
 from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary
 from finetune.preprocessing.encodings import SEQUENCES, Encoded, load_encoded
 from finetune.runtime.cache import (
@@ -77,7 +76,7 @@ def encode(
                 remove_unused(entry.parent)
             with contextlib.suppress(ValueError):
                 return _load(entry)
-    if isinstance(examples, ExampleStore):
+    if Examples.of(examples).is_large:
         # the system keeps the files until they are unmapped
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -132,11 +131,7 @@ def encoding_key(task: Task, examples: Sequence[Example], of: str = "all") -> st
     facts += [tokenizer.uses_segments, tokenizer.placeholder, tokenizer.leading_space]
     facts += [of] if of != "all" else []
     described = json.dumps([*facts, own, tokenizer.backend.to_str()], sort_keys=True)
-    if isinstance(examples, ExampleStore):
-        content = described + examples.digest()
-    else:
-        ids = json.dumps(list(column(examples, "id")))
-        content = described + ids + fingerprint({"examples": examples})
+    content = described + Examples.of(examples).digest()
     if (context := record.inputs.context) is not None:
         content += context.facts(cast("Sequence[TokenExample]", examples))
     return hashlib.sha256(content.encode()).hexdigest()
@@ -152,8 +147,9 @@ def write_vocabulary(examples: Sequence[Example], folder: Path, title: str) -> N
     ``title`` names the data in ``finetune cache``.
     """
     entry = None
-    if isinstance(examples, ExampleStore) and is_enabled():
-        key = hashlib.sha256(f"{examples.digest()}-1".encode()).hexdigest()  # 1: the format
+    rows = Examples.of(examples)
+    if rows.is_large and is_enabled():
+        key = hashlib.sha256(f"{rows.digest()}-1".encode()).hexdigest()  # 1: the format
         entry = cache_folder(VOCABULARIES) / key
         with contextlib.suppress(OSError, ValueError):  # missing or damaged
             use_entry(entry)

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, split_at_gold
-from finetune.data.collecting import transformed
-from finetune.data.example_store import column
 from finetune.preprocessing.batching import (
     balanced_shares,
     micro_batches,
@@ -108,8 +106,8 @@ def training_data(
 ) -> TrainingData:
     """Encode all splits for a run, and call ``report`` with notes on them."""
     train = dataset.splits["train"]
-    if isinstance(train[0], TokenExample) and any(column(train, "unreachable")):
-        train = transformed(train, split_at_gold)
+    if isinstance(train[0], TokenExample) and any(train.column("unreachable")):
+        train = train.map(lambda _, example: split_at_gold(example))
     splits = {**dataset.splits, "train": train}
     shares = None
     if (strength := task.sampling) is not None:

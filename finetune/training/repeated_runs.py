@@ -17,7 +17,8 @@ from typing import Any, Literal
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset, assign_folds, with_held_out_splits
-from finetune.data.dataset import fingerprint, gold_labels, renumbered
+from finetune.data.dataset import fingerprint
+from finetune.data.examples import Examples
 from finetune.data.json_files import read_object
 from finetune.data.splitting import nested_order
 from finetune.evaluation.reproduction import ScoreVerdict, seed_verdicts, summarize
@@ -39,7 +40,7 @@ from finetune.training.run_folder import (
     require_writable,
     run_name,
 )
-from finetune.types import Example, UserError
+from finetune.types import UserError
 
 Metrics = Mapping[str, Mapping[str, float]]
 """Scores by split and name."""
@@ -298,9 +299,7 @@ def train_folds(
         dealt = assign_folds(examples, num_folds, config.seed + repeat - 1, keep_rare=True)
         sides = {"train": False, "test": True}
         splits = {
-            split: renumbered(
-                [e for e, fold in zip(examples, dealt, strict=True) if (fold == number - 1) == held]
-            )
+            split: examples.keep((fold == number - 1) == held for fold in dealt).renumbered()
             for split, held in sides.items()
         }
         return raw.with_splits(splits | others)
@@ -345,7 +344,7 @@ def train_sizes(
             "split."
         )
     examples = _train_split(raw, config, "--sizes")
-    labels = {label for example in examples for label in gold_labels(example) or ()}
+    labels = {label for labels in examples.golds() for label in labels or ()}
     numbers = any(isinstance(getattr(each, "label", None), float) for each in examples)
     least = 2 if numbers else len(labels)
     halves = [size for power in (4, 3, 2, 1, 0) if (size := len(examples) >> power) >= least]
@@ -368,9 +367,7 @@ def train_sizes(
     def data_of(each: str) -> Dataset:
         size, seed = names[each]
         chosen = nested_order(examples, seed)[:size]
-        return raw.with_splits(
-            {**raw.splits, "train": renumbered([examples[index] for index in chosen])}
-        )
+        return raw.with_splits({**raw.splits, "train": examples.take(chosen).renumbered()})
 
     results = RunResults("size", {"sizes": sizes, "data": raw.fingerprint})
     return train_runs(configs, folder, train_one, results, data_of, on_start), sizes
@@ -382,7 +379,7 @@ def _read(name: str, config: TrainConfig) -> Dataset:
     return data
 
 
-def _train_split(data: Dataset, config: TrainConfig, option: str) -> Sequence[Example]:
+def _train_split(data: Dataset, config: TrainConfig, option: str) -> Examples:
     if "train" not in data.splits:
         raise UserError(f"{option}: {config.data}: there is no train split.")
     return data.splits["train"][: config.limit]

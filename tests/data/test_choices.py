@@ -11,7 +11,6 @@ import pytest
 
 from finetune.data import DataError, fingerprint
 from finetune.data.choices import CHOICES
-from finetune.data.dataset import texts_of
 from finetune.types import TextExample
 from tests.small_data import write_jsonl
 
@@ -212,7 +211,7 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
 def test_choices_are_part_of_the_content() -> None:
     one = TextExample(0, "", "Who?", 0, choices=("me", "you"))
     other = TextExample(0, "", "Who?", 0, choices=("me", "them"))
-    assert texts_of(one) == ["", "Who?", "me", "you"] != texts_of(other)
+    assert one.texts() == ["", "Who?", "me", "you"] != other.texts()
     assert fingerprint({"train": [one]}) != fingerprint({"train": [other]})
 
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from finetune.data import check_data, collecting, example_store, files, read_text, read_tokens
+from finetune.data import check_data, files, read_text, read_tokens
+from finetune.data import examples as holder
 from finetune.data.dataset import DataError, Dataset
-from finetune.data.example_store import ExampleStore, relabeled
-from finetune.data.tables import ManyRows
+from finetune.data.rows import made_examples
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.runtime import workers
 
@@ -69,8 +69,8 @@ def saved(folder: Path) -> str:
 
 
 def small_memory(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
-    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 5)
-    monkeypatch.setattr(example_store, "CHUNK", 4)
+    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
+    monkeypatch.setattr(holder, "CHUNK", 4)
     monkeypatch.setattr(files, "BLOCK_LINES", 3)
     monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: range(processes))
 
@@ -85,7 +85,7 @@ def test_processes_do_not_matter(
         small_memory(monkeypatch, processes)
         found.append(read_text(source))
     stores = [data.splits["train"] for data in found[1:]]
-    assert all(isinstance(rows, ExampleStore) for rows in stores)
+    assert all(rows.is_large for rows in stores)
     assert stores[0].digest() == stores[1].digest()  # type: ignore[attr-defined]
     assert [*found[0].splits["train"]] == [*stores[0]] == [*stores[1]]
     assert found[0].notes == found[1].notes == found[2].notes
@@ -176,7 +176,7 @@ def test_tags_of_every_kind(
     for processes in (1, 2) if illegal_or_nested else (1,):
         small_memory(monkeypatch, processes)
         own = read_tokens(str(path))
-        assert isinstance(own.splits["train"], ExampleStore)
+        assert own.splits["train"].is_large
         assert [*own.splits["train"]] == data.splits["train"]
         assert (check_data(own), own.notes) == (check_data(data), data.notes)
         vocabularies = [TrainingVocabulary.of(each.splits["train"]) for each in (own, data)]
@@ -192,24 +192,17 @@ def test_an_odd_tag_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         read_tokens(str(path))
 
 
-def test_many_different_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_numbers_are_different_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     small_memory(monkeypatch, 1)
-    rows = read_text([{"text": "t", "label": label} for label in "abcdefghij" * 2]).splits["train"]
-    assert isinstance(rows, ExampleStore)
-    capital = relabeled(rows, lambda each: each.label.upper())
-    assert [each.label for each in capital] == list("ABCDEFGHIJ" * 2)
-    assert relabeled(rows[:3], lambda each: each.label).columns == rows.columns  # nothing to write
-    halves = read_text([{"text": "t", "label": x} for x in (0.0, -0.0, 1.5) * 3]).splits["train"]
-    assert [str(each.label) for each in halves] == ["0.0", "-0.0", "1.5"] * 3
+    rows = read_text([{"text": "t", "label": x} for x in (0.0, -0.0, 1.5) * 3]).splits["train"]
+    assert rows.is_large and [str(each.label) for each in rows] == ["0.0", "-0.0", "1.5"] * 3
 
 
 def test_no_row_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_lines(tmp_path / "train.jsonl", [{**row, "answer": "reject"} for row in ROWS])
     small_memory(monkeypatch, 2)
-    rows, number = collecting.collected_rows(
-        ManyRows(_table(path), []), lambda i, row: row, lambda row: False
-    )
-    assert rows == [] and number == len(ROWS)
+    rows, number = made_examples(_table(path), lambda i, row: row.values["answer"])
+    assert rows == [] and number == {"reject": len(ROWS)}
 
 
 def _table(path: Path) -> Any:

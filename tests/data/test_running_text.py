@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from finetune.data import example_store, files
-from finetune.data.example_store import ExampleStore
+from finetune.data import examples as holder
+from finetune.data import files
 from finetune.data.running_text import read_running_text, sample_lines, text_sources
 from finetune.data.sampling import sampling_probabilities
 from finetune.data.sources import input_files
@@ -110,7 +110,7 @@ def test_documents_of_many_blocks(
 ) -> None:
     """Blocks of a few lines, in memory and on disk, against a loop over the lines of the file."""
     monkeypatch.setattr(files, "BLOCK_LINES", size)
-    monkeypatch.setattr(example_store, "CHUNK", 4)
+    monkeypatch.setattr(holder, "CHUNK", 4)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     blank, draw, spec = ["", " ", "\u00a0", "\t\r"], Random(size), []
     expected = []
@@ -127,9 +127,9 @@ def test_documents_of_many_blocks(
                 expected.append(("\n".join(begun), start, f"s{number}"))
                 begun = []
     for most in (1000, 5):
-        monkeypatch.setattr(example_store, "MOST_IN_MEMORY", most)
+        monkeypatch.setattr(holder, "MOST_IN_MEMORY", most)
         found = read_running_text(",".join(spec)).splits["train"]
-        assert isinstance(found, ExampleStore) == (most == 5)
+        assert found.is_large == (most == 5)
         assert [(each.text, each.where, each.key) for each in found] == expected
         assert [each.id for each in found] == list(range(len(expected)))
 

@@ -14,8 +14,8 @@ import pytest
 from safetensors.torch import load_file
 
 from finetune.config.tasks import ClassifyConfig
-from finetune.data import example_store, snapshots
-from finetune.data.example_store import ExampleStore
+from finetune.data import examples as holder
+from finetune.data import snapshots
 from finetune.runtime.cache import cache_entries, making
 from finetune.runtime.files import SaveError
 from finetune.tasks import definition, load_task, task_class
@@ -30,8 +30,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 5)
-    monkeypatch.setattr(example_store, "CHUNK", 4)
+    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
+    monkeypatch.setattr(holder, "CHUNK", 4)
     monkeypatch.setattr(snapshots, "MIN_BYTES", 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # tests/training have workers
 
@@ -62,10 +62,10 @@ def reads(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> bool:
 
 def content_of(config: ClassifyConfig) -> Any:
     task, loaded = load_task(config, "classify")
-    assert isinstance(loaded.splits["train"], ExampleStore)
+    assert loaded.splits["train"].is_large
     rows = {split: list(own) for split, own in loaded.splits.items()}
     facts = {
-        name: loaded.splits["train"].numbers(name).tolist() for name in ("text", "words", "flags")
+        name: loaded.splits["train"].fact(name).tolist() for name in ("text", "words", "flags")
     }
     fingerprints = loaded.fingerprint, loaded.training_fingerprint
     return rows, facts, loaded.notes, fingerprints, loaded.label_order, task.record
@@ -90,17 +90,17 @@ def test_other_labels_leave_the_entry_as_it_is(config: ClassifyConfig) -> None:
     (entry,) = cache_entries()
     before = (entry.path / "columns.bin").read_bytes()
     train = loaded.splits["train"]
-    changed = example_store.with_labels(train, ["new"] * len(train))
+    changed = train.replace("label", ["new"] * len(train))
     assert [row.label for row in changed] == ["new"] * len(train)
     assert [row.text for row in changed] == [row.text for row in train]
     assert (entry.path / "columns.bin").read_bytes() == before
 
 
 def test_small_data_have_none(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 10_000)
+    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 10_000)
     load_task(config, "classify")
     monkeypatch.setattr(snapshots, "MIN_BYTES", 10**6)
-    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 5)
+    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
     load_task(config, "classify")
     assert not cache_entries()
 
@@ -219,7 +219,7 @@ def test_a_full_disk(config: ClassifyConfig, monkeypatch: pytest.MonkeyPatch) ->
     made = content_of(config)
     (entry,) = cache_entries()
     (entry.path / "about.json").unlink()
-    monkeypatch.setattr(example_store.StoreFile, "copied", write)
+    monkeypatch.setattr(holder.SavedColumns, "copied", write)
     assert content_of(config) == made
     assert [path.name for path in entry.path.parent.iterdir()] == [entry.path.name]
 
@@ -252,10 +252,11 @@ def test_another_process_makes_the_entry(tmp_path: Path) -> None:
 def test_one_of_two_processes_reads(config: ClassifyConfig, tmp_path: Path) -> None:
     program = f"""
 import os, sys
-from finetune.data import example_store, snapshots
+from finetune.data import snapshots
+from finetune.data import examples as holder
 from finetune.tasks import definition
 from finetune.training import cache
-example_store.MOST_IN_MEMORY, example_store.CHUNK = 5, 4
+holder.MOST_IN_MEMORY, holder.CHUNK = 5, 4
 snapshots.MIN_BYTES, cache.MIN_EXAMPLES = 0, 5
 read_data = definition.read_data
 def read(*arguments):

@@ -13,12 +13,12 @@ from finetune.data import (
     ALIASES,
     DataError,
     data_kind,
-    example_store,
     read_text,
     read_text_file,
     read_token_file,
     read_tokens,
 )
+from finetune.data import examples as holder
 from finetune.data import hub as hub_module
 from finetune.data.hub import hub_dataset
 from finetune.data.sources import canonical_split, resolve
@@ -211,7 +211,7 @@ def test_splits_of_one_name_are_joined_in_order():
 
 
 def test_large_splits_of_one_name_are_compared_by_their_first_rows(monkeypatch):
-    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 2)
+    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 2)
     data = {"train_r1": rows_of(*"abcde"), "train_r2": rows_of(*"fg")}
     found = read_text(data)
     assert "".join(e.text for e in found.splits["train"]) == "abcdefg"

@@ -17,7 +17,7 @@ from finetune.data import (
     unmeasured_labels,
     with_held_out_splits,
 )
-from finetune.data.dataset import gold_labels, normalized_texts
+from finetune.data.examples import normalized_texts
 from finetune.types import Span, TextExample, TokenExample
 
 LONG = tuple("a sentence of ten words is long enough to join".split())
@@ -75,7 +75,7 @@ def held(examples: list, share: float | None = None) -> tuple[list, list]:
 
 
 def counts(examples: list) -> Counter[str]:
-    return Counter(name for e in examples for name in set(gold_labels(e) or ("-",)))
+    return Counter(name for e in examples for name in set(e.gold_labels() or ("-",)))
 
 
 def test_hold_out_keeps_fractions_of_labels_and_needs_no_seed():

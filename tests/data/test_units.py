@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from finetune.data import examples as holder
 from finetune.data import (
-    example_store,
     files,
     read_text,
     read_text_file,
     read_token_file,
     read_tokens,
 )
-from finetune.data.files import Unparsed
+from finetune.data.files import Rows
 from finetune.data.running_text import read_running_text
 from finetune.runtime.progress import Reporter, shown_by
 
@@ -71,16 +71,16 @@ def test_wanted_rows_have_their_numbers(
     format: str, several: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "BLOCK_LINES", 5)
-    monkeypatch.setattr(example_store, "CHUNK", 5)
+    monkeypatch.setattr(holder, "CHUNK", 5)
     parsed = []
-    unit_rows = Unparsed.numbered
+    unit_rows = Rows.numbered
 
-    def numbered(rows: Unparsed[Any], wanted: Callable[[int], bool]) -> Any:
+    def numbered(rows: Rows[Any], wanted: Callable[[int], bool]) -> Any:
         parse = rows.parse
         rows.parse = lambda unit: parsed.append(unit) or parse(unit)  # type: ignore[func-returns-value]
         return unit_rows(rows, wanted)
 
-    monkeypatch.setattr(Unparsed, "numbered", numbered)
+    monkeypatch.setattr(Rows, "numbered", numbered)
     paths = [tmp_path / f"{number}.{format}" for number in range(1 + several)]
     for number, path in enumerate(paths):
         path.write_bytes(rows_of(format, Random(number)))
@@ -120,8 +120,8 @@ def test_sentences_of_many_blocks(
     found = []
     for size, most in ((10**6, 10**6), (7, 10**6), (1, 10**6), (7, 20), (3, 20)):
         monkeypatch.setattr(files, "BLOCK_LINES", size)
-        monkeypatch.setattr(example_store, "MOST_IN_MEMORY", most)
-        monkeypatch.setattr(example_store, "CHUNK", 130)
+        monkeypatch.setattr(holder, "MOST_IN_MEMORY", most)
+        monkeypatch.setattr(holder, "CHUNK", 130)
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
         found.append(
             [
@@ -156,8 +156,8 @@ class Shares(Reporter):
 def test_the_share_of_the_input_that_is_read(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 100)
-    monkeypatch.setattr(example_store, "CHUNK", 1000)
+    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 100)
+    monkeypatch.setattr(holder, "CHUNK", 1000)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     draw = Random(0)
     texts = [f"{number} {draw.random()} {draw.random()}" for number in range(12_000)]

@@ -22,7 +22,8 @@ import transformers
 from finetune import fit, load_task  # noqa: F401
 from finetune.annotation import label_errors  # noqa: F401
 from finetune.cli.main import main
-from finetune.data import example_store, snapshots
+from finetune.data import examples as holder
+from finetune.data import snapshots
 from finetune.training import (
     cache,
     repeated_runs,  # noqa: F401
@@ -50,7 +51,7 @@ def child(job: dict[str, Any], answers: int) -> None:
 
 def keep_on_disk(folder: str) -> None:
     """Let small data take the way of data larger than memory, with a cache in ``folder``."""
-    example_store.MOST_IN_MEMORY, example_store.CHUNK = 5, 4
+    holder.MOST_IN_MEMORY, holder.CHUNK = 5, 4
     snapshots.MIN_BYTES, cache.MIN_EXAMPLES = 0, 5
     os.environ["FINETUNE_CACHE"] = folder
 

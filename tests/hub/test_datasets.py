@@ -17,7 +17,8 @@ import yaml
 from huggingface_hub import constants
 
 from finetune.config.tasks import ClassifyConfig
-from finetune.data import DataError, example_store, read_text, read_tokens, snapshots
+from finetune.data import DataError, read_text, read_tokens, snapshots
+from finetune.data import examples as holder
 from finetune.data import hub as hub_data
 from finetune.data.running_text import read_running_text, text_sources
 from finetune.runtime import hub as hub_module
@@ -335,8 +336,8 @@ def test_a_run_is_continued_on_its_commit(hub: Hub, encoder: Path, tmp_path: Pat
 
 
 SMALL_STORES = {
-    (example_store, "MOST_IN_MEMORY"): 5,
-    (example_store, "CHUNK"): 4,
+    (holder, "MOST_IN_MEMORY"): 5,
+    (holder, "CHUNK"): 4,
     (snapshots, "MIN_BYTES"): 0,
 }
 """Settings with which 12 rows do not fit in memory."""
@@ -356,9 +357,10 @@ def test_large_data_are_read_once(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "kept"))
     read: list[str] = []
-    for kind in (hub_data._Prepared, hub_data._Copy):
-        own = kind.tables
-        monkeypatch.setattr(kind, "tables", lambda s, own=own: (read.append(s.used.id), own(s))[1])
+    own = hub_data.Download.tables
+    monkeypatch.setattr(
+        hub_data.Download, "tables", lambda found: (read.append(found.used.id), own(found))[1]
+    )
 
     def publish_rows(name: str) -> None:
         rows = {"default": {"train": texts(name, 12), "test": texts("test")}}
@@ -397,14 +399,15 @@ def test_one_of_two_processes_reads_large_data(hub: Hub, encoder: Path, tmp_path
     small = "".join(f"{m.__name__}.{n} = {v}\n" for (m, n), v in SMALL_STORES.items())
     program = f"""
 import os, sys
-from finetune.data import example_store, hub, snapshots
-import finetune.data.example_store, finetune.data.snapshots
+from finetune.data import hub, snapshots
+from finetune.data import examples as holder
+import finetune.data.examples, finetune.data.snapshots
 {small}
-own = hub._Prepared.tables
+own = hub.Download.tables
 def tables(found):
     open({str(tmp_path / "read-by-")!r} + os.environ["RANK"], "w").close()
     return own(found)
-hub._Prepared.tables = tables
+hub.Download.tables = tables
 from finetune.cli.main import main
 main(sys.argv[1:])
 """

@@ -29,7 +29,7 @@ def asked(request: pytest.FixtureRequest) -> tuple[Task, Any, list[Any]]:
     name, settings = request.param
     config = lab.config(name, max_length=14, overlap=4, **settings)
     task, dataset = load_task(config, name)
-    several = 3 * dataset.splits["test"]
+    several = 3 * list(dataset.splits["test"])
     return task, task.head(), [replace(e, id=place) for place, e in enumerate(several)]
 
 

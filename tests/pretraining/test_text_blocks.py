@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.data import example_store
-from finetune.data.collecting import collected
-from finetune.data.example_store import ExampleStore
+from finetune.data import examples as holder
+from finetune.data.examples import collected
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.fill_mask import MaskFilling
 from finetune.pretraining.settings import PretrainConfig
@@ -99,10 +98,10 @@ def test_chunks_of_documents_are_packed_apart(family: str, monkeypatch: pytest.M
     subwords = tokenizer(family)
     given = [*documents(DOCUMENTS * 3), TextExample(15, "the train " * 40, where="f:15", key="en")]
     expected, counts = pack_blocks(given, subwords, 20, "doc-sentences")
-    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 5)
-    monkeypatch.setattr(example_store, "CHUNK", 4)
+    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
+    monkeypatch.setattr(holder, "CHUNK", 4)
     stored = collected(given)
-    assert isinstance(stored, ExampleStore)
+    assert stored.is_large
     blocks, others = pack_blocks(stored, subwords, 20, "doc-sentences")
     assert list(blocks) == expected
     assert [block.subwords for block in blocks] == [block.subwords for block in expected]

@@ -20,8 +20,8 @@ from finetune.config.tasks import (
     TagConfig,
     TrainConfig,
 )
-from finetune.data import dataset, example_store, read_text, snapshots
-from finetune.data.example_store import ExampleStore
+from finetune.data import dataset, read_text, snapshots
+from finetune.data import examples as holder
 from finetune.data.questions import QUESTIONS
 from finetune.data.snapshots import Inputs
 from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary
@@ -58,8 +58,8 @@ def on_disk(monkeypatch: pytest.MonkeyPatch, workers: bool = False) -> None:
 
     Without ``workers`` there is one processor: to fork this process takes most of the time.
     """
-    monkeypatch.setattr(example_store, "MOST_IN_MEMORY", 5)
-    monkeypatch.setattr(example_store, "CHUNK", 4)
+    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
+    monkeypatch.setattr(holder, "CHUNK", 4)
     if not workers:
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
 
@@ -106,7 +106,7 @@ def test_the_same_weights(
         if held_out:
             without_validation(config)
         task, loaded = load_task(config, name)
-        assert isinstance(loaded.splits["train"], ExampleStore) == (run != "memory")
+        assert loaded.splits["train"].is_large == (run != "memory")
         facts.append(
             (
                 {split: list(rows) for split, rows in loaded.splits.items()},
@@ -168,7 +168,7 @@ def test_answers_at_wrong_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "20 answers moved to the only place" in expected.notes[-1]
     on_disk(monkeypatch, workers=True)
     found = QUESTIONS.read(tmp_path)
-    assert isinstance(found.splits["train"], ExampleStore)
+    assert found.splits["train"].is_large
     assert found.notes == expected.notes
 
 
@@ -260,7 +260,7 @@ def test_the_vocabulary_is_kept_and_made_again(
 def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_disk(monkeypatch)
     config = config_of("classify", tmp_path)
-    monkeypatch.setattr(example_store, "unnamed_file", lambda: open("/dev/full", "w+b"))
+    monkeypatch.setattr(holder, "unnamed_file", lambda: open("/dev/full", "w+b"))
     with pytest.raises(UserError, match=r"no room.*FINETUNE_CACHE"):
         load_task(config, "classify")
 

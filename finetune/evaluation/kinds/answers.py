@@ -12,7 +12,6 @@ import numpy as np
 
 from finetune.config.values import conforms
 from finetune.data import DataError
-from finetune.data.dataset import ANSWERABLE, UNANSWERABLE
 from finetune.data.files import DataFile
 from finetune.data.questions import QUESTIONS
 from finetune.evaluation.answers import answer_counts, best_scores, exact_match, word_f1
@@ -28,7 +27,14 @@ from finetune.evaluation.kinds.lines import known_or_nan
 from finetune.evaluation.kinds.subgroups import bucket, buckets, by_length
 from finetune.evaluation.kinds.texts import OfTexts, confidence_of
 from finetune.evaluation.metrics import Metric, mean
-from finetune.types import Answer, AnswerPrediction, FoundAnswer, TextExample
+from finetune.types import (
+    ANSWERABLE,
+    UNANSWERABLE,
+    Answer,
+    AnswerPrediction,
+    FoundAnswer,
+    TextExample,
+)
 
 if TYPE_CHECKING:
     from finetune.evaluation.predictions import GoldSource

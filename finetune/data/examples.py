@@ -1,0 +1,604 @@
+"""Examples in order: in memory, or in columns on disk if they are many.
+
+``Examples`` is the one holder of examples: nothing else asks where they are. It also knows facts of
+its examples as numbers, which checks and splits need instead of the texts: hashes and sizes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, overload
+from unicodedata import normalize
+
+import xxhash
+
+from finetune.data.disk import Column, Disk, Part, SavedColumns, dump_values, load_values
+from finetune.runtime.cache import unnamed_file
+from finetune.runtime.progress import stage
+from finetune.runtime.workers import forked_map, num_workers
+from finetune.types import Example, TextExample, TokenExample
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Numbers = np.ndarray[Any, np.dtype[Any]]
+
+R = TypeVar("R")
+
+MOST_IN_MEMORY = 200_000
+"""Most examples of a split that are kept in memory."""
+CHUNK = 8192
+"""Number of examples that are read from disk, or tokenized, at a time."""
+BLANK, DAMAGED = 1, 2
+"""Flags of an example with an empty text, and of one with U+FFFD, the mark of a lost character."""
+FACTS = {
+    "text": "uint64",
+    "document": "uint64",
+    "words": "uint32",
+    "characters": "uint32",
+    "flags": "uint8",
+}
+"""The type of each fact: ``text`` has hashes of the normalized texts, ``document`` hashes of the
+documents (0 for none). Two different texts among n have the same 64-bit hash with a probability of
+about n^2 / 2^65: 1e-5 for 20 million examples."""
+
+_INTERNED = ("label", "tags", "layers", "document", "key")
+"""Columns with few different values, each of which is written once in a chunk."""
+_KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (TextExample, TokenExample)}
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Examples(Sequence[Any]):
+    """Examples of one kind: texts, words, or named tuples without ``id``.
+
+    Examples that are made of others (``take``, ``map``, ``replace``) leave these as they are.
+    """
+
+    def __init__(self, examples: Iterable[Any] = ()) -> None:
+        """Hold examples in memory."""
+        self._examples = list(examples)
+        self._facts: Mapping[str, Numbers] = {}
+
+    @staticmethod
+    def of(rows: Sequence[Any]) -> Examples:
+        """Return a sequence of examples as ``Examples``."""
+        return rows if isinstance(rows, Examples) else Examples(rows)
+
+    @property
+    def kind(self) -> type[Any]:
+        """The class of the examples."""
+        return type(self._examples[0]) if self._examples else TextExample
+
+    @property
+    def are_words(self) -> bool:
+        """Whether the examples are words, not texts."""
+        return self.kind is TokenExample
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the examples are too many for the memory, so that passes over them take long."""
+        return False
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._examples)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Examples: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        found = self._examples[index]
+        return Examples(found) if isinstance(index, slice) else found
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or len(self) != len(other):
+            return False
+        return all(own == each for own, each in zip(self, other, strict=True))
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} {self.kind.__name__}>"
+
+    def column(self, name: str) -> Iterator[Any]:
+        """Return the values of one field in order."""
+        return map(attrgetter(name), self._examples)
+
+    def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
+        """Return the values of some fields of each example."""
+        return zip(*map(self.column, names), strict=True)
+
+    def lack(self, name: str) -> bool:
+        """Return whether a field is None for any of the examples."""
+
+        def any_none(rows: Examples) -> bool:
+            return any(value is None for value in rows.column(name))
+
+        return any(self.each_chunk(any_none))
+
+    def golds(self) -> Iterator[list[str] | None]:
+        """Return the labels of each example, as its ``gold_labels``."""
+        return itertools.starmap(self.kind.labels_of, self.columns(*self.kind.GOLD))
+
+    def gold_counts(self) -> tuple[Counter[str], int]:
+        """Return how often each label occurs, and the number of examples without gold."""
+        counts, without = Counter[str](), 0
+        golds: Iterable[tuple[list[str] | None, int]] = ((gold, 1) for gold in self.golds())
+        if self.kind is TextExample and all(each is None for each in self.column("answers")):
+            different = Counter(self.column("label")).items()
+            golds = ((TextExample.labels_of(label, None), number) for label, number in different)
+        for gold, number in golds:
+            without += number * (gold is None)
+            for name in gold or ():
+                counts[name] += number
+        return counts, without
+
+    def places(self, indices: Iterable[int]) -> list[str]:
+        """Return the ``file:line`` of a few examples."""
+        return [str(self[int(index)].where) for index in indices]
+
+    def fact(self, name: str) -> Numbers:
+        """Return a fact of each example [N], by its name in ``FACTS``."""
+        self._facts = self._facts or computed_facts(self._examples)
+        return self._facts[name]
+
+    def take(self, indices: Numbers | Sequence[int]) -> Examples:
+        """Return the examples at some indices, with the ids that they have."""
+        return Examples(self._examples[index] for index in map(int, indices))
+
+    def keep(self, which: Iterable[object]) -> Examples:
+        """Return the examples of which ``which`` is true, with the ids that they have."""
+        return Examples(itertools.compress(self._examples, which))
+
+    def renumbered(self) -> Examples:
+        """Return the examples with ``id`` = index."""
+        numbered = enumerate(self._examples)
+        return Examples(
+            each if each.id == index else dataclasses.replace(each, id=index)
+            for index, each in numbered
+        )
+
+    def replace(self, name: str, values: Iterable[Any]) -> Examples:
+        """Return the examples with other values of a field."""
+        pairs = zip(self._examples, values, strict=True)
+        return Examples(
+            each if getattr(each, name) is value else dataclasses.replace(each, **{name: value})
+            for each, value in pairs
+        )
+
+    def map(self, change: Callable[[int, Any], Any], title: str = "converting") -> Examples:
+        """Return what ``change`` makes of each example and its index; it must keep the ``id``.
+
+        ``change`` also runs in other processes. ``title`` is shown while it does.
+        """
+        return Examples(itertools.starmap(change, enumerate(self._examples)))
+
+    def each_chunk(self, compute: Callable[[Examples], R]) -> Iterator[R]:
+        """Yield what ``compute`` returns for each chunk; it also runs in other processes."""
+        yield compute(self)
+
+    def content(self, title: str) -> Iterator[bytes]:
+        """Yield the content of the examples in lines, as JSON; ``title`` is shown meanwhile."""
+        for start in range(0, len(self), CHUNK):
+            yield _rendered(self._examples[start : start + CHUNK])
+
+    def digest(self) -> str:
+        """Return a hash of the content, ids and order of the examples; ``where`` is no part."""
+        digest = xxhash.xxh3_128(_encode(list(self.column("id"))).encode())
+        for lines in self.content("reading"):
+            digest.update(lines)
+        return digest.hexdigest()
+
+    def save(self, file: SavedColumns) -> Any:
+        """Write to a file what these examples use; return their description for ``load``."""
+        return self._examples
+
+    @staticmethod
+    def load(disk: Disk, saved: Any) -> Examples:
+        """Return the examples that ``save`` has described, from its file."""
+        return _Spilled.of_saved(disk, saved) if isinstance(saved, dict) else Examples(saved)
+
+
+class _Spilled(Examples):
+    """Examples in columns on disk, or some of them in any order.
+
+    Args:
+        kind: The class of the examples.
+        disk: The file of the columns.
+        columns: The columns by the field of the example. ``id`` is not among them.
+        numbers: The facts by name.
+        sizes: The number of examples in each chunk.
+        rows: The chosen examples; None is all.
+        ids: The ``id`` of each; None is its index.
+        digest: The hash of the columns, if it is known.
+    """
+
+    def __init__(
+        self,
+        kind: type[Any],
+        disk: Disk,
+        columns: Mapping[str, Column],
+        numbers: Mapping[str, Column],
+        sizes: Sequence[int],
+        rows: Numbers | None = None,
+        ids: Numbers | None = None,
+        digest: str | None = None,
+    ) -> None:
+        self._kind, self.disk = kind, disk
+        self.sizes, self.size = tuple(sizes), sum(sizes)
+        self.parts, self._numbers = dict(columns), dict(numbers)
+        self.rows, self.ids, self._columns_digest = rows, ids, digest
+        self._last: tuple[int, list[Any]] = (-1, [])
+
+    @property
+    def kind(self) -> type[Any]:
+        return self._kind
+
+    @property
+    def is_large(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return self.size if self.rows is None else len(self.rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        numbered = dataclasses.is_dataclass(self.kind)
+        first = 0
+        for values in self._chunks(fields_of(self.kind)):
+            number = len(values[0])
+            if not numbered:
+                yield from map(self.kind, *values)
+                continue
+            ids: Iterable[int] = range(first, first + number)
+            if self.ids is not None:
+                ids = self.ids[first : first + number].tolist()
+            yield from map(self.kind, ids, *values)
+            first += number
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Examples: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        import numpy as np
+
+        if isinstance(index, slice):
+            return self.take(np.arange(*index.indices(len(self))))
+        index = range(len(self))[index]
+        start = index // CHUNK * CHUNK
+        if self._last[0] != start:
+            self._last = start, list(self[start : start + CHUNK])
+        return self._last[1][index - start]
+
+    def column(self, name: str) -> Iterator[Any]:
+        if name == "id":
+            return iter(range(len(self))) if self.ids is None else map(int, self.ids)
+        return itertools.chain.from_iterable(values for (values,) in self._chunks((name,)))
+
+    def fact(self, name: str) -> Numbers:
+        import numpy as np
+
+        found = [np.frombuffer(self.disk.read(part), part.constant) for part in self._numbers[name]]
+        joined: Numbers = np.concatenate(found)
+        return joined if self.rows is None else joined[self.rows]
+
+    def take(self, indices: Numbers | Sequence[int]) -> Examples:
+        import numpy as np
+
+        indices = np.asarray(indices)
+        small = np.uint32 if self.size < 2**32 else np.int64
+        rows = indices.astype(small) if self.rows is None else self.rows[indices]
+        ids = indices.astype(small) if self.ids is None else self.ids[indices]
+        return self._changed(rows=rows, ids=ids)
+
+    def keep(self, which: Iterable[object]) -> Examples:
+        import numpy as np
+
+        return self.take(np.fromiter(which, bool, len(self)).nonzero()[0])
+
+    def renumbered(self) -> Examples:
+        return self._changed(ids=None)
+
+    def replace(self, name: str, values: Iterable[Any]) -> Examples:
+        values = iter(values)
+        parts = list(self.parts[name])
+        if self.rows is None:
+            for number, size in enumerate(self.sizes):
+                own = list(itertools.islice(values, size))
+                parts[number] = _written(self.disk, _dumped(name, own))
+        for number, places in self._segments():
+            own = list(itertools.islice(values, len(places)))
+            whole = list(self._loaded(parts[number], self.sizes[number]))
+            for place, value in zip(places.tolist(), own, strict=True):
+                whole[place] = value
+            parts[number] = _written(self.disk, _dumped(name, whole))
+        if next(values, values) is not values:
+            raise ValueError(f"more than {len(self)} values of {name}")
+        return self._changed(columns={**self.parts, name: tuple(parts)})
+
+    def map(self, change: Callable[[int, Any], Any], title: str = "converting") -> Examples:
+        def changed(start: int) -> tuple[list[Any], None]:
+            own = enumerate(self[start : start + CHUNK], start)
+            return list(itertools.starmap(change, own)), None
+
+        starts = range(0, len(self), CHUNK)
+        workers = min(num_workers(), len(starts))
+        with stage(title, len(self)) as show:
+            found = gathered(changed, starts, lambda number, _: show(number), workers)
+        return found if self.ids is None else cast("_Spilled", found)._changed(ids=self.ids)
+
+    def each_chunk(self, compute: Callable[[Examples], R]) -> Iterator[R]:
+        starts = range(0, len(self), CHUNK)
+        workers = min(num_workers(), len(starts))
+        yield from forked_map(lambda start: compute(self[start : start + CHUNK]), starts, workers)
+
+    def content(self, title: str) -> Iterator[bytes]:
+        starts = range(0, len(self), CHUNK)
+        with stage(title, len(self)) as show:
+            chunks = self.each_chunk(_rendered)
+            for start, lines in zip(starts, chunks, strict=True):
+                show(start)
+                yield lines
+
+    def digest(self) -> str:
+        digest = xxhash.xxh3_128(self._digest_of_columns().encode())
+        for numbers in (self.rows, self.ids):
+            digest.update(b"-" if numbers is None else numbers.tobytes())
+        return digest.hexdigest()
+
+    def _digest_of_columns(self) -> str:
+        """Return a hash of all examples on disk, without ``where``."""
+        if self._columns_digest is None:
+            digest = xxhash.xxh3_128(self.kind.__name__.encode())
+            for name, column in self.parts.items():
+                digest.update(f"\x00{name}".encode())
+                for part in column if name != "where" else ():
+                    content = self.disk.read(part) if part.size else repr(part.constant).encode()
+                    digest.update(content)
+            self._columns_digest = digest.hexdigest()
+        return self._columns_digest
+
+    def save(self, file: SavedColumns) -> Any:
+        return {
+            "kind": self.kind.__name__,
+            "columns": {name: file.copied(self.disk, own) for name, own in self.parts.items()},
+            "numbers": {name: file.copied(self.disk, own) for name, own in self._numbers.items()},
+            "sizes": self.sizes,
+            "rows": file.array(self.rows),
+            "ids": file.array(self.ids),
+            "digest": self._digest_of_columns(),
+        }
+
+    @staticmethod
+    def of_saved(disk: Disk, saved: Mapping[str, Any]) -> _Spilled:
+        """Return the examples that ``save`` has described."""
+        import numpy as np
+
+        columns, numbers = (
+            {name: tuple(Part(*part) for part in parts) for name, parts in saved[of].items()}
+            for of in ("columns", "numbers")
+        )
+        rows, ids = (
+            None if part is None else np.frombuffer(disk.read(Part(*part)), part[2])
+            for part in (saved["rows"], saved["ids"])
+        )
+        kind, digest = _KINDS[saved["kind"]], saved["digest"]
+        return _Spilled(kind, disk, columns, numbers, saved["sizes"], rows, ids, digest)
+
+    def _changed(self, **changes: Any) -> _Spilled:
+        own: dict[str, Any] = {"columns": self.parts, "rows": self.rows, "ids": self.ids}
+        if "columns" not in changes:
+            own["digest"] = self._columns_digest
+        own |= changes
+        return _Spilled(self.kind, self.disk, numbers=self._numbers, sizes=self.sizes, **own)
+
+    def _loaded(self, part: Part, size: int) -> Sequence[Any]:
+        """Return the values of a column in one chunk."""
+        if not part.size:
+            return [part.constant] * size
+        values: list[Any] = load_values(self.disk.read(part))
+        return values
+
+    def _segments(self) -> Iterator[tuple[int, Numbers]]:
+        """Yield the chunks of chosen rows in order, each with the places of rows in it."""
+        import numpy as np
+
+        if self.rows is None:
+            return
+        block = 64 * CHUNK
+        ends = np.cumsum(self.sizes)
+        for first in range(0, len(self.rows), block):
+            rows = self.rows[first : first + block].astype(np.int64)
+            numbers = np.searchsorted(ends, rows, side="right")
+            places = rows - (ends - self.sizes)[numbers]
+            cuts = np.flatnonzero(np.diff(numbers)) + 1
+            for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+                yield int(numbers[start]), places[start:end]
+
+    def _chunks(self, names: Sequence[str]) -> Iterator[list[Sequence[Any]]]:
+        """Yield the values of some fields, for some of the examples at a time."""
+        if self.rows is None:
+            for number, size in enumerate(self.sizes):
+                yield [self._loaded(self.parts[name][number], size) for name in names]
+        for number, places in self._segments():
+            size = self.sizes[number]
+            chosen = places.tolist()
+            whole = len(chosen) == size and chosen == list(range(size))
+            found = [self._loaded(self.parts[name][number], size) for name in names]
+            yield found if whole else [[values[i] for i in chosen] for values in found]
+
+
+def fields_of(kind: Any) -> tuple[str, ...]:
+    """Return the fields of examples except ``id``, or of a named tuple."""
+    if dataclasses.is_dataclass(kind):
+        names = (field.name for field in dataclasses.fields(kind))
+        return tuple(name for name in names if name != "id")
+    fields: tuple[str, ...] = kind._fields
+    return fields
+
+
+def collected(examples: Iterable[Any], title: str = "reading") -> Examples:
+    """Return the examples of a stream; ``title`` is shown while they come."""
+    examples = iter(examples)
+    with stage(title, unit="row") as show:
+        head: list[Any] = []
+        while len(head) <= MOST_IN_MEMORY:
+            if not (chunk := list(itertools.islice(examples, CHUNK))):
+                return Examples(head)
+            head += chunk
+            show(len(head))
+        first = len(head)
+        rest = itertools.chain(_emptied(head), examples)
+        chunks = iter(lambda: list(itertools.islice(rest, CHUNK)), [])
+        return gathered(
+            lambda own: (own, None), chunks, lambda number, _: show(max(number, first)), 1
+        )
+
+
+def gathered(
+    make: Callable[[Any], tuple[list[Any], R]],
+    chunks: Iterable[Any],
+    seen: Callable[[int, R], None],
+    workers: int | None = None,
+) -> Examples:
+    """Return the examples that ``make`` returns for each chunk, on disk.
+
+    Args:
+        make: Returns the examples of a chunk, and anything else; it runs in other processes.
+        chunks: What ``make`` gets, one at a time.
+        seen: Gets the number of examples so far, and what else ``make`` returned, in this process.
+        workers: The number of processes; None takes all processors.
+    """
+
+    def made(chunk: Any) -> tuple[_Packed | None, R]:
+        examples, more = make(chunk)
+        return _packed(examples) if examples else None, more
+
+    disk, sizes, kind = Disk(unnamed_file()), list[int](), TextExample
+    columns: dict[str, list[Part]] = {}
+    numbers: dict[str, list[Part]] = {}
+    for own, more in forked_map(made, chunks, workers):
+        if own is not None:
+            kind = own.kind
+            sizes.append(own.size)
+            for parts, new in (columns, own.columns), (numbers, own.numbers):
+                for name, content in new.items():
+                    parts.setdefault(name, []).append(_written(disk, content))
+        seen(sum(sizes), more)
+    if not sizes:
+        return Examples()
+    written, facts = (
+        {name: tuple(own) for name, own in parts.items()} for parts in (columns, numbers)
+    )
+    return _Spilled(kind, disk, written, facts, sizes)
+
+
+class _Content(NamedTuple):
+    """The values of a column in one chunk: as bytes, or one value for all."""
+
+    data: bytes
+    constant: Any = None
+
+
+class _Packed(NamedTuple):
+    """A chunk of examples that another process may have made."""
+
+    kind: type[Any]
+    size: int
+    columns: dict[str, _Content]
+    numbers: dict[str, _Content]
+
+
+def _packed(examples: Sequence[Any]) -> _Packed:
+    """Return the columns of a chunk of examples, and its facts by name."""
+    kind = type(examples[0])
+    names = fields_of(kind)
+    columns = {name: _dumped(name, list(map(attrgetter(name), examples))) for name in names}
+    found = computed_facts(examples) if kind in _KINDS.values() else {}
+    numbers = {name: _Content(array.tobytes(), array.dtype.str) for name, array in found.items()}
+    return _Packed(kind, len(examples), columns, numbers)
+
+
+def _dumped(name: str, values: list[Any]) -> _Content:
+    """Return the values of a column in one chunk as bytes, or the value that all have."""
+    first = values[0]
+    if first is None or first == ():
+        if all(value is first or value == first for value in values):
+            return _Content(b"", first)
+    if name in _INTERNED:
+        known: dict[Any, Any] = {}
+        # 1, 1.0 and True are equal, and so are 0.0 and -0.0, and not the same label
+        values = [
+            each if isinstance(each, float) else known.setdefault((type(each), each), each)
+            for each in values
+        ]
+    return _Content(dump_values(values))
+
+
+def _written(disk: Disk, content: _Content) -> Part:
+    if not content.data:
+        return Part(0, 0, content.constant)
+    return disk.write(content.data)._replace(constant=content.constant)
+
+
+def _emptied(examples: list[Any]) -> Iterator[Any]:
+    """Yield examples and free their memory."""
+    examples.reverse()
+    while examples:
+        yield examples.pop()
+
+
+def _rendered(examples: Iterable[Example]) -> bytes:
+    return "".join(f"{_encode(each.content())}\n" for each in examples).encode()
+
+
+def computed_facts(examples: Iterable[Example]) -> Mapping[str, Numbers]:
+    """Compute the facts of examples by name."""
+    import numpy as np
+
+    rows = list(map(_facts, examples))
+    found = zip(*rows, strict=True) if rows else ((),) * len(FACTS)
+    return {n: np.array(f, FACTS[n]) for n, f in zip(FACTS, found, strict=True)}
+
+
+def normalized_texts(example: Example) -> tuple[str, ...]:
+    """Return the texts of an example without differences of case, width and white space."""
+    return tuple(map(_normalized, example.texts()))
+
+
+def _normalized(text: str) -> str:
+    """Return a text in lower case, with one blank between words and characters of usual width."""
+    return " ".join((text if text.isascii() else normalize("NFKC", text)).casefold().split())
+
+
+def _hash(texts: Sequence[str]) -> int:
+    """Return the 64-bit hash of the texts of an example."""
+    return xxhash.xxh3_64_intdigest("\x00".join(texts).encode("utf-8", "surrogatepass"))
+
+
+def _facts(example: Example) -> tuple[int, int, int, int, int]:
+    texts, shared = example.texts(), example.shared()
+    document = 0 if shared is None else _hash((shared,)) or 1
+    normalized, flags, words = [], 0, 0
+    for text in texts:
+        normalized.append(_normalized(text))
+        if text.isascii():
+            words += normalized[-1].count(" ") + bool(normalized[-1])
+            continue
+        words += len(text.split())
+        if "\ufffd" in text:
+            flags |= DAMAGED
+    if isinstance(example, TokenExample):
+        words = len(example.words)
+        required: Sequence[str] = texts
+    else:
+        required = example.choices or texts  # a question of choices needs no context
+    if not all(map(str.strip, required)):
+        flags |= BLANK
+    return _hash(normalized), document, words, sum(map(len, texts)), flags

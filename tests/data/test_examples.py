@@ -1,0 +1,102 @@
+"""Examples on disk equal examples in memory: items, views, columns, facts, and what they refuse."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finetune.data import examples as holder
+from finetune.data.examples import FACTS, Examples, collected
+from finetune.types import Answer, Relation, Span, TextExample, TokenExample
+
+TEXTS = [
+    TextExample(i, f"text {i}", None, "abc"[i % 3] if i % 7 else None, f"f:{i}", i)
+    for i in range(23)
+]
+WORDS = [
+    TokenExample(i, ("a",) * i, (Span(0, i, "X"),) if i else (), ("B-X",) * i, f"d{i // 5}")
+    for i in range(23)
+]
+QUESTIONS = [
+    TextExample(i, f"q {i}", f"context {i % 4}", answers=(Answer(0, "c"),) * (i % 2) or None)
+    for i in range(23)
+]
+RELATED = [
+    TokenExample(i, ("a", "\ufffd"), s, relations=(Relation(*s, "r"),), unreachable=s[:1])
+    for i, s in enumerate([(Span(0, 1, "X"), Span(1, 2, "Y"))] * 23)
+]
+KINDS = {"texts": TEXTS, "words": WORDS, "questions": QUESTIONS, "relations": RELATED}
+ORDER = np.array([20, 3, 4, 21, 0])
+ODD = [i % 2 == 1 for i in range(23)]
+VIEWS: dict[str, Callable[[Examples], Any]] = {
+    "all": list,
+    "items": lambda rows: [rows[i] for i in (0, -1, len(rows) // 2)],
+    "slice": lambda rows: list(rows[3:17:2]),
+    "take": lambda rows: list(rows.take(ORDER % len(rows))),
+    "taken twice": lambda rows: list(rows.take(ORDER % len(rows))[1:3]),
+    "ids": lambda rows: list(rows[::-1].column("id")),
+    "keep": lambda rows: list(rows.keep(ODD[: len(rows)])),
+    "renumbered": lambda rows: list(rows.take(ORDER % len(rows)).renumbered()),
+    "columns": lambda rows: list(rows.columns("where", "id")),
+    "replaced": lambda rows: list(rows.replace("key", range(len(rows)))),
+    "mapped": lambda rows: list(rows.map(lambda i, row: replace(row, key=i))),
+    "golds": lambda rows: (list(rows.golds()), rows.gold_counts()),
+    "facts": lambda rows: {name: rows.fact(name).tolist() for name in FACTS},
+    "content": lambda rows: b"".join(rows.content("")),
+    "kind": lambda rows: (rows.kind, rows.are_words, len(rows), rows.lack("key")),
+    "chunks": lambda rows: [text for part in rows.each_chunk(list) for text in part],
+    "places": lambda rows: rows.places([1, 0]),
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINETUNE_CACHE", "off")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
+    monkeypatch.setattr(holder, "CHUNK", 4)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_and_disk_hold_the_same(kind: str, view: str) -> None:
+    memory, disk = Examples(KINDS[kind]), collected(iter(KINDS[kind]))
+    assert disk.is_large and not memory.is_large and disk == memory == KINDS[kind]
+    parts = [lambda rows: rows, lambda rows: rows.take([9, 2, 3, 11, 10]), lambda rows: rows[4:9]]
+    for part in parts:
+        assert VIEWS[view](part(disk)) == VIEWS[view](part(memory))
+    assert list(disk) == list(memory) == KINDS[kind], "what others are made of stays as it is"
+
+
+def test_what_no_example_has() -> None:
+    for rows in (Examples(TEXTS), collected(iter(TEXTS))):
+        assert rows != TEXTS[:-1] and rows != TEXTS[::-1]
+        with pytest.raises(IndexError):
+            rows[23]
+        for number in (22, 24):
+            with pytest.raises(ValueError):
+                rows.take(range(23)).replace("label", "x" * number)
+
+
+def test_the_digest_tells_apart_content_and_order_but_not_places() -> None:
+    first = collected(iter(TEXTS))
+    moved = collected(replace(each, where="g") for each in TEXTS)
+    assert first.digest() == moved.digest()
+    other = collected(replace(each, text=each.text.upper()) for each in TEXTS)
+    digests = {each.digest() for each in (first, other, first[1:], first[::-1])}
+    assert len(digests) == 4
+
+
+def test_a_file_of_examples_runs_no_code() -> None:
+    store = collected(iter(TEXTS))
+    harmful = store.disk.write(pickle.dumps([os.getcwd] * 4))
+    column = (harmful, *store.parts["text"][1:])
+    store.parts["text"] = column
+    with pytest.raises(pickle.UnpicklingError):
+        list(store)
