@@ -26,8 +26,7 @@ from finetune.data.spans import overlapping
 from finetune.data.tables import check_columns
 from finetune.data.word_splitting import UNSPACED
 from finetune.evaluation.kinds import KINDS
-from finetune.reporting.html import inlined
-from finetune.reporting.rendering import render
+from finetune.reporting.rendering import inlined, render
 from finetune.runtime.files import replace_file
 from finetune.types import Span, UserError, abbreviated, did_you_mean, quantity
 

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import logging as python_logging
-import math
 import os
 import re
 import shutil
@@ -24,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from finetune.config.tasks import flag
+from finetune.config.values import shown_value
 from finetune.runtime.files import is_free
 from finetune.runtime.memory import is_out_of_memory
 from finetune.runtime.progress import terminal
@@ -84,7 +84,7 @@ def print_table(
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text(printable(cell(value))) for value in row))
+        table.add_row(*(Text(printable(shown_value(value))) for value in row))
     with console.capture() as captured:
         if title is not None:
             console.print(Text(printable(title), style="bold"), soft_wrap=True)
@@ -173,7 +173,7 @@ def _latex(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) ->
         texts = (
             value.latex
             if isinstance(value, ScoreCell)
-            else "".join(_LATEX.get(c, c) for c in cell(value))
+            else "".join(_LATEX.get(c, c) for c in shown_value(value))
             for value in values
         )
         return " & ".join(texts) + r" \\"
@@ -198,7 +198,7 @@ def _markdown(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]])
         texts = (
             str(value)
             if isinstance(value, ScoreCell)
-            else re.sub(r"([\\`*_|<\[])", r"\\\1", cell(value))
+            else re.sub(r"([\\`*_|<\[])", r"\\\1", shown_value(value))
             for value in values
         )
         return "| " + " | ".join(text.replace("\n", " ") for text in texts) + " |"
@@ -214,16 +214,6 @@ def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bool
         bool(rows) and not any(isinstance(row[index], str) for row in rows)
         for index in range(len(columns))
     ]
-
-
-def cell(value: Any) -> str:
-    """Return a value of a table as text: four decimals, or thousands separated by commas."""
-    if isinstance(value, float):
-        whole = math.isfinite(value) and value == int(value) and abs(value) > 1
-        return f"{value:,.0f}" if whole else f"{value:.4f}"
-    if value is None:
-        return ""
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def error_line(error: Exception) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from finetune.cli.analysis import analysis_tables, print_analysis
+from finetune.cli.analysis import print_analysis
 from finetune.cli.command import Command
 from finetune.cli.options import GoldOptions
 from finetune.cli.output import TableFormat, print_tables, show
@@ -93,9 +93,12 @@ class Report(GoldOptions, Command):
         elif format == "table" and self.table is None:
             print_analysis(found, number)
         else:
+            from finetune.reporting.analysis_tables import analysis_tables
+
             tables = analysis_tables(found)
             if self.table is not None and self.table not in tables:
                 names = ", ".join(tables)
                 raise UserError(f"--table {self.table}: the tables of this analysis are {names}.")
             chosen = list(tables) if self.table is None else [self.table]
-            print_tables(format, *(tables[name] for name in chosen))
+            listed = [tables[name] for name in chosen]
+            print_tables(format, *((each.caption, each.columns, each.rows) for each in listed))

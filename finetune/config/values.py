@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import math
 import re
 import types
 from typing import (
@@ -62,8 +63,8 @@ class Folds(NamedTuple):
         >>> Folds.parse("5x10"), Folds.parse("0.2x10").hold_out
         (Folds(number=5, repeats=10, hold_out=False), True)
         """
-        share = re.fullmatch(r"(0?\.\d{1,9})x(\d{1,9})", text)
-        whole = re.fullmatch(r"(\d{1,9})(?:x(\d{1,9}))?", text)
+        share = re.fullmatch(r"(0?\.\d{1,9})x(\d+)", text)
+        whole = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
         if share and float(share[1]):
             found = cls(round(1 / float(share[1])), int(share[2]), hold_out=True)
             if abs(found.number * float(share[1]) - 1) > 0.05:
@@ -165,6 +166,22 @@ def converted(name: str, value: Any, hint: Any, *, text: bool = False) -> Any:
         except ValueError:
             pass  # float("many")
     raise UserError(f"{name} must be {description(hint)}, not {value!r:.60}.")
+
+
+def is_numeric(value: Any) -> bool:
+    """Return whether a value is a number (and not a boolean)."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def shown_value(value: Any) -> str:
+    """Return a value of a table as text: four decimals, or thousands separated by commas."""
+    if value is None:
+        return ""
+    if not is_numeric(value):
+        return str(value)
+    if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) > 1):
+        return f"{value:,.0f}"
+    return f"{value:.4f}"
 
 
 def text_encoding(name: str) -> str:

@@ -28,8 +28,7 @@ from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, uni
 from finetune.inference.embed import Embedder
 from finetune.preprocessing.batching import pack
 from finetune.reporting.charts import Chart, Points, line_chart
-from finetune.reporting.html import Table, inlined
-from finetune.reporting.rendering import render
+from finetune.reporting.rendering import Table, inlined, render
 from finetune.runtime.device import batch_to_device
 from finetune.runtime.files import write_text
 from finetune.runtime.progress import Reporter

@@ -22,8 +22,7 @@ from finetune.embeddings.occurrences import Occurrence
 from finetune.embeddings.vectors import Array, unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.reporting.charts import NUM_COLORS, Chart, line_chart
-from finetune.reporting.html import Table, inlined
-from finetune.reporting.rendering import render
+from finetune.reporting.rendering import Table, inlined, render
 from finetune.runtime.files import write_text
 from finetune.runtime.progress import Reporter
 from finetune.types import UserError

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-from finetune.evaluation.calibration import Bin
-from finetune.types import quantity
 
 WIDTH, HEIGHT = 380, 230
 """Size of a chart in SVG units, which are about pixels."""
@@ -45,6 +42,16 @@ class Chart:
     size: tuple[int, int] = (WIDTH, HEIGHT)
 
 
+class Bar(NamedTuple):
+    """A bar of a height ``value`` between two places, with a mark where it is expected to end."""
+
+    low: float
+    high: float
+    value: float
+    expected: float
+    tooltip: str
+
+
 @dataclass(frozen=True)
 class Scale:
     """The ranges of both axes."""
@@ -65,6 +72,56 @@ class Scale:
         return HEIGHT - BOTTOM - (value - self.bottom) / span * (HEIGHT - TOP - BOTTOM)
 
 
+def chart(
+    caption: str,
+    label: str,
+    scale: Scale,
+    x_name: str,
+    *,
+    places: Sequence[tuple[float, str]] | None = None,
+    bars: Sequence[Bar] = (),
+    guide: str = "",
+    lines: Sequence[tuple[str, Points]] = (),
+    dotted: Collection[str] = (),
+    dots: Sequence[tuple[float, float, str]] = (),
+) -> Chart:
+    """Draw bars, the diagonal, lines and dots, in this order.
+
+    Args:
+        caption: The line above the chart.
+        label: The description for screen readers.
+        scale: The ranges of both axes.
+        x_name: The name of the horizontal axis.
+        places: The marks of the horizontal axis, in place of round numbers.
+        bars: Bars from the bottom.
+        guide: The CSS class of the diagonal; without it there is none.
+        lines: The name and the points of each line.
+        dotted: Names of the lines with a dot at each point.
+        dots: Single points, with their tooltips.
+    """
+    shapes = _axes(scale, x_name, places)
+    for bar in bars:
+        x, width = scale.x(bar.low) + 1, scale.x(bar.high) - scale.x(bar.low) - 2
+        top, mark = scale.y(bar.value), scale.y(bar.expected)
+        height = scale.y(0) - top
+        shapes += [
+            _shape("rect", "bar1", bar.tooltip, x=x, y=top, width=width, height=height),
+            _line("expected", x, mark, x + width, mark),
+        ]
+    if guide:
+        ends = scale.x(scale.left), scale.y(scale.left), scale.x(scale.right), scale.y(scale.right)
+        shapes.append(_line(guide, *ends))
+    for number, (name, each) in enumerate(lines):
+        path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in each)
+        shapes.append(_shape("polyline", f"line {_series(number)}", points=path))
+        for x, y in each if name in dotted else ():
+            tooltip = f"{name}, {x_name} {tick(x)}: {y:.4g}"
+            shapes.append(_dot(scale.x(x), scale.y(y), f"dot {_series(number)}", tooltip))
+    shapes += [_dot(scale.x(x), scale.y(y), "point", tooltip) for x, y, tooltip in dots]
+    legend = [(name, _series(number)) for number, (name, _) in enumerate(lines)]
+    return Chart(caption, label, shapes, legend if len(lines) > 1 else ())
+
+
 def line_chart(
     caption: str,
     label: str,
@@ -76,76 +133,12 @@ def line_chart(
 
     By default these are all, unless a series is long.
     """
-    points = [point for _, each in series for point in each]
-    xs, ys = zip(*points, strict=True)
-    scale = Scale(min(xs), max(xs), *_padded(min(ys), max(ys)))
+    xs, ys = zip(*(point for _, each in series for point in each), strict=True)
     if dotted is None:
         short = max(len(each) for _, each in series) <= 30
         dotted = [name for name, _ in series] if short else ()
-    shapes = _axes(scale, x_name)
-    for number, (name, each) in enumerate(series):
-        path = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in each)
-        shapes.append(_shape("polyline", f"line {_series(number)}", points=path))
-        for x, y in each if name in dotted else ():
-            tooltip = f"{name}, {x_name} {tick(x)}: {y:.4g}"
-            shapes.append(_dot(scale.x(x), scale.y(y), f"dot {_series(number)}", tooltip))
-    legend = [(name, _series(number)) for number, (name, _) in enumerate(series)]
-    return Chart(caption, label, shapes, legend if len(series) > 1 else ())
-
-
-def reliability_chart(caption: str, label: str, bins: Sequence[Bin]) -> Chart:
-    """Draw accuracy by confidence as bars against the diagonal of perfect calibration."""
-    scale = Scale(0.0, 1.0, 0.0, 1.0)
-    shapes = _axes(scale, "confidence")
-    for low, high, number, confidence, accuracy in bins:
-        if not number:
-            continue
-        x, width = scale.x(low) + 1, scale.x(high) - scale.x(low) - 2
-        tooltip = (
-            f"confidence {low:.2f} to {high:.2f}: {quantity(number, 'prediction')}, mean "
-            "confidence "
-            f"{confidence:.3f}, accuracy {accuracy:.3f}"
-        )
-        height = scale.y(0) - scale.y(accuracy)
-        shapes += [
-            _shape("rect", "bar1", tooltip, x=x, y=scale.y(accuracy), width=width, height=height),
-            _line("expected", x, scale.y(confidence), x + width, scale.y(confidence)),
-        ]
-    shapes.append(_line("diagonal", scale.x(0), scale.y(0), scale.x(1), scale.y(1)))
-    return Chart(caption, label, shapes)
-
-
-def scatter_chart(caption: str, label: str, points: Points) -> Chart:
-    """Draw predicted over gold numbers with the line where both are equal."""
-    values = [value for point in points for value in point]
-    low, high = _padded(min(values), max(values))
-    scale = Scale(low, high, low, high)
-    shapes = _axes(scale, "gold")
-    shapes.append(_line("diagonal", scale.x(low), scale.y(low), scale.x(high), scale.y(high)))
-    shapes += [
-        _dot(scale.x(x), scale.y(y), "point", f"gold {x:.3g}, predicted {y:.3g}") for x, y in points
-    ]
-    return Chart(caption, label, shapes)
-
-
-def value_chart(
-    caption: str, label: str, points: Points, names: Sequence[str] | None = None, log: bool = False
-) -> Chart:
-    """Draw scores by the value of a setting: a number, its base 10 logarithm, or one of names."""
-    xs, ys = zip(*points, strict=True)
-    scale = Scale(min(xs), max(xs), *_padded(min(ys), max(ys)))
-    if names is not None:
-        scale = replace(scale, left=-0.5, right=len(names) - 0.5)
-        places = [(float(position), name) for position, name in enumerate(names)]
-    else:
-        room = (max(xs) - min(xs)) * 0.04
-        scale = replace(scale, left=min(xs) - room, right=max(xs) + room)
-        places = [(x, tick(10**x if log else x)) for x in ticks(scale.left, scale.right)]
-    shapes = _axes(scale, "", places)
-    for x, y in points:
-        value = names[int(x)] if names is not None else f"{10**x if log else x:.3g}"
-        shapes.append(_dot(scale.x(x), scale.y(y), "point", f"{value}: {y:.4g}"))
-    return Chart(caption, label, shapes)
+    scale = Scale(min(xs), max(xs), *padded(min(ys), max(ys)))
+    return chart(caption, label, scale, x_name, lines=series, dotted=dotted)
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -174,7 +167,7 @@ def tick(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"
 
 
-def _padded(low: float, high: float) -> tuple[float, float]:
+def padded(low: float, high: float) -> tuple[float, float]:
     """Widen a range on both sides; if its low end is near 0, down to 0."""
     room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
     near = 0 <= low < (high - low) * 0.5

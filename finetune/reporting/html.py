@@ -5,14 +5,11 @@ This module collects the values that the page shows; ``templates/page.html`` set
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from importlib import resources
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -33,13 +30,14 @@ from finetune.evaluation.positive import metric_title
 from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.significance import ALPHA
 from finetune.reporting import charts
+from finetune.reporting.analysis_tables import analysis_tables, reliability_table
 from finetune.reporting.charts import Chart, Points
 from finetune.reporting.error_examples import MOST_EXAMPLES, error_examples
 from finetune.reporting.model_card import write_card
-from finetune.reporting.rendering import CORE, render
+from finetune.reporting.rendering import Table, inlined, render
 from finetune.reporting.runs import Run, System, gather
 from finetune.runtime.files import require_replaceable, write_text
-from finetune.types import UserError
+from finetune.types import UserError, quantity
 
 REPORT_FILE = "report.html"
 MOST_RUNS = 12
@@ -48,24 +46,12 @@ MOST_CONFUSED = 15
 """Most pairs of confused labels to list."""
 MOST_POINTS = 1500
 """Points of a scatter chart."""
-_BARS = frozenset({"precision", "recall", "f1", "accuracy"})
-"""Columns of fractions, which are also drawn as bars."""
 _SCORE = re.compile(r"(?!inner_)\w*(f1|f1_\w+|accuracy|matthews|pearson|spearman)")
 """Scores from 0 to 1 of a whole split: no counts, precisions, scores of single types or errors."""
 _CLASS_TABLES = ("type", "label", "tag", "counted")
 
 NamedRuns = Sequence[tuple[str, Run]]
 NamedEvaluations = Sequence[tuple[str, Analysis]]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table whose first column names the rows; the columns ``bars`` hold fractions."""
-
-    caption: str
-    columns: list[str]
-    rows: list[list[Any]]
-    bars: Sequence[int] = ()
 
 
 def write_report(
@@ -143,25 +129,6 @@ def page(systems: Sequence[System], most_examples: int = MOST_EXAMPLES) -> str:
         evaluations=[_evaluation(name, each) for name, each in evaluated],
         environments=[_environment(name, run) for name, run in runs],
     )
-
-
-def inlined(*more: str, package: str = CORE) -> dict[str, Any]:
-    """Return the scripts, with their hashes, and the style sheet that a page contains.
-
-    ``more`` names additional scripts and style sheets, in the templates of ``package``.
-    """
-    homes = {"script.js": CORE, "style.css": CORE, **dict.fromkeys(more, package)}
-    texts = {
-        name: (resources.files(home) / "templates" / name).read_text(encoding="utf-8")
-        for name, home in homes.items()
-    }
-    scripts = [text for name, text in texts.items() if name.endswith(".js")]
-    hashes = (hashlib.sha256(script.encode()).digest() for script in scripts)
-    return {
-        "scripts": scripts,
-        "script_hashes": [base64.b64encode(each).decode() for each in hashes],
-        "style": "".join(text for name, text in texts.items() if name.endswith(".css")),
-    }
 
 
 def _run_name(system: System, run: Run, systems: Sequence[System]) -> str:
@@ -277,14 +244,18 @@ def _score_tables(systems: Sequence[System], runs: NamedRuns) -> list[Table]:
         }
         return [_scores_table("All scores", scores)] if scores else []
     tables = [_scores_table(f"Scores on {split}", scores) for split, scores in by_split.items()]
-    if len(systems) == 1:
-        summary = summarize({name: run.metrics for name, run in runs if run.metrics})
-        for split, table in zip(by_split, tables, strict=True):
-            for row in table.rows:
-                found = summary.get(split, {}).get(row[0], {})
-                row += [found.get("mean"), found.get("standard_deviation")]
-            table.columns.extend(("mean", "deviation"))
-    return tables
+    if len(systems) > 1:
+        return tables
+    summary = summarize({name: run.metrics for name, run in runs if run.metrics})
+    with_means = []
+    for split, table in zip(by_split, tables, strict=True):
+        of_split = [summary.get(split, {}).get(row[0], {}) for row in table.rows]
+        rows = [
+            [*row, found.get("mean"), found.get("standard_deviation")]
+            for row, found in zip(table.rows, of_split, strict=True)
+        ]
+        with_means.append(replace(table, columns=[*table.columns, "mean", "deviation"], rows=rows))
+    return with_means
 
 
 def _split_order(split: str) -> tuple[bool, str]:
@@ -364,7 +335,8 @@ def _curve(caption: str, series: Sequence[tuple[str, Points]]) -> Chart | None:
 def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
     """Tabulate scores by class: all scores of one run, or F1 of several runs."""
     if len(evaluated) == 1:
-        return _analysis_tables(evaluated[0][1], _CLASS_TABLES)
+        known = analysis_tables(evaluated[0][1])
+        return [known[name] for name in _CLASS_TABLES if name in known]
     tables = []
     for key in _CLASS_TABLES[:3]:
         by_class = [{row[key]: row for row in each.tables.get(key, ())} for _, each in evaluated]
@@ -383,40 +355,26 @@ def _class_tables(evaluated: NamedEvaluations) -> list[Table]:
     return tables
 
 
-def _analysis_tables(analysis: Analysis, names: Iterable[str]) -> list[Table]:
-    """Return the tables of an analysis that have rows."""
-    found = [(name, analysis.tables[name]) for name in names if analysis.tables.get(name)]
-    return [
-        Table(
-            TITLES.get(name, name),
-            list(rows[0]),
-            [list(row.values()) for row in rows],
-            [index for index, column in enumerate(rows[0]) if column in _BARS],
-        )
-        for name, rows in found
-    ]
-
-
 def _evaluation(name: str, analysis: Analysis) -> dict[str, Any]:
     """Collect confusion, calibration and subgroups of one run."""
     matrix = analysis.tables.get("confusion", [])
-    tables = [
-        replace(table, rows=table.rows[:MOST_CONFUSED])
-        for table in _analysis_tables(analysis, ["confused"])
-    ]
+    known = analysis_tables(analysis)
+    tables = []
+    if "confused" in known:
+        tables = [replace(known["confused"], rows=known["confused"].rows[:MOST_CONFUSED])]
     if analysis.errors and not matrix and analysis.kind.has_categories:
         counts = [[kind, number] for kind, number in count_categories(analysis.errors).items()]
         tables.append(Table("Errors by kind", ["kind", "number"], counts))
-    other = [key for key in analysis.tables if key not in (*_CLASS_TABLES, "confusion", "confused")]
+    other = {*analysis.tables} - {*_CLASS_TABLES, "confusion", "confused"}
     return {
         "name": name,
         "scatter": None if analysis.kind.has_categories else _scatter(analysis),
         "matrix": matrix,
         "confusion_tables": tables,
         "reliability": _reliability(analysis),
-        "bins": _bins_table(analysis),
+        "bins": reliability_table(analysis),
         "calibration_error": error_of_bins(analysis.bins) if analysis.bins else None,
-        "subgroup_tables": _analysis_tables(analysis, other),
+        "subgroup_tables": [table for name, table in known.items() if name in other],
     }
 
 
@@ -425,9 +383,18 @@ def _scatter(analysis: Analysis) -> Chart:
     number = len(run.gold)
     every = math.ceil(number / MOST_POINTS)  # not the first ones: data may be sorted
     points = list(zip(run.gold, run.predicted, strict=True))[::every]
+    values = [value for point in points for value in point]
+    low, high = charts.padded(min(values), max(values))
     of_all = f" of {number:,}" if every > 1 else ""
     caption = f"Predicted over gold, {len(points):,}{of_all} texts"
-    return charts.scatter_chart(caption, f"{caption}; the line is where both are equal", points)
+    return charts.chart(
+        caption,
+        f"{caption}; the line is where both are equal",
+        charts.Scale(low, high, low, high),
+        "gold",
+        guide="diagonal",
+        dots=[(x, y, f"gold {x:.3g}, predicted {y:.3g}") for x, y in points],
+    )
 
 
 def _reliability(analysis: Analysis) -> Chart | None:
@@ -435,15 +402,20 @@ def _reliability(analysis: Analysis) -> Chart | None:
         return None
     caption = f"Accuracy by confidence ({analysis.kind.wording.rated})"
     label = f"{caption}. Expected calibration error {error_of_bins(analysis.bins):.4f}."
-    return charts.reliability_chart(caption, label, analysis.bins)
-
-
-def _bins_table(analysis: Analysis) -> Table:
-    columns = ["confidence", "predictions", "mean confidence", "accuracy"]
-    rows = [
-        [f"{each.low:.2f} to {each.high:.2f}", *each[2:]] for each in analysis.bins if each.number
+    bars = [
+        charts.Bar(
+            each.low,
+            each.high,
+            each.accuracy,
+            each.confidence,
+            f"confidence {each.low:.2f} to {each.high:.2f}: {quantity(each.number, 'prediction')}, "
+            f"mean confidence {each.confidence:.3f}, accuracy {each.accuracy:.3f}",
+        )
+        for each in analysis.bins
+        if each.number
     ]
-    return Table("Predictions by confidence", columns, rows, [3])
+    unit = charts.Scale(0.0, 1.0, 0.0, 1.0)
+    return charts.chart(caption, label, unit, "confidence", bars=bars, guide="diagonal")
 
 
 def _environment(name: str, run: Run) -> dict[str, Any]:

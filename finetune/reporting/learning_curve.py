@@ -9,8 +9,7 @@ import numpy as np
 
 from finetune.evaluation.learning_curve import LearningCurve
 from finetune.reporting.charts import line_chart
-from finetune.reporting.html import Table, inlined
-from finetune.reporting.rendering import render
+from finetune.reporting.rendering import Section, Table, page_of
 from finetune.runtime.files import write_text
 
 CURVE_FILE, PAGE_FILE = "curve.json", "curve.html"
@@ -34,19 +33,10 @@ def write_curve(folder: Path, curve: LearningCurve) -> Path:
             ("95 % interval, high", [(size, each.high) for size, each in predicted]),
         ]
     title = f"{curve.metric} on {curve.split}"
-    page = render(
-        "learning_curve.html",
-        **inlined(),
-        title=title,
-        chart=line_chart(
-            title,
-            f"{title} by number of training examples",
-            series,
-            "training examples",
-            dotted=["mean of the runs"],
-        ),
-        table=Table("Scores and predictions", columns, rows),
-        lines=curve.lines(),
-    )
+    label = f"{title} by number of training examples"
+    chart = line_chart(title, label, series, "training examples", dotted=["mean of the runs"])
+    table = Table("Scores and predictions", columns, rows)
+    section = Section("Score by amount of training data", curve.lines(), [chart], [table])
+    page = page_of("learning curve", title, [section], command="finetune, with --sizes")
     write_text(folder / PAGE_FILE, page)
     return folder / PAGE_FILE

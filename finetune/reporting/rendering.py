@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import json
-import math
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from finetune.config.values import is_numeric, shown_value
 from finetune.evaluation.positive import metric_title
 from finetune.reporting.highlight import clip
 from finetune.types import quantity
@@ -15,9 +20,67 @@ from finetune.types import quantity
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from finetune.reporting.charts import Chart
 
 CORE = "finetune.reporting"
 """The package whose folder ``templates`` has the templates that all pages share."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose first column names the rows; the columns ``bars`` hold fractions."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    bars: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page: what it shows, in this order."""
+
+    title: str
+    notes: Sequence[str] = ()
+    charts: Sequence[Chart] = ()
+    tables: Sequence[Table] = ()
+    links: Sequence[tuple[str, str]] = ()
+    """Names and addresses of other pages."""
+
+
+def page_of(
+    kind: str, heading: str, sections: Sequence[Section], *, about: str = "", command: str
+) -> str:
+    """Return a page of notes, charts and tables.
+
+    Args:
+        kind: The line above the heading.
+        heading: The heading.
+        sections: The sections; one without content is left out.
+        about: The line under the heading.
+        command: What wrote the page.
+    """
+    values = {"kind": kind, "heading": heading, "about": about, "command": command}
+    return render("sections_page.html", **inlined(), **values, sections=sections)
+
+
+def inlined(*more: str, package: str = CORE) -> dict[str, Any]:
+    """Return the scripts, with their hashes, and the style sheet that a page contains.
+
+    ``more`` names additional scripts and style sheets, in the templates of ``package``.
+    """
+    homes = {"script.js": CORE, "style.css": CORE, **dict.fromkeys(more, package)}
+    texts = {
+        name: (resources.files(home) / "templates" / name).read_text(encoding="utf-8")
+        for name, home in homes.items()
+    }
+    scripts = [text for name, text in texts.items() if name.endswith(".js")]
+    hashes = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    return {
+        "scripts": scripts,
+        "script_hashes": [base64.b64encode(each).decode() for each in hashes],
+        "style": "".join(text for name, text in texts.items() if name.endswith(".css")),
+    }
 
 
 def render(template: str, package: str = CORE, /, **values: Any) -> str:
@@ -50,7 +113,7 @@ def environment(package: str = CORE) -> Environment:
         keep_trailing_newline=True,
     )
     made.filters |= {
-        "value": format_value,
+        "value": shown_value,
         "score": format_score,
         "json": functools.partial(json.dumps, ensure_ascii=False),
         "code": markdown_code,
@@ -63,25 +126,9 @@ def environment(package: str = CORE) -> Environment:
     return made
 
 
-def is_numeric(value: Any) -> bool:
-    """Return whether a value is a number (and not a boolean)."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def format_value(value: Any) -> str:
-    """Format a table cell: fractions with four decimals, counts with separators."""
-    if value is None:
-        return ""
-    if not is_numeric(value):
-        return str(value)
-    if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) > 1):
-        return f"{value:,.0f}"
-    return f"{value:.4f}"
-
-
 def format_score(value: float, name: str) -> str:
     """Format a metric: counts (``inner_gold``) as whole numbers, others with four decimals."""
-    return f"{value:,.0f}" if name.startswith("inner_") else format_value(float(value))
+    return f"{value:,.0f}" if name.startswith("inner_") else shown_value(float(value))
 
 
 def markdown_code(value: Any) -> str:

@@ -6,15 +6,15 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from finetune.config.expected_scores import SPLITS, Expected, metrics_of
 from finetune.config.recipes import recipe_text
 from finetune.config.search_space import Choices
 from finetune.config.tasks import TrainConfig
-from finetune.reporting.charts import Chart, line_chart, value_chart
-from finetune.reporting.html import Table, inlined
-from finetune.reporting.rendering import format_score, render
+from finetune.config.values import shown_value
+from finetune.reporting.charts import Chart, Scale, chart, line_chart, padded, tick, ticks
+from finetune.reporting.rendering import Section, Table, format_score, page_of
 from finetune.reporting.runs import gather
 from finetune.runtime.files import write_text
 
@@ -36,27 +36,9 @@ def write_search(
     record = result.record() | {"metrics": metrics}
     text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
     write_text(result.folder / SEARCH_FILE, text)
-    columns, rows = result.table()
-    scores = [
-        (split, format_score(values[result.metric], result.metric))
-        for split, values in (metrics or {}).items()
-        if result.metric in values
-    ]
-    page = render(
-        "search.html",
-        **inlined(),
-        result=result,
-        scores=scores,
-        charts=[*_progress(result), *_values(result)],
-        importances=Table(
-            "Fraction of the variance of the scores that a setting explains (fANOVA)",
-            ["setting", "importance"],
-            [[name, value] for name, value in result.importances.items()],
-            bars=(1,),
-        ),
-        trials=Table("Trials, the best first", columns, rows),
-        failed=[each for each in result.trials if each.error and each.same_as is None],
-    )
+    sections = [_best(result, metrics or {}), _settings(result), _trials(result)]
+    kind = f"search over settings of {result.task}"
+    page = page_of(kind, result.folder.name, sections, command="finetune search")
     write_text(result.folder / PAGE_FILE, page)
     return result.folder / PAGE_FILE
 
@@ -96,6 +78,58 @@ def write_best_recipe(
     return result.folder / RECIPE_FILE
 
 
+def _best(result: SearchResult, metrics: Mapping[str, Mapping[str, float]]) -> Section:
+    """Return the best trial with its scores."""
+    best = result.best
+    if best is None:
+        return Section("The best trial", ["No trial has a score yet."])
+    line = (
+        f"Trial {best.number} of {len(result.trials)}: {result.metric} {shown_value(best.score)} "
+        "on validation."
+    )
+    for split, values in metrics.items():
+        if result.metric in values and not split.startswith("validation"):
+            line += f" On {split}: {format_score(values[result.metric], result.metric)}."
+    chosen = ", ".join(f"{name} = {value}" for name, value in best.settings.items())
+    unread = "" if metrics else " The test split has not been read yet."
+    too_high = (
+        "The score on validation is the highest of several, so that it is too high. Only a split "
+        f"that the search did not read, such as test, measures the model.{unread}"
+    )
+    notes = [line, chosen or "The settings of the command.", too_high]
+    return Section("The best trial", notes)
+
+
+def _settings(result: SearchResult) -> Section:
+    """Return which settings matter, and the scores by the values of each."""
+    table = Table(
+        "Fraction of the variance of the scores that a setting explains (fANOVA)",
+        ["setting", "importance"],
+        [[name, value] for name, value in result.importances.items()],
+        bars=(1,),
+    )
+    note = "There are too few finished trials to tell which settings matter."
+    if table.rows:
+        note = "The importance of a setting depends on its range, and with few trials it is rough."
+    charts = [*_progress(result), *_values(result)]
+    return Section("Settings", [note], charts, [table] if table.rows else [])
+
+
+def _trials(result: SearchResult) -> Section:
+    """Return all trials, and why some failed."""
+    columns, rows = result.table()
+    notes = [
+        f"Trial {each.number} failed: {each.error}"
+        for each in result.trials
+        if each.error and each.same_as is None
+    ]
+    notes += [
+        "Trial 0 has the settings of the command. A pruned trial has the score of its last "
+        "evaluation."
+    ]
+    return Section("Trials", notes, tables=[Table("Trials, the best first", columns, rows)])
+
+
 def _progress(result: SearchResult) -> list[Chart]:
     """Draw the scores by number, and the best until then."""
     better = min if result.lower_is_better else max
@@ -114,20 +148,30 @@ def _values(result: SearchResult) -> list[Chart]:
     """Draw the scores of finished trials by the value of each setting."""
     charts = []
     for name, dimension in result.space.items():
-        log = not isinstance(dimension, Choices) and dimension.log
-        points: list[tuple[Any, float]] = [
+        found = [
             (t.settings[name], t.score)
             for t in result.trials
             if t.state == "finished" and t.score is not None and name in t.settings
         ]
-        names = None
+        if not found:
+            continue
+        values, scores = [value for value, _ in found], [score for _, score in found]
+        log = not isinstance(dimension, Choices) and dimension.log
         if isinstance(dimension, Choices):
-            names = list(dimension.values)
-            order = dimension.examples()
-            points = [(float(order.index(value)), score) for value, score in points]
-        elif log:
-            points = [(math.log10(value), score) for value, score in points]
-        if points:
-            caption = f"{result.metric} by {name}"
-            charts.append(value_chart(caption, f"{caption}, one dot a trial", points, names, log))
+            names, order = list(dimension.values), dimension.examples()
+            xs = [float(order.index(value)) for value in values]
+            shown = [names[int(x)] for x in xs]
+            left, right = -0.5, len(names) - 0.5
+            places = [(float(place), each) for place, each in enumerate(names)]
+        else:
+            xs = [math.log10(value) if log else float(value) for value in values]
+            shown = [f"{value:.3g}" for value in values]
+            room = (max(xs) - min(xs)) * 0.04
+            left, right = min(xs) - room, max(xs) + room
+            places = [(x, tick(10**x if log else x)) for x in ticks(left, right)]
+        scale = Scale(left, right, *padded(min(scores), max(scores)))
+        dots = [(x, y, f"{at}: {y:.4g}") for x, y, at in zip(xs, scores, shown, strict=True)]
+        caption = f"{result.metric} by {name}"
+        label = f"{caption}, one dot a trial"
+        charts.append(chart(caption, label, scale, "", places=places, dots=dots))
     return charts

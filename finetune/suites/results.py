@@ -22,8 +22,7 @@ from finetune.evaluation.reproduction import (
 )
 from finetune.evaluation.runs import RunFolder
 from finetune.reporting import REPORT_FILE
-from finetune.reporting.html import Table, inlined
-from finetune.reporting.rendering import render
+from finetune.reporting.rendering import Section, Table, page_of
 from finetune.runtime.files import write_text
 from finetune.suites.definition import AVERAGES, Member, Score, SubmissionFile, Suite
 from finetune.types import UserError, abbreviated
@@ -32,8 +31,6 @@ RESULTS_FILE = "suite.json"
 """File in the folder of a suite with its scores."""
 RESULT_FILES = ("suite.md", "suite.tex", RESULTS_FILE, "suite.html")
 """The files with the table."""
-PACKAGE = "finetune.suites"
-"""The package whose templates make the page."""
 
 
 @dataclass(frozen=True)
@@ -373,14 +370,15 @@ def write_results(results: SuiteResults) -> None:
 
 def _page(results: SuiteResults, columns: list[str], rows: Sequence[Sequence[Any]]) -> str:
     """Return the table of a suite as HTML, with links to the reports of its members."""
-    reports = [(name, f"{name}/{REPORT_FILE}") for name in results.suite.members]
+    suite = results.suite
+    reports = [(name, f"{name}/{REPORT_FILE}") for name in suite.members]
+    reports = [(name, path) for name, path in reports if (results.folder / path).is_file()]
     cells = [[str(cell) if isinstance(cell, ScoreCell) else cell for cell in row] for row in rows]
-    return render(
-        "suite.html",
-        PACKAGE,
-        **inlined(),
-        suite=results.suite,
-        table=Table(f"Scores of {results.suite.title}", columns, cells),
-        notes=results.notes(),
-        reports=[(name, path) for name, path in reports if (results.folder / path).is_file()],
-    )
+    percent = "Mean ± standard deviation over seeds, in percent unless a metric has no limits."
+    table = Table(f"Scores of {suite.title}", columns, cells)
+    sections = [
+        Section("Scores", [percent, *results.notes()], tables=[table]),
+        Section("Reports", links=reports),
+    ]
+    about = suite.description or str(suite.source)
+    return page_of("suite", suite.title, sections, about=about, command="finetune run")

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from finetune.cli.output import cell, open_records, print_table, print_tables, show
+from finetune.cli.output import open_records, print_table, print_tables, show
+from finetune.config.values import shown_value
 from finetune.types import UserError
 from tests.command import run
 
@@ -47,9 +48,9 @@ def test_a_table_without_rows(capsys: pytest.CaptureFixture[str]):
 
 
 def test_cells():
-    values = (0.12345, 1.0, 12345.0, 2.5, 12345, None, "x")
-    expected = ["0.1235", "1.0000", "12,345", "2.5000", "12,345", "", "x"]
-    assert [cell(value) for value in values] == expected
+    values = (0.12345, 1.0, 2.0, 12345.0, 2.5, 12345, None, "x", math.nan, math.inf, True)
+    expected = "0.1235 1.0000 2 12,345 2.5000 12,345  x nan inf True".split(" ")
+    assert [shown_value(value) for value in values] == expected
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path: Path):

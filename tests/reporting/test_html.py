@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from finetune.config.values import shown_value
 from finetune.evaluation.aligned_runs import align_runs
 from finetune.evaluation.resampling import count_metric
 from finetune.evaluation.significance import estimate
-from finetune.reporting.rendering import format_value
 from tests import small_data as data
 from tests.command import Outcome, run
 from tests.runs import LABELS, SENTENCES, label_run, spans_run, tag_run, write_run
@@ -112,7 +112,7 @@ def test_every_kind_of_predictions(kind: str, tmp_path: Path):
     found = json.loads(run("report", folder, "--format", "json").out)
     scores = json.loads((folder / "metrics.json").read_text())["test"]
     for name, value in scores.items():
-        assert ":" in name or (name in page.text and format_value(value) in page.text)
+        assert ":" in name or (name in page.text and shown_value(value) in page.text)
     for rows in found["tables"].values():
         for row in rows:
             if "f1" in row:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-import math
 import re
 from html import unescape
 from typing import Any
@@ -17,7 +16,7 @@ from finetune.reporting import highlight as highlights
 from finetune.reporting.charts import Chart, Shape, line_chart, ticks
 from finetune.reporting.highlight import fragments, highlight
 from finetune.reporting.model_card import for_hub
-from finetune.reporting.rendering import environment, format_value, markdown_code, printable
+from finetune.reporting.rendering import environment, markdown_code, printable
 from finetune.types import Span, TokenExample
 
 SPANS = st.lists(
@@ -101,20 +100,6 @@ def test_lines_of_one_point_and_of_one_value():
     for points in ([(1, 2.0)], [(1, 3.0), (2, 3.0)], [(0, 0.0)]):
         drawn = macro("chart", line_chart("c", "a & b", [("x", points), ("<y>", points)]))
         assert "nan" not in drawn and "a &amp; b" in drawn and "<y>" not in drawn
-
-
-def test_format_value():
-    values = (0.5, 2.0, 1234, 1.0, None, "x", math.nan, math.inf)
-    assert [format_value(value) for value in values] == [
-        "0.5000",
-        "2",
-        "1,234",
-        "1.0000",
-        "",
-        "x",
-        "nan",
-        "inf",
-    ]
 
 
 def test_tooltips_of_a_confusion_matrix():

@@ -168,7 +168,10 @@ def test_a_split_that_the_data_lack_is_refused_before_training(place: Path, tmp_
     [
         (("--seeds", "0"), "--seeds must be 1 or more, not 0"),
         (("--seeds", "99999999999"), "--seeds must be at most 10,000, not 99,999,999,999"),
-        (("--folds", "99999999999"), "--folds must be at most 10,000, not 99,999,999,999"),
+        (
+            ("--folds", "99999999999"),
+            "--folds: the folds must be at most 10,000",
+        ),
         (("--folds", "2x99999999"), "--folds: the repeats must be at most 10,000"),
         (("--folds", "200x51"), "--folds: the folds of all repeats must be at most 10,000"),
         (("--seeds", "x"), "--seeds must be a whole number"),
