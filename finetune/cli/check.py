@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -145,7 +144,9 @@ class Check(OutOption, DataOptions, Command):
             if self.model is None:
                 findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
             else:
-                findings = self._check_with_tokenizer(data, words)
+                from finetune.preprocessing.subword_check import check_with_tokenizer
+
+                findings = check_with_tokenizer(data, self.model, words, self.max_length)
         findings = [finding for finding in findings if finding.check not in skipped]
         findings += bad_rows(errors)
         self._show(findings)
@@ -178,36 +179,3 @@ class Check(OutOption, DataOptions, Command):
 
             self._show([Finding("error", "reading", str(error)), *bad_rows(errors)])
             sys.exit(1)
-
-    def _check_with_tokenizer(self, data: Any, words: bool) -> list[Any]:
-        """Check the data, and count all subwords and subwords unknown to the model."""
-        from finetune.data import Finding, check_data
-        from finetune.models.families import FAMILIES, position_limit
-        from finetune.models.loading import load_config
-        from finetune.preprocessing.tokenizer import SubwordTokenizer
-
-        assert self.model is not None
-        tokenizer = SubwordTokenizer.from_pretrained(self.model, words=words)
-        model = load_config(self.model)
-        limit = position_limit(model, FAMILIES.get(model.model_type))
-        seen: Counter[int | None] = Counter()  # subword ids
-
-        def count(items: Sequence[Any]) -> list[Any]:
-            if words:
-                sentences = tokenizer.raw_word_subwords(items)
-                seen.update(id for sentence in sentences for word in sentence for id in word)
-                return [list(map(len, sentence)) for sentence in sentences]
-            texts = tokenizer.text_subwords(items)
-            seen.update(id for text in texts for id in text)
-            return list(map(len, texts))
-
-        max_length = tokenizer.max_length(limit, self.max_length)
-        findings = check_data(
-            data,
-            count_subwords=count,
-            max_length=max_length,
-            num_special=(tokenizer.single.num_special, tokenizer.pair.num_special),
-        )
-        for line in tokenizer.unreadable(seen[tokenizer.unknown], seen.total()):
-            findings.append(Finding("warning", "subwords", line))
-        return findings
