@@ -208,8 +208,7 @@ class PairedTask(PretrainingTask):
 
     def encode(self, examples: Sequence[Any], gather: Gather = joined) -> Encoded:
         """Encode and mask the pairs of scores. A second text may be of any example."""
-        masking = self._masking_of_scores
-        blocks = super(PretrainingTask, self).encode(examples)
+        masking, blocks = self._masking_of_scores, self.encode_training(examples, joined)
 
         def masked(start: int) -> Encoded:
             rows = np.arange(start, min(start + CHUNK, len(examples)))
