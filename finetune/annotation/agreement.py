@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from sklearn.metrics import cohen_kappa_score
 
-from finetune.annotation.annotations import AnnotatedRow, Annotations, read_annotations
+from finetune.annotation.annotations import Annotations, read_annotations
 from finetune.cli.output import print_tables, show
 from finetune.evaluation.kinds import KINDS
 from finetune.evaluation.metrics import class_counts, f1, total
 from finetune.evaluation.resampling import Counts
 from finetune.evaluation.significance import estimate
 from finetune.evaluation.span_matching import match_spans
-from finetune.types import TextExample, UserError, abbreviated, quantity
+from finetune.types import UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
     from finetune.annotation.commands import Agreement as AgreementCommand
@@ -53,10 +53,13 @@ def measure_agreement(
         UserError: There are fewer than two annotators, or no text that two have labeled.
     """
     rows = _rows_by_annotator(files)
-    if {_kind(row) for each in rows.values() for row in each} - {None} == {"label", "labels"}:
+    kinds = {row.kind for each in rows.values() for row in each} - {None}
+    if "number" in kinds:
+        raise UserError("agreement is of names and spans, and these labels are numbers.")
+    if kinds == {"label", "labels"}:
         # a file in which each list has one label is read as one label for each text
         rows = {name: [_with_list(row) for row in each] for name, each in rows.items()}
-    kinds = {_kind(row) for each in rows.values() for row in each} - {None}
+        kinds = {"labels"}
     if len(kinds) > 1:
         found = " and ".join(sorted(map(str, kinds)))
         raise UserError(f"the annotators have different kinds of labels: {found}.")
@@ -79,15 +82,15 @@ def measure_agreement(
     return Agreement(_of_sets(kind, sides, num_resamples, seed), notes)
 
 
-def _with_list(row: AnnotatedRow) -> AnnotatedRow:
-    example = row.example
-    if not isinstance(example, TextExample) or not isinstance(example.label, str):
+def _with_list(row: Any) -> Any:
+    """Return the row of a text with a list of labels."""
+    if row.kind != "label":
         return row
-    return replace(row, example=replace(example, label=(example.label,)))
+    return replace(row, example=replace(row.example, label=(row.gold,)))
 
 
-def _rows_by_annotator(files: Mapping[str, Annotations]) -> dict[str, list[AnnotatedRow]]:
-    rows: defaultdict[str, list[AnnotatedRow]] = defaultdict(list)
+def _rows_by_annotator(files: Mapping[str, Annotations]) -> dict[str, list[Any]]:
+    rows: defaultdict[str, list[Any]] = defaultdict(list)
     for name, file in files.items():
         named = {str(row.annotator) for row in file.rows if row.annotator is not None}
         if len(files) > 1 and len(named) > 1:
@@ -106,44 +109,21 @@ def _rows_by_annotator(files: Mapping[str, Annotations]) -> dict[str, list[Annot
     return dict(sorted(rows.items()) if len(files) == 1 else rows)
 
 
-def _kind(row: AnnotatedRow) -> str | None:
-    """Return the kind of a row's annotation; None without one."""
-    example = row.example
-    if isinstance(example, TextExample):
-        if isinstance(example.label, float):
-            raise UserError("agreement is of names and spans, and these labels are numbers.")
-        if example.label is None:
-            return None
-        return "labels" if isinstance(example.label, tuple) else "label"
-    if example.spans is not None:
-        return "spans"
-    return None if example.tags is None else "tags"
-
-
-def _gold(row: AnnotatedRow) -> Any:
-    example = row.example
-    if isinstance(example, TextExample):
-        return example.label
-    return example.tags if example.spans is None else tuple(row.character_spans)
-
-
 def _aligned(
-    rows: Mapping[str, Sequence[AnnotatedRow]], kind: str
+    rows: Mapping[str, Sequence[Any]], kind: str
 ) -> tuple[dict[str, dict[Any, Any]], list[str]]:
     """Return the annotations by annotator and text; texts that two annotators share, and notes."""
     for by_id in (True, False):
         golds: dict[str, dict[Any, Any]] = {}
-        texts: dict[Any, tuple[Any, AnnotatedRow]] = {}
+        texts: dict[Any, tuple[Any, Any]] = {}
         num_rows, repeated = 0, []
         for name, each in rows.items():
             golds[name] = {}
             for row in each:
                 example = row.example
-                text = example.text, getattr(example, "pair", None)
-                if kind == "tags":
-                    text = example.words, None
+                text = tuple(row.words if kind == "tags" else row.texts.values())
                 id = example.key if by_id else text
-                if id is None or _kind(row) is None:
+                if id is None or row.kind is None:
                     continue
                 known, first = texts.setdefault(id, (text, row))
                 if known != text:
@@ -153,7 +133,7 @@ def _aligned(
                     )
                 num_rows += 1
                 repeated += [row.name] if id in golds[name] else []
-                golds[name][id] = _gold(row)
+                golds[name][id] = row.gold
         counts = Counter(id for each in golds.values() for id in each)
         if any(count > 1 for count in counts.values()):
             break

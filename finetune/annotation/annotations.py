@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from finetune.config.values import conforms
 from finetune.data import texts, token_records, tokens
@@ -57,23 +57,97 @@ _OF_QUESTIONS = {
 
 @dataclass(frozen=True)
 class AnnotatedRow:
-    """A text, or words, as one annotator or model labeled it.
+    """A text with labels, or words with tags or spans, as one annotator or model labeled it.
 
     ``others`` are the values of the columns that the example does not hold. ``predicted`` says that
     a model gave the labels.
     """
 
-    example: Any  # TextExample or TokenExample
+    example: Any
     others: Mapping[str, Any]
     annotator: str | int | None = None
     predicted: bool = False
 
+    document: ClassVar[str | None] = None
+    """The name of the document that the words are from."""
+    words: ClassVar[Sequence[str]] = ()
+    """The words, of a row of words."""
+
+    @property
+    def texts(self) -> dict[str, Any]:
+        """The text by its column, and the second one of a pair."""
+        return {"text": self.example.text}
+
     @property
     def name(self) -> str:
         """The id of the row, else its location."""
-        example = self.example
-        known = example.key
-        return str(known) if known is not None else ":".join(example.where.split(":")[-1:])
+        known = self.example.key
+        return str(known) if known is not None else ":".join(self.example.where.split(":")[-1:])
+
+    def as_text(self) -> Self:
+        """Return a row whose words have a text: they are joined by blanks if it has none."""
+        return self
+
+
+class TextRow(AnnotatedRow):
+    """A text, or a pair of texts, with a label, several labels or a number."""
+
+    example: TextExample
+
+    @property
+    def kind(self) -> str | None:
+        """What the annotator gave: ``label``, ``labels``, ``number``; None without gold."""
+        names = {type(None): None, float: "number", tuple: "labels"}
+        return names.get(type(self.example.label), "label")
+
+    @property
+    def gold(self) -> Any:
+        """The label."""
+        return self.example.label
+
+    @property
+    def texts(self) -> dict[str, Any]:
+        """The text by its column, and the second one of a pair."""
+        pair = self.example.pair
+        return super().texts | ({} if pair is None else {"text_pair": pair})
+
+    @property
+    def content(self) -> Any:
+        """The text by which decisions find the row."""
+        return text_and_pair(self.example.text, self.example.pair)
+
+
+class WordRow(AnnotatedRow):
+    """Words, perhaps of a text, with tags or spans."""
+
+    example: TokenExample
+
+    @property
+    def kind(self) -> str | None:
+        """What the annotator gave: ``spans`` or ``tags``; None without gold."""
+        if self.example.spans is not None:
+            return "spans"
+        return None if self.example.tags is None else "tags"
+
+    @property
+    def gold(self) -> Any:
+        """The spans in characters of the text, else the tags."""
+        return self.example.tags if self.example.spans is None else tuple(self.character_spans)
+
+    @property
+    def content(self) -> Any:
+        """The text, or the words without one, by which decisions find the row."""
+        return self.example.words if self.example.text is None else self.example.text
+
+    @property
+    def words(self) -> Sequence[str]:  # type: ignore[override]
+        """The words."""
+        return self.example.words
+
+    @property
+    def document(self) -> str | None:  # type: ignore[override]
+        """The name of the document that the words are from."""
+        return self.example.document
 
     @property
     def character_spans(self) -> list[Span]:
@@ -82,27 +156,29 @@ class AnnotatedRow:
         spans = words_to_chars(example.offsets or (), example.spans or ())
         return sorted([*spans, *example.unreachable])
 
-    def as_text(self) -> AnnotatedRow:
+    def as_text(self) -> Self:
         """Return a row whose words have a text: they are joined by blanks if it has none."""
-        example = self.example
-        if isinstance(example, TextExample) or example.text is not None:
+        words = self.example.words
+        if self.example.text is not None:
             return self
         starts = [0]
-        for word in example.words:
+        for word in words:
             starts.append(starts[-1] + len(word) + 1)
-        offsets = tuple(
-            (start, start + len(word)) for start, word in zip(starts, example.words, strict=False)
-        )
-        return replace(
-            self, example=replace(example, text=" ".join(example.words), offsets=offsets)
-        )
+        places = zip(starts, words, strict=False)
+        offsets = tuple((start, start + len(word)) for start, word in places)
+        return replace(self, example=replace(self.example, text=" ".join(words), offsets=offsets))
+
+
+def text_and_pair(text: str, pair: str | None) -> str:
+    """Return a text, or both texts of a pair, as suspects show them."""
+    return text if pair is None else f"{text} ||| {pair}"
 
 
 class Annotations(NamedTuple):
     """The rows of a file, ``text`` (with labels) or ``tokens`` (with tags or spans), and notes."""
 
     kind: Literal["text", "tokens"]
-    rows: list[AnnotatedRow]
+    rows: list[Any]
     notes: list[str]
 
 
@@ -131,7 +207,7 @@ def read_annotations(
             # a document is one row, which its name identifies
             records = [r._replace(key=r.document, document=None) for r in records]
         examples, notes = _examples(records)
-        return Annotations("tokens", [AnnotatedRow(each, {}) for each in examples], notes)
+        return Annotations("tokens", [WordRow(each, {}) for each in examples], notes)
     columns = columns or {}
     if {"words", "tags", "spans"} & columns.keys():
         known = check_columns(columns, tokens.ROLES)
@@ -177,7 +253,7 @@ def _of_texts(table: Table, records: list[Record], columns: Mapping[str, str]) -
     examples = [texts.text_example(index, row, chosen, table) for index, row in enumerate(kept)]
     converted, note = convert_labels({"": examples}, table.typed)
     used = {chosen.text, chosen.pair, chosen.label}
-    rows = _rows(converted[""], kept, used)
+    rows = _rows(TextRow, converted[""], kept, used)
     return Annotations("text", rows, [*table.notes, *notes, *([note] if note else [])])
 
 
@@ -196,7 +272,8 @@ def _of_tokens(table: Table, records: list[Record], columns: Mapping[str, str]) 
     examples, more = _examples(found)
     related = [row.key or row.where for row in kept if row.values.get(chosen.relations or "")]
     more += counted(related, "with relations between spans", "the relations are not written")
-    return Annotations("tokens", _rows(examples, kept, {*chosen}), [*table.notes, *notes, *more])
+    rows = _rows(WordRow, examples, kept, {*chosen})
+    return Annotations("tokens", rows, [*table.notes, *notes, *more])
 
 
 def _with_text(record: TokenRecord, row: Record, column: str) -> TokenRecord:
@@ -234,22 +311,25 @@ def _examples(records: list[TokenRecord]) -> tuple[list[TokenExample], list[str]
 
 
 def _rows(
-    examples: Sequence[Any], records: Sequence[Record], used: set[str | None]
+    row: type[AnnotatedRow],
+    examples: Sequence[Any],
+    records: Sequence[Record],
+    used: set[str | None],
 ) -> list[AnnotatedRow]:
     """Return examples with their annotators and other columns; any score is of a prediction."""
     predicted = any(_is_prediction(record.values) for record in records)
     unread = {*used, *_OF_TOOLS, *(_OF_PREDICTIONS if predicted else ())}
-    if predicted and examples and isinstance(examples[0], TokenExample):
+    if predicted and row is WordRow:
         unread |= {"words", "tags"}
     rows = []
     for example, record in zip(examples, records, strict=True):
         values = {name: value for name, value in record.values.items() if name not in unread}
         annotators = {name: values.pop(name) for name in ANNOTATORS if name in values}
         annotators = {name: value for name, value in annotators.items() if value is not None}
-        if isinstance(example, TokenExample) and example.text is not None:
+        if row is WordRow and example.text is not None:
             values.pop("text", None)
         annotator = next(iter(annotators.values()), None)
-        rows.append(AnnotatedRow(example, values | annotators, annotator, predicted))
+        rows.append(row(example, values | annotators, annotator, predicted))
     return rows
 
 

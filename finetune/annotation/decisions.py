@@ -33,11 +33,6 @@ Decision = Mapping[str, Any]
 _KINDS = {"label": str | list[str], "tags": list[str], "spans": list[dict[str, Any]]}
 
 
-def text_and_pair(text: str, pair: str | None) -> str:
-    """Return a text, or both texts of a pair, as suspects show them."""
-    return text if pair is None else f"{text} ||| {pair}"
-
-
 def read_decisions(path: Path) -> list[dict[str, Any]]:
     """Return the decisions of a file; raises DataError for any other line."""
     found = []
@@ -77,7 +72,7 @@ def apply_decisions(
     rows = list(annotations.rows)
     by_content: defaultdict[Any, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
-        by_content[_content(row.example)].append(index)
+        by_content[row.content].append(index)
     ids = {str(row.example.key) for row in rows if row.example.key is not None}
     decided: set[int] = set()
     changed: set[int] = set()
@@ -117,12 +112,6 @@ def apply_decisions(
     undecided = [row.name for row in rows if row.predicted]
     notes += counted(undecided, "with predicted labels and no decision", "left out")
     return annotations._replace(rows=[row for row in rows if not row.predicted]), notes
-
-
-def _content(example: Any) -> Any:
-    if isinstance(example, TextExample):
-        return text_and_pair(example.text, example.pair)
-    return example.words if example.text is None else example.text
 
 
 def _matching_rows(

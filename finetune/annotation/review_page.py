@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.annotation.decisions import text_and_pair
+from finetune.annotation.annotations import text_and_pair
 from finetune.cli.output import show
 from finetune.config.tasks import column_map
 from finetune.config.values import conforms

@@ -12,13 +12,21 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.annotation.annotations import AnnotatedRow, Annotations, counted, read_annotations
+from finetune.annotation.annotations import (
+    AnnotatedRow,
+    Annotations,
+    TextRow,
+    WordRow,
+    counted,
+    read_annotations,
+)
 from finetune.annotation.decisions import apply_decisions, read_decisions
 from finetune.cli.output import show
 from finetune.data.annotation_tools import ANNOTATORS, DOCCANO_COMMENTS, utf16_positions
@@ -80,11 +88,16 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
             _brat(rows, folder, omitted)
     elif to in ("conll", "label-studio", "spacy"):
         with replace_file(output, follow=True) as file:
-            file.write(_text(rows, to, omitted))
+            file.write(_text(annotations, to, omitted))
     else:
-        record = {"prodigy": _prodigy, "doccano": _doccano}.get(to, _plain)
-        labels = _labels(rows)
-        records = [record(row, labels, omitted) for row in rows]
+        if annotations.kind == "text":
+            choices = partial(_choices, _labels(rows))
+            record: Any = {"prodigy": choices, "doccano": _doccano_label}.get(to, _plain_text)
+            records = [record(row) for row in rows]
+        else:
+            of_words = {"prodigy": _prodigy_spans, "doccano": _doccano_spans}
+            record = of_words.get(to, _plain_words)
+            records = [record(row, omitted) for row in rows]
         is_table = to not in ("jsonl", "json", "prodigy", "doccano")
         write_records(output, with_same_columns(records) if is_table else records)
     notes = [line for (which, what), ids in omitted.items() for line in counted(ids, which, what)]
@@ -92,34 +105,35 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
     return notes, len(rows) - left_out
 
 
-def _text(rows: Sequence[AnnotatedRow], to: str, omitted: Omissions) -> str:
+def _text(annotations: Annotations, to: str, omitted: Omissions) -> str:
+    rows = annotations.rows
     if to == "conll":
         return "".join(_conll(rows, omitted))
     if to == "spacy":
         lines = (json.dumps(each, ensure_ascii=False) for each in _spacy(rows, omitted))
         return "[\n" + ",\n".join(lines) + "\n]\n"
-    tasks = list(_tasks([_as_text(row, omitted) for row in rows]))
+    if annotations.kind == "text":
+        tasks = list(_tasks(rows, _choice_result))
+    else:
+        tasks = list(_tasks([_as_text(row, omitted) for row in rows], _span_result))
     return json.dumps(tasks, ensure_ascii=False, default=str, indent=1) + "\n"
 
 
-def _labels(rows: Sequence[AnnotatedRow]) -> list[str] | None:
+def _labels(rows: Sequence[TextRow]) -> list[str] | None:
     """Return the labels of texts; None if a text may have several."""
-    labels = [getattr(row.example, "label", None) for row in rows]
-    if any(isinstance(label, tuple) for label in labels):
+    if any(row.kind == "labels" for row in rows):
         return None
-    return sorted({str(label) for label in labels if label is not None})
+    return sorted({str(row.gold) for row in rows if row.gold is not None})
 
 
 def _merged(
     row: AnnotatedRow, values: Mapping[str, Any], last: Mapping[str, Any] = {}
 ) -> dict[str, Any]:
     """Return the id, the values, and the other columns, under unused names."""
-    example = row.example
-    known = {} if example.key is None else {"id": example.key}
+    known = {} if row.example.key is None else {"id": row.example.key}
     merged: dict[str, Any] = {**known, **values}
-    document = getattr(example, "document", None)
-    if isinstance(example, TokenExample) and document is not None:
-        merged["document"] = document
+    if row.document is not None:
+        merged["document"] = row.document
     for name, value in row.others.items():
         while name in merged or name in last:
             name = f"input_{name}"
@@ -127,11 +141,18 @@ def _merged(
     return {**merged, **last}
 
 
-def _plain(row: AnnotatedRow, labels: Any, omitted: Omissions) -> dict[str, Any]:
+def _plain_text(row: TextRow) -> dict[str, Any]:
+    """Return a row of JSON Lines as the readers know it."""
+    return _merged(row, _labeled(row))
+
+
+def _labeled(row: TextRow) -> dict[str, Any]:
+    return row.texts | ({} if row.gold is None else {"label": row.gold})
+
+
+def _plain_words(row: WordRow, omitted: Omissions) -> dict[str, Any]:
     """Return a row of JSON Lines as the readers know it, with spans in characters of a text."""
     example = row.example
-    if not isinstance(example, TokenExample):
-        return _merged(row, _texts(example))
     values: dict[str, Any] = {}
     if example.text is None:
         values["tokens"] = list(example.words)
@@ -157,11 +178,6 @@ def _are_more_than_tags(example: TokenExample) -> bool:
     )
 
 
-def _texts(example: Any) -> dict[str, Any]:
-    values = {"text": example.text, "text_pair": example.pair, "label": example.label}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def _tokens(example: TokenExample) -> list[dict[str, Any]]:
     return [
         {"text": word, "start": start, "end": end, "id": number}
@@ -171,11 +187,11 @@ def _tokens(example: TokenExample) -> list[dict[str, Any]]:
     ]
 
 
-def _as_text(row: AnnotatedRow, omitted: Omissions) -> AnnotatedRow:
+def _as_text(row: WordRow, omitted: Omissions) -> WordRow:
     """Return a row with a text, without spans of empty words, which have no characters."""
     row = row.as_text()
     example = row.example
-    if not isinstance(example, TokenExample) or not example.spans:
+    if not example.spans:
         return row
     places = words_to_chars(example.offsets or (), example.spans)
     pairs = zip(example.spans, places, strict=True)
@@ -186,27 +202,32 @@ def _as_text(row: AnnotatedRow, omitted: Omissions) -> AnnotatedRow:
     return replace(row, example=replace(example, spans=kept))
 
 
-def _prodigy(row: AnnotatedRow, labels: list[str] | None, omitted: Omissions) -> dict[str, Any]:
-    """Return a task with choices, or with tokens and spans; labels of a model have no answer."""
+def _choices(labels: list[str] | None, row: TextRow) -> dict[str, Any]:
+    """Return a task of Prodigy with choices; labels of a model have no answer."""
+    if labels == [] or row.gold is None:
+        return _merged(row, row.texts)
+    style = "multiple" if labels is None else "single"
+    chosen = list(row.gold) if labels is None else [row.gold]
+    names = sorted({*chosen}) if labels is None else labels
+    options = [{"id": name, "text": name} for name in names]
+    last = {"options": options, "accept": chosen, "config": {"choice_style": style}}
+    return _merged(row, row.texts, last | _answer(row))
+
+
+def _answer(row: AnnotatedRow) -> dict[str, str]:
+    return {} if row.predicted else {"answer": "accept"}
+
+
+def _prodigy_spans(row: WordRow, omitted: Omissions) -> dict[str, Any]:
+    """Return a task of Prodigy with tokens and spans; spans of a model have no answer."""
     row = _as_text(row, omitted)
     example = row.example
-    answer = {} if row.predicted else {"answer": "accept"}
-    if not isinstance(example, TokenExample):
-        values = {name: value for name, value in _texts(example).items() if name != "label"}
-        if labels == [] or example.label is None:
-            return _merged(row, values)
-        style = "multiple" if labels is None else "single"
-        chosen = list(example.label) if labels is None else [example.label]
-        names = sorted({*chosen}) if labels is None else labels
-        options = [{"id": name, "text": name} for name in names]
-        last = {"options": options, "accept": chosen, "config": {"choice_style": style}}
-        return _merged(row, values, last | answer)
     offsets = example.offsets or ()
     if example.unreachable:
         omitted["with spans inside of words", "written, Prodigy marks whole tokens"].append(
             row.name
         )
-    values = {"text": example.text}
+    values: dict[str, Any] = {"text": example.text}
     if example.words:
         values["tokens"] = _tokens(example)
     if example.spans is None:
@@ -221,15 +242,18 @@ def _prodigy(row: AnnotatedRow, labels: list[str] | None, omitted: Omissions) ->
         }
         for start, end, label in example.spans
     ] + [span._asdict() for span in example.unreachable]
-    return _merged(row, values, answer)
+    return _merged(row, values, _answer(row))
 
 
-def _doccano(row: AnnotatedRow, labels: Any, omitted: Omissions) -> dict[str, Any]:
-    """Return a row with labels, or spans in UTF-16 code units; other columns become metadata."""
+def _doccano_label(row: TextRow) -> dict[str, Any]:
+    """Return a row with labels; other columns become metadata."""
+    return _merged(row, _labeled(row), {DOCCANO_COMMENTS: []})
+
+
+def _doccano_spans(row: WordRow, omitted: Omissions) -> dict[str, Any]:
+    """Return a row with spans in UTF-16 code units; other columns become metadata."""
     row = _as_text(row, omitted)
     example = row.example
-    if not isinstance(example, TokenExample):
-        return _merged(row, _texts(example), {DOCCANO_COMMENTS: []})
     units = utf16_positions(example.text or "")
     values: dict[str, Any] = {"text": example.text}
     if example.spans is not None:
@@ -239,25 +263,18 @@ def _doccano(row: AnnotatedRow, labels: Any, omitted: Omissions) -> dict[str, An
     return _merged(row, values, {DOCCANO_COMMENTS: []})
 
 
-def _tasks(rows: Sequence[AnnotatedRow]) -> Iterator[dict[str, Any]]:
+def _tasks(
+    rows: Sequence[AnnotatedRow], result_of: Callable[[Any], list[dict[str, Any]] | None]
+) -> Iterator[dict[str, Any]]:
     """Yield the tasks of Label Studio, each with the annotations or predictions of its text."""
-
-    def identity(row: AnnotatedRow) -> tuple[Any, ...]:
-        alone = id(row) if row.annotator is None else None
-        example = row.example
-        more = getattr(example, "pair", None), getattr(example, "words", None)
-        return alone, example.key, example.text, *more
-
     tasks: defaultdict[tuple[Any, ...], list[AnnotatedRow]] = defaultdict(list)
     for row in rows:
-        tasks[identity(row)].append(row)
+        alone = id(row) if row.annotator is None else None
+        tasks[alone, row.example.key, *row.texts.values(), row.words].append(row)
     for group in tasks.values():
-        example = group[0].example
-        values = {"text": example.text}
-        if getattr(example, "pair", None) is not None:
-            values["text_pair"] = example.pair
-        data = {n: v for n, v in _merged(group[0], values).items() if n not in ANNOTATORS}
-        found = [(row, result) for row in group if (result := _result(row)) is not None]
+        merged = _merged(group[0], group[0].texts)
+        data = {name: value for name, value in merged.items() if name not in ANNOTATORS}
+        found = [(row, result) for row in group if (result := result_of(row)) is not None]
         annotations: list[dict[str, Any]] = []
         for row, result in found:
             if not row.predicted:
@@ -271,44 +288,34 @@ def _tasks(rows: Sequence[AnnotatedRow]) -> Iterator[dict[str, Any]]:
         yield task
 
 
-def _result(row: AnnotatedRow) -> list[dict[str, Any]] | None:
-    """Return the regions, choices or number of a row; None without labels."""
-    example = row.example
+def _region(number: int, kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"id": f"r{number}", "from_name": "label", "to_name": "text"}
+    return {**names, "type": kind, "value": dict(value)}
 
-    def region(number: int, kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "id": f"r{number}",
-            "from_name": "label",
-            "to_name": "text",
-            "type": kind,
-            "value": dict(value),
-        }
 
-    if isinstance(example, TokenExample):
-        if example.spans is None:
-            return None
-        return [
-            region(
-                number,
-                "labels",
-                {
-                    "start": start,
-                    "end": end,
-                    "labels": [label],
-                    "text": (example.text or "")[start:end],
-                },
-            )
-            for number, (start, end, label) in enumerate(row.character_spans)
-        ]
-    if example.label is None:
+def _choice_result(row: TextRow) -> list[dict[str, Any]] | None:
+    """Return the choices or the number of a row; None without labels."""
+    if row.kind is None:
         return None
-    if isinstance(example.label, float):
-        return [region(0, "number", {"number": example.label})]
-    names = list(example.label) if isinstance(example.label, tuple) else [example.label]
-    return [region(0, "choices", {"choices": names})]
+    if row.kind == "number":
+        return [_region(0, "number", {"number": row.gold})]
+    return [
+        _region(0, "choices", {"choices": list(row.gold if row.kind == "labels" else [row.gold])})
+    ]
 
 
-def _spacy(rows: Sequence[AnnotatedRow], omitted: Omissions) -> Iterator[list[Any]]:
+def _span_result(row: WordRow) -> list[dict[str, Any]] | None:
+    """Return the regions of a row; None without spans."""
+    if row.example.spans is None:
+        return None
+    text, regions = row.example.text or "", []
+    for number, (start, end, label) in enumerate(row.character_spans):
+        value = {"start": start, "end": end, "labels": [label], "text": text[start:end]}
+        regions.append(_region(number, "labels", value))
+    return regions
+
+
+def _spacy(rows: Sequence[WordRow], omitted: Omissions) -> Iterator[list[Any]]:
     """Yield the pairs of a text and its entities that ``spacy.training.Example`` takes."""
     for row in rows:
         row = _as_text(row, omitted)
@@ -327,7 +334,7 @@ def _spacy(rows: Sequence[AnnotatedRow], omitted: Omissions) -> Iterator[list[An
 _UNWRITABLE = re.compile(r"[\t\n\r]|\A(\ufeff|-DOCSTART|#)|\A\Z")
 
 
-def _conll(rows: Sequence[AnnotatedRow], omitted: Omissions) -> Iterator[str]:
+def _conll(rows: Sequence[WordRow], omitted: Omissions) -> Iterator[str]:
     """Yield sentences of words and BIO tags, or of words alone if no row has gold."""
     labeled = any(row.example.tags is not None or row.example.spans is not None for row in rows)
     document = None
@@ -381,7 +388,7 @@ def _one_layer(spans: Iterable[Span]) -> list[Span]:
     return kept
 
 
-def _brat(rows: Sequence[AnnotatedRow], folder: Path, omitted: Omissions) -> None:
+def _brat(rows: Sequence[WordRow], folder: Path, omitted: Omissions) -> None:
     """Write NAME.txt and NAME.ann for each row."""
     names: set[str] = set()
     width = len(str(len(rows)))
@@ -396,7 +403,7 @@ def _brat(rows: Sequence[AnnotatedRow], folder: Path, omitted: Omissions) -> Non
         names.add(name)
         if row.others or row.example.document not in (None, given):
             omitted[OTHER_COLUMNS].append(row.name)
-        text = row.example.text
+        text = row.example.text or ""
         # the reader, like others, drops a byte order mark
         mark = "\ufeff" if text.startswith("\ufeff") else ""
         (folder / f"{name}.txt").write_bytes((mark + text).encode())
