@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 
 from finetune.embeddings.settings import SentenceConfig
 from finetune.models.dropout import fast_dropout
-from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
 from finetune.training.data import training_data
 from finetune.training.step import Step
@@ -22,7 +21,6 @@ from finetune.training.trainer import fit
 from tests.command import in_two_processes
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
-from tests.training.stopping import interrupt_in_step
 
 TEXTS = [
     "the train from paris was late",
@@ -178,32 +176,3 @@ def test_two_processes_and_small_passes_change_nothing(place: Path, tmp_path: Pa
         for name, value in first.items():
             if not name.endswith("key.bias"):  # no gradient but rounding, which AdamW blows up
                 torch.testing.assert_close(second[name], value, rtol=0, atol=2e-4, msg=name)
-
-
-@pytest.mark.parametrize(
-    "objective", ["mirror", "cmlm", pytest.param("softmax", marks=pytest.mark.slow)]
-)
-def test_interrupted_and_resumed_is_bit_equal(
-    objective: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = config_of(objective, place, tmp_path / "whole", max_tokens=60)
-    fit(*load_task(whole, "sentence"), whole)
-    parts = replace(whole, out=str(tmp_path / "parts"))
-    interrupt_in_step(3, monkeypatch)
-    with pytest.raises(Interrupted, match="stopped at step 3"):
-        fit(*load_task(parts, "sentence"), parts)
-    monkeypatch.undo()
-    resumed = replace(parts, resume=True)
-    fit(*load_task(resumed, "sentence"), resumed)
-    files = [
-        "last/model.safetensors",
-        "last/optimizer.safetensors",
-        "best/model.safetensors",
-        "metrics.json",
-        "predictions.validation.jsonl",
-    ]
-    if objective == "softmax":
-        files.append("best/classifier.safetensors")
-    for name in files:
-        one, other = (tmp_path / run / name for run in ("whole", "parts"))
-        assert one.read_bytes() == other.read_bytes(), name

@@ -17,7 +17,6 @@ from finetune.types import CustomFunctionError
 from tests import laboratory as lab
 from tests.command import Outcome, run
 from tests.forks import in_two_forks
-from tests.training.stopping import interrupt_in_step
 
 LOSSES = """
 from torch.nn.functional import cross_entropy
@@ -81,16 +80,11 @@ def test_the_own_form_of_a_built_in_loss_trains_the_same_weights(own: str, tmp_p
     assert logged[0] == logged[1]
 
 
-def test_it_resumes_to_the_bit(own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert train(tmp_path / "whole", f"{own}:doubled").code == 0
-    interrupt_in_step(4, monkeypatch)
-    assert train(tmp_path / "parts", f"{own}:doubled").code == 130
-    monkeypatch.undo()
-    assert train(tmp_path / "parts", f"{own}:doubled", resume=True).code == 0
-    assert same(tmp_path / "whole", tmp_path / "parts")
+def test_it_has_an_effect(own: str, tmp_path: Path):
+    assert train(tmp_path / "own", f"{own}:doubled").code == 0
     assert train(tmp_path / "plain", clip=0).code == 0
-    assert not same(tmp_path / "whole", tmp_path / "plain"), "the loss has an effect"
-    assert run("predict", tmp_path / "whole", "--text", "good").code == 0
+    assert not same(tmp_path / "own", tmp_path / "plain")
+    assert run("predict", tmp_path / "own", "--text", "good").code == 0
 
 
 def test_seeds_and_processes(own: str, tmp_path: Path):

@@ -23,7 +23,6 @@ from finetune.inference.teacher import read_outputs, write_outputs
 from finetune.models.encoder import Encoder
 from finetune.preprocessing.batching import pack
 from finetune.runtime.progress import Reporter
-from finetune.runtime.signals import Interrupted
 from finetune.training import distillation
 from finetune.training.data import training_data
 from finetune.training.distillation import (
@@ -42,7 +41,6 @@ from finetune.training.trainer import part_of, train
 from finetune.types import UserError
 from tests import small_data, tiny
 from tests.command import run
-from tests.training.stopping import interrupt_in_step
 
 QUIET = {"reporter": Reporter(quiet=True), "report": lambda folder: None}
 KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -330,54 +328,17 @@ def test_layout_of_batches_does_not_matter(
         torch.testing.assert_close(found[1][name], value, rtol=0, atol=2e-3, msg=name)
 
 
-@pytest.mark.parametrize(
-    ("kind", "model"),
-    [
-        ("classify", "narrow"),
-        pytest.param("ner", None, marks=pytest.mark.slow),
-        pytest.param("crf", None, marks=pytest.mark.slow),
-        pytest.param("tag", "narrow", marks=pytest.mark.slow),
-    ],
-)
-def test_interrupted_and_resumed_is_bit_equal(
-    kind: str, model: str | None, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_student_continues_with_its_teacher_and_its_losses_alone(
+    place: Path, tmp_path: Path
 ) -> None:
-    teacher, weights = teacher_of(kind, place, "dropout"), {"unlabeled": unlabeled(kind, place)}
-    start = {"layers": 2} if model is None else {"model": str(place / model)}
-
-    def train(out: str, **changes: Any) -> None:
-        own = {name: changes.pop(name) for name in ("temperature",) if name in changes}
-        distill(
-            teacher,
-            **start,
-            out=str(tmp_path / out),
-            epochs=2,
-            eval_every=2,
-            distillation=Distillation(**weights, **own),
-            **changes,
-            **QUIET,
-        )
-
-    train("whole")
-    interrupt_in_step(3, monkeypatch)
-    with pytest.raises(Interrupted, match="stopped at step 3"):
-        train("parts")
-    monkeypatch.undo()
+    settings: dict[str, Any] = {"layers": 1, "steps": 1, "out": str(tmp_path / "run"), **QUIET}
+    teacher = teacher_of("classify", place)
+    distill(teacher, **settings)
     with pytest.raises(UserError, match=r"started with temperature = 2\.0, now 3\.0"):
-        train("parts", temperature=3.0, resume=True)
-    config = finetune.saved_task(tmp_path / "parts").record.config
-    config = replace(config, resume=True)
+        distill(teacher, resume=True, distillation=Distillation(temperature=3.0), **settings)
+    config = replace(finetune.saved_task(tmp_path / "run").record.config, resume=True)
     with pytest.raises(UserError, match="`finetune distill` was started with"):
-        finetune.fit(*finetune.load_task(config, KINDS[kind][0]), config)
-    train("parts", resume=True)
-    for name in (
-        "last/model.safetensors",
-        "last/optimizer.safetensors",
-        "metrics.json",
-        "best/model.safetensors",
-        "predictions.test.jsonl",
-    ):
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
+        finetune.fit(*finetune.load_task(config, "classify"), config)
 
 
 def test_a_student_with_another_tokenizer_and_without_its_teacher(
@@ -474,28 +435,6 @@ def test_outputs_of_a_killed_run_are_those_of_its_teacher_alone(
     distill(other, out=str(tmp_path / "again"), **settings)
     whole, again = (tmp_path / name / "best/model.safetensors" for name in ("whole", "again"))
     assert whole.read_bytes() == again.read_bytes()
-
-
-def test_a_student_of_layers_with_its_baseline_is_resumed(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    teacher = teacher_of("classify", place)
-    settings: dict[str, Any] = {"layers": 1, "steps": 4, "save_every": 1, "baseline": True, **QUIET}
-
-    def train(name: str, **more: Any) -> None:
-        distill(teacher, out=str(tmp_path / name), **settings, **more)
-
-    train("whole")
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        interrupt_in_step(6, patch)  # the second step of the baseline
-        train("parts")
-    assert (tmp_path / "parts-without-teacher" / "last").is_dir()
-    train("parts", resume=True)
-    for name in ("", "-without-teacher"):
-        whole, parts = (
-            tmp_path / f"{kind}{name}" / "last/model.safetensors" for kind in ("whole", "parts")
-        )
-        assert whole.read_bytes() == parts.read_bytes()
 
 
 def test_a_folder_of_the_baseline_in_use_is_refused_before_the_student_trains(

@@ -33,7 +33,6 @@ from finetune.models.heads.base import EncoderModel
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.batching import pack
 from finetune.pretraining.settings import PretrainConfig
-from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
 from finetune.training.optimizer import parameter_groups
 from finetune.training.trainer import fit
@@ -43,7 +42,6 @@ from tests.covering import covering
 from tests.models.parity import assert_same_gradients, encodings
 from tests.tiny import model as tiny_model
 from tests.tiny import save_tiny_checkpoint
-from tests.training.stopping import interrupt_in_step
 from tests.training.test_trajectory import same_files
 
 KINDS: dict[str, tuple[type[TrainConfig], str, dict[str, Any]]] = {
@@ -115,15 +113,6 @@ def test_every_head(
         )
     trained, total = result.weights
     assert 0 < trained < total == sum(weight.numel() for weight in before.values())
-
-    parts = replace(config, out=str(tmp_path / "parts"))
-    interrupt_in_step(3, monkeypatch)
-    with pytest.raises(Interrupted, match="stopped at step 3"):
-        torch.manual_seed(1)
-        fit(task, dataset, parts, head=task.head())
-    monkeypatch.undo()
-    fit(task, dataset, replace(parts, resume=True))
-    same_files(tmp_path / "whole", tmp_path / "parts")
 
 
 @pytest.mark.parametrize("kind", ["classify", "tag", "ner", "crf", "sentence", "pretrain"])

@@ -28,7 +28,7 @@ from tests.covering import covering
 from tests.models.parity import encodings, gradients
 from tests.tiny import save_tiny_checkpoint
 from tests.training.stopping import interrupt_in_step
-from tests.training.test_trajectory import command, config_of, same_files, weights_after
+from tests.training.test_trajectory import command, config_of, weights_after
 
 FAMILIES = ("bert", "roberta", "albert", "modernbert", "deberta-v2")
 EVERYTHING = {"weight_decay": 0.3, "clip": 0.5, "warmup": 0.2, "layer_decay": 0.8}
@@ -210,25 +210,6 @@ def test_rows_that_wait_end_bit_for_bit_where_adamw_takes_them() -> None:
     assert compact.weight.grad[:, 0].tolist() == [0.0, 1.0, 1.0], "padding has no gradient"
     with pytest.raises(IndexError):
         compact(torch.tensor([5]))
-
-
-@pytest.mark.parametrize("kind", ["classify", "ner"])
-def test_interrupted_and_resumed_is_bit_equal(
-    kind: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = config_of(
-        kind,
-        place,
-        tmp_path / "whole",
-        model="dropout",
-        eval_every=4,
-        sparse_embeddings="on",
-        weight_decay=0.3,
-    )
-    fit(*load_task(whole, kind), whole)
-    parts = interrupted(kind, replace(whole, out=str(tmp_path / "parts")), monkeypatch)
-    fit(*load_task(parts, kind), parts)
-    same_files(tmp_path / "whole", tmp_path / "parts")
 
 
 def interrupted(kind: str, config: TrainConfig, patch: pytest.MonkeyPatch) -> TrainConfig:

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -258,45 +256,6 @@ def same_files(one: Path, other: Path) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes"),
-    [
-        ("classify", {"average": "ema"}),
-        ("crf", {}),
-        ("ner", {"average": "tail:2", "tuning": "bitfit", "eval_every": 3}),
-        ("context", {}),
-        ("tag", {"precision": "fp16"}),
-        ("pretrain", {}),
-        ("choice", {"epochs": 4.0}),
-        ("balanced", {}),
-    ],
-)
-def test_interrupted_and_resumed_is_bit_equal(
-    kind: str, changes: dict, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    task = task_of(kind)
-    settings = {"model": "dropout", "eval_every": 4, **changes}
-    whole = config_of(kind, place, tmp_path / "whole", **settings)
-    fit(*load_task(whole, task), whole)
-
-    parts = replace(whole, out=str(tmp_path / "parts"))
-    interrupt_in_step(7, monkeypatch)
-    with pytest.raises(Interrupted, match="stopped at step 7"):
-        fit(*load_task(parts, task), parts)
-    monkeypatch.undo()
-    resumed = replace(parts, resume=True)
-    fit(*load_task(resumed, task), resumed)
-    same_files(tmp_path / "whole", tmp_path / "parts")
-    if "average" in changes:
-        files = [tmp_path / name / "last" / "average.safetensors" for name in ("whole", "parts")]
-        assert files[0].read_bytes() == files[1].read_bytes()
-    steps = [
-        [json.loads(line)["step"] for line in (tmp_path / n / "log.jsonl").open()]
-        for n in ("whole", "parts")
-    ]
-    assert set(steps[0]) <= set(steps[1])
-
-
 def test_another_number_of_processes_continues_the_trajectory(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -344,33 +303,6 @@ def test_auto_starts_and_continues(place: Path, tmp_path: Path, monkeypatch: pyt
     parts = replace(parts, out=str(other))
     outcome = run(*command(parts, "classify", "--resume=auto")[3:])
     assert outcome.code == 2 and "holds other files (notes.txt)" in outcome.err
-
-
-@pytest.mark.slow
-def test_killed_and_resumed_is_bit_equal(place: Path, tmp_path: Path):
-    settings = {"model": "dropout", "epochs": 20.0}
-    whole = config_of("classify", place, tmp_path / "whole", **settings)
-    killed = config_of("classify", place, tmp_path / "killed", **settings)
-    outcome = run(*command(whole, "classify", "--save-every", "2")[3:])
-    assert outcome.code == 0, outcome.err
-    process = subprocess.Popen(
-        command(killed, "classify", "--save-every", "2"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    state = tmp_path / "killed" / "last" / "trainer_state.json"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        if state.exists() and _step(state) >= 20:
-            break
-        time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "killed" / "metrics.json").exists(), "killed too late to say anything"
-    outcome = run(*command(killed, "classify", "--save-every", "2", "--resume")[3:])
-    assert outcome.code == 0, outcome.err
-    assert "continuing from step" in outcome.err
-    same_files(tmp_path / "whole", tmp_path / "killed")
 
 
 def _step(state: Path) -> int:

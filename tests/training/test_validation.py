@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,12 @@ from safetensors.torch import load_file
 from finetune.config.tasks import ClassifyConfig, TrainConfig
 from finetune.runtime import progress
 from finetune.runtime.progress import Reporter
-from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests.command import run
 from tests.small_data import write_jsonl
-from tests.training.stopping import interrupt_in_step
 
 TASKS = ("classify", "nli", "tag", "ner")
 
@@ -53,14 +50,6 @@ def test_without_validation_all_rows_are_trained_and_the_last_model_is_kept(
     best, last = (load_file(tmp_path / "a" / f / "model.safetensors") for f in ("best", "last"))
     assert all(best[name].equal(last[name]) for name in last)
     assert not (tmp_path / "a" / "predictions.validation.jsonl").exists()
-
-    again = replace(config, out=str(tmp_path / "b"))
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted):
-        interrupt_in_step(4, patch)
-        fit(made, dataset, again)
-    assert fit(made, dataset, replace(again, resume=True)).metrics == result.metrics
-    resumed = load_file(tmp_path / "b" / "best" / "model.safetensors")
-    assert all(best[name].equal(resumed[name]) for name in best)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -23,7 +23,6 @@ from finetune.models.encoder import checkpointed_layers
 from finetune.models.half_precision import WeightCopies
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.batching import pack
-from finetune.runtime.signals import Interrupted
 from finetune.tasks import CONFIGS, load_task
 from finetune.training import step as steps
 from finetune.training.data import training_data
@@ -36,7 +35,6 @@ from tests import small_data as data
 from tests.command import in_two_processes
 from tests.operators import CountOperators, paths_of_a_gpu
 from tests.tiny import save_tiny_checkpoint
-from tests.training.stopping import interrupt_in_step
 from tests.training.test_trajectory import same_files
 
 FAMILIES = ("bert", "albert", "deberta-v2", "modernbert", "mpnet")
@@ -131,7 +129,7 @@ def test_all_numbers_are_those_of_autocast(
     assert all(value.dtype == torch.float32 for value in found.values())
 
 
-def test_a_run_is_that_of_autocast_and_resumes(
+def test_a_run_is_that_of_autocast(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind, config = config_of("bert", place, steps=6, eval_every=3, out=str(tmp_path / "whole"))
@@ -140,14 +138,6 @@ def test_a_run_is_that_of_autocast_and_resumes(
         other = replace(config, out=str(tmp_path / "autocast"))
         fit(*load_task(other, kind), other)
     same_files(tmp_path / "whole", tmp_path / "autocast")
-    parts = replace(config, out=str(tmp_path / "parts"))
-    interrupt_in_step(4, monkeypatch)
-    with pytest.raises(Interrupted):
-        fit(*load_task(parts, kind), parts)
-    monkeypatch.undo()
-    parts = replace(parts, resume=True)
-    fit(*load_task(parts, kind), parts)
-    same_files(tmp_path / "whole", tmp_path / "parts")
 
 
 @pytest.mark.slow

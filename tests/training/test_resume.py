@@ -1,0 +1,214 @@
+"""Runs of every kind that are interrupted, killed while they continue, and continued again.
+
+They end with the bytes of an uninterrupted run. ``tests/drills/test_kills.py`` kills at any
+operation on files, and real processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.training.run_folder import RunWriter
+from finetune.training.step import Step
+from tests import laboratory as lab
+from tests.command import Outcome, run
+from tests.training.stopping import interrupt_in_step
+
+OWN_LOSS = """\
+import torch
+
+def doubled(logits, targets):
+    return 2 * torch.nn.functional.cross_entropy(logits, targets["label"], reduction="sum"), 1
+"""
+BOTH = """\
+task: multitask
+tasks:
+  mood: {task: classify, data: sentiment}
+  names: {task: tag, data: entities, batch_size: 6}
+model: dropout
+epochs: 2
+save_every: 3
+batch_size: 8
+lr: 1e-3
+precision: fp32
+max_length: 48
+"""
+COMMON = "--max-length 48 --batch-size 8 --precision fp32 --lr 1e-2 --steps 9 --eval-every 4"
+SLOW = "slow"
+ONE_RUN = f"""
+classify --data sentiment --average ema
+classify --data sentiment --sampling balanced:0.5 --patience 9
+classify --data sentiment --sparse-embeddings on --weight-decay 0.3
+classify --data sentiment --custom-loss own.py:doubled --validation none
+classify --data sentiment --few-shot --per-class 6 --validation none --save-every 2
+classify --data numbers --tuning lora
+classify --data sentiment --precision bf16
+nli --data pairs --pair-encoder bi --calibrate temperature | {SLOW}
+tag --data entities --precision fp16
+tag --data entities --crf --tuning mask
+tag --data documents --context doc --overlap 8
+tag --data entities --tuning head --gradient-checkpointing | {SLOW}
+ner --data entities --average tail:2 --tuning bitfit --eval-every 3
+ner --data entities --sparse-embeddings on --weight-decay 0.3
+relations --data relations
+qa --data questions | {SLOW}
+choice --data choices
+pretrain --data text --mask spans --boundary --nsp
+pretrain --data text --mask words | {SLOW}
+sentence --data numbers --objective mirror --max-tokens 60
+sentence --data text --objective cmlm --max-tokens 60
+sentence --data pairs --objective softmax --max-tokens 60 | {SLOW}
+sentence --data numbers --objective cosine | {SLOW}
+run both.yaml
+distill teacher --model narrow --unlabeled entities/test.jsonl
+distill teacher --layers 2 --hidden-weight 0 --unlabeled entities/test.jsonl | {SLOW}
+distill words --layers 1 | {SLOW}
+"""
+"""Commands that ``--resume`` continues."""
+SEVERAL_RUNS = {
+    "classify --data sentiment --seeds 2 --per-class 8": 12,
+    "classify --data sentiment --folds 2": 12,
+    "classify --data sentiment --sizes 10,20 --seeds 1": 12,
+    "search classify --data sentiment --trials 3 --keep-models": 12,
+    "distill teacher --layers 1 --baseline": 12,
+}
+"""Commands that train several models, and the step in which they are interrupted."""
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing writes a checkpoint."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("resume")
+    shutil.copytree(lab.checkpoint(dropout=0.1, layers=3), place / "dropout")
+    shutil.copytree(lab.checkpoint(hidden_size=16), place / "narrow")
+    for name in ("sentiment", "numbers", "pairs", "documents", "relations", "questions", "choices"):
+        shutil.copytree(lab.data(name), place / name)
+    shutil.copytree(lab.data("entities", words=3), place / "entities")
+    shutil.copytree(lab.data("running_text", short=True), place / "text")
+    (place / "own.py").write_text(OWN_LOSS, "utf-8")
+    (place / "both.yaml").write_text(BOTH, "utf-8")
+    with contextlib.chdir(place):
+        for task, more, out in (("tag", ("--crf",), "teacher"), ("ner", (), "words")):
+            words = [task, "--data", "entities", "--model", "dropout", *COMMON.split(), *more]
+            assert run(*words, "--out", out).code == 0
+    return place
+
+
+def carry_out(command: str, out: str, *more: str) -> Outcome:
+    words, common = command.split(), COMMON.split()
+    given = {word for word in words if word.startswith("--")}
+    options = zip(common[::2], common[1::2], strict=True)
+    if words[0] == "run":
+        options = iter(())
+    elif words[0] == "distill":
+        words += ["--batch-size", "8", "--steps", "9", "--eval-every", "4"]
+        options = iter(())
+    else:
+        words += ["--model", "dropout"]
+    words += [word for option in options if option[0] not in given for word in option]
+    return run(*words, *more, "--out", out)
+
+
+def content(out: str) -> dict[str, bytes]:
+    """The weights, states, scores and predictions of all runs of a command."""
+    names = ("*.safetensors", "metrics.json", "predictions.*", "seeds.json", "folds.json")
+    return {
+        str(path).removeprefix(out): path.read_bytes()
+        for folder in Path().glob(f"{out}*")
+        for name in names
+        for path in folder.rglob(name)
+    }
+
+
+def kill_in_step(number: int, patch: pytest.MonkeyPatch) -> None:
+    step, calls = Step.__call__, 0
+
+    def killed(self: Step, batches: Any, **settings: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise Killed
+        return step(self, batches, **settings)
+
+    patch.setattr(Step, "__call__", killed)
+
+
+def check_bit_equal(command: str, at: int, resume: tuple[str, ...]) -> None:
+    for folder in (*Path().glob("whole*"), *Path().glob("parts*")):
+        shutil.rmtree(folder)
+    whole = carry_out(command, "whole")
+    assert whole.code == 0, whole.err
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_in_step(at, patch)
+        stopped = carry_out(command, "parts")
+        assert stopped.code == 130 and "stopped at step" in stopped.err, stopped.err
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        kill_in_step(2, patch)
+        carry_out(command, "parts", *resume)
+    continued = carry_out(command, "parts", *resume)
+    assert continued.code == 0 and "continuing from step" in continued.err, continued.err
+    found, expected = content("parts"), content("whole")
+    assert found.keys() == expected.keys()
+    assert [name for name in expected if found[name] != expected[name]] == []
+    for log in Path().glob("whole/**/log.jsonl"):
+        steps = [
+            {json.loads(line)["step"] for line in path.open()}
+            for path in (log, Path("parts", *log.parts[1:]))
+        ]
+        assert steps[0] <= steps[1]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command.strip(), marks=[pytest.mark.slow] if mark else [])
+        for command, _, mark in (line.partition("|") for line in ONE_RUN.strip().splitlines())
+    ],
+)
+def test_a_run_continues_bit_equal(
+    command: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    check_bit_equal(command, 3 if "--few-shot" in command else 5, ("--resume",))
+
+
+@pytest.mark.parametrize("command", SEVERAL_RUNS)
+def test_several_runs_continue_bit_equal(
+    command: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    resume = ("--resume",) if command.startswith("distill") else ()
+    check_bit_equal(command, SEVERAL_RUNS[command], resume)
+
+
+@pytest.mark.parametrize("method", ["save_best", "write_predictions", "write_metrics"])
+def test_a_merge_that_was_killed_is_made_again(
+    method: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    for folder in (*Path().glob("whole*"), *Path().glob("parts*")):
+        shutil.rmtree(folder)
+    for seed in ("1", "2"):
+        if not Path(f"parent-{seed}").exists():
+            command = "classify --data sentiment"
+            assert carry_out(command, f"parent-{seed}", "--seed", seed).code == 0
+    merge = ("merge", "parent-1", "parent-2", "--method", "greedy", "--out")
+    assert run(*merge, "whole").code == 0
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(RunWriter, method, killed)
+        run(*merge, "parts")
+    assert run(*merge, "parts").code == 0
+    assert content("parts") == content("whole")
