@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +18,9 @@ import pytest
 
 from finetune.cli.train import score_lines
 from finetune.data import read_text_file
+from tests import laboratory as lab
 from tests import small_data as data
 from tests.command import Outcome, run
-from tests.tiny import save_tiny_checkpoint
 
 TASKS = {"classify": "sentiment", "nli": "pairs", "tag": "entities"}
 OURS = re.compile(
@@ -27,29 +28,30 @@ OURS = re.compile(
     r"[\d,]+ of [\d,]+ (subwords|examples) |[\d,]+ (texts?|words?|examples?) of "
 )
 """How the lines begin that a run may print while it works."""
-SMALL = ("--max-length", "40", "--batch-size", "8", "--precision", "fp32")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, data, and a finished run of each task with its outcome beside it."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Outcome]]:
+    """A folder with data and a finished run of each task, and what the runs said."""
     folder = tmp_path_factory.mktemp("commands")
-    save_tiny_checkpoint(folder / "bert", "bert")
-    data.sentiment(folder / "sentiment")
-    data.pairs(folder / "pairs")
-    data.entities(folder / "entities")
-    return folder
+    for name in TASKS.values():
+        shutil.copytree(lab.data(name), folder / name)
+    return folder, {task: train(folder, task, folder / task) for task in TASKS}
 
 
 @pytest.fixture(scope="module")
-def outcomes(place: Path) -> dict[str, Outcome]:
-    return {task: train(place, task, place / task) for task in TASKS}
+def place(trained: tuple[Path, dict[str, Outcome]]) -> Path:
+    return trained[0]
+
+
+@pytest.fixture(scope="module")
+def outcomes(trained: tuple[Path, dict[str, Outcome]]) -> dict[str, Outcome]:
+    return trained[1]
 
 
 def train(place: Path, task: str, out: Path, *more: str | Path) -> Outcome:
-    flags = ("--model", place / "bert", "--data", place / TASKS[task], "--out", out)
-    steps = () if "--epochs" in more else ("--steps", "6")
-    return run(task, *flags, *SMALL, *steps, *more)
+    steps = None if "--epochs" in more else 6
+    return lab.train(task, out, *more, data=place / TASKS[task], steps=steps)
 
 
 def records(text: str) -> list[dict]:
@@ -80,7 +82,7 @@ def test_a_run_folder_has_everything(task: str, place: Path, outcomes: dict[str,
     config = json.loads((folder / "config.json").read_text())
     assert config["task"] == task and config["steps"] == 6 and config["fingerprint"]
     environment = json.loads((folder / "environment.json").read_text())
-    assert environment["command"].startswith(f"finetune {task} --model")
+    assert environment["command"].startswith(f"finetune {task} --out")
     assert {"torch", "transformers"} <= set(environment["versions"])
     log = records((folder / "log.jsonl").read_text())
     assert {"step", "loss", "lr", "examples_per_second"} <= set(log[0])
@@ -127,7 +129,7 @@ def test_the_most_frequent_label_is_counted(place: Path, outcomes: dict[str, Out
     assert f"(always predicting {most!r}: accuracy {share:.4f})" in outcomes["classify"].out
 
 
-def test_prediction_lines(place: Path, outcomes: dict[str, Outcome]):
+def test_prediction_lines(place: Path):
     text = records(run("predict", place / "classify", "--text", "a warm room").out)
     assert [set(record) for record in text] == [
         {"id", "label", "score", "scores", "positive_label"}
@@ -146,7 +148,7 @@ def test_prediction_lines(place: Path, outcomes: dict[str, Outcome]):
 
 
 @pytest.mark.parametrize("text", ["", " ", "-warm", "--file", "\u200b", "a\u2028b", "🙂 é"])
-def test_any_text_has_one_answer(text: str, place: Path, outcomes: dict[str, Outcome]):
+def test_any_text_has_one_answer(text: str, place: Path):
     for task in ("classify", "tag"):
         outcome = run("predict", place / task, f"--text={text}")
         assert outcome.code == 0 and [r["id"] for r in records(outcome.out)] == [0], outcome.err
@@ -162,9 +164,7 @@ FILES = {
 
 @pytest.mark.parametrize("task", ["classify", "tag"])
 @pytest.mark.parametrize("name", FILES)
-def test_files_have_one_answer_for_each_row(
-    task: str, name: str, place: Path, outcomes: dict[str, Outcome], tmp_path: Path
-):
+def test_files_have_one_answer_for_each_row(task: str, name: str, place: Path, tmp_path: Path):
     if task == "tag" and name.endswith((".csv", ".tsv")):
         pytest.skip("words are read from lines, JSON Lines and columns")
     (path := tmp_path / name).write_text(FILES[name], encoding="utf-8")
@@ -177,9 +177,7 @@ def test_files_have_one_answer_for_each_row(
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([name, "out.jsonl"])
 
 
-def test_predictions_have_the_ids_of_the_file(
-    place: Path, outcomes: dict[str, Outcome], tmp_path: Path
-):
+def test_predictions_have_the_ids_of_the_file(place: Path, tmp_path: Path):
     rows = [{"id": id, "text": "a b", "tokens": ["a", "b"]} for id in ("q7", "q3")]
     (path := tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for task in ("classify", "tag"):
@@ -187,16 +185,14 @@ def test_predictions_have_the_ids_of_the_file(
         assert [answer["id"] for answer in answers] == ["q7", "q3"]
 
 
-def test_words_in_columns_keep_their_words(
-    place: Path, outcomes: dict[str, Outcome], tmp_path: Path
-):
+def test_words_in_columns_keep_their_words(place: Path, tmp_path: Path):
     (path := tmp_path / "in.conll").write_text("Ana B-PER\nsaw O\n\nOslo B-LOC\n", "utf-8")
     answers = records(run("predict", place / "tag", "--file", path).out)
     assert [answer["words"] for answer in answers] == [["Ana", "saw"], ["Oslo"]]
     assert all("offsets" not in answer for answer in answers)
 
 
-def test_standard_input(place: Path, outcomes: dict[str, Outcome]):
+def test_standard_input(place: Path):
     plain = run("predict", place / "classify", "--file", "-", "--out", "-", stdin=b"one\n\ntwo\n")
     assert [record["id"] for record in records(plain.out)] == [0, 1, 2]
     rows = b'{"premise": "Ana sings", "hypothesis": "she does"}\n' * 2
@@ -205,9 +201,7 @@ def test_standard_input(place: Path, outcomes: dict[str, Outcome]):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_predictions_for_a_spreadsheet(
-    task: str, place: Path, outcomes: dict[str, Outcome], tmp_path: Path
-):
+def test_predictions_for_a_spreadsheet(task: str, place: Path, tmp_path: Path):
     rows = records((place / TASKS[task] / "test.jsonl").read_text())[:5]
     rows = [{"id": f"-n{n}", **row, "note": f'=é,"{n}"\n'} for n, row in enumerate(rows)]
     path = data.write_jsonl(tmp_path / "in.jsonl", rows)
@@ -241,7 +235,7 @@ def test_predictions_for_a_spreadsheet(
                 assert float(cells[f"score:{name}"]) == score
 
 
-def test_tables_of_runs(place: Path, outcomes: dict[str, Outcome]):
+def test_tables_of_runs(place: Path):
     folder, metrics = place / "classify", json.loads((place / "classify/metrics.json").read_text())
     table = list(csv.DictReader(io.StringIO(run("score", folder, "--format", "csv").out)))
     found = {(row["split"], row["metric"]): float(row["value"]) for row in table}
@@ -256,9 +250,7 @@ def test_tables_of_runs(place: Path, outcomes: dict[str, Outcome]):
     assert float(rows[0]["score"]) == metrics["test"]["accuracy"] and rows[2]["system"] == "A - B"
 
 
-def test_labels_of_texts_to_predict_are_not_looked_at(
-    place: Path, outcomes: dict[str, Outcome], tmp_path: Path
-):
+def test_labels_of_texts_to_predict_are_not_looked_at(place: Path, tmp_path: Path):
     (path := tmp_path / "in.csv").write_text("text,score\na warm room,7\ncold,nobody knows\n")
     outcome = run("predict", place / "classify", "--file", path)
     assert outcome.code == 0, outcome.err
@@ -277,7 +269,7 @@ def test_several_texts(place: Path):
     assert wrong.code == 2 and "--pair is the second text of one --text" in wrong.err
 
 
-def test_from_python(place: Path, outcomes: dict[str, Outcome]):
+def test_from_python(place: Path):
     import finetune
 
     model = finetune.load(place / "tag")
@@ -311,7 +303,7 @@ def test_public_names():
         finetune.nothing  # noqa: B018
 
 
-def test_memory_and_layout_do_not_change_answers(place: Path, outcomes: dict[str, Outcome]):
+def test_memory_and_layout_do_not_change_answers(place: Path):
     file = place / "sentiment" / "test.jsonl"
     whole = records(run("predict", place / "classify", "--file", file).out)
     small = run(
@@ -323,7 +315,7 @@ def test_memory_and_layout_do_not_change_answers(place: Path, outcomes: dict[str
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_score_says_what_training_said(task: str, place: Path, outcomes: dict[str, Outcome]):
+def test_score_says_what_training_said(task: str, place: Path):
     gold = place / TASKS[task] / "test.jsonl"
     outcome = run("score", place / task / "predictions.test.jsonl", gold)
     metrics = json.loads((place / task / "metrics.json").read_text())["test"]
@@ -332,9 +324,7 @@ def test_score_says_what_training_said(task: str, place: Path, outcomes: dict[st
     assert json.loads(again.out) == pytest.approx(metrics), "the model predicts the file"
 
 
-def test_a_finished_model_is_scored_on_other_data(
-    place: Path, tmp_path: Path, outcomes: dict[str, Outcome]
-):
+def test_a_finished_model_is_scored_on_other_data(place: Path, tmp_path: Path):
     """Also with a label that the model lacks; and what is refused."""
     rows = [{"text": "a warm room", "label": "pos"}, {"text": "a cold room", "label": "odd"}]
     file = data.write_jsonl(tmp_path / "other.jsonl", rows)
@@ -363,7 +353,7 @@ def test_dry_run_trains_nothing(place: Path, tmp_path: Path):
 
 def test_recipes_check_and_run(place: Path, tmp_path: Path):
     (recipe := tmp_path / "mine.yaml").write_text(
-        f"task: classify\ndescription: for a test\nmodel: {place / 'bert'}\n"
+        f"task: classify\ndescription: for a test\nmodel: {lab.checkpoint()}\n"
         f"data: {place / 'sentiment'}\nmax_length: 40\nsteps: 3\nlr: 1e-3\nprecision: fp32\n"
         "expected:\n  - {split: test, metric: accuracy, value: 0.5, tolerance: 0.5, source: here}\n"
         "  - {split: test, metric: pearson, value: 0.5, tolerance: 0.5, source: here}\n"
@@ -391,7 +381,7 @@ def test_recipes_check_and_run(place: Path, tmp_path: Path):
 
 
 def test_check(place: Path):
-    texts = run("check", "--data", place / "sentiment", "--model", place / "bert")
+    texts = run("check", "--data", place / "sentiment", "--model", lab.checkpoint())
     assert texts.code == 0 and "subwords" in texts.out and "warnings" in texts.out.splitlines()[-1]
     words = run("check", "--data", place / "entities", "--max-length", "30")
     assert words.code == 0 and "tag scheme BIO" in words.out
@@ -402,10 +392,10 @@ def test_check(place: Path):
 def test_check_knows_the_limit_of_the_model(place: Path, tmp_path: Path):
     rows = [{"tokens": ["dog"] * 70, "tags": ["B-X", *["O"] * 69]}] * 3
     file = data.write_jsonl(tmp_path / "train.jsonl", rows)
-    outcome = run("check", "--data", f"train={file}", "--model", place / "bert")
+    outcome = run("check", "--data", f"train={file}", "--model", lab.checkpoint())
     assert "3 examples of more than 64 tokens" in outcome.out, outcome
     outcome = run(
-        "check", "--data", f"train={file}", "--model", place / "bert", "--max-length", "99"
+        "check", "--data", f"train={file}", "--model", lab.checkpoint(), "--max-length", "99"
     )
     assert outcome.code == 2 and "exceeds the 64 tokens" in outcome.err
 
@@ -438,12 +428,12 @@ def test_text_that_the_vocabulary_does_not_know_is_said(place: Path, tmp_path: P
     for split in ("train", "validation", "test"):
         data.write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
     said = "of the subwords are unknown to the model"
-    checked = run("check", "--data", tmp_path / "data", "--model", place / "bert")
+    checked = run("check", "--data", tmp_path / "data", "--model", lab.checkpoint())
     assert f"100% {said}" in checked.out
-    flags = ("--model", place / "bert", "--data", tmp_path / "data", "--steps", "1")
+    flags = ("--model", lab.checkpoint(), "--data", tmp_path / "data", "--steps", "1")
     trained = run("tag", *flags, "--out", tmp_path / "run")
     assert trained.code == 0 and f"train: 50% {said}" in trained.err, trained.err
-    assert said not in run("check", place / "sentiment", "--model", place / "bert").out
+    assert said not in run("check", place / "sentiment", "--model", lab.checkpoint()).out
 
 
 def test_check_ends_with_1_where_data_cannot_be_trained_on(tmp_path: Path):
@@ -453,7 +443,7 @@ def test_check_ends_with_1_where_data_cannot_be_trained_on(tmp_path: Path):
 
 
 def test_runs_are_neither_overwritten_nor_repeated(
-    place: Path, outcomes: dict[str, Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     before = {p: p.read_bytes() for p in (place / "classify").rglob("*") if p.is_file()}
     assert train(place, "classify", place / "classify").code == 2
@@ -465,16 +455,14 @@ def test_runs_are_neither_overwritten_nor_repeated(
     monkeypatch.chdir(tmp_path)
     names = []
     for _ in range(2):
-        flags = ("--model", place / "bert", "--data", place / "sentiment", *SMALL, "--steps", "1")
+        flags = ("--model", lab.checkpoint(), "--data", place / "sentiment", "--steps", "1")
         names.append(run("classify", *flags).out.splitlines()[-1].split()[4])
     base = "runs/classify-bert-sentiment-seed1"
     assert names == [base, base + "-2"]
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_command_in_the_readme_trains_again(
-    task: str, place: Path, outcomes: dict[str, Outcome]
-):
+def test_the_command_in_the_readme_trains_again(task: str, place: Path):
     readme = (place / task / "README.md").read_text()
     command = re.search(r"^    (finetune run .*)$", readme, re.MULTILINE)
     assert command is not None
@@ -544,50 +532,23 @@ def test_data_errors_come_before_torch_is_imported(
     assert done.stdout.strip() == "False"
 
 
-def test_other_libraries_stay_quiet(place: Path, tmp_path: Path):
+def test_other_libraries_stay_quiet(tmp_path: Path):
     """In a process of its own, where nothing is configured: only our lines, no bars."""
-    command = [
-        sys.executable,
-        "-m",
-        "finetune",
-        "classify",
-        "--model",
-        place / "bert",
-        "--data",
-        place / "sentiment",
-        *SMALL,
-        "--steps",
-        "2",
-        "--out",
-        tmp_path / "run",
-    ]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    command = [sys.executable, "-m", "finetune", *lab.words("classify", tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "step 2: " in done.stderr
     assert all(OURS.match(line) for line in done.stderr.splitlines()), done.stderr
     assert "\x1b" not in done.stderr + done.stdout and "\r" not in done.stderr
 
 
-def test_words_and_labels_with_other_line_ends(place: Path, tmp_path: Path):
+def test_words_and_labels_with_other_line_ends(tmp_path: Path):
     """U+2028 and U+0085 end no line: the run is scored, and its seeds are summed up."""
     words = ["paris\u2028", "\u2028", "dog\u0085"]
     rows = [{"tokens": words, "tags": ["B-a\u2028b", "O", "O"]}] * 8
     for split in ("train", "validation", "test"):
         data.write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
-    outcome = run(
-        "tag",
-        "--model",
-        place / "bert",
-        "--data",
-        tmp_path / "data",
-        "--out",
-        tmp_path / "runs",
-        *SMALL,
-        "--steps",
-        "2",
-        "--seeds",
-        "2",
-    )
+    outcome = lab.train("tag", tmp_path / "runs", "--seeds=2", data=tmp_path / "data")
     assert outcome.code == 0, outcome.err
     with (tmp_path / "runs/seed-2/predictions.test.jsonl").open(encoding="utf-8") as lines:
         assert [json.loads(line)["words"] for line in lines] == [words] * 8
