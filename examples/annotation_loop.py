@@ -14,7 +14,6 @@ import numpy as np
 import finetune
 from finetune.annotation.suggestion import Suggester
 from finetune.data import read_text, read_tokens
-from finetune.data.dataset import renumbered
 
 METRICS = {"classify": "accuracy", "nli": "accuracy", "tag": "span_f1_conll"}
 parser = argparse.ArgumentParser()
@@ -36,8 +35,8 @@ read = read_tokens if options.task == "tag" else read_text
 data = read(options.data)
 for seed in options.seeds:
     order = np.random.default_rng(seed).permutation(len(data.splits["train"]))
-    pool = renumbered([data.splits["train"][i] for i in order[: options.pool]])
-    test = renumbered(data.splits["test"][: options.test])
+    pool = data.splits["train"].take(order[: options.pool]).renumbered()
+    test = data.splits["test"][: options.test].renumbered()
     for by in options.by:
         labeled, suggester = set(range(options.start)), None
         for _ in range(options.rounds + 1):
@@ -45,7 +44,7 @@ for seed in options.seeds:
                 rest = [example for example in pool if example.id not in labeled]
                 chosen = suggester.suggest(rest, options.add, by, seed)
                 labeled |= {each.example.id for each in chosen}
-            train = renumbered([pool[index] for index in sorted(labeled)])
+            train = pool.take(sorted(labeled)).renumbered()
             shutil.rmtree(out, ignore_errors=True)
             run = finetune.train(
                 options.task,

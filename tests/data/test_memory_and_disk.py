@@ -1,0 +1,268 @@
+"""Data in memory and on disk, read by one process or two: equal examples, notes, errors, checks."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from finetune.data import check_data, files, hold_out, read_text, read_tokens
+from finetune.data import examples as holder
+from finetune.data.choices import CHOICES
+from finetune.data.dataset import DataError, Dataset
+from finetune.data.formats import open_data, read_file
+from finetune.data.questions import QUESTIONS
+from finetune.data.rows import made_examples
+from finetune.data.running_text import read_running_text
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
+
+ANSWERS = ("accept", "reject", "accept", "accept", "ignore")
+TEXTS = [
+    {"text": f"Text {i}", "label": "ab"[i % 2], "id": i, "answer": ANSWERS[i % 11 % 5]}
+    for i in range(43)
+]
+"""Some are rejected by an annotator, so that chunks differ in size."""
+SQUAD = [
+    {
+        "context": f"a context {i // 3}",
+        "qas": [{"question": f"q {i}", "answers": [{"text": "a", "answer_start": i % 2}]}],
+    }
+    for i in range(20)
+]
+Write = Callable[[Path], Any]
+
+
+def lines(rows: list[Any], name: str = "train.jsonl") -> Write:
+    """A file with a row in each line: JSON, or text as it is."""
+
+    def write(folder: Path) -> str:
+        texts = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+        (folder / name).write_text("".join(f"{text}\n" for text in texts))
+        return str(folder / name)
+
+    return write
+
+
+def table(rows: list[Any], separator: str, name: str) -> Write:
+    """A file of columns with a header."""
+    cells = [list(rows[0]), *(list(map(str, row.values())) for row in rows)]
+    return lines([separator.join(row) for row in cells], name)
+
+
+def parquet(folder: Path) -> str:
+    pa.parquet.write_table(pa.Table.from_pylist(TEXTS), folder / "a.parquet", row_group_size=10)
+    return str(folder / "a.parquet")
+
+
+def shards(folder: Path) -> str:
+    lines(TEXTS[:17], "a.jsonl")(folder)
+    pa.parquet.write_table(pa.Table.from_pylist(TEXTS[17:30]), folder / "b.parquet")
+    lines(TEXTS[30:], "c.jsonl")(folder)
+    return f"train={folder / 'a.jsonl'}+{folder / 'b.parquet'}+{folder / 'c.jsonl'}"
+
+
+def saved(folder: Path) -> str:
+    datasets.Dataset.from_list(TEXTS).save_to_disk(folder / "saved")
+    return str(folder / "saved")
+
+
+def labeled(*labels: Any) -> Write:
+    return lines([{"text": f"t{i}", "label": labels[i % len(labels)]} for i in range(31)])
+
+
+def tagged(*tags: str) -> Write:
+    """43 sentences, each with one of the ``tags``, in turn."""
+    chosen = [tags[i % len(tags)].split() for i in range(43)]
+    words = ([f"w{j}" for j in range(len(own))] for own in chosen)
+    return lines([{"tokens": w, "tags": t} for w, t in zip(words, chosen, strict=True)])
+
+
+def spanned(*spans: list[tuple[int, int, str]]) -> Write:
+    """43 sentences of three words, each with one of the lists of spans, in turn."""
+    rows = [{"tokens": ["a", "b", f"c{i}"], "spans": spans[i % len(spans)]} for i in range(43)]
+    return lines(rows)
+
+
+def columns(folder: Path) -> str:
+    sentences = [f"# sent_id = s{i}\nAna\tB-PER\nw{i}\tO\n" for i in range(30)]
+    sentences[::7] = [f"-DOCSTART-\tO\n\n{own}" for own in sentences[::7]]
+    return lines(sentences, "train.conll")(folder)
+
+
+def documents(folder: Path) -> str:
+    for index in range(9):
+        (folder / f"d{index}.txt").write_text(f"Ana ran {index}")
+        if index % 3:
+            (folder / f"d{index}.ann").write_text("T1\tPER 0 3\tAna\nT2\tX 4 6\tra\nE1\tT1\n")
+    return str(folder)
+
+
+REJECTED = [
+    {"tokens": ["x"] * n, "tags": ["B-A"] * n, "answer": ANSWERS[i % 5]}
+    for i, n in enumerate([1, 0, 2, 3, 1, 0, 2] * 6)
+]
+CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
+    "jsonl": (read_text, lines(TEXTS), "rejected or ignored"),
+    "csv": (read_text, table(TEXTS, ",", "train.csv"), "rejected or ignored"),
+    "tsv": (read_text, table(TEXTS, "\t", "train.tsv"), "rejected or ignored"),
+    "parquet": (read_text, parquet, "rejected or ignored"),
+    "shards": (read_text, shards, "rejected or ignored"),
+    "saved": (read_text, saved, "rejected or ignored"),
+    "memory": (read_text, lambda folder: TEXTS, "rejected or ignored"),
+    "pairs": (
+        read_text,
+        lines([{"premise": f"p{i}", "hypothesis": "h", "label": "-ab"[i % 3]} for i in range(31)]),
+        "11 of 31 rows without label",
+    ),
+    "numbers": (read_text, labeled(0.0, -0.0, 1.5), "read as numbers"),
+    "lists": (read_text, labeled(["a"], ["a", "b"], []), ""),
+    "lists of one": (read_text, labeled(["a"], "b"), "a list of one"),
+    "whole numbers": (read_text, labeled(0, 1, -1), "-1 is read as a class"),
+    "bad rows": (read_text, lines([*TEXTS[:20], {"text": []}, ["no row"], *TEXTS]), ""),
+    "bad quotes": (
+        read_text,
+        lines(["text,label", *["a,x"] * 9, '"b" c,x', *["d,y"] * 9, '"e" f,x'], "train.csv"),
+        "",
+    ),
+    "words": (read_tokens, tagged("B-A I-A O", "O"), ""),
+    "left out": (read_tokens, lines(REJECTED), "left out (answer: "),
+    "illegal tags": (read_tokens, tagged("B-A I-A O", "I-A I-A"), ""),
+    "IOB1": (read_tokens, tagged("I-A I-A B-A", "O"), "tag scheme IOB1"),
+    "BIOES": (read_tokens, tagged("B-A E-A S-A", "O I-A"), "42 illegal tags read as"),
+    "spelled": (read_tokens, tagged("A-b A-i o", "o"), "tags are read in their usual spelling"),
+    "no prefix": (read_tokens, tagged("A A O O O", "O"), "tags have no B- or I-"),
+    "speech": (read_tokens, tagged("NOUN VERB", "NOUN"), ""),
+    "tag numbers": (read_tokens, tagged("1 2", "0"), "tags are numbers without names"),
+    "spans": (read_tokens, spanned([(0, 2, "A")], []), ""),
+    "nested": (read_tokens, spanned([(0, 2, "A"), (1, 2, "B")], []), "nested spans"),
+    "conll": (read_tokens, columns, ""),
+    "brat": (read_tokens, documents, "without .ann file"),
+    "squad": (
+        QUESTIONS.read,
+        lines([{"data": [{"title": "t", "paragraphs": [*SQUAD, {"context": 1}, *SQUAD]}]}]),
+        "answers moved to the only place",
+    ),
+    "choices": (
+        CHOICES.read,
+        lines([{"question": f"q{i}", "choices": ["a", "b"], "label": i % 3} for i in range(31)]),
+        "",
+    ),
+    "running text": (
+        read_running_text,
+        lines([f"line {i}" * (i % 4 > 0) for i in range(60)], "a.txt"),
+        "45 lines",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINETUNE_CACHE", "off")
+
+
+def small_memory(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
+    """Keep only a few examples in memory, in several chunks."""
+    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
+    monkeypatch.setattr(holder, "CHUNK", 4)
+    monkeypatch.setattr(files, "BLOCK_LINES", 3)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(processes))
+
+
+def facts_of(read: Callable[..., Dataset], spec: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a reader finds, and what is computed from it."""
+    errors: list[str] = []
+    data = read(spec, **({} if read is read_running_text else {"errors": errors}))
+    divided = hold_out(data, 0.3) if "train" in data.splits else data
+    rows = {
+        (name, split): [(each, each.where, each.key) for each in own]
+        for name, found in (("read", data), ("divided", divided))
+        for split, own in found.splits.items()
+    }
+    vocabulary = TrainingVocabulary.of(data.splits["train"])
+    fingerprints = data.fingerprint, data.training_fingerprint, divided.fingerprint
+    checks = check_data(data), check_data(divided)
+    return rows, data.notes, sorted(errors), fingerprints, checks, vocabulary
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_where_rows_are_does_not_matter(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write, note = CASES[case]
+    spec = write(tmp_path)
+    found = [facts_of(read, spec, monkeypatch)]
+    digests = set()
+    for processes in (1, 2):
+        small_memory(monkeypatch, processes)
+        found.append(facts_of(read, spec, monkeypatch))
+        options = {} if read is read_running_text else {"errors": []}
+        train = read(spec, **options).splits["train"]
+        assert train.is_large
+        digests.add(train.digest())
+    assert found[0] == found[1] == found[2] and len(digests) == 1
+    assert any(note in each for each in found[0][1]) if note else True
+    bad = {
+        "bad rows": ["21", "22"],
+        "bad quotes": ["11", "21"],
+        "squad": ["article 1 (t), paragraph 21"],
+    }
+    lines_of_errors = [error.removeprefix(str(tmp_path)).split(":")[1] for error in found[0][2]]
+    assert case == "choices" or lines_of_errors == bad.get(case, [])
+
+
+@pytest.mark.parametrize(
+    ("read", "write", "message"),
+    [
+        (
+            read_text,
+            lines([*TEXTS[:20], {"text": []}, *TEXTS]),
+            r"train.jsonl:21: column 'text' holds list",
+        ),
+        (
+            read_tokens,
+            tagged(*["B-A I-A O"] * 30, "B-A tag O"),
+            r"train.jsonl:31: the word 'w1' has the tag 'tag'",
+        ),
+        (read_text, labeled(*[1.5] * 20, "name"), r"train.jsonl:21: label 'name' is a name where"),
+        (read_text, labeled(*[1.0] * 20, 2), r"train.jsonl:1: label 1.0 where .*:21 has 2"),
+        (
+            read_text,
+            labeled("a", ["b"], ["c", "d"], *["e"] * 20, 1.5),
+            ":24: label 1.5 is a number",
+        ),
+    ],
+)
+@pytest.mark.parametrize("processes", [0, 2])
+def test_the_first_error_names_its_line(
+    read: Any,
+    write: Write,
+    message: str,
+    processes: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = write(tmp_path)
+    if processes:
+        small_memory(monkeypatch, processes)
+    with pytest.raises(DataError, match=message):
+        read(spec)
+
+
+def test_columns_of_later_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_memory(monkeypatch, 2)
+    notes = read_text(lines([*TEXTS, {**TEXTS[0], "stars": 3, "more": 1}])(tmp_path)).notes
+    assert "columns that no row has before row 6 are not read: stars, more" in notes
+
+
+def test_no_row_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_memory(monkeypatch, 2)
+    opened = read_file(open_data(lines(TEXTS)(tmp_path)))
+    rows, left_out = made_examples(opened, lambda i, row: "reject")
+    assert rows == [] and left_out == {"reject": len(TEXTS)}
