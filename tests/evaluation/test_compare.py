@@ -138,17 +138,11 @@ def told(*arguments: str) -> dict[str, float]:
     for name, rows in found["tables"].items():
         for row in rows:
             group = f"{name}:{row.get(name)}".replace(" ", "_")
-            if name == "counted":
-                if row["counted"] == "strict":  # of tags, read as conlleval does
-                    continue
-                scores |= {
-                    f"span_{rate}_{row['counted']}": row[rate]
-                    for rate in ("precision", "recall", "f1")
-                }
+            rates = [(rate, row.get(rate)) for rate in ("precision", "recall", "f1")]
+            if name == "counted" and row[name] != "strict":  # of tags, read as conlleval does
+                scores |= {f"span_{rate}_{row[name]}": value for rate, value in rates}
             elif name in ("label", "tag"):
-                scores |= {
-                    f"{rate}:{row[name]}": row[rate] for rate in ("precision", "recall", "f1")
-                }
+                scores |= {f"{rate}:{row[name]}": value for rate, value in rates}
             elif "accuracy" in row:
                 scores[f"accuracy_{group}"] = row["accuracy"]
             elif "found" in row:
@@ -170,20 +164,13 @@ def test_every_score_of_spans_of_analyze(place: Path):
     gold = gold_sentences(30)
     nested, answers = [], []
     for row in gold:
-        spans = [
-            {"start": i, "end": i + rng.randint(1, 3), "label": rng.choice(TYPES)}
-            for i in range(0, 6, 2)
-        ]
-        found = [
-            span
-            | {
-                "end": span["end"] + (rng.random() < 0.2),
-                "label": rng.choice(TYPES),
-                "score": rng.random(),
-            }
-            for span in spans
-            if rng.random() < 0.8
-        ]
+        spans, found = [], []
+        for i in range(0, 6, 2):
+            span = {"start": i, "end": i + rng.randint(1, 3), "label": rng.choice(TYPES)}
+            spans.append(span)
+            if rng.random() < 0.8:
+                wider, label = span["end"] + (rng.random() < 0.2), rng.choice(TYPES)
+                found.append(span | {"end": wider, "label": label, "score": rng.random()})
         nested.append({"tokens": row["tokens"], "spans": spans})
         answers.append({"words": row["tokens"], "spans": found})
     write_jsonl(place / "nested.jsonl", nested)
@@ -191,18 +178,9 @@ def test_every_score_of_spans_of_analyze(place: Path):
     write_jsonl(place / "train.jsonl", nested[:10])
     more = ("--train", "train.jsonl")
     scores = told("found.jsonl", "--gold", "nested.jsonl", *more)
-    assert {
-        "span_f1_partial",
-        "span_f1_type",
-        "span_precision_exact",
-        "span_f1_macro",
-        "ece",
-        "span_f1_length:3",
-        "span_f1_depth:within_1",
-        "span_f1_in_training:unseen",
-        "span_f1_inner",
-        "span_f1_strict:PER",
-    } <= {*scores}
+    among = "partial type macro length:3 depth:within_1 in_training:unseen inner strict:PER"
+    assert {f"span_f1_{name}" for name in among.split()} <= {*scores}
+    assert {"span_precision_exact", "ece"} <= {*scores}
     agree("found.jsonl", "found.jsonl", "--gold", "nested.jsonl", *more, told_of=scores)
     scores = told("bad.jsonl", "--gold", "gold.jsonl")
     assert {"span_f1_partial", "span_f1_strict", "tag_accuracy"} <= {*scores}
@@ -212,34 +190,20 @@ def test_every_score_of_spans_of_analyze(place: Path):
 def test_every_score_of_tags_of_analyze(place: Path):
     rng = random.Random(4)
     tags = ("NOUN", "VERB", "DET")
-    gold = [
-        {
-            "tokens": [f"w{rng.randint(0, 30)}" for _ in range(size)],
-            "tags": [rng.choice(tags) for _ in range(size)],
-        }
-        for size in range(1, 25)
-    ]
+    sizes = range(1, 25)
+    words = [[f"w{rng.randint(0, 30)}" for _ in range(size)] for size in sizes]
+    right = [[rng.choice(tags) for _ in range(size)] for size in sizes]
+    gold = [{"tokens": w, "tags": t} for w, t in zip(words, right, strict=True)]
     for name in ("a", "b"):
-        rows = [
-            {
-                "tags": [t if rng.random() < 0.7 else rng.choice(tags) for t in row["tags"]],
-                "scores": [rng.random() for _ in row["tags"]],
-            }
-            for row in gold
-        ]
+        answers = [[t if rng.random() < 0.7 else rng.choice(tags) for t in row] for row in right]
+        scores = [[rng.random() for _ in row] for row in right]
+        rows = [{"tags": t, "scores": p} for t, p in zip(answers, scores, strict=True)]
         write_jsonl(place / f"{name}.jsonl", rows)
     write_jsonl(place / "pos.jsonl", gold)
     write_jsonl(place / "train.jsonl", gold[:8])
     scores = told("b.jsonl", "--gold", "pos.jsonl", "--train", "train.jsonl")
-    assert {
-        "weighted_f1",
-        "matthews",
-        "unseen_word_accuracy",
-        "accuracy_position:2-10",
-        "ece",
-        "f1:DET",
-        "accuracy_in_training:unseen",
-    } <= {*scores}
+    among = "weighted_f1 matthews unseen_word_accuracy accuracy_position:2-10 ece f1:DET"
+    assert {*among.split(), "accuracy_in_training:unseen"} <= {*scores}
     files = ("a.jsonl", "b.jsonl", "--gold", "pos.jsonl")
     agree(*files, "--train", "train.jsonl", told_of=scores)
     refused(
@@ -526,121 +490,85 @@ def refused(outcome: Outcome, *messages: str) -> None:
         assert part in outcome.err, outcome.err
 
 
-def changed(place: Path, change, name: str = "good") -> str:
-    rows = [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
+CHANGES: dict[str, tuple[Callable[[list[dict]], object], str]] = {
+    "cut": (lambda rows: rows.pop(), "good.jsonl:60: id '59' has no prediction in changed.jsonl"),
+    "id": (lambda rows: rows[3].update(id=77), "changed.jsonl:4: id '77' is not in good.jsonl"),
+    "word": (
+        lambda rows: rows[2]["words"].__setitem__(1, "x"),
+        "changed.jsonl:3: word 1 is 'x', but 'w2.1' in gold.jsonl:3",
+    ),
+    "tag": (lambda rows: rows[2]["tags"].pop(), "changed.jsonl:3: 11 tags for the 12 words"),
+    "kind": (lambda rows: [row.pop("tags") for row in rows], "changed.jsonl: each line must have"),
+    "all": (lambda rows: rows.clear(), "changed.jsonl: there is no prediction in it"),
+}
+"""A change of a prediction file, and how it is refused next to the file before the change."""
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_files_that_do_not_fit(place: Path, name: str):
+    change, message = CHANGES[name]
+    rows = [json.loads(line) for line in (place / "good.jsonl").read_text().splitlines()]
     change(rows)
     write_jsonl(place / "changed.jsonl", rows)
-    return "changed.jsonl"
-
-
-@pytest.mark.parametrize(
-    "change, messages",
-    [
-        (lambda rows: rows.pop(), ("good.jsonl:60: id '59' has no prediction in changed.jsonl",)),
-        (lambda rows: rows[3].update(id=77), ("changed.jsonl:4: id '77' is not in good.jsonl",)),
-        (
-            lambda rows: rows[2]["words"].__setitem__(1, "x"),
-            ("changed.jsonl:3: word 1 is 'x', but 'w2.1' in gold.jsonl:3",),
-        ),
-        (lambda rows: rows[2]["tags"].pop(), ("changed.jsonl:3: 11 tags for the 12 words",)),
-        (lambda rows: [row.pop("tags") for row in rows], ("changed.jsonl: each line must have",)),
-        (lambda rows: rows.clear(), ("changed.jsonl: there is no prediction in it",)),
-    ],
-)
-def test_files_that_do_not_fit(place: Path, change, messages: tuple[str, ...]):
-    other = changed(place, change)
-    refused(run("compare", "good.jsonl", other, "--gold", "gold.jsonl"), *messages)
-
-
-def test_both_files_are_cut(place: Path):
-    other = changed(place, lambda rows: rows.pop())
-    refused(
-        run("compare", other, other, "--gold", "gold.jsonl"),
-        "gold.jsonl: 60 examples, but 59 predictions in changed.jsonl",
-    )
-
-
-def test_other_words_in_columns(place: Path):
-    text = (place / "bad.two.conll").read_text().replace("w0.2 ", "w0.3 ")
-    (place / "other.conll").write_text(text)
-    refused(run("compare", "good.conll", "other.conll"), "other.conll:3: word 2 is 'w0.3'")
+    refused(run("compare", "good.jsonl", "changed.jsonl", *GOLD), message)
+    if name == "cut":
+        message = "gold.jsonl: 60 examples, but 59 predictions in changed.jsonl"
+        refused(run("compare", "changed.jsonl", "changed.jsonl", *GOLD), message)
 
 
 GOLD = ("--gold", "gold.jsonl")
+TWO = "good.jsonl bad.jsonl"
+REFUSED: dict[str, tuple[str, ...]] = {
+    TWO: ("no gold in it", "--gold FILE"),
+    "good.conll bad.conll --columns tags=1": ("add --gold FILE",),
+    "good.conll other.conll": ("other.conll:3: word 2 is 'w0.3'",),
+    "pos.conll pos.conll": (
+        "pos.conll: the last column but one (NN) holds no gold",
+        "--gold FILE",
+    ),
+    f"{TWO} --gold no.jsonl": ("no.jsonl does not exist",),
+    "good.jsonl no.jsonl --gold gold.jsonl": ("no.jsonl does not exist",),
+    f"{TWO} --gold gold.jsonl --metric span_f1": (
+        "--metric span_f1 does not fit these predictions: choose span_precision_conll",
+        "Perhaps you meant 'span_f1_conll'?",
+    ),
+    f"{TWO} --gold gold.jsonl --metric matthews": ("does not fit",),
+    f"{TWO} --gold gold.jsonl --metric span_f1_strict:PET": (
+        "Perhaps you meant 'span_f1_strict:PER'?",
+    ),
+    f"{TWO} --gold gold.jsonl --resamples 0": ("--resamples must be 1 or more",),
+    "good.jsonl,good.jsonl bad.jsonl --gold gold.jsonl": ("names the same predictions twice",),
+    ", bad.jsonl --gold gold.jsonl": ("names no predictions",),
+    ". bad.jsonl --gold gold.jsonl": ("no predictions.test.jsonl in it or in its folders",),
+    "a.jsonl b.jsonl --gold n.jsonl": ("b.jsonl predicts numbers, but a.jsonl a label",),
+    "a.jsonl a.jsonl --gold n.jsonl --unit document": ("name no documents", "-DOCSTART-"),
+    "a.jsonl good.jsonl --gold n.jsonl": ("good.jsonl predicts tags, but a.jsonl a label",),
+}
 
 
-@pytest.mark.parametrize(
-    "arguments, messages",
-    [
-        (("good.jsonl", "bad.jsonl"), ("no gold in it", "--gold FILE")),
-        (("good.conll", "bad.conll", "--columns", "tags=1"), ("add --gold FILE",)),
-        (("good.jsonl", "bad.jsonl", "--gold", "no.jsonl"), ("no.jsonl does not exist",)),
-        (("good.jsonl", "no.jsonl", *GOLD), ("no.jsonl does not exist",)),
-        (
-            ("good.jsonl", "bad.jsonl", *GOLD, "--metric", "span_f1"),
-            (
-                "--metric span_f1 does not fit these predictions: choose span_precision_conll",
-                "Perhaps you meant 'span_f1_conll'?",
-            ),
-        ),
-        (("good.jsonl", "bad.jsonl", *GOLD, "--metric", "matthews"), ("does not fit",)),
-        (
-            ("good.jsonl", "bad.jsonl", *GOLD, "--metric", "span_f1_strict:PET"),
-            ("Perhaps you meant 'span_f1_strict:PER'?",),
-        ),
-        (
-            ("good.jsonl", "bad.jsonl", *GOLD, "--resamples", "0"),
-            ("--resamples must be 1 or more",),
-        ),
-        (("good.jsonl,good.jsonl", "bad.jsonl", *GOLD), ("names the same predictions twice",)),
-        ((",", "bad.jsonl", *GOLD), ("names no predictions",)),
-        ((".", "bad.jsonl", *GOLD), ("no predictions.test.jsonl in it or in its folders",)),
-    ],
-)
-def test_errors_of_use(place: Path, arguments: tuple[str, ...], messages: tuple[str, ...]):
-    refused(run("compare", *arguments), *messages)
-
-
-def test_errors_of_runs(runs: Path):
-    refused(
-        run("compare", "runs/good", "runs/bad", "--split", "dev"),
-        "no predictions.dev.jsonl",
-        "write --split test",
-    )
-    write_jsonl(runs / "runs" / "bad" / "seed-1" / "predictions.test.jsonl", [{"label": "x"}] * 60)
-    refused(
-        run("compare", "runs/good", "runs/bad"),
-        "runs/bad/seed-1/predictions.test.jsonl predicts a label, but",
-    )
-
-
-def test_other_kinds_of_predictions(place: Path):
-    labelled(place, ["x"] * 60, ["x"] * 60, [0.5] * 60)
-    write_jsonl(place / "n.jsonl", [{"text": "x", "label": str(i)} for i in range(60)])
-    refused(
-        run("compare", "a.jsonl", "b.jsonl", "--gold", "n.jsonl"),
-        "b.jsonl predicts numbers, but a.jsonl a label",
-    )
-
-
-def test_no_documents(place: Path):
-    arguments = labelled(place, ["x", "y"], ["x", "y"], ["x", "x"])
-    refused(run("compare", *arguments, "--unit", "document"), "name no documents", "-DOCSTART-")
-
-
-def test_a_column_that_is_not_gold(place: Path):
-    """Words, parts of speech and answers: the column before the last is no gold of the last."""
+def test_refused(place: Path):
+    """A column of parts of speech is no gold of entities; other kinds of predictions and other
+    words are told from each other."""
+    text = (place / "bad.two.conll").read_text().replace("w0.2 ", "w0.3 ")
+    (place / "other.conll").write_text(text)
     lines = (place / "good.conll").read_text().splitlines(keepends=True)
     rows = [
         line if len(line.split()) != 3 else "{} NN {}\n".format(*line.split()[::2])
         for line in lines
     ]
     (place / "pos.conll").write_text("".join(rows))
-    refused(
-        run("compare", "pos.conll", "pos.conll"),
-        "pos.conll: the last column but one (NN) holds no gold",
-        "--gold FILE",
-    )
+    labelled(place, ["x"] * 60, ["x"] * 60, [0.5] * 60)
+    write_jsonl(place / "n.jsonl", [{"text": "x", "label": str(i)} for i in range(60)])
+    for typed, messages in REFUSED.items():
+        refused(run("compare", *typed.split()), *messages)
+
+
+def test_errors_of_runs(runs: Path):
+    wrong = run("compare", "runs/good", "runs/bad", "--split", "dev")
+    refused(wrong, "no predictions.dev.jsonl", "write --split test")
+    write_jsonl(runs / "runs" / "bad" / "seed-1" / "predictions.test.jsonl", [{"label": "x"}] * 9)
+    kind = "runs/bad/seed-1/predictions.test.jsonl predicts a label, but"
+    refused(run("compare", "runs/good", "runs/bad"), kind)
 
 
 # --- tables for papers -----------------------------------------------------------------------
@@ -722,23 +650,16 @@ def test_two_systems_are_a_table_with_a_baseline_or_two_data_sets(two_data_sets:
     assert "Ours" in run("compare", "Ours=runs/good", "Theirs=runs/bad", *FEW).out
 
 
-@pytest.mark.parametrize(
-    "arguments, messages",
-    [
-        (
-            ("a=runs/good", "a=runs/bad", "b=runs/bad"),
-            ("2 systems are named 'a' on the data set 'news_a'", "NAME:DATA=RUN", "RUN1,RUN2"),
+def test_tables_that_cannot_be(two_data_sets: Path):
+    for typed, messages in {
+        "a=runs/good a=runs/bad b=runs/bad": (
+            "2 systems are named 'a' on the data set 'news_a'",
+            "NAME:DATA=RUN",
+            "RUN1,RUN2",
         ),
-        (
-            ("runs/good", "runs/bad", "--baseline", "Base"),
-            ("--baseline Base: name one of good, bad",),
-        ),
-        (("a:=runs/good", "b=runs/bad"), ("a:=runs/good: write RUN, NAME=RUN or NAME:DATA=RUN",)),
-        (("a:x=runs/good", "a:y=half/good", "--gold", "gold.jsonl"), ("leave --gold out",)),
-        (("a:x=runs/good", "b:x=half/good", "c:x=half/bad"), ("has no prediction in half/good",)),
-    ],
-)
-def test_tables_that_cannot_be(
-    two_data_sets: Path, arguments: tuple[str, ...], messages: tuple[str, ...]
-):
-    refused(run("compare", *arguments), *messages)
+        "runs/good runs/bad --baseline Base": ("--baseline Base: name one of good, bad",),
+        "a:=runs/good b=runs/bad": ("a:=runs/good: write RUN, NAME=RUN or NAME:DATA=RUN",),
+        "a:x=runs/good a:y=half/good --gold gold.jsonl": ("leave --gold out",),
+        "a:x=runs/good b:x=half/good c:x=half/bad": ("has no prediction in half/good",),
+    }.items():
+        refused(run("compare", *typed.split()), *messages)

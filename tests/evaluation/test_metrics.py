@@ -6,7 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
-from itertools import accumulate, chain
+from itertools import accumulate, chain, permutations
 from pathlib import Path
 
 import numpy as np
@@ -461,27 +461,22 @@ GLUE = {  # positive class first, by the names of the hub
 }
 
 
-@pytest.mark.parametrize(
-    "positive, negative",
-    [
-        *GLUE.values(),
-        ("hate", "non-hate"),
-        ("irony", "non_irony"),
-        ("Toxic", "not toxic"),
-        ("event", "no-event"),
-        ("offensive", "NotOffensive"),
-        ("known", "UNKNOWN"),
-        ("relevant", "non relevant"),
-        ("yes", "no"),
-        ("Yes", "NO"),
-        ("true", "false"),
-        ("pos", "neg"),
-        ("1", "0"),
-        ("1", "-1"),
-        ("+", "-"),
-        ("LABEL_1", "LABEL_0"),
-    ],
-)
+NAMED = [
+    *GLUE.values(),
+    ("Toxic", "not toxic"),
+    ("relevant", "non relevant"),
+    *(
+        tuple(pair.split("/"))
+        for pair in (
+            "hate/non-hate irony/non_irony event/no-event offensive/NotOffensive known/UNKNOWN "
+            "yes/no Yes/NO true/false pos/neg 1/0 1/-1 +/- LABEL_1/LABEL_0"
+        ).split()
+    ),
+]
+UNNAMED = "fraud/legit hate/none defect/ok phishing/safe spam/ham 2/1 no/maybe".split()
+
+
+@pytest.mark.parametrize("positive, negative", NAMED)
 def test_names_tell_the_positive_class(positive: str, negative: str):
     """Also where it is the more frequent label."""
     for labels in ([positive, negative], [negative, positive]):
@@ -489,20 +484,9 @@ def test_names_tell_the_positive_class(positive: str, negative: str):
         assert positive_label(labels, {}, negative) == negative
 
 
-@pytest.mark.parametrize(
-    "positive, negative",
-    [
-        ("fraud", "legit"),
-        ("hate", "none"),
-        ("defect", "ok"),
-        ("phishing", "safe"),
-        ("spam", "ham"),
-        ("2", "1"),
-        ("no", "maybe"),
-    ],
-)
-def test_other_names_leave_it_to_the_rarer_label(positive: str, negative: str):
-    for rare, frequent in ((positive, negative), (negative, positive)):
+@pytest.mark.parametrize("pair", UNNAMED)
+def test_other_names_leave_it_to_the_rarer_label(pair: str):
+    for rare, frequent in permutations(pair.split("/")):
         assert positive_label([rare, frequent], {rare: 3, frequent: 7}) == rare
     assert positive_label(["b", "a"], {"a": 5, "b": 5}) == "b"
 
@@ -549,23 +533,11 @@ def test_f1_of_glue_is_scikit_learns_in_every_command(
     write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": label} for label in gold])
     write_jsonl(tmp_path / "answers.jsonl", [{"label": label} for label in answers])
     assert json.loads(run("score", "answers.jsonl", "gold.jsonl").out)["f1"] == expected
-    found = json.loads(
-        run("report", "answers.jsonl", "--gold", "gold.jsonl", "--format", "json").out
-    )
+    report = run("report", *"answers.jsonl --gold gold.jsonl --format json".split())
+    found = json.loads(report.out)
     assert found["scores"]["f1"] == expected
-    compared = run(
-        "compare",
-        "answers.jsonl",
-        "answers.jsonl",
-        "--gold",
-        "gold.jsonl",
-        "--metric",
-        "f1",
-        "--resamples",
-        "20",
-        "--format",
-        "json",
-    )
+    sides = "answers.jsonl answers.jsonl --gold gold.jsonl"
+    compared = run("compare", *f"{sides} --metric f1 --resamples 20 --format json".split())
     assert json.loads(compared.out)["a"]["value"] == expected
 
 
@@ -596,36 +568,17 @@ def test_the_positive_class_of_score_is_the_rarer_the_given_or_that_of_the_run(
     outcome = run("score", "answers.jsonl", "gold.jsonl", "--positive", "legit")
     assert json.loads(outcome.out)["f1"] == pytest.approx(12 / 14) and "f1" not in outcome.err
     write_jsonl(tmp_path / "run.jsonl", [row | {"positive_label": "legit"} for row in answers])
-    for command in (
-        ("report", "run.jsonl", "--gold", "gold.jsonl", "--format", "table"),
-        (
-            "compare",
-            "run.jsonl",
-            "run.jsonl.gz",
-            "--gold",
-            "gold.jsonl",
-            "--metric",
-            "f1",
-            "--resamples",
-            "9",
-        ),
+    (tmp_path / "run.jsonl.gz").write_bytes((tmp_path / "run.jsonl").read_bytes())
+    of_f1 = "--gold gold.jsonl --metric f1 --resamples 9"
+    for typed in (
+        "report run.jsonl --gold gold.jsonl --format table",
+        f"compare run.jsonl run.jsonl.gz {of_f1}",
     ):
-        (tmp_path / "run.jsonl.gz").write_bytes((tmp_path / "run.jsonl").read_bytes())
-        outcome = run(*command)
+        outcome = run(*typed.split())
         assert "0.8571" in outcome.out and "rarer" not in outcome.out
-        assert "0.5000" in run(*command, "--positive", "fraud").out
+        assert "0.5000" in run(*typed.split(), "--positive", "fraud").out
     write_jsonl(tmp_path / "other.jsonl", [row | {"positive_label": "fraud"} for row in answers])
-    outcome = run(
-        "compare",
-        "run.jsonl",
-        "other.jsonl",
-        "--gold",
-        "gold.jsonl",
-        "--metric",
-        "f1",
-        "--resamples",
-        "9",
-    )
+    outcome = run(*f"compare run.jsonl other.jsonl {of_f1}".split())
     assert "f1 scores 'fraud', the rarer label of gold" in outcome.out
     outcome = run("score", "answers.jsonl", "gold.jsonl", "--positive", "spam")
     assert outcome.code == 2

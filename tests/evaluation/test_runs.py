@@ -31,34 +31,27 @@ def texts(*names) -> list[dict]:
     return [{"text": "a b", "label": name} for name in names]
 
 
-def test_names(tmp_path: Path):
-    scores = scored(tmp_path, labels("a", "b", "b", "a"), texts("a", "b", "a", "a"))
-    assert scores["accuracy"] == 0.75 and {"macro_f1", "matthews"} <= set(scores)
+ACCURATE: dict[str, tuple[tuple, tuple, float]] = {
+    "names": (tuple("abba"), tuple("abaa"), 3 / 4),
+    "other names of NLI": (
+        ("ENTAILMENT", "Contradictory", "n"),
+        ("entailment", "contradiction", "neutral"),
+        1,
+    ),
+    "names of NLI on both sides or on neither": (tuple("nesn"), tuple("neen"), 3 / 4),  # compass
+    "names of numbers": (("1", "0"), (1, 0), 1),
+    "minus one": (("-1", "0", "1", "0"), (-1, 0, 1, -1), 3 / 4),
+    "truth values": ((True, False, True), (True, False, False), 2 / 3),
+    "rows without gold": (tuple("aba"), ("a", "b", None), 1),
+    "no prediction without gold": (tuple("ab"), ("a", "b", None), 1),
+}
 
 
-def test_nli_names_of_other_systems(tmp_path: Path):
-    answers = labels("ENTAILMENT", "Contradictory", "n")
-    gold = texts("entailment", "contradiction", "neutral")
-    assert scored(tmp_path, answers, gold)["accuracy"] == 1.0
-
-
-def test_names_are_those_of_nli_on_both_sides_or_on_neither(tmp_path: Path):
-    scores = scored(tmp_path, labels("n", "e", "s", "n"), texts("n", "e", "e", "n"))  # compass
-    assert scores["accuracy"] == 0.75
-
-
-def test_classes_that_are_numbers_by_name(tmp_path: Path):
-    assert scored(tmp_path, labels("1", "0"), texts(1, 0))["accuracy"] == 1.0
-
-
-def test_minus_one_among_classes_is_scored(tmp_path: Path):
-    answers, gold = labels("-1", "0", "1", "0"), texts(-1, 0, 1, -1)
-    assert scored(tmp_path, answers, gold)["accuracy"] == 0.75
-
-
-def test_names_against_numbers_are_refused(tmp_path: Path):
-    with pytest.raises(ValueError, match="its labels are numbers, but the predictions are names"):
-        scored(tmp_path, labels("a", "b"), texts(4.5, 1.0))
+@pytest.mark.parametrize("name", ACCURATE)
+def test_labels(tmp_path: Path, name: str):
+    answers, gold, accuracy = ACCURATE[name]
+    scores = scored(tmp_path, labels(*answers), texts(*gold))
+    assert scores["accuracy"] == pytest.approx(accuracy) and {"macro_f1", "matthews"} <= {*scores}
 
 
 @pytest.mark.parametrize("answers", [(1, 0, 1, 1), ("1", "0", "1", "1"), (1.0, 0.0, 1.0, 1.0)])
@@ -67,11 +60,6 @@ def test_whole_numbers_are_classes_as_in_training(tmp_path: Path, answers: tuple
     scores = scored(tmp_path, labels(*answers), texts(*gold))
     assert scores == scored(tmp_path, labels(*"1011"), texts(*"1001"))
     assert scores["accuracy"] == 0.75 and scores["f1"] == pytest.approx(0.8)
-
-
-def test_truth_values_are_classes(tmp_path: Path):
-    scores = scored(tmp_path, labels(True, False, True), texts(True, False, False))
-    assert scores["accuracy"] == pytest.approx(2 / 3) == scores["f1"]
 
 
 @pytest.mark.parametrize(
@@ -116,14 +104,6 @@ def test_several_labels(tmp_path: Path):
     own = [row | {"scores": {"x": 0.5, "y": 0.5, "z": 0.5}} for row in answers]
     found = scored(tmp_path, own, gold)["macro_f1"]  # of all labels of the model, as in training
     assert found == pytest.approx(scores["macro_f1"] * 2 / 3)
-
-
-def test_rows_without_gold_are_left_out(tmp_path: Path):
-    gold = [*texts("a", "b"), {"text": "c", "label": None}]
-    assert scored(tmp_path, labels("a", "b", "a"), gold)["accuracy"] == 1.0
-    assert scored(tmp_path, labels("a", "b"), gold)["accuracy"] == 1.0
-    with pytest.raises(ValueError, match="3 examples, but 1 prediction"):
-        scored(tmp_path, labels("a"), gold)
 
 
 def test_columns(tmp_path: Path):
@@ -259,17 +239,9 @@ def test_a_run_keeps_unreachable_gold_in_its_predictions(tmp_path: Path):
         offsets=((0, 5), (5, 6), (6, 11), (12, 16)),
         unreachable=(Span(12, 15, "PER"),),
     )
-    tags = TokenPrediction(
-        0,
-        example.words,
-        example.tags,
-        (1.0,) * 4,
-        example.spans,
-        (1.0,),
-        example.offsets,
-        example.text,
-    )
-    spans = SpanPrediction(0, example.words, example.spans, (1.0,), example.offsets, example.text)
+    words, found, place = example.words, (example.spans, (1.0,)), (example.offsets, example.text)
+    tags = TokenPrediction(0, words, example.tags, (1.0,) * 4, *found, *place)
+    spans = SpanPrediction(0, words, *found, *place)
     for prediction in (tags, spans):
         path = write_jsonl(tmp_path / "predictions.test.jsonl", [to_row(prediction, example)])
         found = score(align_runs([path]).runs[0])
@@ -302,60 +274,53 @@ def test_documents(tmp_path: Path):
     assert score_predictions(answers, str(tmp_path / "gold"))["span_f1_strict"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (
-            spans((3, 6, "ORG")),
-            r"answers.jsonl:1: span 3 to 6 \(ORG\) is empty or outside the 5 words",
-        ),
-        (spans((3, 3, "ORG")), r"answers.jsonl:1: span 3 to 3 \(ORG\) is empty"),
-        ({"spans": [{"start": 0, "end": 1}]}, r"answers.jsonl:1: .* is not a span: write"),
-        ({"spans": [[0, "1", "X"]]}, r"answers.jsonl:1: .* is not a span"),
-        ({"spans": {"start": 0}}, r"answers.jsonl:1: .* must be a list of spans"),
-        ({"spans": None}, r"answers.jsonl:1: None must be a list of spans"),
-        (spans(words=WORDS[1:]), r"answers.jsonl:1: 4 words for the 5 words of .*gold.jsonl:1"),
-        (spans(words=[*WORDS[:4], "Town"]), r":1: word 4 is 'Town', but 'City' in .*gold.jsonl:1"),
-        (spans(words="Ann"), r"answers.jsonl:1: words must be a list, not 'Ann'"),
-        (
-            {"spans": [{"start_char": 0, "end_char": 2, "label": "X"}]},
-            "in characters, but .*jsonl:1",
-        ),
-        ({"text": "Ann", "spans": []}, "in characters, but .*gold.jsonl:1 has words and no text"),
-    ],
-)
-def test_spans_refused(tmp_path: Path, answer: dict, message: str):
-    with pytest.raises(ValueError, match=message):
-        scored(tmp_path, [answer], [{"tokens": WORDS, "spans": NESTED}])
+NESTED_GOLD = [{"tokens": WORDS, "spans": NESTED}]
+REFUSED: list[tuple[list[dict], list[dict], str]] = [
+    *(
+        ([answer], NESTED_GOLD, message)
+        for answer, message in (
+            (spans((3, 6, "ORG")), r":1: span 3 to 6 \(ORG\) is empty or outside the 5 words"),
+            (spans((3, 3, "ORG")), r":1: span 3 to 3 \(ORG\) is empty"),
+            ({"spans": [{"start": 0, "end": 1}]}, ":1: .* is not a span: write"),
+            ({"spans": [[0, "1", "X"]]}, ":1: .* is not a span"),
+            ({"spans": {"start": 0}}, ":1: .* must be a list of spans"),
+            ({"spans": None}, ":1: None must be a list of spans"),
+            (spans(words=WORDS[1:]), ":1: 4 words for the 5 words of .*gold.jsonl:1"),
+            (spans(words=[*WORDS[:4], "Town"]), ":1: word 4 is 'Town', but 'City' in .*gold.jsonl"),
+            (spans(words="Ann"), ":1: words must be a list, not 'Ann'"),
+            (
+                {"spans": [{"start_char": 0, "end_char": 2, "label": "X"}]},
+                "in characters, but .*jsonl:1",
+            ),
+            ({"text": "A", "spans": []}, "in characters, but .*gold.jsonl:1 has words and no text"),
+        )
+    ),
+    ([spans()], tagged(["NN", "VB"]), "no spans to score against: give spans, or tags that spell"),
+    (
+        [{"text": "Bob", "spans": []}],
+        [{"text": "Ann", "spans": []}],
+        "the text differs from .*gold.jsonl:1",
+    ),
+    ([{"label": "a"}, {"tags": ["O"]}], texts("a", "b"), "each line must have `label`"),
+    ([{}], texts("a"), "each line must have `label`"),
+    (labels("a", "b"), texts("a"), "1 example, but 2 predictions"),
+    (labels("a"), texts("a", "b", None), "3 examples, but 1 prediction"),
+    (labels("a"), [{"text": "a", "label": None}], "no row has a label"),
+    (labels("a", "b"), texts(4.5, 1.0), "labels are numbers, but the predictions are names"),
+    (labels(1.0), texts("a"), "labels are not numbers"),
+    (labels(0, 1), texts("a", "b"), "labels are not numbers"),
+    (labels(0.5, 1), texts("1", "b"), "labels are not numbers"),
+    ([{"tags": ["O"]}], tagged(["O", "O"]), ":1: 1 tag for the 2 words of .*:1"),
+    ([{"tags": ["O"]}], [{"tokens": ["a"]}], "no tags"),
+    ([{"tags": "O"}], tagged(["O"]), ":1: tags must be a list"),
+    (labels({"a": 1}), texts("a"), ":1: label must be"),
+]
 
 
-def test_spans_need_gold_spans(tmp_path: Path):
-    with pytest.raises(
-        ValueError, match="no spans to score against: give spans, or tags that spell"
-    ):
-        scored(tmp_path, [spans()], tagged(["NN", "VB"]))
-    with pytest.raises(ValueError, match=r"the text differs from .*gold.jsonl:1"):
-        scored(tmp_path, [{"text": "Bob", "spans": []}], [{"text": "Ann", "spans": []}])
-
-
-@pytest.mark.parametrize(
-    ("predictions", "gold", "message"),
-    [
-        ([{"label": "a"}, {"tags": ["O"]}], texts("a", "b"), "each line must have `label`"),
-        ([{}], texts("a"), "each line must have `label`"),
-        (labels("a", "b"), texts("a"), "1 example, but 2 predictions"),
-        (labels("a"), [{"text": "a", "label": None}], "no row has a label"),
-        (labels(1.0), texts("a"), "labels are not numbers"),
-        (labels(0, 1), texts("a", "b"), "labels are not numbers"),
-        (labels(0.5, 1), texts("1", "b"), "labels are not numbers"),
-        ([{"tags": ["O"]}], tagged(["O", "O"]), r"answers.jsonl:1: 1 tag for the 2 words of .*:1"),
-        ([{"tags": ["O"]}], [{"tokens": ["a"]}], "no tags"),
-        ([{"tags": "O"}], tagged(["O"]), r"answers.jsonl:1: tags must be a list"),
-        (labels({"a": 1}), texts("a"), r"answers.jsonl:1: label must be"),
-    ],
-)
+@pytest.mark.parametrize(("predictions", "gold", "message"), REFUSED)
 def test_refused(tmp_path: Path, predictions: list[dict], gold: list[dict], message: str):
-    with pytest.raises(ValueError, match=message):
+    where = "answers.jsonl" if message.startswith(":") else ""
+    with pytest.raises(ValueError, match=where + message):
         scored(tmp_path, predictions, gold)
 
 
@@ -459,22 +424,12 @@ def test_the_output_names_alignment_by_position(tmp_path: Path):
     answers = write_jsonl(tmp_path / "answers.jsonl", labels(*"abca"))
     outcome = run("score", answers, gold)
     assert outcome.err == "Aligned by position: one of the files has no ids.\n"
-    assert (
-        ", aligned by position\n" in run("report", answers, "--gold", gold, "--format", "table").out
-    )
+    report = ("report", answers, "--gold", gold, "--format")
+    assert ", aligned by position\n" in run(*report, "table").out
     write_jsonl(answers, with_ids(labels(*"abca"), KEYS))
     assert run("score", answers, gold).err == ""
-    assert (
-        "q3"
-        in run(
-            "report",
-            write_jsonl(answers, with_ids(labels(*"bbca"), KEYS)),
-            "--gold",
-            gold,
-            "--format",
-            "json",
-        ).out
-    )
+    write_jsonl(answers, with_ids(labels(*"bbca"), KEYS))
+    assert "q3" in run(*report, "json").out
 
 
 # --- Streams are read once -----------------------------------------------------------------------
