@@ -141,6 +141,7 @@ class SentenceTask(Task):
     record_class = SentenceRecord
     skipped_checks = ("labels", "pairs")
     gold = attrgetter("text")
+    takes_metrics = False
     graph_refusal = (
         "sentence encoders give vectors, and graphs are written for logits only: use "
         "`finetune embed`, or export best/ with sentence-transformers (backend onnx)"

@@ -98,7 +98,7 @@ def custom_counts(metric: CustomMetric, runs: Sequence[Scored]) -> list[Counts]:
     for run in runs:
         predicted: Sequence[Any] = run.predicted
         if metric.probabilities:
-            predicted = probabilities_of_labels(run.kind.probabilities(run))
+            predicted = probabilities_of_labels(run.kind.probabilities(run.predictions))
         rows = np.empty((len(run.gold), 2), dtype=object)
         for index, sides in enumerate(zip(run.gold, predicted, strict=True)):
             rows[index, 0], rows[index, 1] = sides

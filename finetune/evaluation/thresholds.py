@@ -73,7 +73,7 @@ class LabelProbabilities:
     def of(cls, run: Scored, names: Sequence[str], positive: str | None) -> LabelProbabilities:
         """Return the gold and probabilities of aligned predictions of a model's labels."""
         columns = tuple(names) if positive is None else (positive,)
-        rows = run.kind.probabilities(run)
+        rows = run.kind.probabilities(run.predictions)
         if not all(row is not None and {*columns} <= row.keys() for row in rows):
             raise UserError("these predictions have no probabilities of all labels (`scores`).")
         values: list[Any] = [[row[name] for name in columns] for row in rows if row]

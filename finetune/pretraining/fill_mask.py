@@ -60,6 +60,7 @@ class MaskedTask(Task):
     record: PretrainingRecord
     record_class = PretrainingRecord
     gold = attrgetter("text")
+    takes_metrics = False
     graph_refusal = (
         "masked language models compute logits at masks alone, which a graph does not: "
         "fine-tune the encoder with --init-from"

@@ -64,12 +64,8 @@ class Abilities:
         """Return the empty prediction of an example without text; None for other examples."""
         return None
 
-    compared: Callable[[Any], Any] | None = None
-    """Return what a prediction says about gold, for metrics of users."""
-
-    def compared_gold(self, example: Any) -> Any:
-        """Return gold in the form of ``compared``; None if an example has none."""
-        return self.gold(example)
+    takes_metrics: ClassVar[bool] = True
+    """Whether metrics of users compare its predictions with gold, in the form of their kind."""
 
     @property
     def sampling(self) -> float | None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from finetune.data import halved
+from finetune.evaluation.kinds import KINDS
 from finetune.tasks.base import Task
-from finetune.types import Prediction, TextPrediction, UserError, abbreviated, did_you_mean
+from finetune.types import Prediction, UserError, abbreviated, did_you_mean
 
 
 class Calibrated(NamedTuple):
@@ -56,19 +57,17 @@ def with_thresholds(task: Task, thresholds: str | float | Mapping[str, float]) -
 
 def compared_values(
     task: Task, gold: Sequence[Any], predicted: Sequence[Any]
-) -> tuple[list[Any], list[Any], list[Any]]:
+) -> tuple[list[Any], list[Any], Sequence[Any]]:
     """Return gold, predictions and the probabilities of labels, as metrics of users compare them.
 
     Examples without gold are left out. Probabilities are None if a task has none.
     """
-    assert task.compared is not None
-    golds = map(task.compared_gold, gold)
-    pairs = [pair for pair in zip(golds, predicted, strict=True) if pair[0] is not None]
-    return (
-        [value for value, _ in pairs],
-        [task.compared(prediction) for _, prediction in pairs],
-        [p.scores if isinstance(p, TextPrediction) else None for _, p in pairs],
-    )
+    kind = KINDS[task.record.kind]
+    pairs = zip(map(kind.gold, gold), predicted, strict=True)
+    known = [(value, prediction) for value, prediction in pairs if value is not None]
+    predictions = [prediction for _, prediction in known]
+    values = list(map(kind.value, predictions))
+    return [value for value, _ in known], values, kind.probabilities(predictions)
 
 
 def read_thresholds(

@@ -82,7 +82,6 @@ class ChoiceTask(Task):
     reusable_head = ChoiceScorer
     skipped_checks = ("labels",)
     gold = attrgetter("label")
-    compared = attrgetter("choice")
     graph_refusal = NO_GRAPH
     grouped = True
 

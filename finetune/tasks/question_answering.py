@@ -21,6 +21,7 @@ from finetune.data import Dataset
 from finetune.data.questions import QUESTIONS, misplaced
 from finetune.data.tables import Table
 from finetune.evaluation.answers import best_threshold
+from finetune.evaluation.kinds.answers import ANSWERS
 from finetune.models.heads.question_answering import (
     POSITIONS,
     QuestionAnswerer,
@@ -125,14 +126,6 @@ class QuestionAnsweringTask(Task):
         """Return a note on questions without an answer."""
         return question_notes(record, data)
 
-    def compared(self, prediction: AnswerPrediction) -> str:
-        """Return the text of the predicted answer; empty for no answer."""
-        return _predicted_text(prediction)
-
-    def compared_gold(self, example: TextExample) -> tuple[str, ...] | None:
-        """Return the texts of the gold answers, None without gold."""
-        return _gold_texts(example)
-
     @property
     def calibrated(self) -> bool:
         """Whether a threshold of no answer is chosen."""
@@ -221,7 +214,7 @@ class QuestionAnsweringTask(Task):
         if min(number, len(pairs) - number) < FEWEST:
             return {"thresholds": {}}, "too few questions to choose a threshold of no answer"
         threshold = best_threshold(
-            [_gold_texts(example) or () for example, _ in pairs],
+            [ANSWERS.gold(example) or () for example, _ in pairs],
             [_best_text(prediction) for _, prediction in pairs],
             [prediction.no_answer_score or 0.0 for _, prediction in pairs],
         )
@@ -231,17 +224,6 @@ class QuestionAnsweringTask(Task):
     def apply_fitted(self, example: TextExample, prediction: AnswerPrediction) -> AnswerPrediction:
         """Apply the fitted values to a prediction."""
         return self.record.decide(prediction.id, prediction.best, prediction.no_answer_score)
-
-
-def _gold_texts(example: TextExample) -> tuple[str, ...] | None:
-    """Return the texts of the gold answers, None without gold."""
-    answers = example.answers
-    return None if answers is None else tuple(answer.text for answer in answers)
-
-
-def _predicted_text(prediction: AnswerPrediction) -> str:
-    """Return the text of the predicted answer; empty for no answer."""
-    return "" if prediction.answer is None else prediction.answer.text
 
 
 def _best_text(prediction: AnswerPrediction) -> str:

@@ -85,7 +85,7 @@ class RelationTask(WordTask):
 
     record: RelationRecord
     record_class = RelationRecord
-    gold = compared = attrgetter("relations")
+    gold = attrgetter("relations")
     graph_refusal = "relations are between given spans, which the exported models do not read"
 
     @classmethod

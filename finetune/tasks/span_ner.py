@@ -79,7 +79,7 @@ class SpanNerTask(WordTask):
 
     record: SpanRecord
     record_class = SpanRecord
-    gold = compared = attrgetter("spans")
+    gold = attrgetter("spans")
 
     @classmethod
     def prepare(cls, config: NerConfig, data: Dataset) -> Dataset:

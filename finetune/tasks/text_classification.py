@@ -105,7 +105,6 @@ class TextClassificationTask(Task):
     record_class = TextRecord
     reusable_head = SequenceClassifier
     gold = attrgetter("label")
-    compared = attrgetter("label")
 
     @classmethod
     def of(

@@ -94,7 +94,7 @@ class TokenClassificationTask(WordTask):
     record: TagRecord
     record_class = TagRecord
     reusable_head = TokenClassifier
-    gold = compared = attrgetter("tags")
+    gold = attrgetter("tags")
 
     @classmethod
     def prepare(cls, config: WordConfig, data: Dataset) -> Dataset:

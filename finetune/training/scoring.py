@@ -63,7 +63,7 @@ def scores_of(
     metrics = part.task.score(examples, predicted)
     if not part.custom_metrics or not metrics:
         return metrics
-    if part.task.compared is None:
+    if not part.task.takes_metrics:
         raise UserError(f"`finetune {part.task.name}` takes no custom metrics: leave them out.")
     values = compared_values(part.task, examples, predicted)
     return metrics | custom_scores(part.custom_metrics, *values)

@@ -326,9 +326,9 @@ class Kind(ABC):
         """
         return None
 
-    def probabilities(self, scored: Scored) -> list[Mapping[str, float] | None]:
+    def probabilities(self, predictions: Sequence[Any]) -> Sequence[Mapping[str, float] | None]:
         """Return the probability of every label for each text; None where it is not known."""
-        return [None] * len(scored)
+        return [None] * len(predictions)
 
     def further_scores(self, scored: Scored) -> Mapping[str, float]:
         """Return scores besides the metrics, such as the F1 of each type."""

@@ -126,9 +126,11 @@ class _OfLabels(OfTexts):
                 note = f"f1 scores {chosen!r}, the rarer label of gold; --positive names another."
         return [replace(run, positive=chosen) for run in runs], note
 
-    def probabilities(self, scored: Scored) -> list[Mapping[str, float] | None]:
+    def probabilities(
+        self, predictions: Sequence[TextPrediction]
+    ) -> Sequence[Mapping[str, float] | None]:
         """Return the probability of every label for each text; None where it is not known."""
-        return [prediction.scores for prediction in scored.predictions] or [None] * len(scored)
+        return [prediction.scores for prediction in predictions]
 
     def repeatable(self, prediction: TextPrediction) -> Collection[str] | None:
         """Return the label."""
@@ -215,7 +217,7 @@ def _names(label: Any) -> tuple[str, ...]:
 
 def all_probabilities(scored: Scored) -> list[Mapping[str, float]]:
     """Return the probability of every label for each text; empty where one is not known."""
-    found = scored.kind.probabilities(scored)
+    found = scored.kind.probabilities(scored.predictions)
     known = [each for each in found if each is not None]
     return known if len(known) == len(found) else []
 
