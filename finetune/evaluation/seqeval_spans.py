@@ -1,7 +1,7 @@
 """The spans that the library seqeval finds in tags, on which all scores of tags rest.
 
 seqeval's own score functions are slow on large data: here it reads each distinct stretch of tags
-between two O once.
+between two O once. Several counts look at the same sentences, which are kept, too.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ def seqeval_spans(tags: Sequence[str], scheme: str, strict: bool) -> list[Span]:
     Raises:
         UserError: A tag is not in the scheme.
     """
+    return _spans_of_sentence(tuple(tags), scheme, strict)
+
+
+@lru_cache(maxsize=65536)
+def _spans_of_sentence(tags: tuple[str, ...], scheme: str, strict: bool) -> list[Span]:
     found, start = [], 0
     for outside, words in groupby(tags, "O".__eq__):
         stretch = tuple(words)

@@ -79,11 +79,10 @@ class _OfLabels(OfTexts):
         """Return a predicted label with the probabilities that are known."""
         label = tuple(row["label"]) if isinstance(row["label"], list) else row["label"]
         label = None if label == NO_LABEL else label
-        scores = row.get("scores")
-        known = None
-        if isinstance(scores, dict) and all(probability(v) is not None for v in scores.values()):
-            known = {name: float(value) for name, value in scores.items()}
-        score = row.get("score")
+        scores, score, known = row.get("scores"), row.get("score"), None
+        if isinstance(scores, dict):
+            values = {name: p for name, v in scores.items() if (p := probability(v)) is not None}
+            known = values if len(values) == len(scores) else None
         if score is None and isinstance(scores, dict):
             score = scores.get(str(row["label"]))
         return TextPrediction(
