@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,19 +36,29 @@ from finetune.evaluation.significance import (
 from finetune.types import UserError, quantity
 
 
-@dataclass(frozen=True)
-class SystemComparison:
-    """The comparison of systems A and B; ``unit`` is texts, sentences, targets or documents."""
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """The counts of a metric for each run of each system on the same gold.
+
+    ``unit`` is texts, sentences, targets or documents.
+    """
 
     files: Sequence[tuple[Path, ...]]
+    counts: Sequence[Sequence[Counts]]
+    metric: str
+    lower_is_better: bool
+    unit: str
     gold: str
     aligned_by: str
-    metric: str
-    unit: str
+    positive_note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemComparison(Counted):
+    """The comparison of systems A and B."""
+
     seed: int
     result: Comparison
-    positive_note: str = ""
-    lower_is_better: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,25 +93,14 @@ def compare_systems(
 ) -> SystemComparison:
     """Compare two systems, each named as ``find_system`` reads it."""
     options = options or ComparisonOptions()
-    systems = find_system(first, options.split), find_system(second, options.split)
-    found = _count(systems, options)
+    found = _count([first, second], options)
     result = compare(
         *found.counts,
         num_resamples=options.resamples,
         seed=options.seed,
         limits=score_limits(found.metric),
     )
-    return SystemComparison(
-        systems,
-        found.gold,
-        found.aligned_by,
-        found.metric,
-        found.unit,
-        options.seed,
-        result,
-        found.note,
-        found.lower_is_better,
-    )
+    return SystemComparison(**vars(found), seed=options.seed, result=result)
 
 
 def adjusted(comparisons: Sequence[SystemComparison]) -> list[SystemComparison]:
@@ -109,21 +109,9 @@ def adjusted(comparisons: Sequence[SystemComparison]) -> list[SystemComparison]:
     return [replace(each, result=own) for each, own in zip(comparisons, results, strict=True)]
 
 
-class _Counted(NamedTuple):
-    """The counts of a metric for each run of each system on the same gold."""
-
-    counts: list[list[Counts]]
-    metric: str
-    lower_is_better: bool
-    unit: str
-    gold: str
-    aligned_by: str
-    note: str
-
-
-def _count(systems: Sequence[tuple[Path, ...]], options: ComparisonOptions) -> _Counted:
-    files = [file for system in systems for file in system]
-    aligned = align_runs(files, options.source)
+def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
+    files = [find_system(system, options.split) for system in systems]
+    aligned = align_runs(list(chain.from_iterable(files)), options.source)
     kind, metric = aligned.runs[0].kind, options.metric
     if metric is not None and ".py:" in metric and options.run_files:
         metric, own = load_metric(metric)
@@ -137,9 +125,17 @@ def _count(systems: Sequence[tuple[Path, ...]], options: ComparisonOptions) -> _
         units, documents = "document", _document_indices(aligned.runs[0], aligned.gold)
         counts = [replace(each, unit=documents) for each in counts]
     remaining = iter(counts)
-    by_system = [[next(remaining) for _ in system] for system in systems]
     note = aligned.positive_note if metric == "f1" else ""
-    return _Counted(by_system, metric, lower, units, aligned.gold, aligned.aligned_by, note)
+    return Counted(
+        files=files,
+        counts=[[next(remaining) for _ in system] for system in files],
+        metric=metric,
+        lower_is_better=lower,
+        unit=units,
+        gold=aligned.gold,
+        aligned_by=aligned.aligned_by,
+        positive_note=note,
+    )
 
 
 class Entry(NamedTuple):
@@ -205,12 +201,9 @@ def score_systems(
     notes: list[str] = []
     for data in dict.fromkeys(entry.data for entry in entries):
         names = [entry.system for entry in entries if entry.data == data]
-        systems = [
-            find_system(entry.runs, options.split) for entry in entries if entry.data == data
-        ]
-        found = _count(systems, options)
-        if found.note:
-            notes.append(f"{data}: {found.note}")
+        found = _count([entry.runs for entry in entries if entry.data == data], options)
+        if found.positive_note:
+            notes.append(f"{data}: {found.positive_note}")
         means = [float(observed_scores(runs).mean()) for runs in found.counts]
         best = min(means) if found.lower_is_better else max(means)
         against = found.counts[names.index(baseline)] if baseline in names else None
