@@ -1,5 +1,10 @@
 """Fine-tune pretrained text encoders, from the command line or from Python.
 
+The folders of the package are rooms, which import only earlier ones (``config``, ``runtime``,
+``data``, ``evaluation``, ``models``, ``preprocessing``, ``tasks``, ``inference``, ``training``,
+``reporting``, ``cli``), and wings: subjects that the rooms do not import. docs/development.md walks
+through them.
+
 The names below are imported on first use, so that ``import finetune`` costs nothing and loads no
 torch.
 """

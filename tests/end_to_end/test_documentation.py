@@ -206,3 +206,18 @@ def test_the_index_of_docs_lists_every_page():
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert sorted(page for page in pages if f"({page})" not in index) == []
+
+
+def test_the_walks_name_what_is_there():
+    """Files and names of the package that docs/development.md names in its walks."""
+    text = (ROOT / "docs" / "development.md").read_text("utf-8")
+    walks = text[text.index("## The way of the data") : text.index("## Runs")]
+    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "finetune").rglob("*.py"))
+    quoted = re.findall(r"`([\w./]+)`", walks)
+    files = [name for name in quoted if name.endswith(".py")]
+    missing = [name for name in files if not (ROOT / "finetune" / name).is_file()]
+    names = [n.rpartition(".")[2] for n in quoted if not re.search(r"/|\.py|\.json", n)]
+    missing += [
+        n for n in names if not re.search(rf"(def|class) {n}\b|^ *{n}\b.* = ", source, re.M)
+    ]
+    assert len(files) > 20 and len(names) > 30 and not missing
