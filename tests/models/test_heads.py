@@ -4,68 +4,33 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
-import random
 
 import pytest
 import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoModelForMultipleChoice,
-    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
 )
 
-from finetune.models import dropout
-from finetune.models.heads.choice import ChoiceScorer
-from finetune.models.heads.question_answering import QuestionAnswerer
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.token_classification import TokenClassifier, subword_rows
 from finetune.models.loading import ALIASES, resolve_model
-from finetune.preprocessing.batching import micro_batches, pack
+from finetune.preprocessing.batching import pack
 from finetune.types import Encoding
 from tests import tiny
+from tests.models.heads import (
+    HEADS,
+    KINDS,
+    LABELS,
+    OF_TRANSFORMERS,
+    head_of,
+    sequences_of,
+    words_of,
+)
 from tests.models.parity import CLOSE, assert_same_gradients, encodings, plain_inputs
 
-KINDS = {
-    "sequence": (SequenceClassifier, AutoModelForSequenceClassification),
-    "tagging": (TokenClassifier, AutoModelForTokenClassification),
-    "answers": (QuestionAnswerer, AutoModelForQuestionAnswering),
-    "choice": (ChoiceScorer, AutoModelForMultipleChoice),
-}
-LABELS = ["yes", "no", "perhaps"]
-WITHOUT_CLASS = {
-    "answers": ("eurobert", "nomic_bert"),
-    "choice": ("eurobert", "nomic_bert", "jina_embeddings_v3", "deberta"),
-}
-"""Families that transformers has no class of a kind for."""
-HEADS = [
-    (family, kind)
-    for family in tiny.FAMILIES
-    for kind in KINDS
-    if family not in WITHOUT_CLASS.get(kind, ())
-]
 every_head = pytest.mark.parametrize(("family", "kind"), HEADS)
-
-
-def labels_of(kind: str) -> list[str]:
-    """Return three labels, or start and end, or the name of a score."""
-    return {"answers": ["start", "end"], "choice": ["score"]}.get(kind, LABELS)
-
-
-def words_of(made: list[Encoding], seed: int = 0) -> list[Encoding]:
-    """The same sequences with words: some of one piece, some long; some sequences with none."""
-    chance = random.Random(seed)
-    result = []
-    for encoding in made:
-        length = len(encoding.input_ids)
-        inner = range(1, length - 1)
-        count = min(len(inner), chance.randint(1, 9))
-        starts = [*sorted(chance.sample(inner, count)), length - 1] if count else []
-        result.append(Encoding(encoding.example, encoding.input_ids, encoding.segment_ids, starts))
-    return result
 
 
 def expected_logits(kind: str, reference, made: list[Encoding]) -> torch.Tensor:
@@ -86,10 +51,8 @@ def expected_logits(kind: str, reference, made: list[Encoding]) -> torch.Tensor:
 
 def both(kind: str, family: str, **changes):
     """A head in float64, and a copy of its Hugging Face model under stock attention."""
-    head_class, auto_class = KINDS[kind]
-    model = tiny.model(family, auto_class, num_labels=len(labels_of(kind)), **changes).double()
-    reference = copy.deepcopy(model)
-    return head_class(model), reference, words_of(encodings(model))
+    head = head_of(kind, family, **changes)
+    return head, copy.deepcopy(head.model), sequences_of(kind, head)
 
 
 def assert_equal(kind: str, head, reference, made: list[Encoding], tolerance: float) -> None:
@@ -150,9 +113,9 @@ def test_shared_layers_in_groups() -> None:
     assert head.encoder.top_depth == 4
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OF_TRANSFORMERS)
 def test_unlisted_family_runs_the_hugging_face_class(kind: str) -> None:
-    head_class, auto_class = KINDS[kind]
+    head_class, auto_class = KINDS[kind][:2]
     config = AutoConfig.for_model(
         "rembert",
         vocab_size=90,
@@ -165,30 +128,13 @@ def test_unlisted_family_runs_the_hugging_face_class(kind: str) -> None:
         pad_token_id=0,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        num_labels=len(labels_of(kind)),
+        num_labels=len(KINDS[kind].labels),
         classifier_dropout_prob=0.0,
     )
     model = auto_class.from_config(config).eval().double()
     reference = copy.deepcopy(model)
     head, made = head_class(model), words_of(encodings(model))
     assert_equal(kind, head, reference, made, 1e-12)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", ["roberta", "deberta-v2"])
-def test_micro_batches_add_up_to_the_whole(family: str, kind: str) -> None:
-    head, _, made = both(kind, family)
-    whole, parts = head(pack(made)), {}
-    one = lambda e: 1  # noqa: E731
-    count = {"sequence": one, "choice": one, "answers": lambda e: len(e.input_ids)}.get(
-        kind, lambda e: e.num_words
-    )
-    size = {e.example: count(e) for e in made}
-    for group in micro_batches(made, 40):
-        logits = head(pack(group)).split([size[e.example] for e in group])
-        parts |= zip([e.example for e in group], logits, strict=True)
-    joined = torch.cat([parts[e.example] for e in made])
-    torch.testing.assert_close(joined, whole, rtol=0, atol=CLOSE.get(family, 1e-12))
 
 
 def test_all_subwords_of_words() -> None:
@@ -210,83 +156,16 @@ def test_all_subwords_of_words() -> None:
 
 
 @every_head
-def test_train_from_checkpoint_save_and_load(family: str, kind: str, tmp_path, caplog) -> None:
-    head_class, auto_class = KINDS[kind]
+@torch.no_grad()
+def test_a_saved_folder_loads_in_plain_transformers(family: str, kind: str, tmp_path) -> None:
     source = str(tiny.save_tiny_checkpoint(tmp_path / "pretrained", family))
-    logging.getLogger("transformers").addHandler(caplog.handler)
-    labels = labels_of(kind)
-    head = head_class.from_pretrained(source, labels=labels).eval()
-    assert not caplog.records, "a new head is not worth a warning"
-    assert {parameter.dtype for parameter in head.parameters()} == {torch.float32}
-    assert list(head.labels) == labels
-    made = words_of(encodings(head.model))
-    with torch.no_grad():
-        logits = head(pack(made))
-        head.save_pretrained(tmp_path / "saved")
-        torch.testing.assert_close(head(pack(made)), logits, rtol=0, atol=0)
-        again = head_class.from_pretrained(str(tmp_path / "saved"), labels=None).eval()
-        # weights of files lie elsewhere in memory, which products of a few rows can show
-        atol = 1e-5 if family in tiny.PADDED or kind == "choice" else 0
-        torch.testing.assert_close(again(pack(made)), logits, rtol=0, atol=atol)
-        plain = auto_class.from_pretrained(tmp_path / "saved").eval()
-        close = expected_logits(kind, plain, made)
-    torch.testing.assert_close(close, logits, rtol=0, atol=1e-4)
+    head = KINDS[kind].head.from_pretrained(source, labels=KINDS[kind].labels).eval()
+    made = sequences_of(kind, head)
+    head.save_pretrained(tmp_path / "saved")
+    plain = KINDS[kind].auto_class.from_pretrained(tmp_path / "saved").eval()
+    close = expected_logits(kind, plain, made)
+    torch.testing.assert_close(close, head(pack(made)), rtol=0, atol=1e-4)
     assert plain.config._attn_implementation in ("sdpa", "eager")
-    text = (tmp_path / "saved" / "config.json").read_text()
-    assert "finetune" not in text
-    assert json.loads(text)["id2label"] == {str(i): name for i, name in enumerate(labels)}
-    assert sorted(p.name for p in (tmp_path / "saved").iterdir()) == [
-        "config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ]
-
-
-@every_head
-def test_no_two_calls_of_dropout_share_a_mask(family: str, kind: str, monkeypatch) -> None:
-    """Those of a head are told apart from those of its encoder, too."""
-    head, _, made = both(kind, family)
-    for module in head.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.5
-    keys: list[set[int]] = []
-    draw_bits = dropout.draw_bits
-    monkeypatch.setattr(
-        dropout,
-        "draw_bits",
-        lambda rows, *rest: keys.append({*rows.flatten().tolist()}) or draw_bits(rows, *rest),
-    )
-    with dropout.fast_dropout(head):
-        head.train()(pack(made, seed=3))
-    assert bool(keys) == (family != "eurobert")  # which has no layers of dropout
-    assert len(set().union(*keys)) == sum(map(len, keys))
-
-
-@every_head
-def test_depth_and_head_by_name(family: str, kind: str) -> None:
-    head, _, _ = both(kind, family)
-    depths = {name: head.depth_of(name) for name, _ in head.named_parameters()}
-    top = head.encoder.top_depth
-    assert set(range(top + 1)) == set(depths.values())
-    names = set(head.head_parameters())
-    assert any("classifier" in name or "qa_outputs" in name for name in names)
-    assert all(depths[name] == top for name in names)
-    assert not any("embeddings" in name or ".layer" in name for name in names)
-    below = {name for name in depths if depths[name] == top} - names
-    assert all("norm" in name.lower() for name in below)
-    assert len(head.state_dict()) == len({id(p) for p in head.state_dict(keep_vars=True).values()})
-
-
-def test_encoder_follows_its_head() -> None:
-    head, _, _ = both("sequence", "bert")
-    assert head.encoder.freeze("all") > 0
-    trained = {name for name, p in head.named_parameters() if p.requires_grad}
-    assert trained == set(head.head_parameters())
-    moved = copy.deepcopy(head).float()
-    assert moved.encoder.model is moved.model.base_model
-    assert next(moved.encoder.parameters()).dtype == torch.float32
-    assert next(head.encoder.parameters()).dtype == torch.float64
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,10 @@ import copy
 
 import pytest
 import torch
-from transformers import AutoModel
 
-from finetune.models.heads.configurations import RelationClassifierConfig
-from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.preprocessing.batching import pack
-from finetune.types import Encoding, UserError
-from tests import tiny
+from finetune.types import Encoding
+from tests.models.heads import head_of
 from tests.models.parity import assert_same_gradients
 
 SUBJECT, OBJECT = 7, 9
@@ -24,23 +21,10 @@ SEQUENCES = [  # ids, rows of subject and object
 ]
 
 
-def head_of(family: str, batching: str = "auto") -> RelationClassifier:
-    inner = tiny.model(family)
-    config = RelationClassifierConfig(
-        encoder=inner.config, subject_id=SUBJECT, id2label={0: "in", 1: "of"}
-    )
-    head = RelationClassifier(config, batching, inner)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in head.head_parameters().values():
-            parameter.normal_(std=0.5)
-    return head.eval().double()
-
-
 @pytest.mark.parametrize("batching", ["auto", "padded"])
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
 def test_logits_and_gradients_are_those_of_the_paper(family: str, batching: str):
-    head = head_of(family, batching)
+    head = head_of("relations", family, batching=batching)
     reference = copy.deepcopy(head)
     made = [
         Encoding(number, ids, None, [*sorted((subject, object)), len(ids)])
@@ -59,15 +43,3 @@ def test_logits_and_gradients_are_those_of_the_paper(family: str, batching: str)
     (logits * weight).sum().backward()
     (expected * weight).sum().backward()
     assert_same_gradients(head, reference, 1e-9)
-
-
-def test_a_saved_model_loads_as_any_other(tmp_path):
-    head = head_of("bert").float()
-    head.save_pretrained(tmp_path)
-    again = AutoModel.from_pretrained(tmp_path).eval()
-    assert isinstance(again, RelationClassifier)
-    assert (list(again.labels), again.config.subject_id) == (["in", "of"], SUBJECT)
-    batch = pack([Encoding(0, SEQUENCES[0][0], None, [1, 3, 7])])
-    assert torch.equal(again(batch), head(batch))
-    with pytest.raises(UserError, match="needs its encoder's configuration"):
-        RelationClassifier(RelationClassifierConfig())

@@ -21,7 +21,7 @@ from finetune.training.step import Step
 from tests import small_data as data
 from tests.operators import DEVICE, finding_waits
 from tests.small_data import write_jsonl
-from tests.tasks.test_tasks import CASES, SLOW
+from tests.tasks.cases import CASES, SLOW
 from tests.tiny import save_tiny_checkpoint
 
 PAIRS: dict[str, dict[str, Any]] = {

@@ -1,0 +1,165 @@
+"""A tiny head of every kind in float64, and sequences that it reads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+from finetune.models.heads.choice import ChoiceScorer
+from finetune.models.heads.configurations import CrfTaggerConfig
+from finetune.models.heads.crf import CrfScores
+from finetune.models.heads.crf_tagger import CrfTagger
+from finetune.models.heads.pair_classifier import PairClassifier
+from finetune.models.heads.question_answering import QuestionAnswerer
+from finetune.models.heads.relation_classifier import RelationClassifier
+from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.heads.span_classifier import SpanClassifier
+from finetune.models.heads.token_classification import TokenClassifier
+from finetune.types import Encoding
+from tests import tiny
+from tests.models.parity import encodings
+
+LABELS = ["yes", "no", "perhaps"]
+TAGS = ["O", "B-A", "I-A"]
+
+
+class Kind(NamedTuple):
+    """A kind of head."""
+
+    head: Any
+    auto_class: Any = None
+    """The class of transformers, if there is one."""
+    labels: tuple[str, ...] = tuple(LABELS)
+    settings: Mapping[str, Any] = MappingProxyType({})
+    """Settings of the configuration of a head without a class of transformers."""
+    words: str = "words"
+    """What its sequences have as words: some words, two markers, or two texts."""
+    without: tuple[str, ...] = ()
+    """Families that transformers has no class for."""
+
+
+SPAN = {"max_width": 5, "hidden": 24}
+KINDS = {
+    "sequence": Kind(SequenceClassifier, AutoModelForSequenceClassification),
+    "tagging": Kind(TokenClassifier, AutoModelForTokenClassification),
+    "answers": Kind(
+        QuestionAnswerer,
+        AutoModelForQuestionAnswering,
+        ("start", "end"),
+        without=("eurobert", "nomic_bert"),
+    ),
+    "choice": Kind(
+        ChoiceScorer,
+        AutoModelForMultipleChoice,
+        ("score",),
+        without=("eurobert", "nomic_bert", "jina_embeddings_v3", "deberta"),
+    ),
+    "boundary": Kind(SpanClassifier, settings=SPAN),
+    "ffn": Kind(SpanClassifier, settings=SPAN | {"representation": "ffn"}),
+    "attention": Kind(
+        SpanClassifier,
+        settings=SPAN | {"representation": "attention", "word_vectors": "mean"},
+    ),
+    "biaffine": Kind(
+        SpanClassifier,
+        settings={"max_width": None, "representation": "biaffine", "multi_label": True},
+    ),
+    "crf": Kind(CrfTagger, labels=tuple(TAGS), settings={"scheme": "BIO"}),
+    "relations": Kind(RelationClassifier, settings={"subject_id": 7}, words="markers"),
+    "bi": Kind(PairClassifier, settings={"kind": "bi"}, words="texts"),
+    "poly": Kind(PairClassifier, settings={"kind": "poly", "num_codes": 5}, words="texts"),
+}
+OF_TRANSFORMERS = [name for name, kind in KINDS.items() if kind.auto_class is not None]
+OWN = [name for name, kind in KINDS.items() if kind.auto_class is None]
+HEADS = [
+    (family, name)
+    for name in OF_TRANSFORMERS
+    for family in tiny.FAMILIES
+    if family not in KINDS[name].without
+]
+"""Every family with every kind of head that transformers has for it."""
+
+
+def head_of(
+    name: str,
+    family: str = "bert",
+    *,
+    dropout: float = 0.0,
+    batching: str = "auto",
+    settings: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Any:
+    """A head over a tiny encoder, with weights large enough to matter."""
+    kind, settings = KINDS[name], settings or {}
+    labels = {"id2label": dict(enumerate(kind.labels))}
+    labels |= {"label2id": {label: index for index, label in enumerate(kind.labels)}}
+    if kind.auto_class is not None:
+        changes["num_labels"] = len(kind.labels)
+        model = tiny.model(family, kind.auto_class, dropout=dropout, **changes)
+        return kind.head(model.double(), batching, **settings)
+    if kind.head is CrfTagger:
+        auto_class = AutoModelForTokenClassification
+        model = tiny.model(family, auto_class, num_labels=3, dropout=dropout, **changes)
+        model.config.update(labels)
+        inner = {"tagger": model.config.to_dict()}
+        config = CrfTaggerConfig(**inner, **(kind.settings | settings), **labels)
+    else:
+        model = tiny.model(family, dropout=dropout, **changes)
+        own = {"dropout": dropout, **kind.settings, **settings}
+        config = kind.head.config_class(encoder=model.config, **own, **labels)
+    head = kind.head(config, batching, model)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in head.head_parameters().items():
+            if not name.startswith("tagger."):
+                scale = 1.0 if name.startswith("crf.") else 0.3
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
+    return head.eval().double()
+
+
+def sequences_of(name: str, head: Any) -> list[Encoding]:
+    """Sequences of mixed lengths with the words that a kind of head reads."""
+    made = encodings(head.encoder.model)
+    words = KINDS[name].words
+    if words == "words":
+        return words_of(made)
+    found = []
+    for encoding in made:
+        length = len(encoding.input_ids)
+        if words == "markers" and length >= 3:
+            found.append([1, length - 1, length])
+        elif words == "texts" and length >= 2:
+            found.append([0, length // 2, length])
+        else:
+            found.append([])
+    rows = zip(made, found, strict=True)
+    return [Encoding(e.example, e.input_ids, e.segment_ids, own) for e, own in rows if own]
+
+
+def words_of(made: list[Encoding], seed: int = 0) -> list[Encoding]:
+    """The same sequences with words: some of one piece, some long; some sequences with none."""
+    chance = random.Random(seed)
+    result = []
+    for encoding in made:
+        length = len(encoding.input_ids)
+        inner = range(1, length - 1)
+        count = min(len(inner), chance.randint(1, 9))
+        starts = [*sorted(chance.sample(inner, count)), length - 1] if count else []
+        result.append(Encoding(encoding.example, encoding.input_ids, encoding.segment_ids, starts))
+    return result
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits of a head's output: of a CRF the emissions."""
+    return output.emissions if isinstance(output, CrfScores) else output

@@ -1,0 +1,188 @@
+"""What every head keeps: batches change nothing, its names, its files, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel
+
+from finetune.models import dropout
+from finetune.preprocessing.batching import micro_batches, pack
+from tests import tiny
+from tests.covering import covering
+from tests.models.heads import HEADS, KINDS, OWN, head_of, logits_of, sequences_of
+from tests.models.parity import CLOSE
+
+every_head = pytest.mark.parametrize(("family", "kind"), HEADS + covering(tiny.FAMILIES, OWN))
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def model_of(head: Any) -> Any:
+    """Return the model of transformers inside a head."""
+    return head.tagger.model if hasattr(head, "tagger") else head.model
+
+
+@every_head
+@torch.no_grad()
+def test_batches_change_nothing(family: str, kind: str) -> None:
+    """Each sequence alone, micro-batches, and rows with padding."""
+    head = head_of(kind, family)
+    assert head.encoder.packed == (family in tiny.PACKED)
+    made = sequences_of(kind, head)
+    whole = logits_of(head(pack(made)))
+    size = max(1.0, float(whole.abs().max()))
+    close = {"rtol": 0, "atol": size * CLOSE.get(family, 1e-12)}
+    alone = [logits_of(head(pack([each]))) for each in made]
+    torch.testing.assert_close(torch.cat(alone), whole, **close)
+    groups = micro_batches(made, 40)
+    found = torch.cat([logits_of(head(pack(group))) for group in groups])
+    order = [made.index(each) for group in groups for each in group]
+    torch.testing.assert_close(found, torch.cat([alone[index] for index in order]), **close)
+    padded = head_of(kind, family, batching="padded")
+    padded.load_state_dict(head.state_dict())
+    assert not padded.encoder.packed
+    torch.testing.assert_close(logits_of(padded(pack(made))), whole, **close)
+
+
+@every_head
+def test_dropout_does_not_depend_on_the_batch(family: str, kind: str, monkeypatch: Any) -> None:
+    """And no two of its calls share a mask: those of a head are not those of its encoder."""
+    head = head_of(kind, family, dropout=0.3).train()
+    for module in head.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    made = sequences_of(kind, head)
+    with dropout.fast_dropout(head), torch.no_grad():
+        alone = torch.cat([logits_of(head(pack([each], seed=7))) for each in made])
+        keys: list[set[int]] = []
+        draw_bits = dropout.draw_bits
+        monkeypatch.setattr(
+            dropout,
+            "draw_bits",
+            lambda rows, *rest: keys.append({*rows.flatten().tolist()}) or draw_bits(rows, *rest),
+        )
+        whole = logits_of(head(pack(made, seed=7)))
+        other = logits_of(head.eval()(pack(made, seed=7)))
+    torch.testing.assert_close(whole, alone, rtol=0, atol=CLOSE.get(family, 1e-10))
+    if keys:  # EuroBERT has no dropout of its own
+        assert not torch.allclose(whole, other)
+    if head.encoder.packed:
+        assert len(set().union(*keys)) == sum(map(len, keys))
+
+
+@every_head
+def test_depth_and_head_by_name(family: str, kind: str) -> None:
+    head = head_of(kind, family)
+    depths = {name: head.depth_of(name) for name, _ in head.named_parameters()}
+    top, names = head.encoder.top_depth, set(head.head_parameters())
+    assert set(range(top + 1)) == set(depths.values())
+    assert names and all(depths[name] == top for name in names)
+    assert not any("embeddings" in name or ".layer." in name for name in names)
+    assert not any("pooler" in name for name in depths) or KINDS[kind].auto_class or kind == "crf"
+    below = {name for name in depths if depths[name] == top} - names
+    assert all("norm" in name.lower() for name in below)
+    assert len(head.state_dict()) == len({id(p) for p in head.state_dict(keep_vars=True).values()})
+
+
+@every_kind
+def test_encoder_follows_its_head(kind: str) -> None:
+    head = head_of(kind)
+    assert head.encoder.freeze("all") > 0
+    trained = {name for name, p in head.named_parameters() if p.requires_grad}
+    assert trained == set(head.head_parameters())
+    moved = copy.deepcopy(head).float()
+    assert moved.encoder.model is model_of(moved).base_model
+    assert next(moved.encoder.parameters()).dtype == torch.float32
+    assert next(head.encoder.parameters()).dtype == torch.float64
+
+
+def trained(kind: str, source: Path, **more: Any) -> Any:
+    """A head to train on a checkpoint."""
+    settings = KINDS[kind].settings | more
+    return KINDS[kind].head.from_pretrained(str(source), labels=KINDS[kind].labels, **settings)
+
+
+@every_head
+@torch.no_grad()
+def test_train_from_checkpoint_save_and_load(
+    family: str, kind: str, tmp_path: Path, caplog: Any
+) -> None:
+    """The folder stands alone: nothing of the checkpoint is needed to load it."""
+    source, saved = tiny.save_tiny_checkpoint(tmp_path / "pretrained", family), tmp_path / "saved"
+    pretrained = AutoModel.from_pretrained(source)
+    logging.getLogger("transformers").addHandler(caplog.handler)
+    head = trained(kind, source).eval()
+    assert not caplog.records, "a new head is not worth a warning"
+    for name, weight in head.encoder.model.named_parameters():
+        if "pooler" not in name:
+            assert torch.equal(weight, pretrained.get_parameter(name)), "the encoder is pretrained"
+    assert {parameter.dtype for parameter in head.parameters()} == {torch.float32}
+    assert tuple(head.labels) == KINDS[kind].labels
+    batch = pack(sequences_of(kind, head))
+    logits = logits_of(head(batch))
+    head.save_pretrained(saved)
+    assert torch.equal(logits_of(head(batch)), logits), "saving changes nothing"
+    shutil.rmtree(source)
+    # weights of files lie elsewhere in memory, which products of a few rows can show
+    close = {"rtol": 0, "atol": 1e-5 if family in tiny.PADDED or kind == "choice" else 1e-7}
+    own = kind in OWN
+    for again in (
+        type(head).from_pretrained(saved),
+        type(head).from_pretrained(str(saved), batching="auto"),
+        *([AutoModel.from_pretrained(saved)] if own else []),
+    ):
+        assert type(again) is type(head) and again.encoder.packed == head.encoder.packed
+        assert all(torch.equal(again.state_dict()[n], w) for n, w in head.state_dict().items())
+        torch.testing.assert_close(logits_of(again.eval()(batch)), logits, **close)
+    padded = type(head).from_pretrained(saved, batching="padded").eval()
+    assert not padded.encoder.packed
+    torch.testing.assert_close(logits_of(padded(batch)), logits, rtol=0, atol=1e-4)
+    files = {path.name: path for path in saved.iterdir()}
+    usual = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert files.keys() == usual
+    for name in ("config.json", "tokenizer_config.json"):
+        text = files[name].read_text()
+        assert "finetune" not in text and str(tmp_path) not in text
+    names = json.loads(files["config.json"].read_text())["id2label"]
+    assert names == {str(index): name for index, name in enumerate(KINDS[kind].labels)}
+    assert not caplog.records
+
+
+@every_kind
+def test_damaged_folders_are_refused(kind: str, tmp_path: Path) -> None:
+    source, saved = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert"), tmp_path / "saved"
+    head = trained(kind, source)
+    head.save_pretrained(saved)
+
+    def message(folder: Path = saved) -> str:
+        with pytest.raises(ValueError) as caught:
+            type(head).from_pretrained(folder)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    path = saved / "model.safetensors"
+    weights = {name: weight.clone() for name, weight in load_file(path).items()}
+    content = path.read_bytes()
+    for damaged in (content[: len(content) // 2], b""):
+        path.write_bytes(damaged)
+        assert "cannot be loaded" in message()
+    name = next(n for n in reversed(weights) if "embeddings" not in n and ".layer." not in n)
+    save_file({n: w for n, w in weights.items() if n != name}, path, {"format": "pt"})
+    said = "no trained head" if KINDS[kind].auto_class else "1 weight missing (first: "
+    assert said in message()
+    path.unlink()
+    assert "cannot be loaded" in message()
+    assert "neither a local folder nor an id of the model hub" in message(tmp_path / "nothing")
+    if kind in OWN:
+        with pytest.raises(ValueError, match=r"needs (the|its encoder's) configuration"):
+            type(head)(type(head).config_class())
+    with pytest.raises(ValueError, match="auto, packed or padded"):
+        trained(kind, source, batching="other")

@@ -1,0 +1,324 @@
+"""Labels, weights, and what the data of tasks may be."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from finetune.config.tasks import CONFIGS, ClassifyConfig
+from finetune.data import check_data, read_text, read_tokens
+from finetune.inference.loop import predict
+from finetune.preprocessing.batching import pack
+from finetune.runtime.launch import make_accelerator
+from finetune.tasks import load_task, save_task, saved_task
+from finetune.tasks.text_data import with_problem
+from finetune.training.data import training_data
+from finetune.training.trainer import fit
+from finetune.types import IGNORED, Partial, TextExample, TextPrediction, UserError
+from tests.small_data import sentiment, write_jsonl
+from tests.tasks.cases import BIO, CASES, SINGLE, WAYS, Runs, texts
+from tests.tiny import save_tiny_checkpoint
+
+
+def test_class_weights_by_hand(runs: Runs) -> None:
+    rows = texts([*"abbbbbbc"])  # one a, six b, one c
+    config = runs.config("single", class_weights="auto", data=str(runs.place / "weights"))
+    for split in ("train", "validation"):
+        write_jsonl(runs.place / "weights" / f"{split}.jsonl", rows)
+    task, dataset = load_task(config, "classify")
+    assert task.record.class_weights == pytest.approx([8 / 3, 8 / 18, 8 / 3])
+    given, _ = load_task(replace(config, class_weights="a=2,c=0.5"), "classify")
+    assert given.record.class_weights == (2.0, 1.0, 0.5)
+    plain, _ = load_task(replace(config, class_weights="none"), "classify")
+    flat = [windows[0] for windows in given.encode(dataset.splits["train"])]
+    batch = pack(flat, given.collate(flat))
+    logits = torch.randn(8, 3, dtype=torch.double)
+    expected = torch.nn.functional.cross_entropy(
+        logits, batch.targets["label"], torch.tensor([2.0, 1.0, 0.5], dtype=torch.double)
+    )
+    total, count = given.loss(logits, batch)
+    torch.testing.assert_close(total / count, expected)
+    assert float(count) == pytest.approx(2 + 6 + 0.5)
+    total, count = plain.loss(logits, pack(flat, plain.collate(flat)))
+    expected = torch.nn.functional.cross_entropy(logits, batch.targets["label"])
+    torch.testing.assert_close(total / count, expected)
+
+
+def test_class_weights_of_several_labels(runs: Runs) -> None:
+    """Negatives over positives: 5 of 8 rows lack joy (3 have it), and so on."""
+    task, dataset = runs.task("multi", class_weights="auto")
+    assert list(task.record.labels) == ["fear", "hope", "joy"]
+    assert task.record.class_weights == pytest.approx([5 / 3, 5 / 3, 5 / 3])
+    flat = [windows[0] for windows in task.encode(dataset.splits["train"])]
+    batch = pack(flat, task.collate(flat))
+    logits = torch.randn(8, 3)
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(
+        logits, batch.targets["label"], pos_weight=torch.full((3,), 5 / 3)
+    )
+    total, count = task.loss(logits, batch)
+    torch.testing.assert_close(total / count, expected)
+
+
+def test_the_positive_class_is_the_rarer_label_of_training(runs: Runs, tmp_path: Path) -> None:
+    rows = [{"text": "x", "label": label} for label in ("fraud", "legit", "legit", "legit")]
+    data = splits(tmp_path / "fraud", train=rows, validation=rows)
+    task, dataset = runs.task("single", data=data)
+    assert task.record.positive == "fraud" and "positive" in task.record.extra_fields()
+    assert any("f1 scores 'fraud', the rarer label in training" in n for n in dataset.notes)
+    predicted = [TextPrediction(n, "fraud") for n in range(4)]
+    assert task.score(dataset.splits["train"], predicted)["f1"] == pytest.approx(0.4)
+    task, dataset = runs.task("single", data=data, positive="legit")
+    assert task.record.positive == "legit" and "f1 is" not in " ".join(dataset.notes)
+    partial = Partial(0, 0, np.array([0.2, 0.8]))
+    assert task.finish(dataset.splits["train"][0], [partial]).record()["positive_label"] == "legit"
+    with pytest.raises(UserError, match="--positive fruad: the labels are 'fraud' and 'legit'"):
+        runs.task("single", data=data, positive="fruad")
+    with pytest.raises(UserError, match="--positive joy: it applies to texts with one of two"):
+        runs.task("multi", positive="joy")
+
+
+def test_several_labels_in_one_cell_are_one_and_said(runs: Runs, tmp_path: Path) -> None:
+    rows = [{"text": "x", "label": label} for label in ("joy,hope", "joy", "hope", "joy,hope")]
+    task, dataset = runs.task(
+        "multi", problem="multi", data=splits(tmp_path / "cells", train=rows), validation="none"
+    )
+    assert list(task.record.labels) == ["hope", "joy", "joy,hope"]
+    assert sum("write several as a list in JSON Lines" in note for note in dataset.notes) == 1
+    assert not any("write several as a list" in note for note in runs.task("multi")[1].notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "message"),
+    [
+        ("single", "pso=2", r"no label 'pso'; legal are neg, pos\. Perhaps you meant 'pos'\?"),
+        ("single", "pos", "'pos' is not LABEL=NUMBER"),
+        ("single", "pos=much", "'pos=much' is not LABEL=NUMBER"),
+        ("regression", "auto", "--class-weights auto: the labels of .* are numbers"),
+    ],
+)
+def test_wrong_class_weights(runs: Runs, name: str, asked: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        runs.task(name, class_weights=asked)
+
+
+def test_numbers_have_no_smoothing(runs: Runs) -> None:
+    with pytest.raises(UserError, match=r"--label-smoothing 0.1: the predictions are numbers"):
+        runs.task("regression", label_smoothing=0.1)
+
+
+def splits(folder: Path, **rows: list[dict]) -> str:
+    for split, content in rows.items():
+        write_jsonl(folder / f"{split}.jsonl", content)
+    return str(folder)
+
+
+def test_rows_without_label_are_dropped_and_counted(runs: Runs, tmp_path: Path) -> None:
+    rows = [*SINGLE, {"text": "no label", "label": None}, {"text": "nor here", "label": "-"}]
+    bare = [{**row, "label": None} for row in SINGLE[:3]]
+    data = splits(tmp_path, train=rows, validation=rows[4:9], test=bare)
+    task, dataset = runs.task("single", data=data)
+    assert [len(dataset.splits[split]) for split in list(dataset.splits)] == [8, 4]
+    unlabeled = read_text(data).splits["test"]
+    notes = "\n".join(dataset.notes)
+    assert "2 rows of train without label dropped" in notes
+    assert "1 row of validation without label dropped" in notes
+    assert list(task.record.labels) == ["neg", "pos"]
+    assert task.collate([windows[0] for windows in task.encode(unlabeled)]) == {}
+    predicted = predict(task, task.head(), unlabeled)
+    assert task.score(unlabeled, predicted) == {}, "no gold"
+    assert [answer.id for answer in predicted] == [e.id for e in unlabeled]
+    with pytest.raises(ValueError, match=r"no row of validation has a label: --columns label="):
+        runs.task("single", data=splits(tmp_path, validation=bare))
+
+
+def test_labels_unseen_in_training_are_refused(runs: Runs, tmp_path: Path) -> None:
+    data = splits(tmp_path, train=SINGLE, validation=[*SINGLE, {"text": "x", "label": "pso"}])
+    with pytest.raises(ValueError, match=r"validation\.jsonl:9: .*does not have: 'pso'") as e:
+        runs.task("single", data=data)
+    assert "Perhaps you meant 'pos'?" in str(e.value)
+    again = {"train": CASES["multi"].rows, "validation": [{"text": "x", "label": ["joy", "rage"]}]}
+    with pytest.raises(ValueError, match=r"validation\.jsonl:1: .*'rage'"):
+        runs.task("multi", data=splits(tmp_path / "multi", **again))
+
+
+@pytest.mark.parametrize("label", ["good", "nan", "inf", float("inf"), ("3",)])
+def test_regression_takes_finite_numbers_only(label: Any) -> None:
+    example = TextExample(0, "a", label=label, where="a.csv:7")
+    with pytest.raises(ValueError, match=r"a.csv:7: label .* is not a number, as regression needs"):
+        with_problem(example, "regression")
+    assert with_problem(replace(example, label="-3"), "regression").label == -3.0
+
+
+def test_one_label_only_is_refused(runs: Runs, tmp_path: Path) -> None:
+    rows = [{**row, "label": "same"} for row in SINGLE]
+    with pytest.raises(ValueError, match="the only label of 8 examples is 'same'"):
+        runs.task("single", data=splits(tmp_path, train=rows, validation=rows))
+
+
+def test_tags_unseen_in_training_are_noted(runs: Runs, tmp_path: Path) -> None:
+    odd = [{"tokens": ["Oslo", "Anna"], "tags": ["B-GPE", "B-PER"]}]
+    task, dataset = runs.task("bio", data=splits(tmp_path, train=BIO, validation=BIO, test=odd))
+    assert any("test: labels that train does not have: 'GPE'" in note for note in dataset.notes)
+    (windows,) = task.encode(dataset.splits["test"])
+    assert windows[0].target == {"tag": [IGNORED, task.record.labels.id("B-PER")]}
+    answer = predict(task, task.head(), dataset.splits["test"])
+    perfect = replace(answer[0], tags=("O", "B-PER"))
+    assert task.score(dataset.splits["test"], [perfect])["span_recall_conll"] == 0.5
+
+
+def test_validation_is_held_out_and_noted(runs: Runs, tmp_path: Path) -> None:
+    _task, dataset = runs.task("single", data=splits(tmp_path, train=SINGLE * 3))
+    assert list(dataset.splits) == ["train", "validation"]
+    assert [len(dataset.splits[split]) for split in list(dataset.splits)] == [18, 6]
+    assert any("held out 6 of 24 examples of train" in note for note in dataset.notes)
+    _task, dataset = runs.task("single", data=splits(tmp_path, train=SINGLE * 3), validation="none")
+    assert {split: len(rows) for split, rows in dataset.splits.items()} == {"train": 24}
+    assert not any("held out" in note for note in dataset.notes)
+
+
+def test_limit_is_noted_and_keeps_the_labels(runs: Runs) -> None:
+    task, dataset = runs.task("single", limit=3)
+    assert len(dataset.splits["train"]) == 3
+    assert len(dataset.splits["validation"]) == 8
+    assert list(task.record.labels) == ["neg", "pos"], "labels are those of all training data"
+    assert any("--limit: the first 3 of 8 examples of train" in n for n in dataset.notes)
+
+
+def test_limit_that_leaves_one_label_is_noted(runs: Runs, tmp_path: Path) -> None:
+    rows = [{"text": f"a man number {i}", "label": "ba"[i // 15]} for i in range(30)]
+    _task, dataset = runs.task(
+        "single", data=splits(tmp_path, train=rows, validation=rows), limit=10
+    )
+    assert any("no label but 'b': the data are sorted" in note for note in dataset.notes)
+    _, more = runs.task(
+        "single", data=splits(tmp_path / "b", train=rows, validation=rows), limit=20
+    )
+    assert not any("sorted" in note for note in more.notes)
+
+
+def test_both_validation_sets_of_mnli_are_scored(runs: Runs, tmp_path: Path) -> None:
+    rows = CASES["nli 3"].rows
+    data = splits(tmp_path, train=rows, validation_matched=rows, validation_mismatched=rows[:5])
+    config = runs.config("nli 3", data=data, out=str(tmp_path / "run"), steps=2, eval_every=1)
+    task, dataset = load_task(config, "nli")
+    assert list(dataset.splits) == ["train", "validation_matched", "validation_mismatched"]
+    result = fit(task, dataset, config)
+    assert list(result.metrics) == ["validation_matched", "validation_mismatched"]
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").open()]
+    assert {line["split"] for line in log if "split" in line} == {"validation_matched"}
+
+
+def test_nli_labels_are_mapped_by_name(runs: Runs, tmp_path: Path) -> None:
+    """Trap 13: other spellings and orders give the same classes in the same order."""
+    names = {"entailment": "entails", "neutral": "Neutral", "contradiction": "CONTRADICTS"}
+    rows = [{**row, "label": names[row["label"]]} for row in CASES["nli 3"].rows[::-1]]
+    task, dataset = runs.task("nli 3", data=splits(tmp_path, train=rows, validation=rows))
+    assert list(task.record.labels) == WAYS
+    assert any("'entails' is entailment" in note for note in dataset.notes)
+    assert list(runs.task("nli 2")[0].record.labels) == ["entailment", "not_entailment"]
+    other = [{**row, "label": row["label"][:3]} for row in CASES["nli 3"].rows]
+    kept, _ = runs.task("nli 3", data=splits(tmp_path / "b", train=other, validation=other))
+    assert list(kept.record.labels) == ["con", "ent", "neu"]
+
+
+def test_threshold_survives_saving(runs: Runs, tmp_path: Path) -> None:
+    task, dataset = runs.task("multi", threshold=0.9)
+    head = task.head().eval()
+    head.save_pretrained(tmp_path)
+    save_task(task, tmp_path)
+    again = saved_task(tmp_path)
+    assert again.record.threshold == 0.9
+    for answer in predict(again, again.head(tmp_path), dataset.splits["validation"]):
+        assert set(answer.label) == {n for n, score in answer.scores.items() if score >= 0.9}
+
+
+def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
+    save_tiny_checkpoint(tmp_path / "bert", "bert")
+    sentiment(tmp_path / "data")
+    plain = ClassifyConfig(model=str(tmp_path / "bert"), data=str(tmp_path / "data"))
+    for changes, message in (
+        ({"threshold": 0.7}, "--threshold 0.7: it applies to several labels"),
+        ({"overlap": 8}, "--overlap 8: it applies to --long-text window"),
+        ({"class_weights": "neg=-1"}, "0 or more"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_task(replace(plain, **changes), "classify")
+
+
+@pytest.mark.parametrize("family", ["roberta", "deberta-v2"])
+def test_dropout_of_the_classifier(family: str, tmp_path: Path) -> None:
+    model = save_tiny_checkpoint(tmp_path / "model", family)
+    data = sentiment(tmp_path / "data")
+    config = ClassifyConfig(model=str(model), data=str(data), classifier_dropout=0.4)
+    head = load_task(config, "classify")[0].head()
+    dropout = head.model.classifier.dropout if family == "roberta" else head.model.dropout
+    assert dropout.p == 0.4
+    with pytest.raises(
+        ValueError, match="--classifier-dropout must be 0 or more and below 1, not 1"
+    ):
+        replace(config, classifier_dropout=1.0)
+
+
+@pytest.mark.parametrize("name", ["tag", "ner"])
+def test_training_splits_words_where_gold_begins_and_ends(name: str, tmp_path: Path) -> None:
+    save_tiny_checkpoint(tmp_path / "bert", "bert", dropout=0.0)
+    rows = [{"text": "in Paris Anns", "entities": [[3, 8, "LOC"], [9, 12, "PER"]]}] * 3
+    for split in ("train", "validation"):
+        write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
+    config = CONFIGS[name](
+        model=str(tmp_path / "bert"),
+        data=str(tmp_path / "data"),
+        out=str(tmp_path / "run"),
+        steps=2,
+        batch_size=2,
+    )
+    task, dataset = load_task(config, name)
+    assert any("PER" in label for label in task.record.labels)  # a type of unreachable spans only
+    trained = training_data(task, dataset, config, make_accelerator(config), lambda note: None)
+    assert trained.splits["train"][0].words == ("in", "Paris", "Ann", "s")
+    assert trained.splits["validation"][0].words == ("in", "Paris", "Anns")
+    scores = fit(task, dataset, config).metrics["validation"]
+    assert 0 <= scores["span_f1_characters"] <= 0.8  # half of gold cannot be predicted
+
+
+PLAIN = [{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(4)]
+PROBLEMS: dict[str, dict[str, list[dict]]] = {
+    "unseen label": {"train": PLAIN, "test": [{"text": "x", "label": "c"}]},
+    "one label": {"train": PLAIN[:1]},
+    "a label each": {"train": [{"text": f"{i}", "label": f"id {i}"} for i in range(30)]},
+    "pairs in train": {"train": [{**row, "text_pair": "x"} for row in PLAIN], "test": PLAIN},
+    "case": {"train": [*PLAIN, {"text": "x", "label": "A"}]},
+    "null": {"train": [*PLAIN, {"text": "x", "label": "null"}]},
+    "leak": {"train": PLAIN, "test": PLAIN[:1]},
+    "other spans": {
+        "train": [{"tokens": ["x"], "tags": ["B-A"]}],
+        "validation": [{"tokens": ["y"], "tags": ["B-B"]}],
+    },
+    "no spans": {"train": [{"tokens": ["x"], "tags": ["O"]}]},
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_training_agrees_with_check(name: str, tmp_path: Path) -> None:
+    rows = {"validation": PROBLEMS[name]["train"], **PROBLEMS[name]}
+    data = splits(tmp_path / "data", **rows)
+    kind = "tag" if "tokens" in rows["train"][0] else "classify"
+    save_tiny_checkpoint(tmp_path / "bert", "bert")
+    found = check_data((read_tokens if kind == "tag" else read_text)(data), max_length=None)
+    errors = [finding.message for finding in found if finding.level == "error"]
+    warnings = [finding.message for finding in found if finding.level == "warning"]
+    assert errors or warnings
+    config = CONFIGS[kind](model=str(tmp_path / "bert"), data=data)
+    if errors:
+        with pytest.raises(UserError, match=re.escape(errors[0])):
+            load_task(config, kind)
+    else:
+        notes = "\n".join(load_task(config, kind)[1].notes)
+        assert all(f"warning: {warning}" in notes for warning in warnings)

@@ -1,0 +1,160 @@
+"""Windows of long texts and sentences: every word belongs to one, and nothing is cut in silence."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from finetune.inference.loop import predict
+from finetune.preprocessing.batching import pack
+from finetune.types import TextExample, TokenExample
+from tests.tasks.cases import Runs
+
+
+def test_shares_of_windows_sum_to_one(runs: Runs) -> None:
+    task, _ = runs.task("windows")
+    long = [TextExample(i, "the dog saw it " * n, None, "pos") for i, n in enumerate((1, 9, 30))]
+    encoded = task.encode(long)
+    assert [len(windows) > 1 for windows in encoded] == [False, True, True]
+    for windows in encoded:
+        shares = task.collate(windows)["weight"]
+        assert float(shares.sum()) == pytest.approx(1.0)
+        assert len(set(shares.tolist())) == 1
+        assert all(len(window.input_ids) <= 16 for window in windows)
+    assert encoded.num_cut == 0
+    rows = [window.input_ids[1:-1] for window in encoded[2]]
+    whole = task.tokenizer.text_subwords([long[2].text])[0]
+    starts = [*range(0, len(whole) - 14, 10), len(whole) - 14]  # each shares 4 with the next
+    assert rows == [whole[start : start + 14] for start in starts]
+
+
+def test_windows_of_pairs_count_what_they_cut(runs: Runs) -> None:
+    """The shorter text stands whole in every window, or is counted as cut."""
+    task, _ = runs.task("pair", long_text="window", max_length=20, overlap=2)
+    short, long = "the dog", "a big red dog in the garden " * 4
+    for text, pair, cut in ((short, long, 0), (long, short, 0), (long, long, 1)):
+        encoded = task.encode([TextExample(0, text, pair, "a")])
+        (windows,) = encoded
+        assert len(windows) > 1
+        assert all(len(window.input_ids) <= 20 for window in windows)
+        assert encoded.num_cut == cut
+    assert task.encode([TextExample(0, short, short, "a")]).num_cut == 0
+
+
+def test_long_texts_are_cut_and_counted_or_refused(runs: Runs) -> None:
+    long = [TextExample(0, "dog " * 60, None, "pos", "f.jsonl:3"), TextExample(1, "dog")]
+    task, _ = runs.task("single")
+    encoded = task.encode(long)
+    assert len(encoded[0][0].input_ids) == 40
+    assert encoded.num_cut == 1
+    strict, _ = runs.task("single", long_text="error")
+    with pytest.raises(ValueError, match=r"f\.jsonl:3: the text has \d+ tokens, --max-length 40"):
+        strict.encode(long)
+
+
+# The word contract
+
+ODD = ["", " ", "\u200b", "\u2063", "\t", "\ufeff"]
+_NAMES = "Anna saw New York and General Motors in unbelievably Brussels guitar , .".split()
+
+
+def odd_sentences() -> list[TokenExample]:
+    chance = random.Random(4)
+    long = chance.choices(_NAMES, k=300)
+    giant = "unbelievably" * 8  # WordPiece takes words of over 100 letters for unknown
+    sentences = [
+        ODD,
+        [*ODD, "Anna", *ODD],
+        [giant],
+        ["Anna", giant, "saw", giant, giant],
+        long,
+        [word for pair in zip(long, ODD * 50, strict=True) for word in pair],
+        ["Anna"],
+        ["東京", "🙂", "Zoë"],
+        [],
+    ]
+    return [TokenExample(i, tuple(words)) for i, words in enumerate(sentences)]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("name", ["bio", "bioes all max constrained", "bioes crf windows"])
+def test_every_word_gets_one_answer(runs: Runs, name: str, family: str) -> None:
+    model = str(runs.place / family)
+    task, _ = runs.task(name, max_length=24, overlap=8, model=model)
+    head = task.head().eval()
+    sentences = odd_sentences()
+    answers = predict(task, head, sentences)
+    for sentence, answer in zip(sentences, answers, strict=True):
+        assert (answer.id, answer.words) == (sentence.id, sentence.words)
+        assert len(answer.tags) == len(answer.scores) == len(sentence.words)
+        assert all(0 < score <= 1 + 1e-6 for score in answer.scores)
+        assert all(span.end <= len(sentence.words) for span in answer.spans)
+    assert task.encode(sentences).num_cut >= 4, "words longer than a window are counted"
+
+
+@pytest.mark.parametrize("name", ["bio", "bio all mean"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_each_word_is_owned_and_learnt_once(runs: Runs, name: str, family: str) -> None:
+    task, _ = runs.task(name, max_length=24, overlap=8, model=str(runs.place / family))
+    kinds = ["O", "B-PER", "B-LOC", "B-ORG"]
+    sentences = [
+        replace(s, tags=tuple(kinds[i % 4] for i in range(len(s.words)))) for s in odd_sentences()
+    ]
+    for sentence, windows in zip(sentences, task.encode(sentences), strict=True):
+        owned, targets = [], []
+        for window in windows:
+            owned += range(window.first_word, window.first_word + window.num_words)
+            assert len(window.input_ids) <= 24
+            assert window.word_starts == sorted(set(window.word_starts))
+            assert 1 <= window.word_starts[0] <= window.word_starts[-1] <= len(window.input_ids) - 1
+            own = iter(window.target["tag"])
+            for start, end in zip(window.word_starts, window.word_starts[1:], strict=False):
+                size = end - start if task.record.all_subwords else 1
+                target = [next(own) for _ in range(size)]
+                targets.append(task.record.labels[target[0]])
+                rest = {task.record.labels[i].replace("B-", "I-") for i in target[1:]}
+                assert rest <= {targets[-1].replace("B-", "I-")}
+                assert not any(task.record.labels[i].startswith("B-") for i in target[1:])
+            assert next(own, None) is None
+        assert owned == list(range(len(sentence.words)))
+        assert tuple(targets) == sentence.tags
+
+
+def test_windows_read_the_right_pieces(runs: Runs) -> None:
+    """A word's pieces stand where its window says, whichever window owns it."""
+    task, _ = runs.task("bio", max_length=24, overlap=8)
+    sentence = odd_sentences()[4]
+    (windows,) = task.encode([sentence])
+    pieces = task.tokenizer.word_subwords([sentence.words])[0]
+    assert len(windows) > 10
+    for window in windows:
+        for offset in range(window.num_words):
+            start, end = window.word_starts[offset : offset + 2]
+            assert window.input_ids[start:end] == pieces[window.first_word + offset]
+    inner = windows[1:-1]
+    assert all(window.word_starts[0] > 1 for window in inner), "context before the first own word"
+    assert all(w.word_starts[-1] < len(w.input_ids) - 1 for w in inner), "and after the last"
+
+
+def test_a_wrong_number_of_words_is_an_error(runs: Runs) -> None:
+    run = runs.run("bio")
+    example = run.data.splits["validation"][1]
+    (windows,) = run.task.encode([example])
+    batch = pack(windows)
+    with torch.no_grad():
+        partials = run.task.decode(run.head(batch), batch)
+    with pytest.raises(RuntimeError, match="6 predictions for 5 words"):
+        run.task.finish(replace(example, words=example.words[:5]), partials)
+
+
+@pytest.mark.parametrize("name", ["bio", "windows"])
+def test_overlap_must_leave_room(runs: Runs, name: str) -> None:
+    """A setting is kept or refused, never made smaller in silence."""
+    kept, dataset = runs.task(name, max_length=24, overlap=12)
+    assert kept.encode(dataset.splits["train"])
+    with pytest.raises(ValueError, match=r"--overlap 13 is over half of --max-length 24"):
+        task, dataset = runs.task(name, max_length=24, overlap=13)
+        task.encode(dataset.splits["train"])
