@@ -14,7 +14,6 @@ from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import ReadOptions
 from finetune.data.formats import open_data, read_file
 from finetune.data.json_files import parse_json
-from finetune.data.tables import Table
 from finetune.types import TextExample, TokenExample, abbreviated, quantity
 
 _TAG = re.compile(r"([BI]-)(.+)", re.DOTALL)
@@ -98,7 +97,7 @@ def read_label_map(path: str) -> dict[str, str]:
         if file.format in ("txt", "unknown"):
             file.format = "tsv"
         table = read_file(file, ReadOptions(header_names=frozenset({NAME, MEANING})))
-        if not isinstance(table, Table):
+        if table.sentences:
             raise DataError(f"--label-map {path}: {_LEGAL}.")
         columns = table.header if table.headless else (NAME, MEANING)
         pairs = [tuple(map(row.values.get, columns)) for row in table.records]

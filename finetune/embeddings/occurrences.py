@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from finetune.cli.output import show
 from finetune.data.formats import open_data, read_file
-from finetune.data.tables import Table
 from finetune.data.texts import read_text_file
 from finetune.data.tokens import data_kind, read_token_file
 from finetune.data.word_splitting import split_words
@@ -148,7 +147,7 @@ def _has_senses(path: str, encoding: str) -> bool:
     if file.format not in ("json", "jsonl", "parquet", "xml"):
         return False
     table = read_file(file)
-    first = table.first() if isinstance(table, Table) else None
+    first = None if table.sentences else table.first()
     return first is not None and "targets" in first.values
 
 

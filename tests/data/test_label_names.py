@@ -78,6 +78,7 @@ def test_a_file_of_names(tmp_path: Path) -> None:
         ("a.csv", "label,name\npos,\n", "is not a label and its new name"),
         ("a.tsv", "pos\ta\npos\tb\n", "'pos' has two names, 'a' and 'b'"),
         ("a.json", "{", "a.json"),
+        ("a.conll", "pos O\n", "a.conll: write a JSON object"),
         ("a.csv", "positive,a\n", r"none of its labels is one of the data \(Neg, POS, Pos"),
     ],
 )

@@ -16,10 +16,10 @@ from finetune.config.values import shown_value
 from finetune.evaluation.aligned_runs import align_runs
 from finetune.evaluation.resampling import count_metric
 from finetune.evaluation.significance import estimate
+from tests import laboratory as lab
 from tests import small_data as data
 from tests.command import Outcome, run
 from tests.runs import LABELS, SENTENCES, label_run, spans_run, tag_run, write_run
-from tests.tiny import save_tiny_checkpoint
 
 VOID = {"meta", "link", "input"}
 
@@ -408,25 +408,18 @@ def test_seeds(tmp_path: Path):
     assert "seed 2 is degenerate: every prediction is good" in page.text
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("report")
-    save_tiny_checkpoint(folder / "bert", "bert")
-    data.sentiment(folder / "sentiment")
-    return folder
-
-
-def train(place: Path, out: Path, *more: str) -> Outcome:
-    (place / "recipe.yaml").write_text(
-        f"task: classify\nmodel: {place / 'bert'}\ndata: {place / 'sentiment'}\nsteps: 2\n"
+def train(out: Path, *more: str) -> Outcome:
+    recipe = out.with_name("recipe.yaml")
+    recipe.write_text(
+        f"task: classify\nmodel: {lab.checkpoint()}\ndata: {lab.data('sentiment')}\nsteps: 2\n"
         "expected:\n- {split: test, metric: accuracy, value: 0.999, tolerance: 0.0001, "
         "source: nobody}\n"
     )
-    return run("run", place / "recipe.yaml", "--out", out, *more)
+    return run("run", recipe, "--out", out, *more)
 
 
-def test_training_ends_with_a_report(place: Path, tmp_path: Path):
-    outcome = train(place, tmp_path / "run")
+def test_training_ends_with_a_report(tmp_path: Path):
+    outcome = train(tmp_path / "run")
     assert outcome.code == 0 and "report.html" in outcome.out
     page = Page((tmp_path / "run" / "report.html").read_text("utf-8"))
     accuracy = json.loads((tmp_path / "run" / "metrics.json").read_text())["test"]["accuracy"]
@@ -438,21 +431,21 @@ def test_training_ends_with_a_report(place: Path, tmp_path: Path):
     assert (tmp_path / "run" / "report.html").read_bytes() == before, "written the same"
 
 
-def test_training_with_seeds_ends_with_reports(place: Path, tmp_path: Path):
-    assert train(place, tmp_path / "runs", "--seeds", "2").code == 0
+def test_training_with_seeds_ends_with_reports(tmp_path: Path):
+    assert train(tmp_path / "runs", "--seeds", "2").code == 0
     for folder in (tmp_path / "runs", tmp_path / "runs" / "seed-2"):
         page = Page((folder / "report.html").read_text("utf-8"))
         assert "Expected: test accuracy" in page.text
 
 
 def test_a_report_that_fails_leaves_the_run_finished(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr("finetune.reporting.write_run_report", fail)
-    outcome = train(place, tmp_path / "run")
+    outcome = train(tmp_path / "run")
     assert outcome.code == 0 and (tmp_path / "run" / "metrics.json").is_file()
     assert f"finetune report {tmp_path / 'run'}" in outcome.err
     assert "internal error: ZeroDivisionError: a bug; traceback in" in outcome.err

@@ -15,7 +15,6 @@ import torch
 from transformers import AutoModelForMultipleChoice
 
 import finetune
-from finetune.config.tasks import ChoiceConfig
 from finetune.data.choices import CHOICES
 from finetune.data.splitting import hold_out
 from finetune.evaluation.baselines import baselines_of
@@ -25,33 +24,29 @@ from finetune.preprocessing.batching import grouped, micro_batches, pack
 from finetune.tasks import load_task
 from finetune.tasks.choice import texts_of_choices
 from finetune.types import ChoicePrediction, Encoding, TextExample, UserError
+from tests import laboratory as lab
 from tests import small_data
 from tests.command import run
 from tests.models.parity import plain_inputs
-from tests.tiny import save_tiny_checkpoint
+
+
+def config(**changes: Any) -> Any:
+    return lab.config(
+        "choice", **{"model": lab.checkpoint(dropout=0.0), "max_length": 32, **changes}
+    )
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("choice")
-    save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0)
-    small_data.choices(folder / "data")
-    return folder
+def trained() -> Path:
+    given = {"steps": 25, "lr": 5e-3, "eval_every": 25, "max_length": None, "precision": None}
+    return lab.trained("choice", model=lab.checkpoint(dropout=0.0), **given)
 
 
-def config(place: Path, **changes: Any) -> ChoiceConfig:
-    settings = {"model": str(place / "bert"), "data": str(place / "data"), "max_length": 32}
-    return ChoiceConfig(**{**settings, **changes})
-
-
-@pytest.fixture(scope="module")
-def trained(place: Path) -> Path:
-    words = ["--model", place / "bert", "--data", place / "data", "--out", place / "run"]
-    outcome = run("choice", *words, "--steps=25", "--lr=5e-3", "--eval-every=25")
+def test_what_a_run_says(tmp_path: Path) -> None:
+    outcome = lab.train("choice", tmp_path / "run")
     assert outcome.code == 0, outcome.err
     assert "labels" not in outcome.err and "(always choosing the first choice: " in outcome.out
-    assert f"finetune predict {place / 'run'} --file QUESTIONS.jsonl" in outcome.out
-    return place / "run"
+    assert f"finetune predict {tmp_path / 'run'} --file QUESTIONS.jsonl" in outcome.out
 
 
 @pytest.mark.parametrize(
@@ -72,14 +67,14 @@ def test_texts_of_a_choice(context: str, question: str | None, expected: Any) ->
     assert first == expected and second != first
 
 
-def test_contexts_are_cut_at_either_end_and_counted(place: Path) -> None:
+def test_contexts_are_cut_at_either_end_and_counted() -> None:
     words = " ".join(f"{letter} dog" for letter in "abcdefghijklmnop")
     short = TextExample(0, "the dog", "it", choices=("saw", "and"))
     long = TextExample(1, words, "it", choices=("saw", "in the garden"), where="f.jsonl:2")
     giant = TextExample(2, "the dog", "it " * 40, choices=("saw", "and"))
     kept = {}
     for way in ("truncate", "truncate-start"):
-        task, _ = load_task(config(place, long_text=way), "choice")
+        task, _ = load_task(config(long_text=way), "choice")
         encoded = task.encode([short, long, giant])
         assert encoded.num_cut == 2
         assert any("1 question is over --max-length with a choice" in n for n in encoded.notes)
@@ -93,18 +88,18 @@ def test_contexts_are_cut_at_either_end_and_counted(place: Path) -> None:
         assert encoded[2][1].input_ids[-1 - len(end) : -1] == end, "the choice is kept"
         kept[way] = ids
     assert kept["truncate"] != kept["truncate-start"]
-    task, _ = load_task(config(place, long_text="error"), "choice")
+    task, _ = load_task(config(long_text="error"), "choice")
     with pytest.raises(UserError, match=r"f\.jsonl:2: a text has \d+ tokens, --max-length 32"):
         task.encode([long])
 
 
-def test_loss_and_gradient_equal_those_of_transformers(place: Path) -> None:
+def test_loss_and_gradient_equal_those_of_transformers(tmp_path: Path) -> None:
     """One question at a time, on padded rows; questions have different numbers of choices."""
-    task, data = load_task(config(place), "choice")
+    task, data = load_task(config(), "choice")
     torch.manual_seed(3)
     head = task.head().double().eval()
-    head.save_pretrained(place / "saved")
-    reference = AutoModelForMultipleChoice.from_pretrained(place / "saved").double().eval()
+    head.save_pretrained(tmp_path / "saved")
+    reference = AutoModelForMultipleChoice.from_pretrained(tmp_path / "saved").double().eval()
     reference.load_state_dict(head.model.state_dict())
     examples = data.splits["train"][:6]
     assert len({len(example.choices) for example in examples}) == 2
@@ -148,9 +143,9 @@ def test_the_sequences_of_an_example_stay_together() -> None:
     ]
 
 
-def test_predictions_and_their_files(trained: Path, place: Path) -> None:
+def test_predictions_and_their_files(trained: Path, tmp_path: Path) -> None:
     model = finetune.load(trained)
-    rows = [json.loads(line) for line in (place / "data" / "test.jsonl").open()]
+    rows = [json.loads(line) for line in (lab.data("choice") / "test.jsonl").open()]
     found = model.predict(rows)
     assert all(isinstance(each, ChoicePrediction) for each in found)
     for row, each in zip(rows, found, strict=True):
@@ -158,16 +153,18 @@ def test_predictions_and_their_files(trained: Path, place: Path) -> None:
         assert each.text == row["choices"][each.choice] and each.score == max(each.scores)
     bare = [{k: v for k, v in row.items() if k != "label"} for row in rows]
     assert [p.scores for p in model.predict(bare)] == [p.scores for p in found]
-    out = place / "predicted.jsonl"
-    assert run("predict", trained, "--file", place / "data" / "test.jsonl", "--out", out).code == 0
+    out = tmp_path / "predicted.jsonl"
+    assert (
+        run("predict", trained, "--file", lab.data("choice") / "test.jsonl", "--out", out).code == 0
+    )
     lines = [json.loads(line) for line in out.open()]
     assert [line["choice"] for line in lines] == [each.choice for each in found]
     expected = {
         "accuracy": sum(p.choice == r["label"] for p, r in zip(found, rows, strict=True)) / 6
     }
     for words in (
-        (out, place / "data" / "test.jsonl"),
-        (trained, "--data", place / "data" / "test.jsonl"),
+        (out, lab.data("choice") / "test.jsonl"),
+        (trained, "--data", lab.data("choice") / "test.jsonl"),
     ):
         outcome = run("score", *words)
         assert outcome.code == 0 and json.loads(outcome.out) == expected
@@ -176,8 +173,9 @@ def test_predictions_and_their_files(trained: Path, place: Path) -> None:
     assert [row["choices"] for row in stored] == [row["choices"] for row in rows]
 
 
-def test_analysis_comparison_and_report(trained: Path, place: Path) -> None:
-    wrong = place / "wrong.jsonl"
+def test_analysis_comparison_and_report(trained: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.jsonl"
+    trained = shutil.copytree(trained, tmp_path / "run")
     rows = [json.loads(line) for line in (trained / "predictions.test.jsonl").open()]
     rows[0] |= {"choice": 1 - rows[0]["gold"], "scores": [0.5] * len(rows[0]["choices"])}
     wrong.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -188,8 +186,8 @@ def test_analysis_comparison_and_report(trained: Path, place: Path) -> None:
     outcome = run("compare", wrong, trained, "--resamples=50")
     assert outcome.code == 0 and "accuracy on 6 texts" in outcome.out, outcome.err
     (trained / "predictions.test.jsonl").write_text(wrong.read_text())
-    assert run("report", trained, "--out", place / "report.html").code == 0
-    page = (place / "report.html").read_text()
+    assert run("report", trained, "--out", tmp_path / "report.html").code == 0
+    page = (tmp_path / "report.html").read_text()
     for text, mark in ((right, "right"), (chosen, "wrong")):
         assert re.search(
             f'<li[^>]*><mark class="{mark}"><bdi[^>]*>{text}</bdi></mark><span>0.500', page
@@ -229,15 +227,15 @@ def test_damaged_gold_in_a_prediction_file(gold: Any, trained: Path, tmp_path: P
     )
 
 
-def test_what_a_model_does_not_do_is_said(trained: Path, place: Path) -> None:
+def test_what_a_model_does_not_do_is_said(trained: Path, tmp_path: Path) -> None:
     for words, message in (
         (("predict", trained, "--text", "hello"), "give --file with the columns context, question"),
-        (("export", trained, "--out", place / "onnx"), "a question has a sequence for each"),
+        (("export", trained, "--out", tmp_path / "onnx"), "a question has a sequence for each"),
         (
-            ("check", place / "data", "--task=choice", "--model=x", "--label-errors"),
+            ("check", lab.data("choice"), "--task=choice", "--model=x", "--label-errors"),
             "does not apply",
         ),
-        (("check", place / "data", "--task=chioce"), "Perhaps you meant 'choice'"),
+        (("check", lab.data("choice"), "--task=chioce"), "Perhaps you meant 'choice'"),
     ):
         outcome = run(*words)
         assert outcome.code == 2 and message in outcome.err, outcome.err
@@ -281,26 +279,26 @@ def test_served_models_read_questions(trained: Path) -> None:
                 assert found.status_code == status and message in found.json()["error"], found.text
 
 
-def test_a_model_that_transformers_saved(trained: Path, place: Path) -> None:
+def test_a_model_that_transformers_saved(trained: Path, tmp_path: Path) -> None:
     """Its configuration names two labels, as the default is, and it has no file of ours."""
     model = AutoModelForMultipleChoice.from_pretrained(trained / "best")
     model.config.id2label, model.config.label2id = {0: "LABEL_0", 1: "LABEL_1"}, {}
-    model.save_pretrained(place / "plain")
+    model.save_pretrained(tmp_path / "plain")
     for file in (trained / "best").glob("tokenizer*"):
-        (place / "plain" / file.name).write_bytes(file.read_bytes())
-    rows = [json.loads(line) for line in (place / "data" / "test.jsonl").open()]
-    found = [finetune.load(folder).predict(rows) for folder in (trained, place / "plain")]
+        (tmp_path / "plain" / file.name).write_bytes(file.read_bytes())
+    rows = [json.loads(line) for line in (lab.data("choice") / "test.jsonl").open()]
+    found = [finetune.load(folder).predict(rows) for folder in (trained, tmp_path / "plain")]
     assert found[0] == found[1]
 
 
-def test_check_reads_choices(place: Path) -> None:
-    outcome = run("check", place / "data", "--task", "choice", "--model", place / "bert")
+def test_check_reads_choices() -> None:
+    outcome = run("check", lab.data("choice"), "--task", "choice", "--model", lab.checkpoint())
     assert outcome.code == 0 and "0 errors" in outcome.out and "train 24" in outcome.out
     assert "longest 23" in outcome.out, "subwords of the longest choice, and not of all"
 
 
-def test_warm_start_keeps_the_head(trained: Path, place: Path) -> None:
-    task, data = load_task(config(place, model=None, init_from=str(trained)), "choice")
+def test_warm_start_keeps_the_head(trained: Path) -> None:
+    task, data = load_task(config(model=None, init_from=str(trained)), "choice")
     assert any("encoder and head from" in note for note in data.notes)
     weights = task.head().model.classifier.weight
     assert torch.equal(weights, finetune.load(trained).model.model.classifier.weight)
@@ -336,15 +334,17 @@ def test_questions_about_one_context_are_held_out_together() -> None:
     assert not contexts[0] & contexts[1] and all(contexts)
 
 
-def test_training_without_labels_is_refused(place: Path, tmp_path: Path) -> None:
+def test_training_without_labels_is_refused(tmp_path: Path) -> None:
     rows = [{"question": "Who?", "choices": ["me", "you"]}] * 3
     data = small_data.write_jsonl(tmp_path / "data" / "train.jsonl", rows).parent
     with pytest.raises(UserError, match="no row of train has a label"):
-        load_task(config(place, data=str(data)), "choice")
+        load_task(config(data=str(data)), "choice")
 
 
-def test_distillation(trained: Path, place: Path) -> None:
-    words = ["--layers=1", "--steps=4", "--lr=5e-3", "--out", place / "student"]
+def test_distillation(trained: Path, tmp_path: Path) -> None:
+    words = ["--layers=1", "--steps=4", "--lr=5e-3", "--out", tmp_path / "student"]
     outcome = run("distill", trained, *words)
     assert outcome.code == 0, outcome.err
-    assert json.loads((place / "student" / "metrics.json").read_text())["test"]["accuracy"] >= 0.0
+    assert (
+        json.loads((tmp_path / "student" / "metrics.json").read_text())["test"]["accuracy"] >= 0.0
+    )
