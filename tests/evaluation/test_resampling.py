@@ -121,8 +121,13 @@ FORMS = {
 def chosen(run: Scored, which: Sequence[int]) -> Scored:
     sides = run.gold, run.predicted, run.examples, run.predictions
     gold, predicted, examples, predictions = ([side[i] for i in which] for side in sides)
+    return replace(scored_as(run, gold, predicted, predictions), examples=examples)
+
+
+def scored_as(run: Scored, gold: list, predicted: list, predictions: list) -> Scored:
+    """Other values, as those of a run of their own."""
     again = run.kind.pair(gold, predicted, schemes=run.schemes, positive=run.positive)
-    return replace(again, examples=examples, predictions=predictions)
+    return replace(again, examples=run.examples, predictions=predictions)
 
 
 def scores_of(run: Scored, names: Sequence[str]) -> dict[str, float]:
@@ -237,15 +242,8 @@ def test_swapped_answers_score_as_they_would_in_a_file(form: str):
             [getattr(runs[swap], side)[i] for i, swap in enumerate(swaps)]
             for side in ("predicted", "predictions")
         ]
-        scores = scores_of(
-            replace(
-                runs[0],
-                predicted=ours[0],
-                predictions=ours[1],
-                names=tuple(sorted({*runs[0].names, *runs[1].names})),
-            ),
-            names_of(runs),
-        )
+        swapped = scored_as(runs[0], runs[0].gold, *ours)
+        scores = scores_of(swapped, names_of(runs))
         weights = np.concatenate([1 - swaps, swaps])[None].astype(float)
         for name, (first, second) in metrics_of(runs).items():
             value = first.concatenate(second).values(weights)[0]
