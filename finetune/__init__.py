@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from finetune.runtime.launch import make_accelerator
     from finetune.tasks import load_task, saved_task
     from finetune.training.callbacks import Callback, EvaluationEvent, SaveEvent, StepEvent
-    from finetune.training.distillation import Distillation
+    from finetune.training.lesson import Distillation
     from finetune.training.trainer import FitResult, fit
     from finetune.types import (
         Answer,
@@ -110,7 +110,7 @@ _HOMES = {
     "runtime.launch": "make_accelerator",
     "tasks": "load_task saved_task",
     "training.callbacks": "Callback EvaluationEvent SaveEvent StepEvent",
-    "training.distillation": "Distillation",
+    "training.lesson": "Distillation",
     "training.trainer": "FitResult fit",
     "types": "Answer AnswerPrediction Batch ChoicePrediction Encoding LabelSet "
     "MaskedPrediction Relation "

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from finetune.tasks.base import Task
     from finetune.training.callbacks import Callback
     from finetune.training.custom_loss import LossFunction
-    from finetune.training.distillation import Distillation, Measured
+    from finetune.training.distillation import Measured
+    from finetune.training.lesson import Distillation
     from finetune.training.merging import Soup
     from finetune.training.run_folder import RunWriter
     from finetune.training.search import Pruner, SearchResult
@@ -589,7 +590,6 @@ def distill(
     """
     from finetune.runtime.processes import num_processes
     from finetune.training.distillation import (
-        Distillation,
         compare,
         config_without_teacher,
         fit_student,
@@ -598,6 +598,7 @@ def distill(
         load_teacher,
         new_student,
     )
+    from finetune.training.lesson import Distillation
 
     if (model is None) == (layers is None):
         raise UserError("distill needs either --model SMALL or --layers N of the teacher.")

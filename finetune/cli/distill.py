@@ -86,7 +86,8 @@ class Distill(FormatOption, Command):
         from finetune import api
         from finetune.reporting.environment import command_line, resume_command
         from finetune.runtime.progress import Reporter
-        from finetune.training.distillation import Distillation, student_folder
+        from finetune.training.distillation import student_folder
+        from finetune.training.lesson import Distillation
 
         if self.unlabeled_columns and self.unlabeled is None:
             raise UserError("--unlabeled-columns needs --unlabeled FILE.")

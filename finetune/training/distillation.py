@@ -1,92 +1,34 @@
-"""Distillation: a small student learns from the outputs of a teacher.
-
-The loss of a step is
-
-    (1 - w) soft + w hard + v hidden,
-
-each a mean over the optimizer batch: ``soft`` the divergence from the teacher's distribution at a
-temperature (Hinton et al., 2015), over sequences or words; ``hard`` the loss of the task, over
-sequences or words with gold; ``hidden`` the squared difference from hidden states of the teacher,
-over tokens, through a learned projection if the widths differ (Mukherjee & Awadallah 2020,
-"XtremeDistil"). XtremeDistil trains in stages; here one schedule trains all losses together.
-"""
+"""Distillation: the settings of a student, its run, and how it compares with its teacher."""
 
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
-from torch.nn import functional
-
-from finetune.config.tasks import IN_MEMORY, Resume, TrainConfig, changes_of, column_map
+from finetune.config.tasks import IN_MEMORY, Resume, TrainConfig, changes_of
 from finetune.data import Dataset
 from finetune.evaluation.runs import RunFolder
-from finetune.inference.loop import CHUNK, predict
+from finetune.inference.loop import predict
 from finetune.inference.predictor import Predictor
-from finetune.inference.teacher import TeacherOutputs, read_outputs, write_outputs
 from finetune.models.fewer_layers import save_with_layers, spread_layers
-from finetune.models.heads.pair_classifier import PairClassifier
-from finetune.models.heads.pretrained import PretrainedHead
-from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.runtime.cache import file_hash
-from finetune.runtime.device import place
 from finetune.runtime.progress import Reporter
-from finetune.runtime.signals import InterruptHandler
 from finetune.tasks import load_task, model_folder, saved_task, task_class
 from finetune.tasks.base import Task
 from finetune.tasks.definition import load_tokenizer, starting_config
-from finetune.training.checkpoint import OTHERS
-from finetune.training.data import TrainingData
-from finetune.training.optimizer import Schedule, default_learning_rate, parameter_groups
-from finetune.training.part import Part
+from finetune.training.lesson import Distillation, Lesson, Teacher
+from finetune.training.optimizer import Schedule, default_learning_rate
 from finetune.training.run_folder import RunWriter, require_free, with_run_folder
 from finetune.training.trainer import FitResult, fit, part_of, train
-from finetune.types import IGNORED, Batch, Example, UserError, abbreviated, quantity
+from finetune.types import Example, UserError, abbreviated
 
-BatchLoss = Callable[[Any, Batch], tuple[Tensor, Tensor]]
-"""The loss of a task: the sum over a batch and its number, by the output of the head."""
 LR_FACTOR = 6.0
 """The default learning rate of a student, in multiples of the usual one."""
-OUTPUTS = "teacher"
-"""Folder in the run folder with the outputs of the teacher, until training ends."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Distillation:
-    """The weights of the losses, and unlabeled text."""
-
-    temperature: float = 2.0
-    """Divides the logits of teacher and student in the soft loss."""
-    hard_weight: float = 0.2
-    """Weight of the gold labels, from 0 to 1; the teacher's predictions have the rest."""
-    hidden_weight: float | None = None
-    """Weight of the difference of hidden states; unset is 1 if they can be compared, else 0."""
-    unlabeled: str | None = None
-    """File of texts without labels."""
-    unlabeled_columns: tuple[str, ...] = ()
-    """Columns of that file, as `role=column`."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        hidden = self.hidden_weight
-        for flag, value, legal, wanted in (
-            ("--temperature", self.temperature, self.temperature > 0, "above 0"),
-            ("--hard-weight", self.hard_weight, 0 <= self.hard_weight <= 1, "from 0 to 1"),
-            ("--hidden-weight", hidden, hidden is None or hidden >= 0, "0 or more"),
-        ):
-            if not legal or value in (float("inf"), float("-inf")):
-                raise UserError(f"{flag} must be a finite number {wanted}, not {value}.")
 
 
 def require_distillable(task: Task, folder: str | Path) -> None:
@@ -96,25 +38,6 @@ def require_distillable(task: Task, folder: str | Path) -> None:
             f"{folder}: a model of `finetune {task.name}` that cannot be distilled: distill one of "
             "classify, nli, tag, ner or qa, trained without --few-shot."
         )
-
-
-@dataclass
-class Teacher:
-    """A trained model, loaded."""
-
-    name: str
-    """The run folder, as the user wrote it."""
-    folder: Path
-    """The folder of the model."""
-    task: Task
-    head: Any
-    """The model; None once it has predicted the training data of a student."""
-    num_layers: int
-    width: int
-
-    def facts(self) -> dict[str, Any]:
-        """Return its folder, and the checksum of its weights."""
-        return {"folder": self.name, "weights": file_hash(self.folder / "model.safetensors")}
 
 
 def load_teacher(folder: str | Path) -> Teacher:
@@ -214,242 +137,6 @@ def starting_head(task: Task, head: Any, number: int) -> Any:
     with tempfile.TemporaryDirectory(prefix="finetune-", ignore_cleanup_errors=True) as folder:
         save_with_layers(head, layers, Path(folder))
         return task.head(folder)
-
-
-def read_unlabeled(task: Task, distillation: Distillation, encoding: str) -> Iterator[Example]:
-    """Yield the examples of a file, without gold."""
-    file, columns = str(distillation.unlabeled), column_map(distillation.unlabeled_columns)
-    inputs = task.record.inputs
-    examples: Iterator[Any] = inputs.read(file, columns=columns, encoding=encoding)
-    if task.description.words:
-        examples = (replace(each, tags=None, spans=None, unreachable=()) for each in examples)
-    if (context := inputs.context) is not None:
-        examples = context.add(examples)
-    yield from examples
-
-
-@dataclass
-class Lesson:
-    """The losses of a student against its teacher, for one part of a run."""
-
-    task: Task
-    """The task of the student."""
-    teacher: Teacher
-    weights: Distillation
-    hidden_weight: float = 0.0
-    layers: Sequence[int] = ()
-    """The layers of the student whose hidden states are compared."""
-    projections: nn.ModuleList | None = None
-    """From these states to the width of the teacher; None if the widths are equal."""
-    read_by_teacher: Encodings | None = None
-    """The training sequences of a teacher with another tokenizer."""
-
-    def extend_data(self, part: Part) -> None:
-        """Add unlabeled text to the training data, and encode all as the teacher reads it."""
-        data, task = part.data, part.task
-        same_tokenizer = task.tokenizer.equals(self.teacher.task.tokenizer)
-        examples = data.splits["train"]
-        own, others = [], []
-        if not same_tokenizer:
-            others.append(self.teacher.task.encode(examples))
-        if self.weights.unlabeled is not None:
-            for chunk in _unlabeled(task, self.weights, part.config.encoding, len(examples)):
-                encoded = task.encode(chunk)
-                without = self.task.targets_without_gold(encoded.sequences)
-                sequences = replace(encoded.sequences, targets=without)
-                own.append(replace(encoded, sequences=sequences))
-                if not same_tokenizer:
-                    others.append(self.teacher.task.encode(chunk))
-            if not own:
-                raise UserError(f"--unlabeled {self.weights.unlabeled}: has no texts.")
-            unlabeled = Encoded.joined(own)
-            data.encoded["train"] = Encoded.joined([data.train, unlabeled])
-            data.lengths = data.train.lengths
-            data.schedule = Schedule.from_config(part.config, len(data.train))
-            part.report(
-                f"train: {quantity(len(unlabeled), 'unlabeled example')} more, which the teacher "
-                "labels"
-            )
-        if others:
-            self.read_by_teacher = Encoded.joined(others).sequences
-            self._require_same_windows(data.train.sequences, self.read_by_teacher)
-
-    def _require_same_windows(self, own: Encodings, other: Encodings) -> None:
-        """Raise UserError if another tokenizer divides examples in another way."""
-        subwords = self.task.per_subword
-        same = len(own) == len(other) and all(
-            (getattr(own, name) == getattr(other, name)).all()
-            for name in ("example", "part", "num_words")
-        )
-        if subwords or not same or len(own) != len(set(own.example.tolist())):
-            what = "--label-subwords all and --word-score" if subwords else "long examples"
-            raise UserError(
-                f"teacher and student have different tokenizers, so that {what} cannot be "
-                "compared: use a student with the tokenizer of the teacher, such as --layers, or "
-                "leave out texts that do not fit into one sequence."
-            )
-
-    def parameter_groups(self, part: Part) -> list[dict[str, Any]]:
-        """Choose the layers to compare; return the groups of AdamW of their projections, if any."""
-        self._choose_layers(part)
-        encoder, config = part.head.encoder, part.config
-        if not self.layers or encoder.width == self.teacher.width:
-            return []
-        with torch.random.fork_rng():
-            torch.manual_seed(config.seed)
-            self.projections = nn.ModuleList(
-                nn.Linear(encoder.width, self.teacher.width) for _ in self.layers
-            )
-        if (saved := part.folder.last / OTHERS).is_file():
-            self.projections.load_state_dict(load_file(str(saved)))
-        weight = next(part.head.parameters())
-        self.projections.to(weight.device, weight.dtype)
-        peak = max(group["peak"] for group in parameter_groups(part.head, config))
-        common = {"lr": peak, "peak": peak, "encoder": False}
-        return [
-            {
-                "params": [w for w in self.projections.parameters() if w.ndim == number],
-                "weight_decay": decay,
-                **common,
-            }
-            for decay, number in ((config.weight_decay, 2), (0.0, 1))
-        ]
-
-    def _choose_layers(self, part: Part) -> None:
-        """Choose the layers of the student whose states are compared, if they can be."""
-        weight, reason = self.weights.hidden_weight, ""
-        if self.read_by_teacher is not None:
-            reason = "teacher and student have different tokenizers"
-        for each in (part.head, self.teacher.head):
-            inner = getattr(each, "tagger", each)
-            if isinstance(inner, PretrainedHead) and not inner.known_type:
-                reason = f"the hidden states of {inner.config.model_type} models are not at hand"
-            elif isinstance(inner, PairClassifier):
-                reason = "the texts of a pair are read apart"
-        if reason and weight:
-            raise UserError(f"--hidden-weight {weight:g}: {reason}: leave it out.")
-        if reason and weight is None and not part.folder.last.is_dir():
-            part.report(f"hidden states are not compared: {reason}")
-        self.hidden_weight = 0.0 if reason else 1.0 if weight is None else weight
-        number = part.head.encoder.num_layers if self.hidden_weight else 0
-        self.layers = list(range(1, number + 1))
-
-    def attach_outputs(self, part: Part, interrupt: InterruptHandler) -> None:
-        """Let the teacher predict the training data, or find what it predicted; add it to them."""
-        folder, sequences = part.folder.path / OUTPUTS, part.data.train.sequences
-        device = part.folder.accelerator.device
-
-        def check_stop() -> None:
-            if interrupt.should_stop():
-                message = "stopped before training: the teacher will predict again"
-                raise interrupt.interrupted(message)
-
-        if not part.config.resume:  # those of a killed run, perhaps of another teacher
-            shutil.rmtree(folder, ignore_errors=True)
-        if not folder.is_dir():
-            number = len(self.layers)
-            write_outputs(
-                folder,
-                self.teacher.task,
-                place(self.teacher.head, device),
-                self.read_by_teacher or sequences,
-                layers=spread_layers(number, self.teacher.num_layers) if number else (),
-                device=device,
-                precision=part.precision,
-                reporter=part.reporter,
-                check_stop=check_stop,
-            )
-        self.teacher.head = self.read_by_teacher = None
-        self.attach(part.data, read_outputs(folder, part.task, sequences))
-
-    def attach(self, data: TrainingData, outputs: TeacherOutputs) -> None:
-        """Add the outputs of the teacher for all sequences of train to the targets."""
-        sequences, targets_of_task = data.train.sequences, data.targets
-        rows = {**(sequences.targets or {}), "teacher_logits": outputs.logits}
-        if outputs.states is not None:
-            rows["teacher_states"] = outputs.states
-        data.encoded["train"] = replace(data.train, sequences=replace(sequences, targets=rows))
-
-        def targets(batch: Encodings) -> dict[str, Tensor]:
-            found = targets_of_task(batch)
-            for name, values in (batch.targets or {}).items():
-                if name.startswith("teacher_"):
-                    found[name] = torch.from_numpy(values.values)
-            return found | {f"teacher_{name}": value for name, value in outputs.edges.items()}
-
-        data.targets = targets
-
-    def remove_outputs(self, part: Part) -> None:
-        """Delete the outputs of the teacher."""
-        shutil.rmtree(part.folder.path / OUTPUTS, ignore_errors=True)
-
-    def recording(self, head: Any) -> AbstractContextManager[list[Tensor]]:
-        """Return a context in which forward passes record the states of the compared layers."""
-        found: AbstractContextManager[list[Tensor]] = head.encoder.recording(self.layers)
-        return found
-
-    def losses(
-        self, output: Any, states: Sequence[Tensor], batch: Batch, loss_of_task: BatchLoss
-    ) -> tuple[Tensor, Tensor]:
-        """Return the sums of the three losses of a batch [3], and the number of the first [1]."""
-        assert self.task.soft_loss is not None  # as the teacher was accepted
-        soft = self.task.soft_loss(
-            output, batch.targets["teacher_logits"], batch, self.weights.temperature
-        )
-        hard, _ = loss_of_task(output, batch)
-        hidden = torch.zeros_like(soft)
-        if self.layers:
-            hidden = hidden_loss(states, batch.targets["teacher_states"], self.projections)
-        sums = (
-            (1 - self.weights.hard_weight) * soft,
-            self.weights.hard_weight * hard,
-            self.hidden_weight * hidden,
-        )
-        return torch.stack(sums), soft.new_full((1,), self._num_soft(batch))
-
-    def counts(self, batch: Batch, loss_of_task: BatchLoss) -> Tensor:
-        """Return the numbers of rows (sequences, examples or words), with gold, and of tokens."""
-        logits = batch.targets["teacher_logits"]
-        if "teacher_transitions" in batch.targets:
-            hard = (batch.targets["tag"] != IGNORED).sum()
-        else:
-            _, hard = loss_of_task(logits, batch)
-        return torch.tensor([self._num_soft(batch), float(hard), len(batch.input_ids)])
-
-    def _num_soft(self, batch: Batch) -> int:
-        if self.task.grouped:
-            return len(set(batch.example))
-        return len(batch.words) if self.task.description.words else len(batch.lengths)
-
-
-def _unlabeled(
-    task: Task, weights: Distillation, encoding: str, first_id: int
-) -> Iterator[list[Example]]:
-    """Yield the unlabeled examples in chunks, with ids that continue the ids of train."""
-    found = read_unlabeled(task, weights, encoding)
-    numbered = (replace(example, id=number) for number, example in enumerate(found, first_id))
-    while chunk := list(islice(numbered, CHUNK)):
-        yield chunk
-
-
-def hidden_loss(
-    states: Sequence[Tensor], teacher: Tensor, projections: Iterable[nn.Module] | None = None
-) -> Tensor:
-    """Return the squared difference from hidden states of a teacher, summed over tokens.
-
-    It is the mean over layers and components.
-
-    Args:
-        states: Those of the student, [T, H] for each layer.
-        teacher: Those of the teacher side by side, [T, layers * H'].
-        projections: From H to H', for each layer; None if these are equal.
-    """
-    found = [state.float() if state.dtype != torch.float64 else state for state in states]
-    if projections is not None:
-        found = [layer(state) for layer, state in zip(projections, found, strict=True)]
-    own = torch.cat(found, 1)
-    difference: Tensor = functional.mse_loss(own, teacher.to(own.dtype), reduction="none")
-    return difference.mean(1).sum()
 
 
 def fit_student(

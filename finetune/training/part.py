@@ -20,7 +20,7 @@ from finetune.training.step import Step
 from finetune.training.weight_averaging import WeightAverage
 
 if TYPE_CHECKING:
-    from finetune.training.distillation import Lesson
+    from finetune.training.lesson import Lesson
 
 
 @dataclass(kw_only=True)

@@ -30,7 +30,7 @@ from finetune.training.optimizer import set_learning_rates
 from finetune.types import Batch, Sequences
 
 if TYPE_CHECKING:
-    from finetune.training.distillation import Lesson
+    from finetune.training.lesson import Lesson
 
 
 class Step:

@@ -23,16 +23,15 @@ from finetune.inference.teacher import read_outputs, write_outputs
 from finetune.models.encoder import Encoder
 from finetune.preprocessing.batching import pack
 from finetune.runtime.progress import Reporter
-from finetune.training import distillation
+from finetune.training import lesson as lessons
 from finetune.training.data import training_data
 from finetune.training.distillation import (
-    Distillation,
-    Lesson,
     load_student,
     load_teacher,
     starting_head,
     student_config,
 )
+from finetune.training.lesson import Distillation, Lesson
 from finetune.training.optimizer import adamw, parameter_groups
 from finetune.training.part import Part
 from finetune.training.run_folder import open_run
@@ -429,7 +428,7 @@ def test_outputs_of_a_killed_run_are_those_of_its_teacher_alone(
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
-        patch.setattr(distillation, "read_outputs", killed)
+        patch.setattr(lessons, "read_outputs", killed)
         distill(one, out=str(tmp_path / "again"), **settings)
     assert (tmp_path / "again" / "teacher").is_dir()
     distill(other, out=str(tmp_path / "again"), **settings)
