@@ -149,10 +149,11 @@ class TokenClassificationTask(WordTask):
         if not self.record.all_subwords:
             return {"tag": core}
         spread: list[int] = []
+        continuations = self.record.continuations
         for (first, last), target in zip(pairwise(window.word_starts), core, strict=True):
             follow = IGNORED
             if self.record.config.label_subwords == "all" and target != IGNORED:
-                follow = self.record.continuations[target]
+                follow = continuations[target]
             spread += [target] + [follow] * (last - first - 1)
         return {"tag": spread}
 
