@@ -17,7 +17,7 @@ _PREFIXES = {"L": "E", "U": "S", "M": "I"}
 """BIOES prefixes for BILOU and BMES, as seqeval's default mode knows no others."""
 
 
-def seqeval_spans(tags: Sequence[str], scheme: str, strict: bool) -> list[Span]:
+def seqeval_spans(tags: Sequence[str], scheme: str, strict: bool) -> tuple[Span, ...]:
     """Return the spans of tags by seqeval's default mode, or only those of its strict mode.
 
     seqeval's strict mode has no IO, and reads some illegal IOB1 tags as spans: spans of these
@@ -30,7 +30,7 @@ def seqeval_spans(tags: Sequence[str], scheme: str, strict: bool) -> list[Span]:
 
 
 @lru_cache(maxsize=65536)
-def _spans_of_sentence(tags: tuple[str, ...], scheme: str, strict: bool) -> list[Span]:
+def _spans_of_sentence(tags: tuple[str, ...], scheme: str, strict: bool) -> tuple[Span, ...]:
     found, start = [], 0
     for outside, words in groupby(tags, "O".__eq__):
         stretch = tuple(words)
@@ -38,7 +38,7 @@ def _spans_of_sentence(tags: tuple[str, ...], scheme: str, strict: bool) -> list
             spans = _spans_of_stretch(stretch, scheme, strict)
             found += [Span(start + first, start + end, label) for first, end, label in spans]
         start += len(stretch)
-    return found
+    return tuple(found)
 
 
 @lru_cache(maxsize=65536)

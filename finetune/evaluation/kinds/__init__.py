@@ -67,14 +67,15 @@ _METRICS = {
     *(name for kind in _OF_CORE for name in kind.metrics),
     *(name for paths in PREDICTION_KINDS.values() for name in paths.metrics),
 }
+_KEYS = {kind.key: kind.name for kind in _OF_CORE if kind.key} | {n: n for n in PREDICTION_KINDS}
+"""The kind of a line by its keys, of which the first decides."""
 _OF_VECTORS = {"ranking_accuracy", "ranking_mrr"}
 """Metrics of vectors, which are no predictions of a kind."""
 
 
 def kind_of_line(row: Mapping[str, Any]) -> str:
     """Return the name of the kind of a line, by its keys; empty for none."""
-    keys = {kind.key: kind.name for kind in _OF_CORE if kind.key} | {n: n for n in PREDICTION_KINDS}
-    return next((name for key, name in keys.items() if key in row), "")
+    return next((name for key, name in _KEYS.items() if key in row), "")
 
 
 def common_kinds(kinds: Sequence[Kind]) -> Sequence[Kind]:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -302,7 +303,8 @@ class Kind(ABC):
         scored = Scored(self, gold, predicted, labels=tuple(labels), **facts)
         if not self.named:
             return scored
-        names = {name_of(i) for side in self.items(scored)[1:] for items in side for i in items}
+        distinct = {*chain.from_iterable(chain(*self.items(scored)[1:]))}
+        names = set(map(name_of, distinct))
         return replace(scored, names=tuple(sorted({*scored.labels, *names})))
 
     def check(self, gold: Sequence[Any], predicted: Sequence[Any]) -> None:

@@ -22,7 +22,7 @@ def check_names(where: str, key: str, value: Any, tags: bool = False) -> None:
 
 def probability(value: Any) -> float | None:
     """Return a value of a line as a probability; None for anything else."""
-    return float(value) if is_number(value) and 0 <= value <= 1 + 1e-6 else None
+    return float(value) if type(value) in (float, int) and 0 <= value <= 1 + 1e-6 else None
 
 
 def known_or_nan(value: Any) -> float:
@@ -33,4 +33,4 @@ def known_or_nan(value: Any) -> float:
 
 def is_number(value: Any) -> bool:
     """Return whether a value is a number, and no truth value."""
-    return isinstance(value, float | int) and not isinstance(value, bool)
+    return type(value) in (float, int)

@@ -104,7 +104,8 @@ def character_counts(scored: Scored) -> np.ndarray:
 def span_sets(scored: Scored) -> list[tuple[set[Span], set[Span]]]:
     """Return the gold and the predicted spans of each sentence."""
     _, predicted, gold = scored.kind.items(scored)
-    return list(zip(map(set, gold), map(set, predicted), strict=True))
+    sides: Any = zip(gold, predicted, strict=True)  # which are sets, of all kinds of spans
+    return list(sides)
 
 
 def is_nested(scored: Scored) -> bool:
