@@ -187,17 +187,22 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         self.query = {name: values[-1] for name, values in parse_qs(url.query).items()}
         try:
-            self.fail_on_demand(url.path)
-            token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-            if token:
-                self.user = self.hub.users.get(token)
-                if self.user is None:
-                    raise Refused(401, "", "Invalid credentials in Authorization header")
-            self.route(url.path, url.path.strip("/").split("/"))
-        except Refused as error:
-            self.answer({"error": error.message}, error.status, error.headers)
+            try:
+                self.fail_on_demand(url.path)
+                self.sign_in()
+                self.route(url.path, url.path.strip("/").split("/"))
+            except Refused as error:
+                self.answer({"error": error.message}, error.status, error.headers)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
+
+    def sign_in(self) -> None:
+        """Find the user of the token."""
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        if token:
+            self.user = self.hub.users.get(token)
+            if self.user is None:
+                raise Refused(401, "", "Invalid credentials in Authorization header")
 
     do_GET = do_HEAD = do_POST = do_PUT = handle_any
 
