@@ -19,7 +19,7 @@ from finetune.cli.help import GROUPS, examples_of, options_of, summary_of
 from finetune.cli.main import COMMANDS, command_class
 from finetune.cli.train import RunOptions
 from finetune.config.tasks import CONFIGS, TrainConfig
-from finetune.registry import LISTS, ListPaths, Registry
+from finetune.registry import LISTS, ListPaths, imported
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(Path(__file__).parent.glob("*.md"))
@@ -113,7 +113,7 @@ def command_line() -> str:
 
 def _run_of_lists(lists: ListPaths) -> list[str]:
     """Return the options of `finetune run` with a file that lists recipes."""
-    kind = Registry[type[Any]]({"": lists.command})[""]
+    kind = imported(lists.command)
     examples = "\n".join(examples_of(kind))
     return [summary_of(kind), f"```\n{examples}\n```", _options_table(kind)]
 

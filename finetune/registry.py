@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 T = TypeVar("T")
+
+
+def imported(path: str) -> Any:
+    """Return the object of an import path, such as ``finetune.types:Span``."""
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -23,8 +29,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         """Import the object."""
-        module, _, attribute = self.paths[name].partition(":")
-        return cast(T, getattr(importlib.import_module(module), attribute))
+        return cast(T, imported(self.paths[name]))
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is such a name, and import nothing."""
@@ -129,11 +134,16 @@ COMMANDS = {
 }
 """The commands that train no task. The order is the order in `finetune --help`."""
 
-PREDICTORS = {
-    "wsd": "finetune.embeddings.senses:predict_senses",
-    "similarity": "finetune.embeddings.words_in_context:predict_pairs",
-}
-"""What predicts with the runs of a wing's commands, by the `task` in their config.json."""
+PLUGINS = Registry[Any](
+    {
+        "predict wsd": "finetune.embeddings.senses:predict_senses",
+        "predict similarity": "finetune.embeddings.words_in_context:predict_pairs",
+        "compare suite.json": "finetune.suites.comparison:compare_suites",
+        "check --label-errors": "finetune.annotation.commands:find_label_errors",
+    }
+)
+"""What wings do for commands of the core, by the command and what it is given: the `task` in the
+config.json of a run, a file in the folders, or an option."""
 
 FORMATS = {".xml": "finetune.embeddings.sense_data:read_sense_xml"}
 """The readers of data files of a wing by their suffix."""
@@ -186,9 +196,3 @@ LISTS = {
     )
 }
 """Files of a wing that list recipes, by the key that only they have."""
-
-COMPARISONS = {"suite.json": "finetune.suites.comparison:compare_suites"}
-"""What compares folders of a wing's commands, by a file that only they have."""
-
-OPTIONS = {"check --label-errors": "finetune.annotation.commands:find_label_errors"}
-"""Options of commands of the core that a wing carries out."""

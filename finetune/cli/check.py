@@ -14,7 +14,7 @@ from finetune.cli.options import DataOptions, OutOption
 from finetune.cli.output import quiet_libraries, show
 from finetune.config.options import DATA, Help, argument
 from finetune.config.tasks import CONFIGS, TrainConfig
-from finetune.registry import OPTIONS, TASKS, Registry
+from finetune.registry import PLUGINS, TASKS
 from finetune.types import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Check(OutOption, DataOptions, Command):
             train: Sequence[Any] = data.splits.get("train", ())
             spans_only = words and any(e.tags is None and e.spans for e in train)
             task = self.task or ("ner" if spans_only else "tag" if words else "classify")
-            Registry[Any](OPTIONS)["check --label-errors"](self, task, config)
+            PLUGINS["check --label-errors"](self, task, config)
 
     def _show(self, findings: Sequence[Finding]) -> None:
         from finetune.data import render

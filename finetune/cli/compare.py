@@ -17,7 +17,7 @@ from finetune.cli.options import EvaluationOptions, ResampleOptions
 from finetune.cli.output import ScoreCell, print_table, print_tables, show
 from finetune.cli.predict import Predict
 from finetune.config.options import argument
-from finetune.registry import COMPARISONS, Registry
+from finetune.registry import PLUGINS
 from finetune.types import UserError, abbreviated, last_part, quantity
 
 if TYPE_CHECKING:
@@ -228,10 +228,12 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
 
 def _of_wing(entries: Sequence[Entry]) -> Callable[[Compare, Sequence[Entry]], None] | None:
     """Return what compares the folders of a wing's command; None for other systems."""
-    for name in COMPARISONS:
-        inside = [(Path(entry.runs) / name).is_file() for entry in entries]
-        if all(inside):
-            return Registry["Callable[[Compare, Sequence[Entry]], None]"](COMPARISONS)[name]
+    names = (name for name in PLUGINS if name.startswith("compare "))
+    for name in names:
+        file = name.removeprefix("compare ")
+        if all((Path(entry.runs) / file).is_file() for entry in entries):
+            compare: Callable[[Compare, Sequence[Entry]], None] = PLUGINS[name]
+            return compare
     return None
 
 

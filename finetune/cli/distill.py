@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
-from finetune.cli.train import report_run, resumable, score_lines
+from finetune.cli.train import report_run, resumable, show_run
 from finetune.config.options import COMMON, DATA, Help, argument
 from finetune.config.tasks import Resume
 from finetune.types import UserError
@@ -144,12 +144,7 @@ class Distill(FormatOption, Command):
         for name, run in trained.items():
             if run is None:
                 continue
-            show(f"{name}, in {run.folder}:", error=True)
-            lines = score_lines(run.metrics, run.outcome.baselines, run.outcome.positive)
-            show(lines, indent=14, error=True)
-            if run.outcome.degenerate:
-                reasons = "; ".join(run.outcome.degenerate)
-                show(f"{name} is degenerate: {reasons}", error=True)
+            show_run(run, f"{name}, in {run.folder}:", name, error=True)
         if rows:
             print_tables(self.format, ("", columns, rows))
         else:

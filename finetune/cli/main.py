@@ -8,8 +8,8 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import finetune
 from finetune import registry
@@ -19,7 +19,7 @@ from finetune.cli.overview import overview
 from finetune.cli.parsing import before_dashes, made, parsed, parsed_known
 from finetune.config.recipes import is_multitask, listed_recipes
 from finetune.config.tasks import CONFIGS
-from finetune.registry import LISTS, Registry
+from finetune.registry import LISTS, imported
 from finetune.runtime.processes import (
     ReportedError,
     end_with_launcher,
@@ -141,7 +141,7 @@ def _shares_work(command: Command) -> bool:
 def command_class(name: str) -> type[Any]:
     """Import the dataclass of a command: its options are the fields."""
     if name not in CONFIGS:
-        return Registry[type[Any]](registry.COMMANDS)[name]
+        return cast("type[Any]", imported(registry.COMMANDS[name]))
     from finetune.cli.train import task_command
 
     return task_command(name)
@@ -162,7 +162,7 @@ def parse(arguments: Sequence[str]) -> Any:
     path = _recipe_of(rest) if name == "run" else None
     if path is not None and (key := listed_recipes(path)) is not None:
         (others := [*rest]).remove(path)  # its first place: --out may have the same name
-        return Registry[Callable[..., Command]]({key: LISTS[key].parse})[key](path, others)
+        return imported(LISTS[key].parse)(path, others)
     kind, given = _command(name, rest, path)
     if path is not None and given is None:
         _require_options_of_several_tasks(path, rest)
@@ -179,10 +179,11 @@ def _command(
         return search_command(arguments[0]), None
     if recipe is None:
         return command_class(name), None
-    from finetune.cli.train import Multitask, recipe_command
+    from finetune.cli.multitask import Multitask
+    from finetune.cli.train import recipe_command
 
     if (key := listed_recipes(recipe)) is not None:
-        return Registry[type[Any]]({key: LISTS[key].command})[key], None
+        return imported(LISTS[key].command), None
     if is_multitask(recipe):
         return Multitask, None
     given = recipe_command(recipe, smoke="--smoke" in arguments)
@@ -192,7 +193,7 @@ def _command(
 def _require_options_of_several_tasks(path: str, arguments: Sequence[str]) -> None:
     """Raise UserError for an option of training that does not apply to several tasks."""
     from finetune.cli.help import options_of
-    from finetune.cli.train import Multitask
+    from finetune.cli.multitask import Multitask
 
     own = {option.name for option in options_of(Multitask)}
     of_training = {option.name for option in options_of(command_class("classify"))}

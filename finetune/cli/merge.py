@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
-from finetune.cli.output import print_tables, quiet_libraries, show
-from finetune.cli.train import report_run, score_lines
+from finetune.cli.output import print_tables, quiet_libraries
+from finetune.cli.train import report_run, show_run
 from finetune.config.options import Help, argument
 from finetune.types import quantity
 
@@ -70,6 +70,5 @@ class Merge(FormatOption, Command):
             rows.append([str(run.folder), soup.score, f"mean of {len(soup.used)}"])
             columns = ["run", f"{soup.split} {soup.metric}", "in the mean"]
             print_tables(self.format, ("", columns, rows))
-        lines = score_lines(run.metrics, run.outcome.baselines, run.outcome.positive)
-        show(f"the mean of {quantity(len(soup.used), 'run')}, in {run.folder}:", error=True)
-        show(lines, indent=14, error=True)
+        title = f"the mean of {quantity(len(soup.used), 'run')}, in {run.folder}:"
+        show_run(run, title, error=True)

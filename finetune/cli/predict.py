@@ -18,7 +18,7 @@ from finetune.cli.output import check_output, inputs_of, open_records, quiet_lib
 from finetune.config.options import DATA, OUTPUT, Help, argument
 from finetune.config.tasks import LARGEST
 from finetune.data.json_files import read_object
-from finetune.registry import PREDICTORS, Registry
+from finetune.registry import PLUGINS
 from finetune.runtime.processes import num_processes, process_index
 from finetune.runtime.records import (
     GROUP,
@@ -101,7 +101,7 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
         """The function that predicts with a run of a wing's command; None for a trained model."""
         path = Path(self.folder) / "config.json"
         task = str(read_object(path).get("task")) if path.is_file() else ""
-        return Registry[Callable[[Predict], None]](PREDICTORS).get(task)
+        return PLUGINS.get(f"predict {task}")
 
     def run(self) -> None:
         """Write one line for each input."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from finetune.cli.output import TableFormat, error_line, print_tables, show
-from finetune.registry import LISTS, Registry
+from finetune.registry import LISTS, imported
 from finetune.types import UserError, abbreviated, quantity
 
 
@@ -61,5 +60,4 @@ def _lines_of_list(path: Path) -> list[str]:
     key = listed_recipes(path)
     if key is None:
         raise UserError(f"{path}: lists no recipes: it needs one of {', '.join(LISTS)}.")
-    lines = Registry[Callable[[Path], Iterable[str]]]({key: LISTS[key].lines})[key]
-    return list(lines(path))
+    return list(imported(LISTS[key].lines)(path))

@@ -18,8 +18,8 @@ from finetune.cli.command import Command, TrainingCommand
 from finetune.cli.options import FormatOption
 from finetune.cli.output import error_line, print_table, quiet_libraries, show
 from finetune.config.options import COMMON, Help, argument
-from finetune.config.recipes import RecipeRun, load_multitask, load_recipe, written
-from finetune.config.tasks import CONFIGS, Resume, TrainConfig, flag, settings
+from finetune.config.recipes import RecipeRun, load_recipe, written
+from finetune.config.tasks import CONFIGS, TrainConfig, flag, settings
 from finetune.config.values import Folds, require_count
 from finetune.runtime.processes import num_processes
 from finetune.types import UserError, quantity
@@ -171,80 +171,6 @@ class Run(FormatOption, RunOptions, Command):
         from finetune.cli.recipes import list_recipes
 
         list_recipes(self.folder, self.runs, self.format)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Multitask(Command):
-    """Train several tasks on one encoder, with the settings of a recipe.
-
-    Examples:
-        finetune run multitask.yaml
-        finetune run multitask.yaml --alpha 0 --out runs/joint
-    """
-
-    recipe: Annotated[str, argument("RECIPE")]
-    """File with `task: multitask` and the settings of each task below `tasks`."""
-    out: str | None = None
-    """Folder, with a run folder for each task; unset is `runs/RECIPE-seedN`."""
-    alpha: float | None = None
-    """Exponent of the share of each task in the steps, size^alpha: 1 follows the sizes of the
-    training data, 0 makes all tasks equal. Unset takes the exponent of the recipe, or 0.5."""
-    model: str | None = None
-    """Pretrained encoder, in place of the recipe's."""
-    epochs: float | None = None
-    """Passes over the training data, in place of the recipe's."""
-    limit: int | None = None
-    """Train each task on the first N of its training examples only."""
-    seed: int | None = None
-    """Seed, in place of the recipe's."""
-    resume: Annotated[Resume, Help("[auto]")] = False
-    """Continue the run in the folder from its last checkpoint; `auto` starts a run if there is
-    none."""
-    trust_remote_code: bool = False
-    """Allow a model's own Python code from the hub to run."""
-
-    @property
-    def trains(self) -> bool:
-        """True: models are trained."""
-        return True
-
-    @property
-    def shares_work(self) -> bool:
-        """True: all processes train."""
-        return True
-
-    def run(self) -> None:
-        """Train the tasks, and print the scores of each."""
-        from finetune import api
-        from finetune.reporting.environment import command_line
-        from finetune.runtime.launch import is_main_process
-        from finetune.runtime.progress import Reporter
-        from finetune.training.run_folder import RUNS
-
-        recipe = load_multitask(
-            self.recipe,
-            alpha=self.alpha,
-            model=self.model,
-            epochs=self.epochs,
-            limit=self.limit,
-            seed=self.seed,
-            resume=self.resume,
-            trust_remote_code=self.trust_remote_code,
-        )
-        quiet_libraries()
-        seed = next(iter(recipe.tasks.values()))[1].seed
-        out = Path(self.out or RUNS / f"{recipe.path.stem}-seed{seed}")
-        reporter = Reporter(quiet=not is_main_process())
-        command = command_line()
-        with resumable(reporter, lambda: f"{command} --resume", *(out / n for n in recipe.tasks)):
-            runs = api.train_multitask(
-                recipe, out, command=command, reporter=reporter, report=report_run
-            )
-        for name, run in runs.items():
-            show(f"{name}, in {run.folder}:")
-            show(score_lines(run.metrics, run.outcome.baselines, run.outcome.positive), indent=14)
-            if run.outcome.degenerate:
-                show(f"this run is degenerate: {'; '.join(run.outcome.degenerate)}")
 
 
 @cache
@@ -455,6 +381,18 @@ def resumable(reporter: Reporter, command: Callable[[], str], *folders: Path) ->
             reporter.say(f"{str(interrupted) or 'interrupted'}. Continue with: {command()}")
         caught = interrupted.signal if isinstance(interrupted, Interrupted) else signal.SIGINT
         sys.exit(128 + caught)
+
+
+def show_run(run: TrainedRun, title: str, name: str = "", *, error: bool = False) -> None:
+    """Print the scores of a run under a title; with a ``name``, why the run is degenerate, too."""
+    show(title, error=error)
+    show(
+        score_lines(run.metrics, run.outcome.baselines, run.outcome.positive),
+        indent=14,
+        error=error,
+    )
+    if name and run.outcome.degenerate:
+        show(f"{name} is degenerate: {'; '.join(run.outcome.degenerate)}", error=error)
 
 
 def score_lines(

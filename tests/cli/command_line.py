@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from finetune.cli.help import options_of
 from finetune.cli.main import COMMANDS, command_class
-from finetune.registry import LISTS, Registry
+from finetune.registry import LISTS, imported
 
 FILE = Path(__file__).with_suffix(".txt")
 
@@ -24,7 +24,7 @@ def command_line() -> str:
         for name in COMMANDS
     ]
     for key, lists in LISTS.items():
-        kind = Registry[type[Any]]({key: lists.command})[key]
+        kind = imported(lists.command)
         blocks.append(
             "\n".join([f"finetune run ({key})", *(f"    {each}" for each in _options(kind))])
         )
