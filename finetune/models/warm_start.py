@@ -21,6 +21,7 @@ from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PROBLEM_TYPES, PretrainedHead, Problem, select_classes
 from finetune.models.heads.question_answering import POSITIONS, QuestionAnswerer
+from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.heads.token_classification import TokenClassifier
@@ -39,6 +40,7 @@ CUSTOM_MODELS: dict[str, tuple[Any, str]] = {
     "span-ner": (SpanClassifier, "encoder"),
     "crf-tagger": (CrfTagger, "tagger"),
     "pair-classifier": (PairClassifier, "encoder"),
+    "relation-classifier": (RelationClassifier, "encoder"),
 }
 """Model types of this toolkit: the class, and the setting with the configuration inside."""
 LANGUAGE_MODELS = ("MaskedLM", "PreTraining", "LMHeadModel")

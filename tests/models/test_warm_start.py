@@ -25,6 +25,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data.pairs(folder / "three")
     data.numbers(folder / "numbers")
     data.entities(folder / "entities")
+    data.relations(folder / "relations")
     data.write_jsonl(folder / "two" / "train.jsonl", paired("entailment", "contradiction"))
     data.write_jsonl(folder / "rte" / "train.jsonl", paired("entailment", "not_entailment"))
     data.write_jsonl(
@@ -39,6 +40,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("crf", "tag", {"data": "entities", "crf": True}),
             ("ner", "ner", {"data": "entities"}),
             ("numbers", "classify", {"data": "numbers"}),
+            ("relations", "relations", {"data": "relations"}),
         ):
             made, _ = load_task(config(folder, task, family=family, **more), task)
             torch.manual_seed(3)
@@ -101,6 +103,8 @@ def last_layer(head: Any) -> Any:
         ("ner", "nli", {"data": "three"}),
         ("ner", "tag", {"data": "entities", "crf": True}),
         ("ner", "ner", {"data": "entities"}),
+        ("relations", "nli", {"data": "three"}),
+        ("relations", "relations", {"data": "relations"}),
     ],
 )
 def test_encoder_is_taken_and_the_head_is_fresh(
