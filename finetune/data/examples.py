@@ -50,6 +50,8 @@ about n^2 / 2^65: 1e-5 for 20 million examples."""
 _INTERNED = ("label", "tags", "layers", "document", "key")
 """Columns with few different values, each of which is written once in a chunk."""
 _KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (TextExample, TokenExample)}
+_PLAIN = {"answers": None, "choices": (), "targets": None, "negative": None, "document": None}
+"""The fields of a text that is not more than texts with a label."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -186,7 +188,7 @@ class Examples(Sequence[Any]):
     def content(self, title: str) -> Iterator[bytes]:
         """Yield the content of the examples in lines, as JSON; ``title`` is shown meanwhile."""
         for start in range(0, len(self), CHUNK):
-            yield _rendered(self._examples[start : start + CHUNK])
+            yield _rendered(self[start : start + CHUNK])
 
     def digest(self) -> str:
         """Return a hash of the content, ids and order of the examples; ``where`` is no part."""
@@ -554,8 +556,14 @@ def _emptied(examples: list[Any]) -> Iterator[Any]:
         yield examples.pop()
 
 
-def _rendered(examples: Iterable[Example]) -> bytes:
-    return "".join(f"{_encode(each.content())}\n" for each in examples).encode()
+def _rendered(rows: Examples) -> bytes:
+    """Return the ``content`` of examples in lines; of plain texts without making examples."""
+    if rows.kind is TextExample and set(rows.columns(*_PLAIN)) <= {tuple(_PLAIN.values())}:
+        pairs = ("null" if pair is None else _encode(pair) for pair in rows.column("pair"))
+        texts, labels = (map(_encode, rows.column(name)) for name in ("text", "label"))
+        lines = zip(texts, pairs, labels, strict=True)
+        return "".join(f'["text",{text},{pair},{label}]\n' for text, pair, label in lines).encode()
+    return "".join(f"{_encode(each.content())}\n" for each in rows).encode()
 
 
 def computed_facts(examples: Iterable[Example]) -> Mapping[str, Numbers]:

@@ -80,6 +80,7 @@ def test_a_file_of_names(tmp_path: Path) -> None:
         ("a.json", "{", "a.json"),
         ("a.conll", "pos O\n", "a.conll: write a JSON object"),
         ("a.csv", "positive,a\n", r"none of its labels is one of the data \(Neg, POS, Pos"),
+        ("map.conll", "Ana B-PER\nran O\n", "write a JSON object"),
     ],
 )
 def test_files_that_are_no_names(tmp_path: Path, name: str, content: str, message: str) -> None:
