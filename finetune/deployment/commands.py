@@ -69,6 +69,7 @@ class Serve(Limits, Command):
             if several:  # before the metrics are imported
                 counts = stack.enter_context(tempfile.TemporaryDirectory(prefix="finetune-"))
                 os.environ["PROMETHEUS_MULTIPROC_DIR"] = counts
+                stack.callback(os.environ.pop, "PROMETHEUS_MULTIPROC_DIR")
             from finetune.deployment.server import make_app, run_processes, run_server
 
             listener = stack.enter_context(_listen(self.host, self.port))

@@ -226,7 +226,7 @@ def test_names_of_models(tmp_path: Path):
 
 def test_wrong_options(tmp_path: Path):
     logger = logging.getLogger("finetune.serving")
-    before = (logger.level, list(logger.handlers), logger.propagate)
+    before = (logger.level, list(logger.handlers), logger.propagate, dict(os.environ))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for options, problem in (
@@ -240,4 +240,5 @@ def test_wrong_options(tmp_path: Path):
         ):
             done = run("serve", tmp_path / "none", *options)
             assert done.code == 2 and problem in done.err, done.err
-    assert (logger.level, logger.handlers, logger.propagate) == before, "the logs of the program"
+    after = (logger.level, logger.handlers, logger.propagate, dict(os.environ))
+    assert after == before, "the logs and the environment of the program"
