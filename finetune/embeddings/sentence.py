@@ -72,32 +72,6 @@ class SentenceRecord(TaskRecord):
         return self.config.metric or METRICS[self.measure]
 
 
-def prepare_pairs(config: SentenceConfig, data: Dataset) -> Dataset:
-    """Select the texts or pairs that the objective and the scores need, with notes."""
-    objective = OBJECTIVES[config.objective]
-    data = with_standard_names(data)
-    notes = list(data.notes)
-    splits = {}
-    for split, rows in data.splits.items():
-        chosen = list(
-            objective.select(rows) if split == "train" else scored_rows(rows, objective.gold)
-        )
-        unlabeled = split.startswith("validation") and objective.gold is not None
-        if not chosen or (unlabeled and chosen[0].label is None):
-            raise _nothing_to_use(config.objective, split, rows)
-        if len(chosen) != len(rows) or chosen[0].pair != rows[0].pair:
-            unit = "text" if chosen[0].pair is None else "pair"
-            notes.append(f"{split}: {quantity(len(chosen), unit)} of {len(rows):,} rows")
-        splits[split] = [replace(example, id=index) for index, example in enumerate(chosen)]
-    labels = {example.label for example in splits.get("train", ())}
-    if objective.gold is not None and len(labels) == 1:
-        notes.append(
-            f"warning: all pairs of train have the label {labels.pop()!r}: nothing tells them "
-            "apart, so there is nothing to learn"
-        )
-    return replace(data.with_splits(splits), notes=notes)
-
-
 def _nothing_to_use(objective: str, split: str, rows: Sequence[TextExample]) -> DataError:
     """Return the error for a split without any row that is of use."""
     first = rows[0]
@@ -112,26 +86,6 @@ def _nothing_to_use(objective: str, split: str, rows: Sequence[TextExample]) -> 
         f"{first.where}: --objective {objective} needs {needed}; {split} has {kind} {found}: "
         "choose another objective, or name the columns with --columns."
     )
-
-
-def derive_vectors(config: SentenceConfig, data: Dataset) -> dict[str, Any]:
-    """Return labels, pooling and the kind of validation gold."""
-    objective, train = OBJECTIVES[config.objective], data.splits["train"]
-    names = {example.label for example in train} if objective.gold is str else ()
-    standard = [name for name in NLI_LABELS if name in names]
-    labels = LabelSet(standard if len(standard) == len(names) else sorted(map(str, names)))
-    validation = [split for split in sorted(data.splits) if split.startswith("validation")]
-    gold = data.splits[validation[0] if validation else "train"][0].label
-    measure = "label" if len(labels) else "ranking"
-    pooling, normalize = starting_pooling(config)
-    chosen = config.pooling if config.pooling != "auto" else pooling or "mean"
-    return {
-        "labels": labels,
-        "pooling": objective.pooling or chosen,
-        "normalize": config.normalize or normalize,
-        "measure": "number" if isinstance(gold, float) else measure,
-        "pairs": None,
-    }
 
 
 class SentenceTask(Task):
@@ -157,12 +111,48 @@ class SentenceTask(Task):
     @classmethod
     def prepare(cls, config: SentenceConfig, data: Dataset) -> Dataset:
         """Select the texts or pairs that the objective and the scores need, with notes."""
-        return prepare_pairs(config, data)
+        objective = OBJECTIVES[config.objective]
+        data = with_standard_names(data)
+        notes = list(data.notes)
+        splits = {}
+        for split, rows in data.splits.items():
+            chosen = list(
+                objective.select(rows) if split == "train" else scored_rows(rows, objective.gold)
+            )
+            unlabeled = split.startswith("validation") and objective.gold is not None
+            if not chosen or (unlabeled and chosen[0].label is None):
+                raise _nothing_to_use(config.objective, split, rows)
+            if len(chosen) != len(rows) or chosen[0].pair != rows[0].pair:
+                unit = "text" if chosen[0].pair is None else "pair"
+                notes.append(f"{split}: {quantity(len(chosen), unit)} of {len(rows):,} rows")
+            splits[split] = [replace(example, id=index) for index, example in enumerate(chosen)]
+        labels = {example.label for example in splits.get("train", ())}
+        if objective.gold is not None and len(labels) == 1:
+            notes.append(
+                f"warning: all pairs of train have the label {labels.pop()!r}: nothing tells them "
+                "apart, so there is nothing to learn"
+            )
+        return replace(data.with_splits(splits), notes=notes)
 
     @classmethod
     def derive(cls, config: SentenceConfig, data: Dataset) -> dict[str, Any]:
         """Return labels, pooling and the kind of validation gold."""
-        return derive_vectors(config, data)
+        objective, train = OBJECTIVES[config.objective], data.splits["train"]
+        names = {example.label for example in train} if objective.gold is str else ()
+        standard = [name for name in NLI_LABELS if name in names]
+        labels = LabelSet(standard if len(standard) == len(names) else sorted(map(str, names)))
+        validation = [split for split in sorted(data.splits) if split.startswith("validation")]
+        gold = data.splits[validation[0] if validation else "train"][0].label
+        measure = "label" if len(labels) else "ranking"
+        pooling, normalize = starting_pooling(config)
+        chosen = config.pooling if config.pooling != "auto" else pooling or "mean"
+        return {
+            "labels": labels,
+            "pooling": objective.pooling or chosen,
+            "normalize": config.normalize or normalize,
+            "measure": "number" if isinstance(gold, float) else measure,
+            "pairs": None,
+        }
 
     def complete(self, data: Dataset) -> Dataset:
         """Pair held-out texts without a pair with half of their words."""

@@ -112,8 +112,47 @@ class QuestionAnsweringTask(Task):
 
     @classmethod
     def prepare(cls, config: QAConfig, data: Dataset) -> Dataset:
-        """Drop questions without gold, and training questions whose answers have no place."""
-        return prepare_questions(config, data)
+        """Drop questions without gold, and training questions whose answers have no place.
+
+        Raises:
+            UserError: Train has no answers, or too many of them have no place.
+        """
+        splits, notes = dict(data.splits), list(data.notes)
+        for split, examples in data.splits.items():
+            known = [answers is not None for answers in examples.column("answers")]
+            if not any(known):
+                if split.startswith("test"):
+                    continue
+                raise UserError(
+                    f"{data.name}: no question of {split} has gold answers: name their column, "
+                    "--columns answers=NAME."
+                )
+            if not all(known):
+                rows = quantity(known.count(False), "question")
+                notes.append(f"{rows} of {split} without gold answers dropped")
+                splits[split] = examples.keep(known)
+        if "train" in splits and not any(splits["train"].column("answers")):
+            raise UserError(f"{data.name}: no question of train has an answer: nothing to learn.")
+        for split, examples in splits.items():
+            why = list(map(misplaced, examples))
+            if not any(why):
+                continue
+            places = [place for place, reason in enumerate(why) if reason]
+            where, reason = examples[places[0]].where, why[places[0]]
+            others = (
+                f" (and so {quantity(len(places) - 1, 'other')} of {split})" if places[1:] else ""
+            )
+            if split != "train":
+                notes.append(f"warning: {where}: {reason}{others}: it is scored by its text")
+                continue
+            if len(places) > MOST_MISPLACED * sum(map(bool, examples.column("answers"))):
+                raise UserError(
+                    f"{where}: {reason}{others}: write each answer as it is in the context, with "
+                    "the number of its first character there (`answer_start`, from 0)."
+                )
+            notes.append(f"warning: {where}: {reason}{others}: left out of training")
+            splits[split] = examples.keep(not reason for reason in why)
+        return replace(data, splits=splits, notes=notes)
 
     @classmethod
     def derive(cls, config: QAConfig, data: Dataset) -> dict[str, Any]:
@@ -124,7 +163,20 @@ class QuestionAnsweringTask(Task):
     @classmethod
     def notes(cls, record: AnswerRecord, data: Dataset) -> list[str]:
         """Return a note on questions without an answer."""
-        return question_notes(record, data)
+        train = data.splits["train"]
+        number = sum(not example.answers for example in train)
+        if number:
+            return [f"{number:,} of {quantity(len(train), 'training question')} have no answer"]
+        others = {
+            split: sum(example.answers == () for example in examples)
+            for split, examples in data.splits.items()
+        }
+        return [
+            f"warning: {split}: {quantity(count, 'question')} without an answer, which a model "
+            "trained on answers alone always misses"
+            for split, count in others.items()
+            if count
+        ]
 
     @property
     def calibrated(self) -> bool:
@@ -229,63 +281,3 @@ class QuestionAnsweringTask(Task):
 def _best_text(prediction: AnswerPrediction) -> str:
     """Return the text of the most probable answer, predicted or not."""
     return prediction.best[0].text if prediction.best else ""
-
-
-def prepare_questions(config: QAConfig, data: Dataset) -> Dataset:
-    """Drop questions without gold, and training questions whose answers have no place.
-
-    Raises:
-        UserError: Train has no answers, or too many of them have no place.
-    """
-    splits, notes = dict(data.splits), list(data.notes)
-    for split, examples in data.splits.items():
-        known = [answers is not None for answers in examples.column("answers")]
-        if not any(known):
-            if split.startswith("test"):
-                continue
-            raise UserError(
-                f"{data.name}: no question of {split} has gold answers: name their column, "
-                "--columns answers=NAME."
-            )
-        if not all(known):
-            rows = quantity(known.count(False), "question")
-            notes.append(f"{rows} of {split} without gold answers dropped")
-            splits[split] = examples.keep(known)
-    if "train" in splits and not any(splits["train"].column("answers")):
-        raise UserError(f"{data.name}: no question of train has an answer: nothing to learn.")
-    for split, examples in splits.items():
-        why = list(map(misplaced, examples))
-        if not any(why):
-            continue
-        places = [place for place, reason in enumerate(why) if reason]
-        where, reason = examples[places[0]].where, why[places[0]]
-        others = f" (and so {quantity(len(places) - 1, 'other')} of {split})" if places[1:] else ""
-        if split != "train":
-            notes.append(f"warning: {where}: {reason}{others}: it is scored by its text")
-            continue
-        if len(places) > MOST_MISPLACED * sum(map(bool, examples.column("answers"))):
-            raise UserError(
-                f"{where}: {reason}{others}: write each answer as it is in the context, with "
-                "the number of its first character there (`answer_start`, from 0)."
-            )
-        notes.append(f"warning: {where}: {reason}{others}: left out of training")
-        splits[split] = examples.keep(not reason for reason in why)
-    return replace(data, splits=splits, notes=notes)
-
-
-def question_notes(record: AnswerRecord, data: Dataset) -> list[str]:
-    """Return a note on questions without an answer."""
-    train = data.splits["train"]
-    number = sum(not example.answers for example in train)
-    if number:
-        return [f"{number:,} of {quantity(len(train), 'training question')} have no answer"]
-    others = {
-        split: sum(example.answers == () for example in examples)
-        for split, examples in data.splits.items()
-    }
-    return [
-        f"warning: {split}: {quantity(count, 'question')} without an answer, which a model trained "
-        "on answers alone always misses"
-        for split, count in others.items()
-        if count
-    ]

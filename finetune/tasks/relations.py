@@ -91,17 +91,78 @@ class RelationTask(WordTask):
     @classmethod
     def prepare(cls, config: RelationsConfig, data: Dataset) -> Dataset:
         """Drop sentences without gold, and training sentences without a pair to classify."""
-        return prepare_relations(config, data)
+        data = with_gold(config, data, "relations", NO_GOLD)
+        train, notes = data.splits.get("train", Examples()), list(data.notes)
+        if train and not any(example.relations for example in train):
+            raise UserError(f"{data.name}: the training data have no relation: nothing to learn.")
+        related = _related(train)
+        kept = [any(_pairs(config, related, e.spans or ())) for e in train]
+        if not all(kept):
+            dropped = quantity(kept.count(False), "sentence")
+            notes.append(f"{dropped} of train without a pair to classify left out")
+        several = [i for i, e in enumerate(train) if len(_gold_labels(e)) < len(e.relations or ())]
+        if several:
+            notes.append(
+                f"warning: {quantity(len(several), 'sentence')} of train with several relations of "
+                "one pair: the first in alphabetical order is learned, the others are missed; "
+                f"first in {train[several[0]].where}"
+            )
+        splits = {**data.splits, "train": train if all(kept) else train.keep(kept)}
+        return replace(data, splits=splits, notes=notes)
 
     @classmethod
     def derive(cls, config: RelationsConfig, data: Dataset) -> dict[str, Any]:
         """Return the labels, the pairs of related types, and whether in both directions."""
-        return derive_relations(config, data)
+        train = data.splits["train"]
+        related = _related(train)
+        counts, num_both = Counter[str](), 0
+        for pairs in map(_gold_labels, train):
+            counts.update(pairs.values())
+            num_both += sum((object, subject) in pairs for subject, object in pairs)
+        names = LabelSet(sorted({relation.label for e in train for relation in e.relations or ()}))
+        num_pairs = sum(1 for e in train for _ in _pairs(config, related, e.spans or ()))
+        both = config.decoding == "both"
+        if config.decoding == "auto":
+            both = num_both > MOST_BOTH * counts.total()
+        weights = class_weights(config.class_weights, list(names), counts, num_pairs, "single")
+        none = {"": num_pairs - counts.total()}
+        return {
+            "labels": names,
+            "related": related,
+            "both": both,
+            "class_weights": weights and tuple(weights),
+            "class_frequencies": class_frequencies(config, ["", *names], counts | none, num_pairs),
+        }
 
     @classmethod
     def notes(cls, record: RelationRecord, data: Dataset) -> list[str]:
         """Return a note on the pairs to classify, and notes on the unseen types of each split."""
-        return relation_notes(record, data)
+        found = []
+        for split, rows in data.splits.items():
+            spans = [example.spans or () for example in rows]
+            chosen = [{*_pairs(record.config, record.related, each)} for each in spans]
+            every = sum(len(each) * (len(each) - 1) for each in spans)
+            number = sum(map(len, chosen))
+            if len(chosen) and max(map(len, chosen)) > MANY_PAIRS:
+                most, example = max(zip(map(len, chosen), rows, strict=True), key=itemgetter(0))
+                found.append(
+                    f"warning: {example.where}: {most:,} pairs in one text: split it into sentences"
+                )
+            note = f"{split}: {number:,} of {quantity(every, 'ordered pair')} of spans classified"
+            gold = [{(r.subject, r.object) for r in example.relations or ()} for example in rows]
+            missed = sum(len(g - c) for g, c in zip(gold, chosen, strict=True))
+            if missed:
+                note += f"; {missed:,} of {quantity(sum(map(len, gold)), 'relation')} cannot be "
+                note += "found, as none in training is between spans of such types (--pairs all)"
+            found.append(note)
+            types = Counter(span.label for each in spans for span in each)
+            if unseen := sorted(types.keys() - record.related.keys()):
+                number = sum(types[name] for name in unseen)
+                found.append(
+                    f"{split}: {quantity(number, 'span')} of types that do not occur in training: "
+                    f"{abbreviated(unseen)}"
+                )
+        return found
 
     def classes(self, example: TokenExample) -> Collection[str]:
         """Return the labels of the relations of a sentence."""
@@ -268,79 +329,3 @@ def _gold_labels(example: TokenExample) -> dict[tuple[Span, Span], str]:
     """Return the label of each related pair; the first in order if there are several."""
     relations = reversed(example.relations or ())
     return {(subject, object): label for subject, object, label in relations}
-
-
-def prepare_relations(config: RelationsConfig, data: Dataset) -> Dataset:
-    """Drop sentences without gold, and training sentences without a pair to classify."""
-    data = with_gold(config, data, "relations", NO_GOLD)
-    train, notes = data.splits.get("train", Examples()), list(data.notes)
-    if train and not any(example.relations for example in train):
-        raise UserError(f"{data.name}: the training data have no relation: nothing to learn.")
-    related = _related(train)
-    kept = [any(_pairs(config, related, e.spans or ())) for e in train]
-    if not all(kept):
-        dropped = quantity(kept.count(False), "sentence")
-        notes.append(f"{dropped} of train without a pair to classify left out")
-    several = [i for i, e in enumerate(train) if len(_gold_labels(e)) < len(e.relations or ())]
-    if several:
-        notes.append(
-            f"warning: {quantity(len(several), 'sentence')} of train with several relations of "
-            "one pair: the first in alphabetical order is learned, the others are missed; "
-            f"first in {train[several[0]].where}"
-        )
-    splits = {**data.splits, "train": train if all(kept) else train.keep(kept)}
-    return replace(data, splits=splits, notes=notes)
-
-
-def derive_relations(config: RelationsConfig, data: Dataset) -> dict[str, Any]:
-    """Return the labels, the pairs of related types, and whether in both directions."""
-    train = data.splits["train"]
-    related = _related(train)
-    counts, num_both = Counter[str](), 0
-    for pairs in map(_gold_labels, train):
-        counts.update(pairs.values())
-        num_both += sum((object, subject) in pairs for subject, object in pairs)
-    names = LabelSet(sorted({relation.label for e in train for relation in e.relations or ()}))
-    num_pairs = sum(1 for e in train for _ in _pairs(config, related, e.spans or ()))
-    both = config.decoding == "both"
-    if config.decoding == "auto":
-        both = num_both > MOST_BOTH * counts.total()
-    weights = class_weights(config.class_weights, list(names), counts, num_pairs, "single")
-    none = {"": num_pairs - counts.total()}
-    return {
-        "labels": names,
-        "related": related,
-        "both": both,
-        "class_weights": weights and tuple(weights),
-        "class_frequencies": class_frequencies(config, ["", *names], counts | none, num_pairs),
-    }
-
-
-def relation_notes(record: RelationRecord, data: Dataset) -> list[str]:
-    """Return a note on the pairs to classify, and notes on the unseen types of each split."""
-    found = []
-    for split, rows in data.splits.items():
-        spans = [example.spans or () for example in rows]
-        chosen = [{*_pairs(record.config, record.related, each)} for each in spans]
-        every = sum(len(each) * (len(each) - 1) for each in spans)
-        number = sum(map(len, chosen))
-        if len(chosen) and max(map(len, chosen)) > MANY_PAIRS:
-            most, example = max(zip(map(len, chosen), rows, strict=True), key=itemgetter(0))
-            found.append(
-                f"warning: {example.where}: {most:,} pairs in one text: split it into sentences"
-            )
-        note = f"{split}: {number:,} of {quantity(every, 'ordered pair')} of spans classified"
-        gold = [{(r.subject, r.object) for r in example.relations or ()} for example in rows]
-        missed = sum(len(g - c) for g, c in zip(gold, chosen, strict=True))
-        if missed:
-            note += f"; {missed:,} of {quantity(sum(map(len, gold)), 'relation')} cannot be "
-            note += "found, as none in training is between spans of such types (--pairs all)"
-        found.append(note)
-        types = Counter(span.label for each in spans for span in each)
-        if unseen := sorted(types.keys() - record.related.keys()):
-            number = sum(types[name] for name in unseen)
-            found.append(
-                f"{split}: {quantity(number, 'span')} of types that do not occur in training: "
-                f"{abbreviated(unseen)}"
-            )
-    return found

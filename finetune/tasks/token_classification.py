@@ -112,7 +112,26 @@ class TokenClassificationTask(WordTask):
     @classmethod
     def derive(cls, config: TagConfig, data: Dataset) -> dict[str, Any]:
         """Return the tags to predict and their scheme."""
-        return derive_tags(config, data)
+        train = data.splits["train"]
+        tags_of_words, source = tags_and_scheme(train)
+        found: dict[str, Any] = {"source": source}
+        if source is None:
+            labels = numbered_order(tags_of_words, data.label_order) or sorted(tags_of_words)
+            if config.scheme != "auto":
+                raise UserError(
+                    f"--scheme {config.scheme}: the tags of {data.name} are not spans in a "
+                    f"B-/I- scheme ({abbreviated(labels)}): leave --scheme out."
+                )
+            found |= {"labels": LabelSet(labels), "scheme": None}
+            return found | _of_loss(config, labels, training_tags(train))
+        scheme = "BIO" if config.scheme == "auto" else config.scheme
+        types = sorted({s.label for tag in tags_of_words for s in tags_to_spans((tag,), source)})
+        labels = tag_names(types, scheme)
+        if {*labels} == {*data.label_order}:
+            labels = list(data.label_order)
+        found |= {"labels": LabelSet(labels), "scheme": scheme}
+        converted = (convert_tags(tags, source, scheme) for tags in training_tags(train))
+        return found | _of_loss(config, labels, converted)
 
     @classmethod
     def notes(cls, record: TagRecord, data: Dataset) -> list[str]:
@@ -283,30 +302,6 @@ class TokenClassificationTask(WordTask):
             tags = [self._in_scheme(example.tags or ()) for example in gold]
             scores |= word_calibration_scores(tags, predicted, self.record.labels)
         return scores
-
-
-def derive_tags(config: TagConfig, data: Dataset) -> dict[str, Any]:
-    """Return the tags to predict and their scheme."""
-    train = data.splits["train"]
-    tags_of_words, source = tags_and_scheme(train)
-    found: dict[str, Any] = {"source": source}
-    if source is None:
-        labels = numbered_order(tags_of_words, data.label_order) or sorted(tags_of_words)
-        if config.scheme != "auto":
-            raise UserError(
-                f"--scheme {config.scheme}: the tags of {data.name} are not spans in a "
-                f"B-/I- scheme ({abbreviated(labels)}): leave --scheme out."
-            )
-        found |= {"labels": LabelSet(labels), "scheme": None}
-        return found | _of_loss(config, labels, training_tags(train))
-    scheme = "BIO" if config.scheme == "auto" else config.scheme
-    types = sorted({s.label for tag in tags_of_words for s in tags_to_spans((tag,), source)})
-    labels = tag_names(types, scheme)
-    if {*labels} == {*data.label_order}:
-        labels = list(data.label_order)
-    found |= {"labels": LabelSet(labels), "scheme": scheme}
-    converted = (convert_tags(tags, source, scheme) for tags in training_tags(train))
-    return found | _of_loss(config, labels, converted)
 
 
 def _of_loss(
