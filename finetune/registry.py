@@ -142,7 +142,7 @@ PLUGINS = Registry[Any](
         "check --label-errors": "finetune.annotation.commands:find_label_errors",
     }
 )
-"""What wings do for commands of the core, by the command and what it is given: the `task` in the
+"""The parts of wings in commands of the core, by the command and its input: the `task` in the
 config.json of a run, a file in the folders, or an option."""
 
 FORMATS = {".xml": "finetune.embeddings.sense_data:read_sense_xml"}

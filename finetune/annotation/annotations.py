@@ -96,7 +96,7 @@ class TextRow(AnnotatedRow):
 
     @property
     def kind(self) -> str | None:
-        """What the annotator gave: ``label``, ``labels``, ``number``; None without gold."""
+        """The kind of the gold: ``label``, ``labels`` or ``number``; None without gold."""
         names = {type(None): None, float: "number", tuple: "labels"}
         return names.get(type(self.example.label), "label")
 
@@ -124,7 +124,7 @@ class WordRow(AnnotatedRow):
 
     @property
     def kind(self) -> str | None:
-        """What the annotator gave: ``spans`` or ``tags``; None without gold."""
+        """The kind of the gold: ``spans`` or ``tags``; None without gold."""
         if self.example.spans is not None:
             return "spans"
         return None if self.example.tags is None else "tags"

@@ -126,7 +126,7 @@ class Suspects:
     """Given label, true label and estimated number of such errors, most frequent first."""
     score: CrossFitted | None = None
     unit: str = "label"
-    """What has a label."""
+    """The unit of the counts: a label, a word or a span."""
 
 
 def search_label_errors(

@@ -201,7 +201,7 @@ def require_unset(name: str, command: TaskCommand) -> None:
 
 
 def recipe_command(path: str, *, smoke: bool) -> RecipeCommand:
-    """Return the command with the settings of a recipe, or with those of its quick check."""
+    """Return the command with the settings of a recipe, or of its quick check."""
     recipe = load_recipe(path)
     followed = recipe.smoke_recipe() if smoke else recipe
     kind: type[RecipeCommand] = task_command(recipe.task, RecipeCommand)

@@ -64,7 +64,7 @@ class Dataset:
 
     @property
     def is_large(self) -> bool:
-        """Whether a split does not fit in memory."""
+        """True if a split does not fit in memory."""
         return any(rows.is_large for rows in self.splits.values())
 
     @property

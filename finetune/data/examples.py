@@ -78,12 +78,12 @@ class Examples(Sequence[Any]):
 
     @property
     def are_words(self) -> bool:
-        """Whether the examples are words, not texts."""
+        """True for sentences of words, False for texts."""
         return self.kind is TokenExample
 
     @property
     def is_large(self) -> bool:
-        """Whether the examples are too many for the memory, so that passes over them take long."""
+        """True if the examples are on disk, where each pass over them takes long."""
         return False
 
     def __len__(self) -> int:

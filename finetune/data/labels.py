@@ -151,7 +151,7 @@ class _AllKinds:
         return any(kind.type in types for kind in self.kinds)
 
     def number(self, *, minus_one: bool = False) -> int:
-        """Return the number of all labels, or of those that are -1."""
+        """Return the number of all labels, or of the labels that are -1."""
         found = (each for split in self.splits for each in split.items())
         return sum(count for kind, (count, _) in found if kind.minus_one or not minus_one)
 

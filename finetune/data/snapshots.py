@@ -46,7 +46,7 @@ class Prepared(NamedTuple):
 
     data: Dataset
     derived: Any
-    """What the task needs besides: values of Python, and a ``LabelSet``."""
+    """Further values for the task: values of Python, and a ``LabelSet``."""
     is_large: bool
     """Whether the data, or the documents that they were made from, do not fit in memory."""
 

@@ -115,11 +115,11 @@ class _Layers(NamedTuple):
     """Counts of the layers of tags of a split."""
 
     counts: Counter[str]
-    """How often each tag occurs."""
+    """The number of occurrences of each tag."""
     transitions: Transitions | None
-    """How often each tag follows another; None if a tag has no prefix of any scheme."""
+    """The number of times that each tag follows another; None if one has no prefix."""
     number: int
-    """How many records have tags."""
+    """The number of records with tags."""
     several: bool
     """Whether some record has several layers."""
     given_spans: bool

@@ -31,7 +31,7 @@ DISTINCT_SCHEMES = ("BIO", "BIOES", "BILOU", "BMES")
 
 
 Transitions = Counter[tuple[str, str]]
-"""How often each tag follows another."""
+"""The number of times that each tag follows another."""
 
 
 @lru_cache(maxsize=65536)

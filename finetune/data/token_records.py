@@ -266,7 +266,7 @@ def _tags(row: Record, column: str, num_words: int, names: Sequence[str] | None)
 
 
 class ParsedSpans(NamedTuple):
-    """The spans of a row in words; in characters, those that begin or end inside a word."""
+    """The spans of a row in words, and the spans in characters that begin or end inside a word."""
 
     spans: tuple[Span, ...]
     unreachable: tuple[Span, ...]

@@ -282,7 +282,7 @@ def _record_notes(
 
 
 _NONE, _GOLD, _UNANNOTATED = 0, 1, 2
-"""What a record has: no gold, gold, or no .ann file."""
+"""The state of a record: without gold, with gold, or without an .ann file."""
 
 
 def _gold_flags(records: Examples) -> bytes:

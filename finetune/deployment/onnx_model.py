@@ -37,7 +37,7 @@ TOKENS = 512
 
 
 class TextOutput:
-    """How a model of labels or numbers of texts reads them, and how its logits become predictions.
+    """The inputs of a model of labels or numbers, and the predictions from its logits.
 
     The other outputs derive from it. ``values`` are the attributes of the decoder.
     """

@@ -52,7 +52,7 @@ class Gold(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GoldSource:
-    """Where the gold of predictions is, and how to read it.
+    """The place of the gold of predictions, and the settings to read it.
 
     Attributes:
         gold: A file; None takes the gold in a prediction file, and the vocabulary of its run.
@@ -96,7 +96,7 @@ class PredictionFile:
 
     @property
     def kind(self) -> Kind:
-        """The kind of the lines; that of tags where a line has spans too."""
+        """The kind of the lines; tags, where a line has spans too."""
         kinds = {kind_of_line(row) for _, row in self.rows}
         if len(kinds) == 1 and (kind := kinds.pop()):
             return KINDS[kind]

@@ -46,7 +46,7 @@ class Counts:
 
     @property
     def is_rate(self) -> bool:
-        """Whether the score is the share of the units that are right."""
+        """True if the score is the share of the units that are right."""
         single = self.unit is None and self.subset is None and self.rows.ndim == 2
         if self.value is not metrics.mean or not single:
             return False

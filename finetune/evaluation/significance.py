@@ -68,7 +68,7 @@ class Comparison(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Whether the systems differ at ``ALPHA``, among all comparisons if adjusted."""
+        """True if the systems differ at ``ALPHA``, among all comparisons if adjusted."""
         return (self.p if self.adjusted is None else self.adjusted) < ALPHA
 
 

@@ -93,7 +93,7 @@ def _forms_of_spans(
 ) -> tuple[set[str], bool, FormSets]:
     """Return the tags, whether a sentence has tags and no spans, and the types of surface forms.
 
-    With a ``scheme``, the spans of such a sentence are those that its tags spell.
+    With a ``scheme``, such a sentence has the spans that its tags spell.
     """
     all_tags, lack_spans, types = set[str](), False, defaultdict[str, set[str]](set)
     for words, spans, tags in examples.columns("words", "spans", "tags"):

@@ -304,7 +304,7 @@ class BatchPredictor:
             )
         columns = {name: [row[name] for row in found] for name in found[0] if name != "id"}
         if columns.get("words") == [row.get("words") for row in rows.values()]:
-            del columns["words"]  # those of the batch
+            del columns["words"]  # the words of the batch
         return _joined(batch, columns)
 
 

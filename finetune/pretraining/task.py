@@ -140,7 +140,7 @@ class PretrainingTask(MaskedTask):
         return None
 
     def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
-        """Return the targets of the masked language model, and those of spans."""
+        """Return the targets of the masked language model and of the span boundaries."""
         sequences = Encodings.of(encodings)
         targets = super().collate(sequences)
         if "left" in targets:

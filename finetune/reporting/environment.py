@@ -53,7 +53,7 @@ class RunOutcome:
     mask: str = ""
     """The token that the model fills in a text, if it does that."""
     advice: str = ""
-    """What can help a run that is degenerate or had few examples."""
+    """Advice for a run that is degenerate or had few examples."""
 
 
 def write_environment(
@@ -71,8 +71,8 @@ def write_environment(
 ) -> RunOutcome:
     """Compare a run with its baselines and its recipe, and write ``environment.json``.
 
-    ``weights`` holds the number of trained weights and the number of all weights, ``threads`` are
-    those of an operation on a CPU.
+    ``weights`` holds the number of trained weights and the number of all weights, ``threads`` the
+    number of threads of an operation on a CPU.
     """
     folder = Path(config.out or "")
     baselines = baselines_of(data.splits, metrics)

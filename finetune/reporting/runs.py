@@ -35,7 +35,7 @@ MOST_CLASSES = 10
 RARE = 10
 """Classes with fewer examples in gold are named as rare."""
 _MAY_DIFFER = {"seed", "revision_used", "data", "data_used"}
-"""What may differ between runs of one system. Data are compared by their fingerprint."""
+"""Settings that may differ between runs of one system. Data are compared by fingerprint."""
 
 
 @dataclass(frozen=True)

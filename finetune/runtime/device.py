@@ -1,4 +1,4 @@
-"""What runs on a device: its numeric precision, and models, tensors and batches moved to it.
+"""Devices: their numeric precision, and models, tensors and batches moved to them.
 
 Precision is bfloat16 where the hardware supports it, else float32 or float16. The CPU does not wait
 for copies of tensors to a GPU.

@@ -263,7 +263,7 @@ def allow_open_files(number: int) -> None:
     except ImportError:  # Windows has no such limit
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = number + OTHER_FILES + len(os.listdir("/dev/fd"))  # those that are open already
+    needed = number + OTHER_FILES + len(os.listdir("/dev/fd"))  # besides the open files
     unlimited = resource.RLIM_INFINITY
     if soft == unlimited or soft >= needed:
         return

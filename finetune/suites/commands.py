@@ -114,8 +114,7 @@ def parse_suite(path: str, rest: Sequence[str]) -> SuiteRun:
 
     Args:
         path: The file or name of the suite.
-        rest: The other arguments. Those that are not options of the suite are options of every
-            member.
+        rest: The other arguments: options of the suite, and options of every member.
 
     Raises:
         UserError: The suite, an option, or the settings of a member are wrong.

@@ -137,15 +137,15 @@ class SuiteResults:
     folder: Path
     scores: Sequence[MemberScore]
     degenerate: Mapping[str, Mapping[str, Sequence[str]]]
-    """Why seeds are degenerate, by member and seed."""
+    """The reasons why seeds are degenerate, by member and seed."""
     failures: Mapping[str, str]
-    """Why members have failed, by name."""
+    """The messages of failed members, by name."""
     chosen: Collection[str]
     """The members to run."""
 
     @property
     def shown(self) -> list[MemberScore]:
-        """The scores in the table: those of members to run, and all that there are."""
+        """The scores in the table: of members to run, and of members with a finished run."""
         return [each for each in self.scores if each.seeds or each.member.name in self.chosen]
 
     @property

@@ -149,7 +149,7 @@ class TimeLeft:
         self.seconds, self.trained = 0.0, 0
         """Seconds and steps of the runs that ended here."""
         self.begin, self.now = 0.0, 0.0
-        """When the current run began here, and its seconds."""
+        """The start of the current run in this process, and its seconds."""
         self.first, self.done = 0, 0
         """Its steps when it began here, and now."""
 
@@ -222,7 +222,7 @@ class SuiteTraining:
     number: int = 0
     """Number of the current run."""
     failures: dict[str, str] = field(default_factory=dict)
-    """Why members have no scores, by name."""
+    """The reasons why members have no scores, by name."""
 
     def train(self, planned: PlannedMember) -> None:
         """Train the seeds of a member that are not finished.

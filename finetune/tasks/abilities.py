@@ -1,4 +1,4 @@
-"""What only some tasks do: members of a task that are None, False or empty unless it has them."""
+"""Optional members of a task: None, False or empty, unless a task overrides them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EncodeChunk = Callable[[int], Encoded]
 """Encodes the chunk of examples that begins with an index."""
 Gather = Callable[[EncodeChunk, Sequence[int]], Encoded]
-"""Calls such a function for all chunks, and joins the results."""
+"""Calls an ``EncodeChunk`` for all chunks, and joins the results."""
 
 CoupledLoss = Callable[[Any, "torch.Tensor", Sequences], tuple["torch.Tensor", "torch.Tensor"]]
 """Returns the sum of the losses of an optimizer batch, and the number to divide it by, from the
@@ -28,14 +28,14 @@ head, the vectors [N, H] and their sequences."""
 
 
 class Abilities:
-    """A task that can do nothing but what every task can; tasks override what they can do."""
+    """The optional members of ``Task``; a task overrides the members that it has."""
 
     record: TaskRecord
     gold: ClassVar[attrgetter[Any]]
 
     @property
     def graph_refusal(self) -> str | None:
-        """Why an exported graph cannot replace the model.
+        """The reason why an exported graph cannot replace the model.
 
         It is empty if a graph can: the record then decodes its logits, as a class of
         ``finetune.tasks.decoding``. None if no model of the task is exported.

@@ -88,7 +88,7 @@ class TaskRecord:
 
     @property
     def long_text(self) -> str | None:
-        """What is done with whole texts that are too long; None for words and contexts."""
+        """The treatment of whole texts that are too long; None for words and contexts."""
         return None
 
     def extra_fields(self) -> dict[str, Any]:
@@ -260,7 +260,7 @@ class Task(Abilities, ABC):
 
     @property
     def _facts(self) -> dict[str, Any]:
-        """What the kind of predictions needs to know of the model to score it."""
+        """The facts of the model that scores of its kind need: labels, schemes, positive class."""
         return {}
 
     def _labeled_head(

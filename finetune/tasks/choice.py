@@ -47,7 +47,7 @@ NO_GRAPH = (
     "a graph has the score of one sequence, and a question has a sequence for each of its choices: "
     "use `finetune predict`, or transformers with AutoModelForMultipleChoice"
 )
-"""Why a model is not exported."""
+"""The reason why a model is not exported."""
 BLANK = re.compile(r"(?<!\w)_+(?!\w)")
 """A blank in a question, which each choice fills in, as in the cloze questions of RACE."""
 

@@ -135,7 +135,7 @@ class TagDecoder(Decoder):
     all_subwords: bool
     """Whether all subwords of a word have logits."""
     word_score: str
-    """How the logits of subwords become scores of words."""
+    """The reduction of the logits of subwords to scores of words."""
     temperature: float | None
     """Divides the log-probabilities before the softmax (Guo et al., 2017)."""
 

@@ -54,7 +54,7 @@ class FewShotTask(TextClassificationTask):
 
     @property
     def graph_refusal(self) -> str:
-        """Why an exported graph cannot replace the model."""
+        """The reason why an exported graph cannot replace the model."""
         return (
             "the classifier of --few-shot is not part of the model of transformers: use "
             "`finetune predict`, or train without it and export that"

@@ -50,7 +50,7 @@ CUSTOM_HEAD = (
     "the model reads the texts of a pair apart, or compares marked words, which a graph of one "
     "sequence does not: use `finetune predict`, or train without --pair-encoder and --marked-words"
 )
-"""Why a model whose head is not one of transformers is not exported."""
+"""The reason why a model with a head of this project is not exported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class TextRecord(TaskRecord, TextDecoder):
 
     @property
     def long_text(self) -> str:
-        """What is done with whole texts that are too long."""
+        """The treatment of whole texts that are too long."""
         return self.config.long_text
 
     @property
@@ -135,7 +135,7 @@ class TextClassificationTask(Task):
 
     @property
     def graph_refusal(self) -> str:
-        """Why an exported graph cannot replace the model; empty if it can."""
+        """The reason why an exported graph cannot replace the model; empty if it can."""
         return CUSTOM_HEAD if self.record.config.custom_head else ""
 
     @property

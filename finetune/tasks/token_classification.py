@@ -78,7 +78,7 @@ class TagRecord(WordRecord, TagDecoder):
 
     @property
     def word_score(self) -> str:  # type: ignore[override]
-        """How the logits of subwords become scores of words."""
+        """The reduction of the logits of subwords to scores of words."""
         return self.config.word_score
 
     @property

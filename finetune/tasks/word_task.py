@@ -62,7 +62,7 @@ class WordTask(Task):
 
     @property
     def graph_refusal(self) -> str:
-        """Why an exported graph cannot replace the model; empty if it can."""
+        """The reason why an exported graph cannot replace the model; empty if it can."""
         if self.record.config.context == "none":
             return ""
         return (

@@ -211,7 +211,7 @@ class Lesson:
                 message = "stopped before training: the teacher will predict again"
                 raise interrupt.interrupted(message)
 
-        if not part.config.resume:  # those of a killed run, perhaps of another teacher
+        if not part.config.resume:  # outputs of a killed run, perhaps of another teacher
             shutil.rmtree(folder, ignore_errors=True)
         if not folder.is_dir():
             number = len(self.layers)
@@ -307,8 +307,8 @@ def hidden_loss(
     It is the mean over layers and components.
 
     Args:
-        states: Those of the student, [T, H] for each layer.
-        teacher: Those of the teacher side by side, [T, layers * H'].
+        states: The hidden states of the student, [T, H] for each layer.
+        teacher: The hidden states of the teacher side by side, [T, layers * H'].
         projections: From H to H', for each layer; None if these are equal.
     """
     found = [state.float() if state.dtype != torch.float64 else state for state in states]

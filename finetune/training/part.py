@@ -54,7 +54,7 @@ class Part:
     state: TrainerState = field(default_factory=TrainerState)
     log: RunLog = field(init=False)
     last_score: float = -float("inf")
-    """When the last score of validation was printed."""
+    """The time at which the last validation score was printed."""
 
     def report(self, note: str) -> None:
         """Keep a note, and print it."""

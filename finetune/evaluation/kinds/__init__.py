@@ -36,7 +36,7 @@ _OF_CORE: Sequence[Kind] = (
 
 
 class _Kinds(Mapping[str, Kind]):
-    """The kinds by name; those of wings are imported when they are asked for."""
+    """The kinds by name; the kinds of wings are imported on first use."""
 
     def __init__(self) -> None:
         self._own = {kind.name: kind for kind in _OF_CORE}
@@ -95,7 +95,7 @@ def scores_of(
 
 
 def is_built_in(metric: str) -> bool:
-    """Return whether a metric is that of a kind, and not one of the user's own."""
+    """Return True for a metric of a kind, and False for a custom metric."""
     return metric in _METRICS
 
 

@@ -1,4 +1,4 @@
-"""What each kind of predictions says of itself: how it is read, counted, divided and shown.
+"""The interface of a kind of predictions: reading, counting, subgroups and display.
 
 Everything else is generic: scores in training, `finetune score`, intervals, `compare`, subgroups,
 lists of errors, calibration and the report take a ``Scored`` and ask its kind. A new kind is one
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from finetune.evaluation.training_vocabulary import TrainingVocabulary
 
 Items = Sequence[Collection[Any]]
-"""What is counted in each example: labels, tags, ``Span`` or ``Relation``."""
+"""The unit that metrics count in an example: a label, a tag, a ``Span`` or a ``Relation``."""
 Table = list[dict[str, Any]]
 """Rows with the same columns; the first column names the row."""
 NOTHING = "(nothing)"
@@ -48,11 +48,11 @@ class Wording(NamedTuple):
     """The words of messages and reports for a kind of predictions."""
 
     predicted: str
-    """What a file predicts."""
+    """The values that a file predicts, in the plural."""
     example: str
-    """What has a prediction, in the singular."""
+    """The unit that has a prediction, in the singular."""
     rated: str = ""
-    """What has a probability, in the plural; empty if nothing has."""
+    """The units that have a probability, in the plural; empty if none has."""
 
 
 class Mistake(NamedTuple):
@@ -70,7 +70,7 @@ class Mistake(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What a report shows of an example with errors.
+    """An example with errors, as a report shows it.
 
     A text has ``gold`` and ``predicted`` in words, and ``probabilities``: a name, its probability,
     and its mark, ``right``, ``wrong`` or none. A sentence has ``spans`` of gold and of predictions;
@@ -90,10 +90,10 @@ class Shown(NamedTuple):
 class Scored:
     """Gold and the predictions of one run, for the same examples in the same order.
 
-    ``gold`` and ``predicted`` are what the metrics of the kind compare; ``predictions`` are the
+    ``gold`` and ``predicted`` are the values that metrics compare; ``predictions`` are the
     objects of ``types`` that hold the probabilities, where they are known. ``names`` are the sorted
-    labels, tags or types of all compared runs, ``labels`` those of the model, if known. ``schemes``
-    are the tag schemes of gold and predictions, ``positive`` is the positive class of two labels.
+    labels, tags or types of all compared runs, ``labels`` the labels of the model, if known.
+    ``schemes`` are the tag schemes of gold and predictions, ``positive`` is the positive class.
     ``characters`` are the gold and predicted spans of each text in characters, for gold in
     characters. ``scale`` are the numbers that all compared runs predict. Lines of a file were
     aligned ``by`` id or position.

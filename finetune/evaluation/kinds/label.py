@@ -58,7 +58,7 @@ NO_LABEL = ""
 
 
 class _OfLabels(OfTexts):
-    """How labels of texts are read."""
+    """The base class of the kinds ``label``, ``labels`` and ``number``."""
 
     without_gold = "no row has a label."
 
@@ -101,7 +101,7 @@ class _OfLabels(OfTexts):
         return runs
 
     def together(self, runs: Sequence[Scored], positive: str | None) -> tuple[list[Scored], str]:
-        """Return runs with the positive class: the given one, that of the models, or by gold.
+        """Return runs with the positive class: given, of the models, or by gold.
 
         The second value is a note if only frequency decided.
         """

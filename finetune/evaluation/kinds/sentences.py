@@ -1,4 +1,4 @@
-"""What the kinds of predictions of words share: their gold, and the words of their lines."""
+"""The base class of the kinds of predictions of words: their gold, and the words of lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kinds of predictions of texts share."""
+"""The base class of the kinds of predictions of texts."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def in_scheme_of_gold(scored: Scored) -> Sequence[Sequence[str]]:
 
 
 class _OfWords(OfSentences):
-    """How tags are read, and their probabilities."""
+    """The base class of the kinds of tags."""
 
     wording = Wording("tags", "sentence", "words")
 

@@ -178,7 +178,7 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
 
     @property
     def _pooling(self) -> str:
-        """What stands for a sequence: its first token, the mean, or (late) the mean of logits."""
+        """The pooling of a sequence: its first token, the mean, or (late) the mean of logits."""
         pooled = not self.per_token and self.known_type in POOLED
         return self.model.config.classifier_pooling if pooled else "first"
 
