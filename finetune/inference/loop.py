@@ -75,10 +75,7 @@ def predict(
         example.id: (example, int(number), list[Partial]())
         for example, number in zip(mine, encoded.num_windows, strict=True)
     }
-    if precision is None:
-        precision = resolve_precision(task.record.config, device)
-        if precision == "fp16" and device.type == "cpu":
-            precision = "fp32"  # float16 is slower there, and less precise
+    precision = precision or precision_on(task, device)
     predicted: list[Prediction] = []
     for id in [id for id, (_, number, _) in waiting.items() if not number]:  # without sequences
         predicted.append(task.finish(waiting.pop(id)[0], []))
@@ -98,6 +95,13 @@ def predict(
     if len(by_id) != len(examples):
         raise RuntimeError(f"{len(by_id)} predictions for {len(examples)} examples")
     return [by_id[example.id] for example in examples]
+
+
+def precision_on(task: Task, device: torch.device) -> str:
+    """Return the precision of predictions on a device."""
+    precision = resolve_precision(task.record.config, device)
+    # on a CPU float16 is slower, and less precise
+    return "fp32" if precision == "fp16" and device.type == "cpu" else precision
 
 
 def _partials(

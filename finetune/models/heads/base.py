@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
+import torch
 from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from finetune.models.encoder import ABOVE, Batching, Encoder, remove_pooler
@@ -91,6 +92,17 @@ class Head(nn.Module):
     def check_batch(self, batch: Batch) -> None:
         """Raise ``UserError`` if a batch has lengths or ids that the model has no embedding for."""
         self.encoder.check_batch(batch)
+
+    def vectors(self, batch: Batch) -> Tensor:
+        """Return the hidden states [N, H] that the head decides on.
+
+        They are the state of the first token of a sequence, or the mean of its words.
+        """
+        hidden: Tensor = self.encoder(batch)
+        if not len(batch.words):
+            return hidden.index_select(0, batch.cu_seqlens[:-1])
+        words, lengths = hidden.index_select(0, batch.words), batch.words_cu.diff()
+        return torch.segment_reduce(words, "mean", lengths=lengths, axis=0, unsafe=True, initial=0)
 
     def is_head(self, parameter_name: str) -> bool:
         """Return whether a parameter is above the hidden states: a head, or a layer under it."""

@@ -71,18 +71,26 @@ class PairClassifier(EncoderModel):
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [N, C] for a batch of N pairs."""
         texts = self._texts(batch)
-        hidden = self.encoder(texts)
-        if self.config.marked_words:
-            vectors = pool(hidden, batch.word_lengths, "mean")
-            vectors = vectors.unflatten(0, (len(batch.lengths), -1))
-            queries, candidates = vectors[:, 1:2], vectors[:, -2]
-        else:
-            queries = self.query_vectors(hidden, texts, step=2)
-            candidates = self.text_vectors(hidden, texts)[1::2]
+        queries, candidates = self._compared(batch, texts)
         with keyed_dropout(
             texts, texts.cu_seqlens[: -1 : len(texts.lengths) // len(batch.lengths)]
         ):
             return self.compare(queries, candidates)
+
+    def vectors(self, batch: Batch) -> Tensor:
+        """Return the vectors of both texts side by side [N, 2 H]; of a query its mean."""
+        queries, candidates = self._compared(batch, self._texts(batch))
+        return torch.cat([queries.mean(1), candidates], -1)
+
+    def _compared(self, batch: Batch, texts: Batch) -> tuple[Tensor, Tensor]:
+        """Return the queries [N, M, H] and candidates [N, H] of a batch of pairs."""
+        hidden = self.encoder(texts)
+        if self.config.marked_words:
+            vectors = pool(hidden, batch.word_lengths, "mean")
+            vectors = vectors.unflatten(0, (len(batch.lengths), -1))
+            return vectors[:, 1:2], vectors[:, -2]
+        queries = self.query_vectors(hidden, texts, step=2)
+        return queries, self.text_vectors(hidden, texts)[1::2]
 
     def _texts(self, batch: Batch) -> Batch:
         """Return the sequences that the encoder reads."""

@@ -157,6 +157,12 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
             return self._output(PaddedRows(input_ids, attention_mask, token_type_ids), labels)
         return self._logits(batch)
 
+    def vectors(self, batch: Batch) -> Tensor:
+        """Return the hidden states [N, H] that the head decides on (``Head.vectors``)."""
+        if self._pooling == "first":
+            return super().vectors(batch)
+        return token_means(self.encoder(batch), batch)
+
     def _rows(self, batch: Batch) -> Tensor | None:
         """Return the rows of hidden states that the head reads; None for all T."""
         return None if self.per_token else batch.cu_seqlens[:-1]

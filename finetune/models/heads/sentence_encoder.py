@@ -169,6 +169,10 @@ class SentenceEncoder(Head):
             vectors = F.normalize(vectors, dim=-1)
         return SentenceOutput(vectors, self.classifier_weights())
 
+    def vectors(self, batch: Batch) -> Tensor:
+        """Return the vectors [N, H] of a batch of N sequences."""
+        return self(batch).vectors  # type: ignore[no-any-return]
+
     def classifier_weights(self) -> Tensor:
         """Return the weights of the classifier, with the bias last [C, 3 H + 1]."""
         if self.classifier is None:
