@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from finetune.api import (
         DistilledRun,
         FinishedSearch,
-        MergedRun,
         TrainedRun,
         distill,
-        merge,
         search,
         train,
     )
@@ -82,7 +80,7 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "api": "DistilledRun FinishedSearch MergedRun TrainedRun distill merge search train",
+    "api": "DistilledRun FinishedSearch TrainedRun distill search train",
     "config.tasks": "ChoiceConfig ClassifyConfig NerConfig NliConfig QAConfig RelationsConfig "
     "TagConfig "
     "TrainConfig",
@@ -145,7 +143,6 @@ __all__ = [
     "LabelSet",
     "MaskedLanguageModel",
     "MaskedPrediction",
-    "MergedRun",
     "NerConfig",
     "NliConfig",
     "Predictor",
@@ -183,7 +180,6 @@ __all__ = [
     "load",
     "load_task",
     "make_accelerator",
-    "merge",
     "pack",
     "predict",
     "read_text",

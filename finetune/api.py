@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from finetune.config.recipes import MultitaskRecipe, RecipeRun
 from finetune.config.tasks import CONFIGS, IN_MEMORY, TrainConfig
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from finetune.training.custom_loss import LossFunction
     from finetune.training.distillation import Measured
     from finetune.training.lesson import Distillation
-    from finetune.training.merging import Soup
     from finetune.training.run_folder import RunWriter
     from finetune.training.search import Pruner, SearchResult
     from finetune.training.trainer import FitResult
@@ -637,70 +636,6 @@ def distill(
     folders = {"teacher": Path(teacher)} | {name: run.folder for name, run in runs.items()}
     models = compare(folders, dataset.splits[split], metric) if split else {}
     return DistilledRun(runs["student"], runs.get("student without teacher"), metric, split, models)
-
-
-@dataclass(frozen=True)
-class MergedRun:
-    """A model with the mean of the weights of several runs."""
-
-    run: TrainedRun
-    """The run of the merged model."""
-    soup: Soup
-    """The runs in the mean, and scores on validation."""
-
-
-def merge(
-    runs: Sequence[str | Path],
-    out: str | Path,
-    *,
-    method: Literal["uniform", "greedy"] = "uniform",
-    data: Any = None,
-    command: str = "finetune.merge",
-    reporter: Reporter | None = None,
-    report: Callable[[Path], object] = write_run_report,
-) -> MergedRun:
-    """Merge several runs into one model, the mean of their weights (Wortsman et al., 2022).
-
-    Args:
-        runs: The folders of two or more finished runs from the same pretrained encoder, with the
-            same task, labels and data. The first gives the settings and the order of labels.
-        out: The run folder of the result.
-        method: ``"uniform"``, the mean of all runs; or ``"greedy"``, which begins with the best run
-            on validation and adds the next best, each if the score of the mean does not fall.
-        data: The data of runs that were trained on data in memory, as in ``train``.
-        command: The command that makes this run, for its README.
-        reporter: Shows the progress.
-        report: Writes the report.
-
-    Returns:
-        The run of the merged model, and the runs in it.
-
-    Raises:
-        UserError: The runs do not fit together, or their data have changed.
-
-    Examples:
-        >>> merged = finetune.merge(["runs/a", "runs/b"], "runs/soup")  # doctest: +SKIP
-        >>> merged.run.metrics["test"]["accuracy"], merged.soup.used  # doctest: +SKIP
-        (0.92, ('runs/a', 'runs/b'))
-    """
-    from finetune.runtime.processes import num_processes
-    from finetune.training.merging import merge_runs, open_parents, parents_data, seed_note
-    from finetune.training.trainer import part_of
-
-    if num_processes() > 1:
-        raise UserError("merge runs in one process: start it without accelerate or torchrun.")
-    parents, merged = open_parents(runs, Path(out), method)
-    task, dataset = parents_data(parents, str(out), data)
-    config = task.record.config
-    with _opened(config, reporter) as (folder, reporter):
-        _describe(task, dataset, reporter)
-        if note := seed_note(parents):
-            reporter.say(note)
-        head, folder.merged = task.head(parents[0].run.best), merged
-        part = part_of(task, dataset, config, folder, reporter, head=head)
-        soup, result = merge_runs(part, parents, method)
-        run = _finished(task, dataset, config, result, folder, command, report)
-    return MergedRun(run, soup)
 
 
 def _finished(

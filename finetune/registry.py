@@ -108,7 +108,6 @@ COMMANDS = {
     "run": "finetune.cli.train:Run",
     "search": "finetune.cli.search:Search",
     "distill": "finetune.cli.distill:Distill",
-    "merge": "finetune.cli.merge:Merge",
     "check": "finetune.cli.check:Check",
     "cache": "finetune.cli.cache:Cache",
     "convert": "finetune.annotation.commands:Convert",

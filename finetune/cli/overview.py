@@ -16,7 +16,6 @@ GROUPS: dict[str, dict[str, str]] = {
         **{name: row.summary for name, row in TASKS.items()},
         "vocabulary": "a subword vocabulary, also for a trained encoder",
         "distill": "a small student of a trained model",
-        "merge": "the mean of the weights of several runs",
         "run": "a recipe, a suite of recipes, several tasks, or a run; list recipes",
         "search": "search for the best settings",
     },

@@ -71,7 +71,7 @@ class Changes:
     """The prepared data, and what follows from them alone. If a setting changes nothing else, the
     fingerprint of the data tells."""
     model: bool = False
-    """Settings of reading and predicting. Models that differ in them cannot be merged."""
+    """Settings of reading and predicting."""
     weights: bool = False
     """The weights: where they start, and how they are trained."""
     scores: bool = False

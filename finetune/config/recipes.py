@@ -40,7 +40,6 @@ FACTS = frozenset({"task", "fingerprint", "training_fingerprint", "precision_use
     "data_used",
     "num_processes",
     "teacher",
-    "merged",
 }
 """Keys of that file which are no settings."""
 MAY_DIFFER = (
@@ -276,11 +275,6 @@ def _recipe_of_run(path: Path, content: dict[str, Any], where: Callable[..., str
     if content.get("teacher"):
         raise UserError(
             f"{path}: the run learned from a teacher: repeat the `finetune distill` command in "
-            f"{path.with_name('README.md')} with another --out."
-        )
-    if content.get("merged"):
-        raise UserError(
-            f"{path}: the run is the mean of other runs: repeat the `finetune merge` command in "
             f"{path.with_name('README.md')} with another --out."
         )
     marks = changes_of(CONFIGS[task])

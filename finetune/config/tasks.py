@@ -92,13 +92,6 @@ ADAM = Limit(
     lambda value: legal_adam(value),
     "two numbers, the first 0 or more and below 1 and the second above 0, such as 0.98,1e-6",
 )
-AVERAGE = Limit(
-    lambda value: (
-        bool(re.fullmatch(r"none|ema(:0?\.[0-9]{1,9})?|tail(:[0-9]{1,6})?", value))
-        and not re.fullmatch(r"ema:0?\.0+|tail:0*[01]", value)
-    ),
-    "none, ema, ema:DECAY with a decay between 0 and 1, tail, or tail:N with N of 2 or more",
-)
 VALIDATION = Limit(
     lambda value: (
         value in ("auto", "none") or bool(re.fullmatch(r"0?\.[0-9]{1,9}", value) and float(value))
@@ -261,12 +254,6 @@ class TrainingSettings:
     """Steps between evaluations on the validation split; unset is once an epoch."""
     patience: Annotated[int | None, POSITIVE, COURSE] = None
     """Stop after this many evaluations without a better score; unset never stops early."""
-    average: Annotated[str, AVERAGE, COURSE] = "none"
-    """Average the weights over training: `ema:DECAY` is an exponential moving average over steps
-    with this decay (default 0.999), at step t at most (1 + t) / (10 + t); `tail:N` is the mean of
-    the weights at the last N evaluations (default 3). Training stays the same. Each evaluation
-    scores both, and the better of averaged and plain weights is saved; without validation data the
-    average."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Arithmetic of the forward pass; weights stay float32. `auto` is bf16 if the hardware
     supports it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
@@ -568,8 +555,8 @@ class TextConfig(LabelConfig):
                 )
         if self.long_text == "window":
             raise UserError("--long-text window: --few-shot reads one sequence of each text.")
-        for name in ("epochs", "steps", "average") if self.tuning == "head" else ():
-            if getattr(self, name) not in (None, "none"):
+        for name in ("epochs", "steps") if self.tuning == "head" else ():
+            if getattr(self, name) is not None:
                 raise UserError(
                     f"{flag(name)}: --few-shot --tuning head fits the classifier once: leave "
                     f"{flag(name)} out."

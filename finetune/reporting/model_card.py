@@ -63,7 +63,6 @@ def card(system: System) -> str:
         data_name=_data_name(run),
         about=CONFIGS[run.task].description,
         mask=_mask_token(run),
-        parents=[last_part(name) for name in (run.config.get("merged") or {}).get("used", ())],
         metrics={
             split: {name: value for name, value in scores.items() if ":" not in name}
             for split, scores in run.metrics.items()

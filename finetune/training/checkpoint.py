@@ -23,8 +23,6 @@ from finetune.types import UserError
 if TYPE_CHECKING:
     from finetune.training.part import Part
 
-AVERAGE = "average.safetensors"
-"""Averaged weights."""
 OTHERS = "others.safetensors"
 """Weights that are not part of the model."""
 OPTIMIZER = "optimizer.safetensors"
@@ -39,8 +37,6 @@ class TrainerState:
     step: int = 0
     best_score: float | None = None
     best_step: int = 0
-    best_averaged: bool = False
-    """Whether the best model has averaged weights."""
     num_best: int = 0
     """The number of evaluations with the best score."""
     bad_evaluations: int = 0
@@ -77,8 +73,6 @@ def _save_part(part: Part, folder: Path) -> None:
     with plain_layers(part.head, merged=False):
         part.head.save_pretrained(folder)
     save_adapter_state(part.head, folder)
-    if part.average is not None:
-        save_file(part.average.state(), str(folder / AVERAGE))
     if part.lesson is not None and part.lesson.projections is not None:
         save_file(part.lesson.projections.state_dict(), str(folder / OTHERS))
     part.state.loss_scale = part.step.scaler.state_dict()
@@ -104,8 +98,6 @@ def load_checkpoint(parts: Sequence[Part], optimizer: Optimizer) -> None:
         part.state = load_state(folder)
         if part.state.loss_scale:  # there is none before the first step
             part.step.scaler.load_state_dict(part.state.loss_scale)
-        if part.average is not None:
-            part.average.load_state(load_file(str(folder / AVERAGE)))
     load_random_state(last, parts[0].folder.accelerator.process_index)
 
 

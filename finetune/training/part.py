@@ -17,7 +17,6 @@ from finetune.training.custom_loss import LossFunction
 from finetune.training.data import TrainingData
 from finetune.training.run_folder import RunLog, RunWriter
 from finetune.training.step import Step
-from finetune.training.weight_averaging import WeightAverage
 
 if TYPE_CHECKING:
     from finetune.training.lesson import Lesson
@@ -50,7 +49,6 @@ class Part:
     weights: tuple[int, int] = (0, 0)
     """The number of trained weights, and the number of all weights."""
     step: Step = field(init=False)
-    average: WeightAverage | None = None
     state: TrainerState = field(default_factory=TrainerState)
     log: RunLog = field(init=False)
     last_score: float = -float("inf")

@@ -90,18 +90,12 @@ def require_writable(folder: Path) -> None:
         raise UserError(f"--out {folder}: {parent} cannot be written to: choose another folder.")
 
 
-def require_free(run: RunFolder, merged: Mapping[str, Any] | None = None) -> None:
-    """Raise UserError if a new run would overwrite a model or files of others in this folder.
-
-    A mean of runs, ``merged``, is made again if it was interrupted.
-    """
+def require_free(run: RunFolder) -> None:
+    """Raise UserError if a new run would overwrite a model or files of others in this folder."""
     require_writable(run.path)
-    before = run.config.get("merged") or {}
     run.require_config()
     if not run.is_run:
         require_own(run.path, is_free(run.path))
-    elif merged and not run.is_finished and merged.items() <= before.items():
-        return
     elif any((run.path / name).exists() for name in ("best", "last")):
         raise UserError(
             f"--out {run.path} holds a run already: add --resume to continue it, or choose another."
@@ -311,8 +305,7 @@ class RunWriter:
     def __init__(self, path: Path, accelerator: Accelerator, last: Path | None = None) -> None:
         """See ``open_run``.
 
-        ``teacher`` has the settings of a run of ``finetune distill``, and ``merged`` the method and
-        the runs of ``finetune merge``.
+        ``teacher`` has the settings of a run of ``finetune distill``.
         """
         self._background = _Background()
         self.path, self.accelerator = path, accelerator
@@ -320,7 +313,6 @@ class RunWriter:
         self.best, self.last = self.run.best, last or path / "last"
         self.adapter = path / "adapter"
         self.teacher: Mapping[str, Any] | None = None
-        self.merged: Mapping[str, Any] | None = None
 
     def begin(self, config: TrainConfig, data: Dataset) -> tuple[bool, list[str]]:
         """Prepare the folder for a run; return whether it continues from a checkpoint, and notes.
@@ -334,7 +326,7 @@ class RunWriter:
             for folder in (self.path, self.best):
                 recover(folder)
             if not (config.resume and self.run.is_run):
-                require_free(self.run, self.merged)
+                require_free(self.run)
                 return False, notes
             require_same_run(self.run, config, data.fingerprint, data.training_fingerprint)
             require_same_teacher(self.run, self.teacher)
@@ -363,7 +355,6 @@ class RunWriter:
         content = {"task": task.name, **settings(replace(config, resume=False)), **facts}
         content["num_processes"] = self.accelerator.num_processes
         content |= {} if self.teacher is None else {"teacher": dict(self.teacher)}
-        content |= {} if self.merged is None else {"merged": dict(self.merged)}
         on_main_process(lambda: (self.path / CHECKSUMS).unlink(missing_ok=True))
         self._write("config.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 

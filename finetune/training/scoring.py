@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -134,41 +133,11 @@ def evaluate(part: Part) -> Evaluation | None:
 
 
 def evaluate_and_keep(part: Part) -> None:
-    """Score the validation split, and save the model if it is the best yet.
-
-    With an average, score it too, and take the better of average and plain weights. Without
-    validation the average is saved.
-    """
-    found, averaged, both = evaluate(part), False, dict[str, float]()
-    with contextlib.ExitStack() as stack:
-        if part.average is not None and part.average.at_evaluation():
-            stack.enter_context(part.average.applied())
-            other = evaluate(part)
-            averaged = other is None or found is None or other.score > found.score
-            if found is not None and other is not None:
-                name = part.task.record.metric
-                both = {
-                    f"{name}_plain": found.metrics[name],
-                    f"{name}_averaged": other.metrics[name],
-                    "averaged": float(averaged),
-                }
-            if averaged:
-                found = other
-            else:
-                stack.close()  # the plain weights are saved
-        _keep_best(part, found, averaged, both)
-
-
-def _keep_best(
-    part: Part, found: Evaluation | None, averaged: bool, both: Mapping[str, float]
-) -> None:
-    """Save the model if it is the best yet, and report its scores.
-
-    ``both`` has the scores of plain and averaged weights, if both were scored.
-    """
+    """Score the validation split, save the model if it is the best yet, and report its scores."""
     state, folder, split = part.state, part.folder, part.data.validation
+    found = evaluate(part)
     if found is None or split is None:
-        state.best_step, state.best_averaged = state.step, averaged
+        state.best_step = state.step
         folder.save_best(part.task, part.head)
         tell_saved(part, folder.best)
         return
@@ -179,12 +148,11 @@ def _keep_best(
     state.bad_evaluations = 0 if better else state.bad_evaluations + 1
     if is_best:
         state.best_score, state.best_step = found.score, state.step
-        state.best_averaged = averaged
         folder.save_best(part.task, part.head)
         folder.write_predictions(split, found.examples, found.predicted)
         tell_saved(part, folder.best)
-    part.log.evaluation(state.step, split, {**found.metrics, **both})
-    _report_score(part, found.metrics, better, is_best, both)
+    part.log.evaluation(state.step, split, found.metrics)
+    _report_score(part, found.metrics, better, is_best)
     part.callbacks.on_evaluation(
         EvaluationEvent(state.step, split, found.metrics, is_best, found.examples, found.predicted)
     )
@@ -200,9 +168,7 @@ def tell_saved(part: Part, folder: Path, *, at_once: bool = False) -> None:
     part.callbacks.on_save(SaveEvent(part.state.step, folder, folder == part.folder.best))
 
 
-def _report_score(
-    part: Part, metrics: Mapping[str, float], better: bool, is_best: bool, both: Mapping[str, float]
-) -> None:
+def _report_score(part: Part, metrics: Mapping[str, float], better: bool, is_best: bool) -> None:
     """Print the score of an evaluation; at most one in ``SCORE_EVERY`` seconds."""
     now, name, state = time.monotonic(), part.task.record.metric, part.state
     if now - part.last_score < SCORE_EVERY and state.step != part.data.schedule.num_steps:
@@ -212,22 +178,17 @@ def _report_score(
     note = "best so far" if better else f"best {best:.4f}"
     if is_best and not better:
         note = "equal to the best so far"
-    score = f"{metrics[name]:.4f}"
-    if both:
-        plain, averaged = both[f"{name}_plain"], both[f"{name}_averaged"]
-        score = f"{plain:.4f}, of averaged weights {averaged:.4f}"
-    part.reporter.say(f"step {state.step}: {part.data.validation} {name} {score} ({note})")
+    part.reporter.say(
+        f"step {state.step}: {part.data.validation} {name} {metrics[name]:.4f} ({note})"
+    )
 
 
 def report_kept(part: Part) -> None:
     """Print the step whose model is kept."""
-    state, weights = part.state, "the model"
-    if part.average is not None:
-        weights = "averaged weights" if state.best_averaged else "the plain weights"
-    if part.data.validation is not None or part.average is not None:
-        equal = state.num_best
+    if part.data.validation is not None:
+        equal = part.state.num_best
         of = f" (the last of {equal} evaluations with the best score)" if equal > 1 else ""
-        part.reporter.say(f"kept: {weights} of step {state.best_step}{of}")
+        part.reporter.say(f"kept: the model of step {part.state.best_step}{of}")
 
 
 def score_best(part: Part) -> dict[str, dict[str, float]]:
@@ -242,8 +203,6 @@ def score_best(part: Part) -> dict[str, dict[str, float]]:
         if split == validation:
             predicted = _calibrate(part, examples, predicted)
         if scores := scores_of(part, examples, predicted):
-            if part.average is not None and split == validation:
-                scores |= {"averaged": float(part.state.best_averaged)}
             metrics[split] = scores
             if ids := leaks.get(split):
                 own = [index for index, each in enumerate(examples) if each.id not in ids]

@@ -28,8 +28,7 @@ class CompactEmbedding(nn.Module):
 
     Ids keep their meaning. In ``state_dict()`` the weight is the whole table, so that the model is
     saved with a plain embedding. ``pending`` has the factors of weight decay that are not yet
-    applied to ``rest``, and ``last_factor`` is the factor of the last step. ``rest_scale``
-    multiplies ``rest`` in ``table()``, while the model has averaged weights.
+    applied to ``rest``.
     """
 
     index: Tensor
@@ -53,8 +52,6 @@ class CompactEmbedding(nn.Module):
         padding = plain.padding_idx
         self.padding_idx = None if padding is None else int(index[padding])
         self.pending: list[float] = []
-        self.last_factor = 1.0
-        self.rest_scale = 1.0
         self._gradient: Tensor | None = None
         self._added: list[Tensor] = []
 
@@ -105,8 +102,7 @@ class CompactEmbedding(nn.Module):
         self.pending.clear()
         table = self.rest.new_empty(len(self.index), self.rest.shape[1])
         table[self.rows] = self.weight.detach()
-        scale = self.rest_scale
-        table[self.absent] = self.rest if scale == 1.0 else self.rest * scale
+        table[self.absent] = self.rest
         return table
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -199,7 +195,6 @@ class SparseEmbeddings:
         weight = self.embedding.weight
         group = next(g for g in optimizer.param_groups if any(w is weight for w in g["params"]))
         factor = 1 - group["lr"] * group["weight_decay"]
-        self.embedding.last_factor = factor
         if factor != 1:
             self.embedding.pending.append(factor)
 

@@ -60,7 +60,6 @@ from finetune.training.scoring import (
 )
 from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
-from finetune.training.weight_averaging import weight_average
 
 
 @dataclass
@@ -80,8 +79,6 @@ class FitResult:
     notes: list[str] = field(default_factory=list)
     weights: tuple[int, int] = (0, 0)
     """The number of trained weights, and the number of all weights."""
-    merged: Mapping[str, Any] | None = None
-    """The method and the runs of ``finetune merge``, if it made the model."""
 
 
 def fit(
@@ -252,7 +249,6 @@ def train(  # noqa: C901 (the whole course is in one place)
                 lesson=part.lesson,
             )
             copies = part.step.copies
-            part.average = weight_average(part.head, part.config)
 
         # restore or begin
         schedule = common_schedule(parts)
@@ -295,8 +291,6 @@ def train(  # noqa: C901 (the whole course is in one place)
                 )
                 part.log.add(loss, norm, batch.num_examples)
                 done, state.step = done + 1, state.step + 1
-                if part.average is not None:
-                    part.average.after_step(state.step)
                 part.callbacks.on_step(StepEvent(state.step, plan.num_steps, loss, norm))
                 stop, at_end = interrupt.should_stop(), state.step == plan.num_steps
                 evaluating = at_end or state.step % plan.eval_every == 0

@@ -132,13 +132,6 @@ def foreign(
     return folder
 
 
-def copy_of(run: Path) -> Path:
-    target = run.with_name(f"{run.name}-copy")
-    if not target.exists():
-        shutil.copytree(run, target)
-    return target
-
-
 def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
     """Each command with the arguments that open a model; none if it opens none."""
     encoder, out = folder / "encoder", folder / "out"
@@ -205,7 +198,6 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
             ["distill", runs["classify"], *how, "--out", out / f"d{number}", "--steps=1"]
             for number, how in enumerate((["--layers=1"], ["--model", encoder]))
         ],
-        "merge": [["merge", runs["classify"], copy_of(runs["classify"]), "--out", out / "soup"]],
         "cache": [["cache"]],
         "check": [["check", sentiment, "--task=classify", "--model", encoder]],
         "search": [

@@ -222,8 +222,8 @@ def test_a_wrong_option_or_value_gets_one_line(arguments: list[str], said: str, 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["merge", "a", "b", "--otu", "x"], "finetune merge: unknown option '--otu'. Perhaps"),
-        (["merge", "a", "b"], "finetune merge: missing --out: see finetune merge --help."),
+        (["export", "a", "--otu", "x"], "finetune export: unknown option '--otu'. Perhaps"),
+        (["export", "a"], "finetune export: missing --out: see finetune export --help."),
         (["push", "a"], "finetune push: missing OWNER/NAME: see finetune push --help."),
         (["push", "a", "b/c", "d"], "finetune push: unexpected argument 'd'."),
         (["run", "--lr", "1e-3", "none.yaml"], "none.yaml: no such recipe file."),

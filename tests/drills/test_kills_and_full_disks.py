@@ -41,8 +41,6 @@ class Drill:
     kills: int = 24
     on_disk: bool = False
     """Data do not fit in memory; the cache may be lost between a kill and the next command."""
-    once: bool = False
-    """A finished command is refused when it is started again; others change nothing."""
     weights_alone: bool = False
     """Logs of several models may differ in the order of their lines."""
 
@@ -78,7 +76,6 @@ DRILLS = {
     ),
     "seeds": several(*SENTIMENT, *MODEL, "--seeds", "2", "--per-class", "8"),
     "search": several("search", *SENTIMENT, *MODEL, "--trials", "3", "--keep-models"),
-    "merge": Drill((("merge", "one", "two", *RUN),), once=True),
     "predict": Drill(  # two jobs of an array share the parts
         tuple((*PREDICT, "--file", "new", "--shard", f"{n}/2") for n in (0, 1)), kills=40
     ),
@@ -87,7 +84,6 @@ FULL_DISKS = {
     "run": (*SENTIMENT, *MODEL, "--steps", "6", "--eval-every", "3", *RUN),
     "seeds": (*SENTIMENT, *MODEL, "--steps", "6", "--eval-every", "3", "--seeds", "2", *RUN),
     "label errors": (*"check small.yaml --label-errors --folds 2 --out out/errors.jsonl".split(),),
-    "merge": ("merge", "one", "two", "--out", "out/merged"),
     "predict": (*PREDICT, "--file", "sentiment/train.jsonl"),
 }
 POINTS = 24
@@ -111,7 +107,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         for name, words in {
             "teacher": ("tag", "--data", "entities"),
             "one": (*SENTIMENT, "--seed", "1"),
-            "two": (*SENTIMENT, "--seed", "2"),
         }.items():
             trained = started.run([*words, *MODEL, "--steps", "2", "--out", name])
             assert trained.code == 0, trained.error
@@ -174,11 +169,9 @@ def test_killed_commands_end_with_the_same_bytes(name: str, server: Server) -> N
     assert bool(kept) == drill.on_disk
     while killed < drill.kills:
         folders.remove(cache=drawn.random() < 0.7)
-        when, left = [], [*drill.commands]
+        when = []
         for _ in range(drawn.choice((1, 1, 2, 3))):
-            if not left:
-                break
-            command = drawn.choice(left)
+            command = drawn.choice(drill.commands)
             usual = whole[drill.commands.index(command)]
             number, seconds = 0, 0.0
             if drawn.random() < 0.75:
@@ -188,11 +181,9 @@ def test_killed_commands_end_with_the_same_bytes(name: str, server: Server) -> N
             ended = run([*command], number=number, kills=True, seconds=seconds)
             assert ended.code in (0, -9), (when, ended)
             killed += ended.code == -9
-            if ended.code == 0 and drill.once:
-                left.remove(command)
             when.append(f"operation {number}" if number else f"{seconds:.2f} s")
         at = f"killed at {', '.join(when)}"
-        end_all(run, drawn.sample(left, len(left)), at)
+        end_all(run, drawn.sample(drill.commands, len(drill.commands)), at)
         assert_same(folders.content(), expected, at)
         assert not [p for folder in folders.written for p in folder.rglob(".*.new")], at
         cached = {file for file in content(folders.cache) if "/.lock-" not in file}

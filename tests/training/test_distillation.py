@@ -391,7 +391,6 @@ def test_settings_of_training_are_defaults_and_those_of_the_task_the_teachers(
         "weight_decay": 0.3,
         "adam": "0.9,1e-5",
         "clip": 0.5,
-        "average": "ema",
         "tuning": "bitfit",
         "layer_decay": 0.9,
     }

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from finetune.training.run_folder import RunWriter
 from finetune.training.step import Step
 from tests import laboratory as lab
 from tests.command import Outcome, run
@@ -42,7 +41,6 @@ max_length: 48
 COMMON = "--max-length 48 --batch-size 8 --precision fp32 --lr 1e-2 --steps 9 --eval-every 4"
 SLOW = "slow"
 ONE_RUN = f"""
-classify --data sentiment --average ema
 classify --data sentiment --sampling balanced:0.5 --patience 9
 classify --data sentiment --sparse-embeddings on --weight-decay 0.3
 classify --data sentiment --custom-loss own.py:doubled --validation none
@@ -54,7 +52,7 @@ tag --data entities --precision fp16
 tag --data entities --crf --tuning mask
 tag --data documents --context doc --overlap 8
 tag --data entities --tuning head --gradient-checkpointing | {SLOW}
-ner --data entities --average tail:2 --tuning bitfit --eval-every 3
+ner --data entities --tuning bitfit --eval-every 3
 ner --data entities --sparse-embeddings on --weight-decay 0.3
 relations --data relations
 qa --data questions | {SLOW}
@@ -188,27 +186,3 @@ def test_several_runs_continue_bit_equal(
     monkeypatch.chdir(place)
     resume = ("--resume",) if command.startswith("distill") else ()
     check_bit_equal(command, SEVERAL_RUNS[command], resume)
-
-
-@pytest.mark.parametrize("method", ["save_best", "write_predictions", "write_metrics"])
-def test_a_merge_that_was_killed_is_made_again(
-    method: str, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(place)
-    for folder in (*Path().glob("whole*"), *Path().glob("parts*")):
-        shutil.rmtree(folder)
-    for seed in ("1", "2"):
-        if not Path(f"parent-{seed}").exists():
-            command = "classify --data sentiment"
-            assert carry_out(command, f"parent-{seed}", "--seed", seed).code == 0
-    merge = ("merge", "parent-1", "parent-2", "--method", "greedy", "--out")
-    assert run(*merge, "whole").code == 0
-
-    def killed(*_: Any) -> None:
-        raise Killed
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(RunWriter, method, killed)
-        run(*merge, "parts")
-    assert run(*merge, "parts").code == 0
-    assert content("parts") == content("whole")
