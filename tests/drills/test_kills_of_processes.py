@@ -70,10 +70,6 @@ def test_killed_in_one_or_two_processes_with_the_same_weights(tmp_path: Path) ->
     assert continued == {1, 2}
 
 
-def one_process(words: list[str]) -> subprocess.Popen:
-    return subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
 def wait_for(folder: Path, steps: float, processes: list[subprocess.Popen]) -> None:
     """Wait until a run has made some more steps, or a time that is short before its start."""
     state, begin = folder / "last" / "trainer_state.json", time.monotonic()

@@ -45,14 +45,6 @@ ANALYSIS = {name: ["report", "--format", name] for name in TABLES}
 CONVERTED = "jsonl json csv tsv xlsx parquet conll prodigy doccano label-studio brat".split()
 DAMAGED_FILES = 12
 """Damaged forms of each valid file."""
-VARYING = {
-    r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(\+\d\d:?\d\d|Z)?": "TIME",
-    r"\b\d+:\d\d(:\d\d)? (in all|left)": r"TIME \2",
-    r"[\d.,]+ (examples|tokens|steps|texts|rows|sentences|lines)/s": r"N \1/s",
-    r"(?m)^training: .*\n": "",
-    r"(?<=finetune-)\w+(?=\.log)": "X",
-}
-"""What differs between equal runs: patterns, and what is recorded for them."""
 KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "label": ("classify", data.sentiment, ("--calibrate", "temperature")),
     "labels": ("classify", data.topics, ()),

@@ -28,7 +28,7 @@ from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.heads.token_classification import TokenClassifier
 from finetune.types import Encoding
 from tests import tiny
-from tests.models.parity import encodings
+from tests.models.parity import encodings, plain_inputs
 
 LABELS = ["yes", "no", "perhaps"]
 TAGS = ["O", "B-A", "I-A"]
@@ -163,3 +163,19 @@ def words_of(made: list[Encoding], seed: int = 0) -> list[Encoding]:
 def logits_of(output: Any) -> Tensor:
     """The logits of a head's output: of a CRF the emissions."""
     return output.emissions if isinstance(output, CrfScores) else output
+
+
+def expected_logits(kind: str, reference: Any, made: list[Encoding]) -> Tensor:
+    """Return logits of the Hugging Face class on padded rows, for sequences or first subwords."""
+    inputs = plain_inputs(reference, made)
+    if kind == "choice":  # questions of one choice
+        inputs = {name: value[:, None] for name, value in inputs.items()}
+    output = reference(**inputs)
+    if kind == "answers":
+        logits = torch.stack([output.start_logits, output.end_logits], -1)
+        return torch.cat([logits[n, : len(e.input_ids)] for n, e in enumerate(made)])
+    logits = output.logits
+    if kind in ("sequence", "choice"):
+        return logits
+    rows = [logits[n, e.word_starts[:-1]] for n, e in enumerate(made) if e.word_starts]
+    return torch.cat(rows)

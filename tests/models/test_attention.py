@@ -129,15 +129,6 @@ def test_rows_go_to_their_groups_and_back(heads_first: bool) -> None:
     assert sum(group.size for group in layout.groups) == 5
 
 
-def test_attention_dropout_acts() -> None:
-    rows = [torch.randn(1, 2, 12, 4) for _ in range(3)]
-    layout = layout_of([5, 7])
-    still, _ = attend(LAYER, *rows, None, layout=layout)
-    mean = torch.stack([attend(LAYER, *rows, None, 0.3, layout=layout)[0] for _ in range(600)])
-    assert not torch.allclose(mean[0], still)
-    assert (mean.mean(0) - still).abs().max() < 0.25  # unbiased: kept weights are scaled up
-
-
 def test_refuses_what_would_mix_sequences() -> None:
     rows = [torch.randn(1, 2, 12, 4) for _ in range(3)]
     with pytest.raises(ValueError, match="without its layout"):
@@ -181,13 +172,13 @@ def test_kernel_equals_groups(window: int | None) -> None:
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("scaling", [None, 0.3])
 def test_dropout_of_weights(window: int | None, scaling: float | None) -> None:
-    """Of 2,000 draws the mean is the attention without dropout."""
+    """Of 600 draws the mean is the attention without dropout."""
     rows = [torch.randn(1, 2, 27, 8, dtype=torch.double) for _ in range(3)]
     layout = layout_of([7, 20])
     settings = {"scaling": scaling, "sliding_window": window, "layout": layout}
     plain, _ = attend(LAYER, *rows, None, **settings)
-    many = torch.stack([attend(LAYER, *rows, None, 0.2, **settings)[0] for _ in range(2000)])
-    error = many.std(0) / 2000**0.5
+    many = torch.stack([attend(LAYER, *rows, None, 0.2, **settings)[0] for _ in range(600)])
+    error = many.std(0) / 600**0.5
     assert ((many.mean(0) - plain).abs() < 6 * error + 1e-12).all()
 
 
@@ -197,10 +188,10 @@ def test_gradient_behind_dropout(window: int | None) -> None:
 
     def attended(*rows: Tensor) -> Tensor:
         torch.manual_seed(0)
-        settings = {"sliding_window": window, "layout": layout_of([3, 1, 5])}
+        settings = {"sliding_window": window, "layout": layout_of([3, 1, 2])}
         return attend(LAYER, *rows, None, 0.4, **settings)[0]
 
-    rows = [torch.randn(1, 2, 9, 3, dtype=torch.double, requires_grad=True) for _ in range(3)]
+    rows = [torch.randn(1, 2, 6, 3, dtype=torch.double, requires_grad=True) for _ in range(3)]
     assert torch.autograd.gradcheck(attended, rows)
 
 

@@ -1,4 +1,4 @@
-"""The CRF against all sequences counted one by one, and against the textbook's recursions."""
+"""The CRF against all sequences counted one by one."""
 
 from __future__ import annotations
 
@@ -201,29 +201,6 @@ def test_gradient_of_likelihood_is_counts_less_expected_counts(case: Case) -> No
 # The textbook's recursions, one sentence at a time
 
 
-def textbook(emissions: np.ndarray, crf: CrfScores) -> tuple[float, np.ndarray, list[int]]:
-    """log Z, marginals and best path of one sentence; scores of tags as numpy arrays."""
-    length, num_tags = emissions.shape
-    alpha, beta, delta = (np.full((length, num_tags), -np.inf) for _ in range(3))
-    back = np.zeros((length, num_tags), dtype=int)
-    alpha[0] = delta[0] = crf.start + emissions[0]
-    beta[-1] = crf.end
-    for t in range(1, length):
-        for j in range(num_tags):
-            alpha[t, j] = np.logaddexp.reduce(alpha[t - 1] + crf.transitions[:, j])
-            alpha[t, j] += emissions[t, j]
-            paths = delta[t - 1] + crf.transitions[:, j]
-            back[t, j], delta[t, j] = paths.argmax(), paths.max() + emissions[t, j]
-    for t in range(length - 2, -1, -1):
-        for i in range(num_tags):
-            beta[t, i] = np.logaddexp.reduce(crf.transitions[i] + emissions[t + 1] + beta[t + 1])
-    whole = np.logaddexp.reduce(alpha[-1] + crf.end)
-    path = [int((delta[-1] + crf.end).argmax())]
-    for t in range(length - 1, 0, -1):
-        path.append(int(back[t, path[-1]]))
-    return whole, np.exp(alpha + beta - whole), path[::-1]
-
-
 def trained_like(tags: list[str], scheme: str | None, seed: int = 0) -> LinearChainCrf:
     """A CRF with random transitions, in float64."""
     torch.manual_seed(seed)
@@ -232,22 +209,6 @@ def trained_like(tags: list[str], scheme: str | None, seed: int = 0) -> LinearCh
         for parameter in crf.parameters():
             parameter.normal_()
     return crf
-
-
-@pytest.mark.parametrize("scheme", [*SCHEMES, None])
-def test_equals_the_textbook(scheme: str | None) -> None:
-    tags = tag_names(["PER", "LOC"], scheme) if scheme else ["DET", "NOUN", "VERB"]
-    crf = trained_like(tags, scheme)
-    num_words = (7, 1, 30, 0, 12, 1, 30, 2)
-    scores = crf(torch.randn(sum(num_words), len(tags), dtype=torch.double) * 3)
-    arrays = CrfScores(*(part.detach().numpy() for part in scores))
-    parts = [p for p in np.split(arrays.emissions, np.cumsum(num_words)[:-1]) if len(p)]
-    wholes, chances, paths = zip(*(textbook(part, arrays) for part in parts), strict=True)
-    partition = log_partition(scores, num_words)
-    assert partition[3] == 0, "a sequence without words has one reading, of score 0"
-    same(partition[[n > 0 for n in num_words]].detach(), wholes)
-    same(marginals(scores, num_words), np.concatenate(chances))
-    assert best_path(scores, num_words).tolist() == [tag for path in paths for tag in path]
 
 
 # Schemes
@@ -316,18 +277,6 @@ def test_no_words_at_all(num_words: tuple[int, ...]) -> None:
     assert best_path(scores, num_words).shape == (0,)
     none = torch.zeros(0, dtype=torch.long)
     assert path_score(scores, none, num_words).tolist() == [0] * len(num_words)
-
-
-def test_derivative_by_differences() -> None:
-    crf = trained_like(tag_names(["A"], "BIOES"), "BIOES")
-    emissions = torch.randn(8, 5, dtype=torch.double, requires_grad=True)
-
-    def whole(emissions, start, end, transitions) -> torch.Tensor:
-        masked = zip((start, end, transitions), crf(emissions)[1:], strict=True)
-        parts = [p.masked_fill(m.isinf(), -torch.inf) for p, m in masked]
-        return log_partition(CrfScores(emissions, *parts), (3, 0, 5))
-
-    assert torch.autograd.gradcheck(whole, (emissions, *crf.parameters()))
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32, torch.float64])

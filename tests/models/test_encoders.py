@@ -3,52 +3,17 @@
 from __future__ import annotations
 
 import copy
-import random
 
 import pytest
 import torch
-from torch import Tensor
 
 from finetune.models import attention
 from finetune.models.encoder import Encoder
 from finetune.models.packing import MULTIPLE, needs_round_size, with_round_size
-from finetune.preprocessing.batching import micro_batches, pack
-from finetune.types import Batch, Encoding
+from finetune.preprocessing.batching import pack
+from finetune.types import Encoding
 from tests import tiny
 from tests.models.parity import CLOSE, assert_same_gradients, encodings, gradients, plain_inputs
-
-
-@pytest.mark.parametrize("batching", ["auto", "padded"])
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_equals_plain_hugging_face(family: str, batching: str) -> None:
-    model = tiny.model(family).double()
-    reference, made = copy.deepcopy(model), encodings(model)
-    encoder = Encoder(model, batching)
-    assert encoder.packed == (family in tiny.PACKED and batching == "auto")
-    hidden = encoder(pack(made))
-    inputs = plain_inputs(reference, made)
-    expected = reference(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
-    tolerance = CLOSE.get(family, 1e-12)
-    torch.testing.assert_close(hidden, expected, rtol=0, atol=tolerance)
-    weight = torch.randn_like(expected)
-    (hidden * weight).sum().backward()
-    (expected * weight).sum().backward()
-    assert_same_gradients(model, reference, tolerance)
-
-
-@pytest.mark.parametrize("num_heads", [1, 2, 4])
-def test_eurobert_but_for_rounding_of_its_norms(num_heads: int, norms_in_float64: None) -> None:
-    """With norms in float64 as all else, and heads that share keys and values or do not."""
-    model = tiny.model("eurobert", num_key_value_heads=num_heads).double()
-    reference, made = copy.deepcopy(model), encodings(model)
-    hidden = Encoder(model, "packed")(pack(made))
-    inputs = plain_inputs(reference, made)
-    expected = reference(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
-    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-12)
-    weight = torch.randn_like(expected)
-    (hidden * weight).sum().backward()
-    (expected * weight).sum().backward()
-    assert_same_gradients(model, reference, 1e-12)
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -75,25 +40,6 @@ def test_states_are_kept_only_where_some_are_recorded() -> None:
             encoder(batch)
         assert len(states) == len(numbers)
     assert kept == [True, False]
-
-
-def by_example(encoder: Encoder, batches: list[Batch]) -> dict[int, Tensor]:
-    found = {}
-    for batch in batches:
-        found |= zip(batch.example, encoder(batch).split(batch.lengths), strict=True)
-    return found
-
-
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_neither_micro_batches_nor_order_matter(family: str) -> None:
-    model = tiny.model(family).double()
-    encoder, made = Encoder(model), encodings(model)
-    whole = by_example(encoder, [pack(made)])
-    shuffled = random.Random(3).sample(made, len(made))
-    for batches in ([pack(shuffled)], [pack(m) for m in micro_batches(made, 48)]):
-        for example, hidden in by_example(encoder, batches).items():
-            tolerance = CLOSE.get(family, 1e-12)
-            torch.testing.assert_close(hidden, whole[example], rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -156,13 +102,6 @@ def test_numbers_of_tokens_are_rounded_by_few() -> None:
     assert len(sizes) <= 32 * 2 + max(lengths) / 16
     short = with_round_size(pack(made[:1]), max_length=3)
     assert max(short.lengths[1:], default=0) < 3, "no longer than the positions of the model"
-
-
-def test_dropout_of_attention_is_kept_when_packed() -> None:
-    """Trap 5: the variable-length kernel's usual entrance fixes it at 0."""
-    model = tiny.model("roberta", attention_probs_dropout_prob=0.5).train()
-    encoder, batch = Encoder(model), pack(encodings(model))
-    assert not torch.equal(encoder(batch), encoder(batch))
 
 
 def test_plain_attention_on_a_packed_row_is_what_must_not_happen() -> None:
@@ -279,26 +218,6 @@ def test_says_what_does_not_fit() -> None:
         encoder(pack([Encoding(0, [5, size])]))
     with pytest.raises(ValueError, match="segment id 2"):
         encoder(pack([Encoding(0, [5, 6], [0, 2])]))
-
-
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_depth_of_every_parameter(family: str) -> None:
-    encoder = Encoder(tiny.model(family))
-    depths = {name: encoder.depth_of(name) for name, _ in encoder.model.named_parameters()}
-    assert depths == {
-        name.removeprefix("model."): encoder.depth_of(name)
-        for name, _ in encoder.named_parameters()
-    }
-    layers = 1 if family == "albert" else tiny.LAYERS
-    assert encoder.top_depth == layers + 1
-    assert set(range(layers + 1)) <= set(depths.values())
-    for name, depth in depths.items():
-        above = ("pooler", "final_norm", "LayerNorm", "encoder.LayerNorm", "norm.weight")
-        if depth == encoder.top_depth:
-            assert name.startswith(above)
-        if "embedding" in name:
-            assert depth == 0
-    assert encoder.depth_of("classifier.weight") == encoder.top_depth
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)

@@ -16,12 +16,28 @@ from transformers import AutoModel
 
 from finetune.models import dropout
 from finetune.preprocessing.batching import micro_batches, pack
+from tests import laboratory as lab
 from tests import tiny
 from tests.covering import covering
-from tests.models.heads import HEADS, KINDS, OWN, head_of, logits_of, sequences_of
+from tests.models.heads import (
+    HEADS,
+    KINDS,
+    OF_TRANSFORMERS,
+    OWN,
+    expected_logits,
+    head_of,
+    logits_of,
+    sequences_of,
+)
 from tests.models.parity import CLOSE
 
 every_head = pytest.mark.parametrize(("family", "kind"), HEADS + covering(tiny.FAMILIES, OWN))
+some_heads = [
+    pytest.param(family, kind, marks=() if i % len(OF_TRANSFORMERS) == j else pytest.mark.slow)
+    for i, family in enumerate(tiny.FAMILIES)
+    for j, kind in enumerate(OF_TRANSFORMERS)
+    if (family, kind) in HEADS
+]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -85,6 +101,7 @@ def test_depth_and_head_by_name(family: str, kind: str) -> None:
     top, names = head.encoder.top_depth, set(head.head_parameters())
     assert set(range(top + 1)) == set(depths.values())
     assert names and all(depths[name] == top for name in names)
+    assert not any(depth for name, depth in depths.items() if "embeddings" in name)
     assert not any("embeddings" in name or ".layer." in name for name in names)
     assert not any("pooler" in name for name in depths) or KINDS[kind].auto_class or kind == "crf"
     below = {name for name in depths if depths[name] == top} - names
@@ -110,13 +127,13 @@ def trained(kind: str, source: Path, **more: Any) -> Any:
     return KINDS[kind].head.from_pretrained(str(source), labels=KINDS[kind].labels, **settings)
 
 
-@every_head
+@pytest.mark.parametrize(("family", "kind"), some_heads + covering(tiny.FAMILIES, OWN))
 @torch.no_grad()
 def test_train_from_checkpoint_save_and_load(
     family: str, kind: str, tmp_path: Path, caplog: Any
 ) -> None:
-    """The folder stands alone: nothing of the checkpoint is needed to load it."""
-    source, saved = tiny.save_tiny_checkpoint(tmp_path / "pretrained", family), tmp_path / "saved"
+    """The folder stands alone, also for transformers: nothing of the checkpoint is needed."""
+    source, saved = shutil.copytree(lab.checkpoint(family), tmp_path / "x"), tmp_path / "saved"
     pretrained = AutoModel.from_pretrained(source)
     logging.getLogger("transformers").addHandler(caplog.handler)
     head = trained(kind, source).eval()
@@ -145,6 +162,11 @@ def test_train_from_checkpoint_save_and_load(
     padded = type(head).from_pretrained(saved, batching="padded").eval()
     assert not padded.encoder.packed
     torch.testing.assert_close(logits_of(padded(batch)), logits, rtol=0, atol=1e-4)
+    if not own:
+        plain = KINDS[kind].auto_class.from_pretrained(saved).eval()
+        expected = expected_logits(kind, plain, sequences_of(kind, head))
+        torch.testing.assert_close(expected, logits, rtol=0, atol=1e-4)
+        assert plain.config._attn_implementation in ("sdpa", "eager")
     files = {path.name: path for path in saved.iterdir()}
     usual = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert files.keys() == usual
@@ -158,7 +180,7 @@ def test_train_from_checkpoint_save_and_load(
 
 @every_kind
 def test_damaged_folders_are_refused(kind: str, tmp_path: Path) -> None:
-    source, saved = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert"), tmp_path / "saved"
+    source, saved = lab.checkpoint(), tmp_path / "saved"
     head = trained(kind, source)
     head.save_pretrained(saved)
 

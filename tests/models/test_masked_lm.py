@@ -8,7 +8,7 @@ import logging
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import AutoModel, AutoModelForMaskedLM, pipeline
+from transformers import AutoModel, AutoModelForMaskedLM
 
 from finetune.config.tasks import TrainConfig
 from finetune.models.heads import masked_lm
@@ -101,10 +101,6 @@ def test_new_head_of_an_encoder_saved_and_loaded(family: str, tmp_path, caplog) 
         # weights of files lie elsewhere in memory, which products of a few rows can show
         torch.testing.assert_close(again.eval()(batch).loss, loss, rtol=0, atol=1e-5)
     assert "finetune" not in (tmp_path / "saved" / "config.json").read_text("utf-8")
-    tiny.tokenizer(family).save_pretrained(tmp_path / "saved")
-    fill = pipeline("fill-mask", str(tmp_path / "saved"), top_k=3)
-    mask = fill.tokenizer.mask_token
-    assert len(fill(f"the train from {mask} to berlin")) == 3
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModel
 from finetune.models.heads import span_scorers as span_scoring
 from finetune.models.heads.configurations import REPRESENTATIONS, SpanClassifierConfig
 from finetune.models.heads.span_classifier import PRIOR, SpanClassifier
-from finetune.models.heads.span_scorers import SpanLayout, word_vectors
+from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.span_candidates import candidates
 from finetune.types import Batch, Encoding
@@ -263,28 +263,6 @@ def test_half_precision_is_close(representation: str) -> None:
         assert error.mean() < 0.02 * exact.abs().mean()
         wide = layout.width > 16
         assert error[wide].mean() < 2 * error[~wide].mean()
-
-
-@pytest.mark.parametrize("representation", REPRESENTATIONS)
-def test_dropout_in_training_alone(representation: str) -> None:
-    head = head_of(representation=representation)
-    for module in head.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.5
-    batch = pack(sequences(head))
-    torch.testing.assert_close(head(batch), head(batch), rtol=0, atol=0)
-    words = naive_words(head, batch).detach()
-    head.train()
-    layout = SpanLayout(batch, 5)
-    assert not torch.equal(head.scorer(words, layout), head.scorer(words, layout))
-    assert (head.dropout(words) == 0).any(), "and of words' vectors"
-
-
-def test_mean_of_subwords() -> None:
-    head = head_of(word_vectors="mean")
-    batch = pack(sequences(head))
-    found = word_vectors(head.encoder(batch), batch, "mean")
-    torch.testing.assert_close(found, naive_words(head, batch), rtol=0, atol=1e-12)
 
 
 def test_classes() -> None:

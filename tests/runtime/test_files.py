@@ -31,8 +31,6 @@ from finetune.runtime.files import (
 )
 from finetune.types import UserError
 
-TEMPORARY = ".last-0123456789abcdef"
-
 
 def fill(folder: Path, content: str) -> None:
     """A complete folder: two files, one of them in a subfolder."""
