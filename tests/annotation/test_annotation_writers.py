@@ -78,16 +78,6 @@ def spans(tmp_path) -> Annotations:
     )
 
 
-@pytest.mark.parametrize("to", TOOLS)
-def test_spans(spans: Annotations, to: str, tmp_path):
-    again, notes = converted(spans, to, tmp_path)
-    assert content(again) == content(spans)
-    assert again.rows[0].character_spans == sorted(Span(*span) for span in SPANS)
-    assert content(converted(again, "jsonl", tmp_path)[0]) == content(spans)
-    inside = "1 row with spans inside of words: written, Prodigy marks whole tokens (a3)"
-    assert notes == ([inside] if to == "prodigy" else [])
-
-
 def test_spans_in_brat(spans: Annotations, tmp_path):
     again, notes = converted(spans, "brat", tmp_path)
     assert content(again, False) == sorted((str(k), *rest) for k, *rest in content(spans, False))
@@ -192,14 +182,6 @@ def test_pairs_of_one_text_are_tasks_of_their_own(tmp_path):
     assert found == [("ann", "h", "e"), ("ann", "i", "n"), ("bob", "h", "e"), ("bob", "i", "n")]
 
 
-def test_tags_with_spans_that_they_do_not_tell(tmp_path):
-    spans = [{"start": 0, "end": 3, "label": "ORG"}, {"start": 2, "end": 3, "label": "LOC"}]
-    tags = ["B-ORG", "I-ORG", "I-ORG"]
-    rows = [{"tokens": ["Uni", "of", "Bonn"], "ner_tags": tags, "spans": spans}]
-    again, _ = converted(read_annotations(write(rows, tmp_path / "in.jsonl")), "jsonl", tmp_path)
-    assert again.rows[0].example.spans == (Span(0, 3, "ORG"), Span(2, 3, "LOC"))
-
-
 def test_tables_keep_several_labels(tmp_path):
     rows = [{"text": "a", "label": ["joy", "love"]}, {"text": "b", "label": []}]
     write(rows, tmp_path / "train.jsonl")
@@ -213,12 +195,6 @@ def test_columns_named_answer_are_labels_if_asked(tmp_path):
     rows = [{"text": text, "answer": answer} for text, answer in (("a", "accept"), ("b", "reject"))]
     found = read_annotations(write(rows, tmp_path / "in.jsonl"), columns={"label": "answer"})
     assert [row.example.label for row in found.rows] == ["accept", "reject"]
-
-
-def test_a_table_of_texts_that_ends_in_a_blank_line(tmp_path):
-    lines = [f"text {n}\t{'pos' if n % 2 else 'neg'}\n" for n in range(24)]
-    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "".join(lines) + "\n")
-    assert len(read_annotations(tmp_path / "rows.tsv").rows) == 24
 
 
 def test_annotators_are_kept(tmp_path):

@@ -52,33 +52,3 @@ def test_scores_are_those_of_predictions(place: Path, kind: str):
 def test_errors(place: Path, name: str, label: str | None, message: str):
     with pytest.raises(UserError, match=message):
         Ranker(place / name, CANDIDATES, label=label)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--pair-encoder", "bi", "--long-text", "window"), "one sequence of each text"),
-        (("--pair-encoder", "bi", "--poly-codes", "4"), "applies to --pair-encoder poly"),
-        (("--pair-encoder", "poly", "--poly-codes", "0"), "above 0"),
-    ],
-)
-def test_settings_without_meaning_are_refused(models: Path, options: tuple[str, ...], message: str):
-    outcome = run("nli", "--model", models / "bert", "--data", "examples/data/nli", *options)
-    assert outcome.code == 2 and message in outcome.err
-
-
-def test_single_texts_are_refused(models: Path):
-    words = ("--data", "examples/data/sentiment", "--pair-encoder", "bi")
-    outcome = run("classify", "--model", models / "bert", *words)
-    assert outcome.code == 2 and "needs pairs of texts" in outcome.err
-
-
-def test_other_uses_of_the_model(place: Path, tmp_path: Path):
-    """No ONNX graph; its encoder starts other runs; the README names what loads it."""
-    export = run("export", place / "bi", "--out", tmp_path / "onnx")
-    assert export.code == 2 and "reads the texts of a pair apart" in export.err
-    readme = (place / "bi" / "README.md").read_text("utf-8")
-    assert "finetune.load(" in readme and "pipeline(" not in readme
-    few = ("--steps", "1", "--limit", "9", "--max-length", "40", "--out", tmp_path / "warm")
-    warm = run("nli", "--init-from", place / "bi", "--data", "examples/data/nli", *few)
-    assert warm.code == 0 and "new head" in warm.err + warm.out

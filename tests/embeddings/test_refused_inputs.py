@@ -18,6 +18,8 @@ FILES = {
     "TRAIN": EXAMPLES / "word_pairs",
     "TAGS": EXAMPLES / "ner" / "test.conll",
     "SENSES": EXAMPLES / "senses",
+    "NLI": EXAMPLES / "nli",
+    "SINGLE": EXAMPLES / "sentiment",
 }
 REFUSED = {
     "embed MODEL": {
@@ -58,6 +60,12 @@ REFUSED = {
         "--word die --layers 9 --out x.json": "legal are last, last4, all",
         "--word die --out no/x.json": "its folder does not exist",
     },
+    "nli --model MODEL --data NLI --dry-run": {
+        "--pair-encoder bi --long-text window": "one sequence of each text",
+        "--pair-encoder bi --poly-codes 4": "applies to --pair-encoder poly",
+        "--pair-encoder poly --poly-codes 0": "above 0",
+    },
+    "classify --model MODEL --dry-run": {"--data SINGLE --pair-encoder bi": "needs pairs of texts"},
     "wsd --model MODEL --out new": {
         "--data SENSES --glosses=-1": "--glosses must be a finite number of 0 or more",
         "--data SENSES --glosses 1": "add --inventory FOLDER",

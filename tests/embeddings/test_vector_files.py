@@ -28,15 +28,6 @@ TEXTS = [
 ]
 
 
-def test_files_of_words_need_a_unit_of_words(models: Path, tmp_path: Path) -> None:
-    (tmp_path / "w.conll").write_text("The O\nbank O\n", "utf-8")
-    (tmp_path / "w.jsonl").write_text('{"tokens": ["The", "bank"]}\n', "utf-8")
-    for name in ("w.conll", "w.jsonl"):
-        done = run("embed", models / "bert", "--file", tmp_path / name)
-        assert done.code == 2 and "holds words, not texts: add --unit word or" in done.err
-        assert run("embed", models / "bert", "--file", tmp_path / name, "--unit", "word").code == 0
-
-
 @pytest.mark.parametrize("shape", [{}, {"layers": [0, -1], "combine": "none"}])
 @pytest.mark.parametrize("unit", ["text", "word"])
 def test_files_have_the_same_vectors(

@@ -21,7 +21,6 @@ from finetune.embeddings.word_map import (
     project_layers,
 )
 from finetune.inference.embed import Embedder
-from finetune.types import UserError
 from tests.command import run
 from tests.tiny import LAYERS
 
@@ -73,11 +72,6 @@ def test_equal_vectors_are_one_point():
     points = project_layers(vectors)
     assert not np.ptp(points[0], axis=0).any() and np.ptp(points[1], axis=0).all()
     assert np.isfinite(project_layers(vectors[::-1])).all()
-
-
-def test_two_points_are_refused():
-    with pytest.raises(UserError, match="3 points or more, not 2"):
-        project_layers(clusters()[:, :2])
 
 
 def test_neighbors():

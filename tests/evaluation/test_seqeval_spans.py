@@ -6,28 +6,9 @@ import random
 import time
 import warnings
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from finetune.data.tag_schemes import SCHEMES, strict_spans, tag_names, tags_to_spans
 from finetune.evaluation.kinds import scores_of
-from finetune.evaluation.seqeval_spans import seqeval_spans
 
 TYPES = ["X", "art-film", "-x", "x-", "é"]
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_seqeval_and_our_reading_agree(scheme: str):
-    """Also on illegal sequences of tags."""
-
-    @settings(max_examples=50, deadline=None)
-    @given(st.lists(st.sampled_from(tag_names(TYPES, scheme)), max_size=9))
-    def check(tags: list[str]) -> None:
-        assert [*seqeval_spans(tags, scheme, False)] == tags_to_spans(tags, scheme)
-        assert [*seqeval_spans(tags, scheme, True)] == strict_spans(tags, scheme)
-
-    check()
 
 
 def test_large_data_take_little_time_and_no_warnings():

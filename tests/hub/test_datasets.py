@@ -91,12 +91,6 @@ def ids(data: Any, split: str) -> list[str]:
     return [example.text for example in data.splits[split]]
 
 
-def test_nothing_is_cached(offline: Any) -> None:
-    offline()
-    with pytest.raises(DataError, match=r"cache has nothing of nyu-mll/glue: run once with netw"):
-        read_text("mrpc")
-
-
 @pytest.fixture
 def offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Any:
     def switch(value: bool = True) -> None:
@@ -150,24 +144,6 @@ def test_configurations_of_a_parquet_copy_are_not_joined(hub: Hub, offline: Any)
         assert read_tokens(spec).fingerprint == data.fingerprint
     with pytest.raises(DataError, match=r"'inter', only intra in the cache"):
         read_tokens(f"lab/few:inter@{COPY}")
-
-
-def test_recipes_of_copies_load_their_configuration(hub: Hub, tmp_path: Path) -> None:
-    from finetune.data.sources import resolve
-
-    upos = datasets.Features(
-        {
-            **{name: TAGS[name] for name in ("tokens",)},
-            "upos": datasets.List(datasets.ClassLabel(names=["NOUN", "VERB"])),
-        }
-    )
-    rows = [{"tokens": ["a", "b"], "upos": [0, 1]}] * 3
-    chosen = resolve("ud_ewt").hub
-    assert chosen is not None
-    scripted(hub, chosen.id, {c: {"train": rows} for c in ("de_gsd", "en_ewt")}, upos)
-    data = read_tokens("ud_ewt", columns={"tags": "upos"})
-    assert data.splits["train"][0].tags == ("NOUN", "VERB")
-    assert (data.pinned or "").startswith(f"{chosen.id}:en_ewt@")
 
 
 def test_a_commit_is_recorded_and_pinned(hub: Hub, offline: Any) -> None:
@@ -266,14 +242,6 @@ def test_other_files_of_the_hub(hub: Hub) -> None:
     (empty / "README.md").write_text("nothing")
     with pytest.raises(DataError, match="`datasets` cannot read this data set"):
         read_text("lab/empty")
-
-
-def test_a_wrong_model_is_reported_before_the_data_are_downloaded(hub: Hub) -> None:
-    publish(hub, "lab/rows", {"default": {"train": texts("a")}})
-    for task in ("classify", "pretrain"):
-        outcome = run(task, "--model", "lab/absent", "--data", "lab/rows")
-        assert outcome.code == 2 and "'lab/absent'" in outcome.err
-    assert not hub.asked("datasets")
 
 
 def test_running_text(hub: Hub, encoder: Path) -> None:

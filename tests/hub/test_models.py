@@ -94,16 +94,6 @@ def test_a_hub_that_fails_is_not_a_model_that_is_missing(
     local_model("lab/encoder")
 
 
-def test_a_cut_download_is_continued(
-    hub: Hub, encoder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    hub.fault("GET /_objects/", times=6, cut=True)
-    assert message("lab/encoder").endswith("Run again to continue it.")
-    hub.faults.clear()
-    local_model("lab/encoder")
-
-
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_hub_that_does_not_answer(
     hub: Hub, encoder: Path, silent: bool, monkeypatch: pytest.MonkeyPatch, capsys

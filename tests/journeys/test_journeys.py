@@ -55,11 +55,6 @@ TEAMS = {
     ],
 }
 MONTHS = "January February March April May June July August".split()
-SENTENCES = [
-    (f"{first} {last} went to {city} .", (0, 2, "PER"), (4, 5, "LOC"))
-    for first, last in (("Maria", "Keller"), ("Ana", "Silva"), ("Tom", "Baker"), ("Eva", "Lind"))
-    for city in ("Lisbon", "Oslo", "Paris", "Rome", "Vienna", "Prague")
-]
 
 
 class Journey:
@@ -133,87 +128,6 @@ def test_a_spreadsheet(journey: Journey) -> None:
     assert len(journey.commands) == 3
 
 
-def test_a_benchmark(journey: Journey) -> None:
-    """Two systems with three seeds each, their comparison, and a table for a paper."""
-    for name, option in (("first", ""), ("crf", "--crf")):
-        journey.run(
-            f"finetune tag --model minilm --data examples/data/ner --epochs 3 {option} "
-            f"--seeds 3 --out runs/{name}"
-        )
-    compared = journey.run("finetune compare runs/first runs/crf")
-    assert "The difference is" in compared
-    table = journey.run(
-        "finetune compare linear=runs/first crf=runs/crf --baseline linear --format latex"
-    )
-    assert r"\begin{tabular}" in table and r"\textbf" in table and r"$\pm$" in table
-    assert len(journey.commands) == 4
-
-
-def doccano(path: Path) -> None:
-    rows = []
-    for number, (text, *spans) in enumerate(SENTENCES):
-        words = text.split()
-        starts = [len(" ".join([*words[:index], ""])) for index in range(len(words))]
-        labels = [
-            [starts[first], starts[last - 1] + len(words[last - 1]), label]
-            for first, last, label in spans
-        ]
-        rows.append({"id": number, "text": text, "label": labels, "Comments": []})
-    write_jsonl(path, rows)
-
-
-def label_studio(path: Path) -> None:
-    tasks = [
-        {
-            "id": number,
-            "data": {"text": text},
-            "annotations": [
-                {
-                    "completed_by": 1,
-                    "result": [
-                        {
-                            "from_name": "label",
-                            "to_name": "text",
-                            "type": "choices",
-                            "value": {"choices": [team]},
-                        }
-                    ],
-                }
-            ],
-        }
-        for number, (text, team) in enumerate(tickets())
-    ]
-    path.write_text(json.dumps(tasks), encoding="utf-8")
-
-
-def brat(folder: Path) -> None:
-    folder.mkdir()
-    for number, (text, (_, _, label), _) in enumerate(SENTENCES):
-        name = " ".join(text.split()[:2])
-        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
-        (folder / f"{number}.ann").write_text(f"T1\t{label} 0 {len(name)}\t{name}\n", "utf-8")
-
-
-def test_annotation_tools(journey: Journey) -> None:
-    """Exports of doccano, Label Studio and brat train; predictions go back as suggestions."""
-    doccano(journey.folder / "doccano.jsonl")
-    label_studio(journey.folder / "studio.json")
-    brat(journey.folder / "brat")
-    journey.run("finetune ner --model minilm --data doccano.jsonl --epochs 8 --out runs/doccano")
-    journey.run("finetune classify --model minilm --data studio.json --epochs 3 --out runs/studio")
-    journey.run("finetune ner --model minilm --data brat --epochs 8 --out runs/brat")
-    (found,) = journey.records('finetune predict runs/doccano --text "Maria Keller went to Oslo ."')
-    assert {(span["text"], span["label"]) for span in found["spans"]} >= {("Maria Keller", "PER")}
-    write_jsonl(journey.folder / "new.jsonl", [{"id": "a", "text": "Ana Silva went to Rome ."}])
-    journey.run(
-        "finetune predict runs/doccano --file new.jsonl --keep-columns --out suggested.jsonl"
-    )
-    journey.run("finetune convert suggested.jsonl --to label-studio --out tasks.json")
-    (task,) = json.loads((journey.folder / "tasks.json").read_text(encoding="utf-8"))
-    assert task["predictions"][0]["result"], "suggestions for Label Studio"
-    assert len(journey.commands) == 6
-
-
 PREDICT = """
 import sys, predictor
 for answer in predictor.load(".").predict(sys.argv[1:]):
@@ -274,52 +188,3 @@ def posted(address: str, texts: list[str]) -> list[dict[str, Any]]:
     with urllib.request.urlopen(request, timeout=60) as response:
         predictions: list[dict[str, Any]] = json.load(response)["predictions"]
     return predictions
-
-
-TRAINER = """
-import json
-from transformers import AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments
-from finetune import SequenceClassifier
-
-rows = [json.loads(line) for line in open("train.jsonl")]
-labels = sorted({row["label"] for row in rows})
-head = SequenceClassifier.from_pretrained("minilm", labels=labels)
-tokenizer = AutoTokenizer.from_pretrained(head.config._name_or_path)
-data = [tokenizer(row["text"]) | {"labels": labels.index(row["label"])} for row in rows]
-arguments = TrainingArguments(
-    "scratch", num_train_epochs=6, learning_rate=1e-4, save_strategy="no", report_to=[],
-    use_cpu=True,
-)
-trainer = Trainer(
-    head, arguments, DataCollatorWithPadding(tokenizer), data, processing_class=tokenizer
-)
-trainer.train()
-trainer.save_model("trained")
-"""
-
-
-def test_a_trainer(journey: Journey) -> None:
-    """A head in the user's own Trainer; the saved folder predicts on the command line."""
-    rows = [{"text": text, "label": team} for text, team in tickets()]
-    write_jsonl(journey.folder / "train.jsonl", rows)
-    subprocess.run([sys.executable, "-c", TRAINER], cwd=journey.folder, check=True)
-    (found,) = journey.records('finetune predict trained --text "The invoice for May is wrong"')
-    assert found["label"] == "Billing"
-    assert len(journey.commands) == 1
-
-
-def test_the_textbook(journey: Journey) -> None:
-    """Masked language modeling, contextual embeddings, word senses, fine-tuning (SLP, ch. 11)."""
-    journey.run(
-        "finetune pretrain --config small --tokenizer minilm --data examples/data/text --steps 20 "
-        "--max-length 32 --out runs/mlm"
-    )
-    journey.run('finetune perplexity runs/mlm --text "The keys are lost."')
-    journey.run("finetune similarity minilm --data examples/data/similarity")
-    journey.run(
-        "finetune wsd --model minilm --data examples/data/senses --inventory "
-        "examples/data/senses/wordnet --out runs/senses"
-    )
-    journey.run("finetune nli --model minilm --data examples/data/nli --epochs 2 --out runs/nli")
-    journey.run("finetune classify --init-from runs/mlm --data examples/data/sentiment --steps 5")
-    assert len(journey.commands) == 6

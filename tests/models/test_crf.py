@@ -131,14 +131,6 @@ def test_score_of_a_sequence(case: Case) -> None:
 
 @some
 @given(sentences)
-def test_best_path_is_the_best_of_all(case: Case) -> None:
-    best = [max(table, key=table.get) for table in case.counted()]
-    found = best_path(case.scores(), case.num_words)
-    assert found.tolist() == [tag for path in best for tag in path]
-
-
-@some
-@given(sentences)
 def test_marginals_are_summed_probabilities(case: Case) -> None:
     rows = []
     for table, length in zip(case.counted(), case.num_words, strict=True):

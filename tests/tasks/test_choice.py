@@ -243,42 +243,6 @@ def test_what_a_model_does_not_do_is_said(trained: Path, tmp_path: Path) -> None
         finetune.load(trained).predict(["hello"])
 
 
-def test_served_models_read_questions(trained: Path) -> None:
-    pytest.importorskip("fastapi")
-    from fastapi.testclient import TestClient
-
-    from finetune.deployment.batcher import Limits
-    from finetune.deployment.served_model import Engine, ServedModel
-    from finetune.deployment.server import make_app
-    from finetune.inference.predictor import Predictor
-
-    predictor, limits = Predictor(trained), Limits(max_characters=200)
-    row = {"context": "the room was warm", "question": "what?", "choices": ["cold", "it was warm"]}
-    with ServedModel("x", Engine.of(predictor), limits) as model:
-        app = make_app([model], hosts=frozenset({"localhost"}))
-        with TestClient(app, base_url="http://localhost:8000") as client:
-            answer = client.post("/predict", json={"examples": [row, {**row, "id": "q"}]}).json()
-            (expected,) = (each.record() for each in predictor.predict([row]))
-            assert answer["predictions"] == [expected, {**expected, "id": "q"}]
-            assert client.get("/models").json()["models"][0]["keys"] == [*row]
-            schema = client.get("/openapi.json").json()["paths"]["/predict"]["post"]
-            assert "Example_of_x" in str(schema["requestBody"])
-            for wrong, status, message in (
-                ({**row, "choices": "cold"}, 422, "choices: Input should be a valid list"),
-                ({**row, "choices": ["cold"]}, 422, "example 0: one choice ('cold')"),
-                ({"question": "what?"}, 422, "choices"),
-                ({"text": "what?"}, 422, "text: Extra inputs are not permitted"),
-                ("what?", 422, "text: Extra inputs are not permitted"),
-                ({**row, "choices": ["x" * 190, "y"]}, 413, "characters: at most 200"),
-                ({**row, "choices": ["\ud800", "y"]}, 422, "not valid UTF-8"),
-            ):
-                body = json.dumps(wrong if isinstance(wrong, dict) else {"examples": [wrong]})
-                found = client.post(
-                    "/predict", content=body, headers={"Content-Type": "application/json"}
-                )
-                assert found.status_code == status and message in found.json()["error"], found.text
-
-
 def test_a_model_that_transformers_saved(trained: Path, tmp_path: Path) -> None:
     """Its configuration names two labels, as the default is, and it has no file of ours."""
     model = AutoModelForMultipleChoice.from_pretrained(trained / "best")

@@ -97,13 +97,6 @@ def test_decoding_equals_enumeration(decoding, candidates, shuffle):
 
 
 @quick
-@given(scored())
-def test_overlapping_is_a_plain_filter(candidates):
-    chosen = best_spans(candidates, "overlapping", THRESHOLDS)
-    assert sorted(chosen) == sorted(legal(candidates))
-
-
-@quick
 @given(scored(most=14))
 def test_what_is_allowed_more_weighs_more(candidates):
     flat, nested, every = (
@@ -113,41 +106,9 @@ def test_what_is_allowed_more_weighs_more(candidates):
     assert flat <= nested + 1e-5 <= every + 2e-5
 
 
-@pytest.mark.parametrize("decoding", DECODINGS)
-@quick
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), scores), max_size=8))
-def test_without_conflicts_all_are_taken(decoding, parts):
-    end, candidates = 0, []
-    for gap, width, score in parts:
-        candidates.append((Span(end + gap, end + gap + width, "A"), score))
-        end += gap + width
-    assert best_spans(candidates, decoding, THRESHOLDS) == legal(candidates)
-
-
 def answer(candidates, decoding, **thresholds):
     found = best_spans([(Span(*s), p) for s, p in candidates], decoding, thresholds)
     return [tuple(span) for span, _ in found]
-
-
-def test_flat_by_hand():
-    three = [((0, 2, "A"), 0.8), ((1, 4, "B"), 0.9), ((3, 5, "A"), 0.8)]
-    assert answer(three, "flat") == [(0, 2, "A"), (3, 5, "A")], "greedy takes the middle one"
-    three[1] = (1, 4, "B"), 0.99
-    assert answer(three, "flat") == [(1, 4, "B")]
-    assert answer(three, "flat", B=0.98) == [(0, 2, "A"), (3, 5, "A")]
-    assert answer([((0, 2, "B"), 0.7), ((0, 2, "A"), 0.8)], "flat") == [(0, 2, "A")]
-    assert answer([((0, 2, "B"), 0.7), ((0, 2, "A"), 0.7)], "flat") == [(0, 2, "A")]
-
-
-def test_nested_by_hand():
-    inside = [((0, 6, "A"), 0.9), ((1, 3, "B"), 0.6), ((1, 3, "C"), 0.7), ((2, 5, "A"), 0.8)]
-    every = [(0, 6, "A"), (1, 3, "B"), (1, 3, "C")]
-    assert answer(inside[:3], "nested") == every
-    assert answer(inside, "nested") == [(0, 6, "A"), (2, 5, "A")], "4 to 1 against 1.5 and 2.3"
-    inside[2] = (1, 3, "C"), 0.8
-    assert answer(inside, "nested") == every, "two labels of one extent weigh together"
-    touching = [((0, 3, "A"), 0.9), ((3, 5, "A"), 0.9), ((0, 5, "A"), 0.6), ((0, 1, "A"), 0.6)]
-    assert len(answer(touching, "nested")) == 4
 
 
 def test_a_score_at_the_threshold_weighs_nothing():

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -245,36 +244,6 @@ def _write_and_attach(student: Part, folder: Path) -> None:
     )
     student.lesson.attach(student.data, read_outputs(folder, teacher.task, sequences))
     teacher.head.double()
-
-
-def test_the_teacher_predicts_without_dropout_whatever_the_batches(
-    place: Path, tmp_path: Path
-) -> None:
-    loaded = load_teacher(teacher_of("classify", place, "dropout"))
-    loaded.head.train()
-    model = Predictor(loaded.folder)
-    examples = finetune.read_text(str(place / "sentiment")).splits["test"]
-    sequences = loaded.task.encode(examples).sequences
-    write_outputs(
-        tmp_path / "a",
-        loaded.task,
-        loaded.head,
-        sequences,
-        layers=[0, 3],
-        precision="fp32",
-        device=torch.device("cpu"),
-        reporter=Reporter(quiet=True),
-    )
-    outputs = read_outputs(tmp_path / "a", loaded.task, sequences)
-    with torch.no_grad():
-        for number, encoding in enumerate(sequences):
-            batch = pack([encoding])
-            logits = outputs.logits.take(np.array([number])).values
-            torch.testing.assert_close(torch.tensor(logits), model.model(batch), rtol=0, atol=1e-5)
-            states = outputs.states.take(np.array([number])).values
-            expected = model.model.encoder.layers(batch, [0, 3])
-            expected = torch.cat(list(expected), 1)
-            torch.testing.assert_close(torch.tensor(states).float(), expected, rtol=0, atol=1e-2)
 
 
 @pytest.mark.parametrize(

@@ -20,15 +20,13 @@ from finetune.config.tasks import (
     TagConfig,
     TrainConfig,
 )
-from finetune.data import dataset, read_text, snapshots
 from finetune.data import examples as holder
-from finetune.data.questions import QUESTIONS
+from finetune.data import snapshots
 from finetune.data.snapshots import Inputs
 from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.task import PretrainingTask
 from finetune.runtime.cache import cache_entries
-from finetune.runtime.progress import Reporter, shown_by
 from finetune.tasks import load_task
 from finetune.training import cache as encoding_cache
 from finetune.training.trainer import fit
@@ -83,8 +81,6 @@ def without_validation(config: TrainConfig) -> None:
     ("name", "held_out", "settings"),
     [
         *((name, False, {}) for name in CONFIGS),
-        ("classify", True, {}),
-        ("tag", True, {}),
         ("pretrain", True, {}),
         ("pretrain", False, {"nsp": True, "max_length": 64}),
     ],
@@ -153,25 +149,6 @@ def test_sources_of_running_text(
     assert any("times each" in note for note in found[0][1])
 
 
-def test_answers_at_wrong_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The notes count what all processes have corrected."""
-    rows = [
-        {
-            "question": f"q {n}",
-            "context": f"a context {n}",
-            "answers": {"text": [f"{n}"], "answer_start": [0]},
-        }
-        for n in range(20)
-    ]
-    data.write_jsonl(tmp_path / "train.jsonl", rows)
-    expected = QUESTIONS.read(tmp_path)
-    assert "20 answers moved to the only place" in expected.notes[-1]
-    on_disk(monkeypatch, workers=True)
-    found = QUESTIONS.read(tmp_path)
-    assert found.splits["train"].is_large
-    assert found.notes == expected.notes
-
-
 def rows_of(folder: Path) -> Path:
     return folder / "train.jsonl"
 
@@ -193,46 +170,6 @@ def test_limit_bounds_the_rows_that_are_read(
     assert cache_entries()
     with pytest.raises(UserError, match="not valid JSON"):  # the part stands for no other data
         load_task(replace(config, limit=None), name)
-
-
-def test_a_shard_that_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_disk(monkeypatch, workers=True)
-    config = config_of("classify", tmp_path)
-    shard = rows_of(Path(config.data))
-    lines = shard.read_bytes().splitlines(keepends=True)
-    shard.write_bytes(b"".join(lines[:30]) + lines[30][:17])
-    with pytest.raises(UserError, match=r"train\.jsonl:31"):
-        load_task(config, "classify")
-    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-
-
-def test_a_changed_input_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_disk(monkeypatch)
-    config = config_of("classify", tmp_path, out=str(tmp_path / "run"), steps=2, batch_size=4)
-    fit(*load_task(config, "classify"), config)
-    shard = rows_of(Path(config.data))
-    shard.write_text(shard.read_text("utf-8").replace("room", "rooms", 1), "utf-8")
-    config = replace(config, resume=True)
-    with pytest.raises(UserError, match="other data"):
-        fit(*load_task(config, "classify"), config)
-
-
-def test_damaged_and_unwritable_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_disk(monkeypatch)
-    monkeypatch.setattr(encoding_cache, "MIN_EXAMPLES", 5)
-    task, loaded = load_task(config_of("classify", tmp_path), "classify")
-    train = loaded.splits["train"]
-    made = [list(windows) for windows in encoding_cache.encode(task, train, "reviews")]
-    (entry,) = cache_entries()
-    assert entry.title == "reviews"
-    values = (entry.path / "ids.values.bin").read_bytes()
-    (entry.path / "ids.values.bin").write_bytes(values[:-2] + b"\x07\x00")  # one wrong token
-    assert [list(windows) for windows in encoding_cache.encode(task, train)] == made
-    assert (entry.path / "ids.values.bin").read_bytes() == values, "made again"
-    no_folder = tmp_path / "file"
-    no_folder.write_text("")
-    monkeypatch.setenv("FINETUNE_CACHE", str(no_folder))
-    assert [list(windows) for windows in encoding_cache.encode(task, train)] == made
 
 
 def test_the_vocabulary_is_kept_and_made_again(
@@ -263,30 +200,3 @@ def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(holder, "unnamed_file", lambda: open("/dev/full", "w+b"))
     with pytest.raises(UserError, match=r"no room.*FINETUNE_CACHE"):
         load_task(config, "classify")
-
-
-def test_columns_after_the_first_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(20)]
-    rows[15]["source"] = "web"
-    data.write_jsonl(tmp_path / "train.jsonl", rows)
-    on_disk(monkeypatch, workers=True)
-    assert any("source" in note for note in read_text(tmp_path).notes)
-
-
-def test_progress_of_reading_and_of_the_fingerprint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on_disk(monkeypatch)
-    titles: list[str] = []
-    start = Reporter.start
-
-    def named_start(reporter: Reporter, title: str, *arguments: Any, **options: Any) -> None:
-        titles.append(title)
-        start(reporter, title, *arguments, **options)
-
-    monkeypatch.setattr(Reporter, "start", named_start)
-    monkeypatch.setattr(dataset, "_known", {})  # another test may have had the same data
-    with shown_by(Reporter(quiet=True)):
-        _, loaded = load_task(config_of("classify", tmp_path), "classify")
-        assert loaded.fingerprint
-    assert {"reading", "fingerprint of train"} <= {*titles}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import signal
 import subprocess
 import sys
@@ -86,32 +85,6 @@ def scripted(place: Path, folder: Path, kill_at: int = -1, trials: int = 10) -> 
         return search.trials()
 
 
-def outcomes(trials: list[Trial]) -> list[Any]:
-    """All of the trials but their times."""
-    return [(t.number, t.state, t.settings, t.score, t.epochs, t.error) for t in trials]
-
-
-@pytest.mark.slow
-def test_killed_searches_end_with_the_same_trials(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("finetune.training.search.STARTUP", 3)  # then the estimator proposes
-    whole = scripted(place, tmp_path / "whole")
-    states = [trial.state for trial in whole]
-    assert len(whole) == 10 and set(states) == {"finished", "pruned", "failed"}, states
-    assert all(trial.error for trial in whole if trial.state == "failed")
-    assert all(trial.epochs < 3 for trial in whole if trial.state == "pruned")
-    assert not whole[0].settings and whole[1].settings.keys() == {"lr", "batch_size", "warmup"}
-    folder, draw, kills = tmp_path / "killed", random.Random(1), 0
-    while True:
-        try:
-            trials = scripted(place, folder, draw.randint(4, 20))
-            break
-        except Killed:
-            kills += 1
-    assert kills and outcomes(trials) == outcomes(whole)
-
-
 class Planned(Search):
     """A search whose trials have planned scores and files, and take 20 s an epoch."""
 
@@ -168,14 +141,6 @@ def test_pruners_and_the_files_that_trials_keep(
             files |= {"best", "last", "report.html"}
         folder = tmp_path / f"trial-{trial.number:03d}"
         assert {path.name for path in folder.iterdir()} - {".lock"} == files
-
-
-def test_files_that_a_killed_process_left_are_removed(place: Path, tmp_path: Path):
-    planned(place, tmp_path, 3)
-    (left := tmp_path / "trial-000" / "last").mkdir()
-    (left / "weights").write_text("last/weights")
-    planned(place, tmp_path, 3)
-    assert not left.exists()
 
 
 def test_minutes_count_all_calls(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -381,34 +346,6 @@ def command_line(place: Path, out: Path, trials: int) -> list[str]:
         "lr=1e-4:1e-2:log",
         "batch_size=4,8",
     ]
-
-
-def logged(folder: Path) -> int:
-    """The number of lines in the logs of all trials."""
-    return sum(path.read_bytes().count(b"\n") for path in folder.glob("trial-*/log.jsonl"))
-
-
-@pytest.mark.slow
-def test_processes_that_are_killed_end_with_the_same_trials(place: Path, tmp_path: Path):
-    subprocess.run(command_line(place, tmp_path / "whole", 8), check=True)
-    whole = read_object(tmp_path / "whole" / "search.json")
-    draw, kills = random.Random(2), 0
-    while True:
-        process = subprocess.Popen(command_line(place, tmp_path / "killed", 8))
-        wanted = logged(tmp_path / "killed") + draw.randint(20, 90)
-        while process.poll() is None and logged(tmp_path / "killed") < wanted:
-            time.sleep(0.02)
-        time.sleep(draw.uniform(0, 0.2))
-        process.kill()  # nothing if it has ended
-        if process.wait() == 0:
-            break
-        kills += 1
-    found = read_object(tmp_path / "killed" / "search.json")
-    for trial in (*whole["trials"], *found["trials"]):
-        del trial["seconds"]
-    assert kills and found == whole
-    best = f"trial-{whole['best']:03d}/predictions.test.jsonl"
-    assert (tmp_path / "killed" / best).read_bytes() == (tmp_path / "whole" / best).read_bytes()
 
 
 @pytest.mark.slow

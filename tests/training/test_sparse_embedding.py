@@ -253,15 +253,6 @@ def test_a_run_gives_the_model_back_as_it_was(
     assert after == model_config
 
 
-def test_a_run_continues_with_the_same_rows(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = config_of("tag", place, tmp_path / "run", sparse_embeddings="on")
-    config = replace(interrupted("tag", config, monkeypatch), sparse_embeddings="off")
-    with pytest.raises(UserError, match="was started with another --sparse-embeddings"):
-        fit(*load_task(config, "tag"), config)
-
-
 def close_models(one: Path, other: Path) -> None:
     first, second = (load_file(str(n / "last" / "model.safetensors")) for n in (one, other))
     assert first.keys() == second.keys()

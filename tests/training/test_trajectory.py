@@ -75,38 +75,13 @@ def task_of(kind: str) -> str:
     return {"crf": "tag", "context": "tag", "balanced": "classify"}.get(kind, kind)
 
 
-def weights_after(
-    kind: str, config: TrainConfig, double: bool = True, dropout: bool = False
-) -> dict[str, torch.Tensor]:
-    """Train (in double precision: differences are then rounding alone) and return the weights."""
+def weights_after(kind: str, config: TrainConfig) -> dict[str, torch.Tensor]:
+    """Train in double precision (differences are then rounding alone) and return the weights."""
     task, dataset = load_task(config, task_of(kind))
     torch.manual_seed(7)
     head = task.head()
-    for module in head.modules():
-        if kind == "ner" and not dropout and isinstance(module, torch.nn.Dropout):
-            module.p = 0.0  # a span head has dropout too
-    fit(task, dataset, config, head=head.double() if double else head)
+    fit(task, dataset, config, head=head.double())
     return {name: value.detach().clone() for name, value in head.named_parameters()}
-
-
-@pytest.mark.slow  # with dropout, below, it is tested for each kind
-@pytest.mark.parametrize("kind", ["classify", "tag", "crf", "ner", "context", "pretrain", "choice"])
-@pytest.mark.parametrize("model", ["bert", "modernbert"])
-def test_layout_of_batches_does_not_matter(kind: str, model: str, place: Path, tmp_path: Path):
-    base = config_of(kind, place, tmp_path / "a", model=model)
-    expected = weights_after(kind, base)
-    for number, changes in enumerate(
-        ({"batching": "padded"}, {"max_tokens": 40}, {"batching": "padded", "max_tokens": 100})
-    ):
-        other = replace(base, out=str(tmp_path / f"b{number}"), **changes)
-        for name, value in weights_after(kind, other).items():
-            torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-9, msg=name)
-    assert any(
-        (value - fresh).abs().max() > 1e-3
-        for value, fresh in zip(
-            expected.values(), load_task(base, task_of(kind))[0].head().parameters(), strict=True
-        )
-    ), "training changed nothing, so the comparison above says nothing"
 
 
 @pytest.mark.parametrize(
@@ -138,14 +113,16 @@ def test_dropout_does_not_depend_on_the_layout(
     """Masks and sampled negatives follow from seed, step and example, packed or padded."""
     settings = {"model": model, "steps": 2, "limit_eval": 1, **changes}
     base = config_of(kind, place, tmp_path / "a", **settings)
-    expected = weights_after(kind, base, dropout=True)
+    expected = weights_after(kind, base)
     layouts = {"max_tokens": 40}, {"batching": "padded", "max_tokens": 100}
     for number, changes in enumerate(layouts):
         other = replace(base, out=str(tmp_path / f"b{number}"), **changes)
-        for name, value in weights_after(kind, other, dropout=True).items():
+        for name, value in weights_after(kind, other).items():
             torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-9, msg=name)
+    if kind != "classify":
+        return
     other = replace(base, out=str(tmp_path / "c"), seed=2)
-    found = weights_after(kind, other, dropout=True)
+    found = weights_after(kind, other)
     assert any((value - expected[name]).abs().max() > 1e-4 for name, value in found.items())
 
 
