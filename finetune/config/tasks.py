@@ -460,9 +460,9 @@ class LabelConfig(TrainConfig):
 
     def _check_combinations(self) -> None:
         super()._check_combinations()
-        built_in = ("loss", "label_smoothing", "class_weights", "boundary_smoothing")
+        built_in = ("loss", "label_smoothing", "class_weights")
         for name in built_in if self.custom_loss else ():
-            if (value := getattr(self, name, None)) not in (None, "none", "ce", 0.0):
+            if (value := getattr(self, name)) not in ("none", "ce", 0.0):
                 raise UserError(
                     f"{flag(name)} {value} is part of the built-in loss, which --custom-loss "
                     "replaces: leave one of them out."
@@ -784,14 +784,6 @@ class NerConfig(WordConfig):
     multi_label: bool = False
     """Allow several labels for the same words: a sigmoid for each type in place of a softmax over
     the types and "no span"."""
-    negatives: Annotated[float, FACTOR, LOSS] = 1.0
-    """Fraction of the unlabeled candidates that each training step samples."""
-    boundary_smoothing: Annotated[float, SHARE, LOSS] = 0.0
-    """Give this share of the probability of each gold span to the spans around it in the loss (Zhu
-    & Li, 2022); 0.1 to 0.3 is usual."""
-    boundary_distance: Annotated[int | None, POSITIVE, LOSS] = None
-    """Distance of the spans that --boundary-smoothing reaches: the words by which first and last
-    word differ, together; unset is 1."""
     calibrate: Annotated[Literal["none", "one", "types"], LOSS] = "none"
     """Choose on the validation split the lowest probability of a predicted span: one for all types
     (`one`) or one for each (`types`); `none` is 0.5 (more likely than no span)."""
@@ -806,21 +798,10 @@ class NerConfig(WordConfig):
                 f"--max-width {self.max_width} exceeds --max-length {self.max_length} (words "
                 "never outnumber tokens): lower --max-width."
             )
-        if self.boundary_distance is not None and not self.boundary_smoothing:
-            raise UserError(
-                f"--boundary-distance {self.boundary_distance} needs --boundary-smoothing: add "
-                "that, or leave it out."
-            )
-        if self.boundary_smoothing and named_strength(self.loss)[0] == "focal":
-            raise UserError(
-                f"--boundary-smoothing {self.boundary_smoothing} does not go with --loss "
-                f"{self.loss}, which depends on the probability of one gold class: leave one of "
-                "them out."
-            )
         if self.label_smoothing:
             raise UserError(
                 f"--label-smoothing {self.label_smoothing} does not apply to spans, as nearly all "
-                "candidates have no type: use --boundary-smoothing."
+                "candidates have no type: leave it out."
             )
         if named_strength(self.loss)[0] == "logit-adjusted":
             raise UserError(

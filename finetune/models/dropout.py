@@ -294,15 +294,9 @@ def keys_of_heads(keys: Tensor, num_heads: int) -> Tensor:
     return (keys[:, None] + heads).flatten()
 
 
-def keys_of_span(keys: Tensor, width: int | Tensor) -> Tensor:
+def keys_of_span(keys: Tensor, width: int) -> Tensor:
     """Return the keys of spans of ``width`` words that start at words with the given keys."""
-    step = _signed(ROW)
-    return keys + (_signed(step * width) if isinstance(width, int) else step * width)
-
-
-def uniform(keys: Tensor) -> Tensor:
-    """Return a number from [0, 1) for each key, in float32."""
-    return (_hashed(keys.clone()) >> 40 & (2**24 - 1)).float() / 2**24
+    return keys + _signed(_signed(ROW) * width)
 
 
 def dropout(input: Tensor, p: float, keys: Tensor | None = None) -> Tensor:

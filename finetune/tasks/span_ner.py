@@ -25,7 +25,6 @@ from finetune.data import Dataset, split_at_gold
 from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.kinds import scores_of
 from finetune.models.heads.span_classifier import SpanClassifier
-from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.span_candidates import num_candidates
 from finetune.tasks.class_losses import (
@@ -159,22 +158,13 @@ class SpanNerTask(WordTask):
         )
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """Return ``span`` (``SpanTargets.collate``), ``num_words`` predicted, ``loss_targets``.
-
-        With --boundary-smoothing also ``smoothed_candidate``, ``smoothed_type`` and
-        ``smoothed_mass``.
-        """
+        """Return ``span`` (``SpanTargets.collate``), ``num_words`` predicted, ``loss_targets``."""
         num_words = torch.tensor(int(rows["num_words"].values.sum()))
         weights, config = self.record.class_weights, self.record.config
         if weights is not None and not config.multi_label:
             weights = (1.0, *weights)
         spans = torch.from_numpy(self._span_targets.collate(rows))
-        targets = {"span": spans, "num_words": num_words} | loss_targets(config, weights)
-        if config.boundary_smoothing:
-            distance = config.boundary_distance or 1
-            found = self._span_targets.smoothed(rows, config.boundary_smoothing, distance)
-            targets |= {f"smoothed_{n}": torch.from_numpy(v) for n, v in found._asdict().items()}
-        return targets
+        return {"span": spans, "num_words": num_words} | loss_targets(config, weights)
 
     def head(self, folder: str | Path | None = None) -> SpanClassifier:
         """Make a new span scorer on the configured encoder, or load one from a folder."""
@@ -195,22 +185,11 @@ class SpanNerTask(WordTask):
         """Return the summed loss of logits [S, C], and the number of words.
 
         It is divided by words and not by candidates, so a wider --max-width does not reduce the
-        contribution of entities to the loss. With boundary smoothing, --negatives leaves out no
-        candidate that has a part of the probability of gold.
+        contribution of entities to the loss.
         """
-        target, smoothed = batch.targets["span"], batch.targets.get("smoothed_candidate")
-        if self.record.config.negatives < 1:
-            none = (target == 0) if target.ndim == 1 else (target == 0).all(-1)
-            if smoothed is not None:
-                none = none.index_fill(0, smoothed, False)
-            numbers = SpanLayout(batch, self.record.max_width).uniform(batch)
-            left_out = none & (numbers >= self.record.config.negatives)
-            left_out = left_out.view(-1, *[1] * (target.ndim - 1))
-            target = target.masked_fill(left_out, IGNORED)
-        config, several = self.record.config, self.record.config.multi_label
-        if smoothed is not None:
-            total = smoothed_loss(config, logits, target, batch.targets)
-        elif config.loss != "ce" or self.record.class_weights is not None:
+        target, config = batch.targets["span"], self.record.config
+        several = config.multi_label
+        if config.loss != "ce" or self.record.class_weights is not None:
             if several:
                 known = target != IGNORED
                 losses = label_losses(config, logits, target * known, batch.targets) * known
@@ -297,29 +276,3 @@ class SpanNerTask(WordTask):
             uncalibrated = scores_of("spans", [example.spans for example in gold], before)
             found["span_f1_uncalibrated"] = uncalibrated["span_f1_strict"]
         return found
-
-
-def smoothed_loss(
-    config: NerConfig,
-    logits: torch.Tensor,
-    target: torch.Tensor,
-    others: Mapping[str, torch.Tensor],
-) -> torch.Tensor:
-    """Return the summed cross entropy of logits [S, C] and the targets of boundary smoothing.
-
-    It starts from the loss of no span for all candidates, and adds the difference for the few that
-    have a part of gold. ``target`` tells by ``IGNORED`` which candidates have no loss. The term of
-    each class has the weight of the class.
-    """
-    index, number = others["smoothed_candidate"], others["smoothed_type"]
-    mass = others["smoothed_mass"].to(logits.dtype)
-    known = target != IGNORED
-    if config.multi_label:
-        soft = torch.zeros_like(logits).index_put((index, number), mass)
-        return (label_losses(config, logits, soft, others) * known).sum()
-    logs = logits.log_softmax(-1)
-    weights = others.get("class_weight", logits.new_ones(())).to(logits).expand(logits.shape[1])
-    rows = logs.index_select(0, index)
-    of_class = rows.gather(1, number[:, None])[:, 0] * weights.index_select(0, number)
-    moved = mass * (rows[:, 0] * weights[0] - of_class)
-    return moved.sum() - (logs[:, 0] * known).sum() * weights[0]

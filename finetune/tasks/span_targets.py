@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from finetune.preprocessing.encodings import Ragged
 from finetune.preprocessing.span_candidates import (
     candidate_index,
-    candidates,
     num_candidates,
     predicted_candidates,
 )
@@ -20,17 +18,6 @@ from finetune.types import IGNORED, LabelSet, Span, quantity
 
 Bounds = Sequence[tuple[int, int]]
 """The words (start, end) of each window of a text."""
-
-
-class SmoothedSpans(NamedTuple):
-    """Probabilities of M candidates and classes; all other candidates are no spans."""
-
-    candidate: np.ndarray
-    """The candidate among all candidates of the batch [M]."""
-    type: np.ndarray
-    """The class [M]."""
-    mass: np.ndarray
-    """The probability [M]."""
 
 
 class SpanTargets:
@@ -103,68 +90,6 @@ class SpanTargets:
             target[gold] = classes
         target[others] = IGNORED
         return target
-
-    def smoothed(self, rows: Mapping[str, Ragged], share: float, distance: int) -> SmoothedSpans:
-        """Return the probabilities of boundary smoothing (Zhu & Li 2022, section 2.2).
-
-        Each distance d from 1 to D, the sum of the differences of start and end, has the share
-        ``share / D`` of a gold span, evenly over its 4d spans. Gold keeps the rest, and the part of
-        spans that are no candidates. The parts that a span has of several gold spans, or as gold
-        itself, add up; as in the published code, a sum over 1 is divided by itself. The rest of 1
-        is the probability of no span. Candidates that another window predicts are left out.
-        """
-        moves = [
-            (first, last, share / (4 * d * distance))
-            for d in range(1, distance + 1)
-            for first in range(-d, d + 1)
-            for last in sorted({d - abs(first), abs(first) - d})
-        ]
-        steps, parts = np.array([m[:2] for m in moves]), np.array([m[2] for m in moves])  # [K]
-        indices, classes, masses, begin = [], [], [], 0
-        names = ("indices", "classes", "others", "width")
-        for own, types, others, (width,) in zip(
-            *(np.split(rows[n].values.astype(np.int64), rows[n].offsets[1:-1]) for n in names),
-            strict=True,
-        ):
-            if len(own):
-                spans = candidates(int(width), self.max_width)[own].astype(np.int64)  # [G, 2]
-                near = spans[:, None] + steps  # [G, K, 2]
-                start, end = near[..., 0], near[..., 1]
-                legal = (start >= 0) & (end <= width) & (end > start)
-                if self.max_width is not None:
-                    legal &= end - start <= self.max_width
-                found = candidate_index(start[legal], end[legal], int(width), self.max_width)
-                index = np.concatenate([own, np.atleast_1d(found)])
-                number = np.concatenate([types, np.repeat(types, legal.sum(1))])
-                shares = np.broadcast_to(parts, legal.shape)
-                mass = np.concatenate([1 - (legal * shares).sum(1), shares[legal]])
-                predicted = ~np.isin(index, others)
-                indices.append(index[predicted] + begin)
-                classes.append(number[predicted])
-                masses.append(mass[predicted])
-            begin += num_candidates(int(width), self.max_width)
-        return self._summed(indices, classes, masses)
-
-    def _summed(
-        self,
-        indices: Sequence[np.ndarray],
-        classes: Sequence[np.ndarray],
-        masses: Sequence[np.ndarray],
-    ) -> SmoothedSpans:
-        """Add the parts of the same candidate and class, and bound the sums by 1."""
-        if not indices:
-            return SmoothedSpans(*(np.zeros(0, kind) for kind in (np.int64, np.int64, np.float32)))
-        size = len(self.labels) + self.first_class
-        keys, places = np.unique(
-            np.concatenate(indices) * size + np.concatenate(classes), return_inverse=True
-        )
-        mass = np.bincount(places, np.concatenate(masses))
-        index, number = keys // size, keys % size
-        total = mass
-        if not self.multi_label:  # the types of a candidate share its probability
-            _, rows = np.unique(index, return_inverse=True)
-            total = np.bincount(rows, mass)[rows]
-        return SmoothedSpans(index, number, (mass / np.maximum(total, 1)).astype(np.float32))
 
     def unreachable_gold(
         self,

@@ -115,8 +115,7 @@ def test_labels_without_examples_and_of_all_examples_stay_finite() -> None:
         (TagConfig, {"crf": True, "loss": "focal"}, "--loss must be ce with --crf"),
         (TagConfig, {"crf": True, "class_weights": "auto"}, "--class-weights must be none with"),
         (NerConfig, {"loss": "logit-adjusted"}, "does not apply to spans"),
-        (NerConfig, {"label_smoothing": 0.1}, "use --boundary-smoothing"),
-        (NerConfig, {"boundary_smoothing": 0.1, "loss": "focal"}, "does not go with --loss focal"),
+        (NerConfig, {"label_smoothing": 0.1}, "does not apply to spans"),
         (ClassifyConfig, {"label_smoothing": 0.1, "loss": "focal:1"}, "not go with --loss focal:1"),
         (ClassifyConfig, {"label_smoothing": 1.0}, "--label-smoothing must be 0 or more and below"),
         (

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -272,135 +271,6 @@ def test_saved_task_answers_without_data(place: Path, tmp_path: Path):
     )
 
 
-def test_sampling_leaves_out_only_candidates_without_label(place: Path):
-    (task, dataset), (all_of_them, _) = task_of(place, negatives=0.2), task_of(place)
-    flat = [e for windows in task.encode(dataset.splits["train"]) for e in windows]
-    batch = pack(flat, task.collate(flat))
-    target = batch.targets["span"]
-    logits = torch.zeros(len(target), len(task.record.labels) + 1, dtype=torch.double)
-    torch.manual_seed(0)
-    few = np.mean([float(task.loss(logits, batch)[0]) for _ in range(300)])
-    whole = float(all_of_them.loss(logits, batch)[0])
-    one = whole / len(target)
-    positives = int((target > 0).sum())
-    assert few == pytest.approx(one * (positives + 0.2 * (len(target) - positives)), rel=0.03)
-    assert int(task.loss(logits, batch)[1]) == sum(len(e.words) for e in dataset.splits["train"])
-    logits[target == 0, 0] = 30.0  # none of those that are drawn costs anything
-    assert float(task.loss(logits, batch)[0]) == pytest.approx(one * positives, rel=1e-6)
-
-
-def dense_probabilities(
-    num_words: int, gold: list[tuple[int, int, int]], num_types: int, share: float, distance: int
-) -> dict[tuple[int, int], list[float]]:
-    """Boundary smoothing by its definition: the probabilities of all types of all spans."""
-    legal = {(i, j) for i in range(num_words) for j in range(i + 1, num_words + 1)}
-    q = {span: [0.0] * num_types for span in legal}
-    for start, end, number in gold:
-        q[start, end][number] += 1 - share
-        for d in range(1, distance + 1):
-            ring = [
-                (start + i, end + j)
-                for i in range(-d, d + 1)
-                for j in range(-d, d + 1)
-                if abs(i) + abs(j) == d
-            ]
-            assert len(ring) == 4 * d
-            for span in ring:
-                q[span if span in legal else (start, end)][number] += share / distance / (4 * d)
-    return q
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("nested", {"boundary_smoothing": 0.1, "representation": "biaffine"}),
-        ("crossing", {"boundary_smoothing": 0.7, "boundary_distance": 3, "max_width": 40}),
-        (
-            "nested",
-            {"boundary_smoothing": 0.3, "class_weights": "PER=3,LOC=0.5", "max_width": 40},
-        ),
-        (
-            "twice",
-            {
-                "boundary_smoothing": 0.6,
-                "boundary_distance": 2,
-                "multi_label": True,
-                "max_width": 40,
-            },
-        ),
-    ],
-)
-def test_boundary_smoothing_equals_its_dense_definition(place: Path, name: str, settings: dict):
-    task, dataset = task_of(place, name, **settings)
-    config, labels = task.record.config, task.record.labels
-    train = dataset.splits["train"]
-    flat = [e for windows in task.encode(train) for e in windows]
-    assert len(flat) == len(train), "one window each"
-    batch = pack(flat, task.collate(flat))
-    size = len(batch.targets["span"])
-    generator = torch.Generator().manual_seed(1)
-    shape = (size, len(labels) + (not config.multi_label))
-    logits = torch.randn(shape, dtype=torch.double, generator=generator, requires_grad=True)
-    weights = torch.ones(shape[1], dtype=torch.double)
-    if config.class_weights != "none":
-        weights = torch.tensor([1.0, *task.record.class_weights], dtype=torch.double)
-    expected, row = torch.zeros((), dtype=torch.double), 0
-    for example in train:
-        gold = [(s.start, s.end, labels.id(s.label)) for s in example.spans]
-        q = dense_probabilities(
-            len(example.words),
-            gold,
-            len(labels),
-            config.boundary_smoothing,
-            config.boundary_distance or 1,
-        )
-        for start, end in candidates(len(example.words), None).tolist():
-            own = torch.tensor(q[start, end], dtype=torch.double)
-            if config.multi_label:
-                p = logits[row].sigmoid()
-                own = own.clamp(max=1)
-                expected = expected - (own * p.log() + (1 - own) * (1 - p).log()).sum()
-            else:
-                own = own / own.sum().clamp(min=1)
-                own = torch.cat([1 - own.sum()[None], own])
-                expected = expected - (weights * own * logits[row].log_softmax(-1)).sum()
-            row += 1
-    assert row == size
-    loss = task.loss(logits, batch)[0]
-    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
-    (gradient,) = torch.autograd.grad(loss, logits)
-    torch.testing.assert_close(
-        gradient, torch.autograd.grad(expected, logits)[0], atol=1e-6, rtol=0
-    )
-
-
-def test_smoothed_mass_stays_within_candidates_and_windows(place: Path):
-    """Spans over --max-width and of other windows get none; gold keeps the rest."""
-    for settings in ({"max_width": 2}, {"max_length": 8, "max_width": 3, "overlap": 2}):
-        task, dataset = task_of(place, boundary_smoothing=0.4, boundary_distance=2, **settings)
-        flat = [e for windows in task.encode(dataset.splits["train"]) for e in windows]
-        targets = task.collate(flat)
-        span, mass = targets["span"], targets["smoothed_mass"]
-        assert (span[targets["smoothed_candidate"]] != IGNORED).all()
-        if len(flat) == len(dataset.splits["train"]):  # one window: nothing is lost
-            assert float(mass.sum()) == pytest.approx(int((span > 0).sum()), rel=1e-6)
-        else:
-            assert (span == IGNORED).any() and 0 < mass.sum() <= (span > 0).sum() + 1
-        assert mass.min() > 0 and mass.max() <= 1
-
-
-def test_sampling_keeps_smoothed_candidates(place: Path):
-    task, dataset = task_of(place, negatives=0.01, boundary_smoothing=0.2)
-    flat = [e for windows in task.encode(dataset.splits["train"]) for e in windows]
-    batch = pack(flat, task.collate(flat))
-    near = batch.targets["smoothed_candidate"].unique()
-    logits = torch.zeros(len(batch.targets["span"]), len(task.record.labels) + 1)
-    logits[:, 0] = 30.0
-    logits[near] = 0.0
-    one = float(np.log(logits.shape[1]))
-    assert float(task.loss(logits, batch)[0]) == pytest.approx(one * len(near), rel=1e-5)
-
-
 def test_commands(place: Path, tmp_path: Path):
     common = ["--model", place / "bert", "--precision", "fp32", "--max-length", 40]
     trained = run("ner", "--data", place / "nested", *common, "--steps", 4, "--out", tmp_path / "r")
@@ -421,8 +291,6 @@ def test_commands(place: Path, tmp_path: Path):
     [
         (["--max-width", "41", "--max-length", "40"], "--max-width 41 exceeds --max-length 40"),
         (["--max-width", "0"], "--max-width must be above 0"),
-        (["--negatives", "0"], "--negatives must be above 0 and at most 1"),
-        (["--boundary-distance", "2"], "--boundary-distance 2 needs --boundary-smoothing"),
     ],
 )
 def test_wrong_settings(place: Path, flags: list[str], message: str):

@@ -92,7 +92,7 @@ def weights_after(kind: str, config: TrainConfig) -> dict[str, torch.Tensor]:
         ("tag", "deberta-v2-dropout", {}),
         ("classify", "mpnet-dropout", {}),
         ("crf", "dropout", {}),
-        ("ner", "dropout", {"negatives": 0.5, "boundary_smoothing": 0.2}),
+        ("ner", "dropout", {}),
         ("ner", "dropout", {"representation": "biaffine"}),
         ("context", "dropout", {}),
         ("choice", "dropout", {}),
@@ -110,7 +110,7 @@ def weights_after(kind: str, config: TrainConfig) -> dict[str, torch.Tensor]:
 def test_dropout_does_not_depend_on_the_layout(
     kind: str, model: str, changes: dict, place: Path, tmp_path: Path
 ):
-    """Masks and sampled negatives follow from seed, step and example, packed or padded."""
+    """Masks follow from seed, step and example, packed or padded."""
     settings = {"model": model, "steps": 2, "limit_eval": 1, **changes}
     base = config_of(kind, place, tmp_path / "a", **settings)
     expected = weights_after(kind, base)

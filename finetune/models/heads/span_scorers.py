@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from finetune.models.dropout import dropout, keys_of_span, next_keys, token_keys, uniform
+from finetune.models.dropout import dropout, keys_of_span, next_keys
 from finetune.runtime.device import to_device
 from finetune.types import Batch
 
@@ -56,15 +56,6 @@ class SpanLayout:
         before = widths.cumsum(0) - widths  # [W] candidates of earlier words
         self.start = torch.repeat_interleave(words, widths, output_size=self.size)
         self.width = torch.arange(1, self.size + 1, device=bounds.device) - before[self.start]
-
-    def uniform(self, batch: Batch) -> Tensor:
-        """Draw a number from [0, 1) for each candidate [S], with a seed always the same."""
-        device = self.start.device
-        keys = token_keys(batch)
-        if keys is None:
-            return torch.rand(self.size, device=device)
-        words = to_device(keys, device).index_select(0, batch.words)
-        return uniform(keys_of_span(words.index_select(0, self.start), self.width))
 
 
 def word_vectors(hidden: Tensor, batch: Batch, pooling: str) -> Tensor:
