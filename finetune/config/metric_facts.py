@@ -46,7 +46,7 @@ FACTS: Mapping[str, MetricFacts] = {
     **dict.fromkeys(("spearman", "spearman_all"), _SPEARMAN),
     "mse": MetricFacts(highest=math.inf, lower_is_better=True, hub="mse"),
     "perplexity": MetricFacts(highest=math.inf, lower_is_better=True, hub="perplexity"),
-    **dict.fromkeys(("mlm_loss", "sbo_loss"), _LOSS),
+    "mlm_loss": _LOSS,
     **dict.fromkeys(("hamming_loss", "ece"), MetricFacts(lower_is_better=True)),
     **dict.fromkeys(("inner_gold", "inner_predicted", "inner_found"), _UNBOUNDED),
 }

@@ -207,7 +207,6 @@ _TYPES = {
     "losses": list[float],
     "read_as": list[str],
     "counts": list[int],
-    "boundary_losses": list[float],
     "follows": bool,
     "follows_score": float,
 }
