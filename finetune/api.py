@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from finetune.training.distillation import Measured
     from finetune.training.lesson import Distillation
     from finetune.training.run_folder import RunWriter
-    from finetune.training.search import Pruner, SearchResult
+    from finetune.training.search import SearchResult
     from finetune.training.trainer import FitResult
 
 
@@ -351,8 +351,6 @@ def search(
     space: Sequence[str] | Mapping[str, Any] = (),
     trials: int = 20,
     minutes: float | None = None,
-    pruner: Pruner = "median",
-    keep_models: bool = False,
     metrics: Mapping[str, Callable[..., Any]] | None = None,
     quiet: bool = False,
     **settings: Any,
@@ -367,8 +365,6 @@ def search(
             ``"1e-5:1e-3:log"``; by default learning rate, batch size, warm-up and weight decay.
         trials: The number of trials. The first has the settings of the call.
         minutes: Start no new trial after this total time.
-        pruner: How to stop bad trials early.
-        keep_models: Keep the weights of all finished trials, not only of the best.
         metrics: Custom metrics by name, as in ``train``.
         quiet: Show no progress.
         settings: The other settings, the same for all trials. The call with the same ``out``
@@ -396,8 +392,6 @@ def search(
         space=space,
         trials=trials,
         minutes=minutes,
-        pruner=pruner,
-        keep_models=keep_models,
         metrics=metrics,
         reporter=Reporter(quiet=quiet),
         command=_call("search", name, given),
@@ -412,8 +406,6 @@ def search_once(
     space: Sequence[str] | Mapping[str, Any],
     trials: int,
     minutes: float | None,
-    pruner: Pruner,
-    keep_models: bool,
     command: str,
     reporter: Reporter,
     metrics: Mapping[str, Callable[..., Any]] | None = None,
@@ -431,8 +423,6 @@ def search_once(
             data,
             trials=trials,
             minutes=minutes,
-            pruner=pruner,
-            keep_models=keep_models,
             metrics=metrics,
             reporter=reporter,
         )

@@ -137,12 +137,11 @@ PLUGINS = Registry[Any](
     {
         "predict wsd": "finetune.embeddings.senses:predict_senses",
         "predict similarity": "finetune.embeddings.words_in_context:predict_pairs",
-        "compare suite.json": "finetune.suites.comparison:compare_suites",
         "check --label-errors": "finetune.annotation.commands:find_label_errors",
     }
 )
 """The parts of wings in commands of the core, by the command and its input: the `task` in the
-config.json of a run, a file in the folders, or an option."""
+config.json of a run, or an option."""
 
 FORMATS = {".xml": "finetune.embeddings.sense_data:read_sense_xml"}
 """The readers of data files of a wing by their suffix."""

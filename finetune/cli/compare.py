@@ -7,7 +7,7 @@ import json
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,7 +17,6 @@ from finetune.cli.options import EvaluationOptions, ResampleOptions
 from finetune.cli.output import ScoreCell, print_table, print_tables, show
 from finetune.cli.predict import Predict
 from finetune.config.options import argument
-from finetune.registry import PLUGINS
 from finetune.types import UserError, abbreviated, last_part, quantity
 
 if TYPE_CHECKING:
@@ -37,8 +36,7 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
     first: Annotated[str, argument("A")]
     """The first system: a file of predictions (JSON Lines, or columns of words with the prediction
     last), a run folder, several runs (A1,A2,A3 or a folder of run folders), a folder of `--folds`,
-    the hub id of a model, which predicts the examples of --gold, or the folder of a suite, which is
-    compared with another suite on each of its data sets. `NAME=RUN` names the system,
+    or the hub id of a model, which predicts the examples of --gold. `NAME=RUN` names the system,
     `NAME:DATA=RUN` its data set too."""
     second: Annotated[str, argument("B")]
     """The second system, in the same form."""
@@ -56,8 +54,6 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
     def run(self) -> None:
         """Compare the systems and print the result."""
         entries = [self._entry(given) for given in (self.first, self.second, *self.more)]
-        if (compare := _of_wing(entries)) is not None:
-            return compare(self, entries)
         data = {entry.data for entry in entries}
         if len(entries) > 2 or len(data) > 1 or self.baseline is not None:
             return self._print_table([self._named(entry) for entry in entries])
@@ -224,17 +220,6 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
             f"at {ALPHA} (corrected resampled t-test, Nadeau & Bengio, 2003).",
             error=self.format != "table",
         )
-
-
-def _of_wing(entries: Sequence[Entry]) -> Callable[[Compare, Sequence[Entry]], None] | None:
-    """Return what compares the folders of a wing's command; None for other systems."""
-    names = (name for name in PLUGINS if name.startswith("compare "))
-    for name in names:
-        file = name.removeprefix("compare ")
-        if all((Path(entry.runs) / file).is_file() for entry in entries):
-            compare: Callable[[Compare, Sequence[Entry]], None] = PLUGINS[name]
-            return compare
-    return None
 
 
 def print_comparison(comparison: SystemComparison, names: tuple[str, str]) -> None:

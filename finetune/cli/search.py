@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, make_dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
@@ -38,11 +38,6 @@ class SearchOptions(FormatOption):
     trial has the settings of the command."""
     minutes: float | None = None
     """Start no new trial after this total time, in minutes."""
-    pruner: Literal["median", "halving", "none"] = "median"
-    """End a trial that is worse than the median of others after the same number of epochs
-    (`median`), or not among the best third after 1, 3, 9, … epochs (`halving`)."""
-    keep_models: bool = False
-    """Keep the weights of all finished trials, not only of the best."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +84,6 @@ class TaskSearch(Search):
                 space=list(chain(*self.space)),
                 trials=self.trials,
                 minutes=self.minutes,
-                pruner=self.pruner,
-                keep_models=self.keep_models,
                 command=command_line(),
                 reporter=reporter,
                 report=report_run,

@@ -8,7 +8,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from finetune.training.run_folder import RunWriter
 
 
+RUNS_OF_A_SIZE = 3
+"""Number of runs of each size of data, if --seeds is unset."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """Options of the commands that train, besides the settings of the run."""
@@ -49,9 +53,9 @@ class RunOptions:
     95 % interval (corrected resampled t). A fold keeps equal texts and documents together. Finished
     folds are kept, so the same command continues or adds repeats."""
     sizes: Annotated[tuple[int, ...] | None, Help("N …")] = None
-    """Train on growing parts of the training data, as in `--sizes 100,200,500`, and estimate the
-    score with more; without numbers on all, and four times the half of the last. Each size has
-    --seeds runs (3 if unset), each with its own subsets, the smaller within the larger."""
+    """Train on growing parts of the training data, as in `--sizes 100,200,500`; without numbers on
+    all, and four times the half of the last. Each size has --seeds runs (3 if unset), each with its
+    own subsets, the smaller within the larger."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +85,7 @@ class TaskCommand(RunOptions, TrainingCommand):
         elif folds is not None:
             train_folds(self.task, self.config, folds)
         elif self.sizes is not None:
-            from finetune.cli.curve import train_on_sizes
-            from finetune.reporting.environment import command_line
-
-            once = partial(train_once, self.task, command_line)
-            train_on_sizes(self.task, self.config, self.sizes, self.seeds, once, announce)
+            train_sizes(self.task, self.config, self.sizes, self.seeds or RUNS_OF_A_SIZE)
         elif self.seeds is None:
             train(self.task, self.config, recipe_run)
         else:
@@ -276,6 +276,30 @@ def train_folds(task: str, config: TrainConfig, folds: Folds) -> None:
         on_start=partial(announce, "fold"),
     )
     _print_runs(results, folder, begin)
+
+
+def train_sizes(task: str, config: TrainConfig, sizes: Sequence[int], number: int) -> None:
+    """Train ``number`` models on each size of data; print the curve, and write its page."""
+    from finetune.reporting.environment import command_line
+    from finetune.reporting.learning_curve import curve_of, write_curve
+    from finetune.training import repeated_runs
+
+    folder = repeated_runs.runs_folder(config, task, "curve")
+    results = repeated_runs.train_sizes(
+        task,
+        config,
+        sizes,
+        number,
+        folder,
+        partial(train_once, task, command_line),
+        on_start=partial(announce, "size"),
+    )
+    curve = curve_of(results, config)
+    print_table(*curve.table())
+    for name, reasons in results.degenerate.items():
+        show(f"{name} is degenerate: {'; '.join(reasons)}")
+    page = write_curve(folder, curve)
+    show(f"Everything is in {folder}: {page.name} is the chart.")
 
 
 def announce(kind: str, config: TrainConfig, finished: bool, *, error: bool = False) -> None:

@@ -1,18 +1,17 @@
-"""The HTML page of a learning curve: one file that needs no network."""
+"""Learning curves: the scores of models by amount of training data, as a table and a page."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from finetune.config.tasks import TrainConfig
-from finetune.evaluation.custom_metrics import custom_metrics
 from finetune.evaluation.kinds import DEFAULT_METRICS
-from finetune.evaluation.learning_curve import LearningCurve, learning_curve
 from finetune.reporting.charts import line_chart
 from finetune.reporting.rendering import Section, Table, page_of
 from finetune.runtime.files import write_text
@@ -22,34 +21,44 @@ from finetune.types import UserError
 CURVE_FILE, PAGE_FILE = "curve.json", "curve.html"
 
 
+class LearningCurve(NamedTuple):
+    """Scores by number of training examples."""
+
+    metric: str
+    split: str
+    scores: Mapping[int, Sequence[float]]
+
+    def table(self) -> tuple[list[str], list[list[Any]]]:
+        """Return columns and rows: the mean score of each size."""
+        rows = [
+            [
+                size,
+                len(found),
+                float(np.mean(found)),
+                float(np.std(found, ddof=1)) if len(found) > 1 else None,
+            ]
+            for size, found in sorted(self.scores.items())
+        ]
+        return ["examples", "runs", self.metric, "deviation"], rows
+
+
 def write_curve(folder: Path, curve: LearningCurve) -> Path:
     """Write the numbers and the page of a curve into its folder; return the path of the page."""
-    text = json.dumps(curve.record(), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(curve._asdict(), indent=2, ensure_ascii=False) + "\n"
     write_text(folder / CURVE_FILE, text)
     columns, rows = curve.table()
-    means: list[tuple[float, float]] = [
-        (size, float(np.mean(scores))) for size, scores in sorted(curve.scores.items())
-    ]
-    series = [("mean of the runs", means)]
-    if curve.law is not None:
-        law, predicted = curve.law, sorted(curve.predicted.items())
-        between = np.geomspace(predicted[0][0], predicted[-1][0], 40)
-        series += [
-            ("power law", [(float(size), law.at(float(size))) for size in between]),
-            ("95 % interval, low", [(size, each.low) for size, each in predicted]),
-            ("95 % interval, high", [(size, each.high) for size, each in predicted]),
-        ]
+    means = [(float(size), mean) for size, _, mean, _ in rows]
     title = f"{curve.metric} on {curve.split}"
     label = f"{title} by number of training examples"
-    chart = line_chart(title, label, series, "training examples", dotted=["mean of the runs"])
-    table = Table("Scores and predictions", columns, rows)
-    section = Section("Score by amount of training data", curve.lines(), [chart], [table])
+    chart = line_chart(title, label, [("mean of the runs", means)], "training examples")
+    table = Table("Scores", columns, rows)
+    section = Section("Score by amount of training data", charts=[chart], tables=[table])
     page = page_of("learning curve", title, [section], command="finetune, with --sizes")
     write_text(folder / PAGE_FILE, page)
     return folder / PAGE_FILE
 
 
-def curve_of(results: RunResults, sizes: Sequence[int], config: TrainConfig) -> LearningCurve:
+def curve_of(results: RunResults, config: TrainConfig) -> LearningCurve:
     """Return the curve of the scores on test, else on validation."""
     finished = list(results.metrics.items())
     if not finished:
@@ -66,6 +75,4 @@ def curve_of(results: RunResults, sizes: Sequence[int], config: TrainConfig) -> 
             scores.setdefault(int(name.split("-")[1]), []).append(value)
     if not scores:
         raise UserError(f"--sizes: no run has a finite {metric} on {split}.")
-    own = custom_metrics(config.custom_metrics, {}).get(metric)
-    lower = None if own is None else own.lower_is_better
-    return learning_curve(metric, split, scores, [*sizes, 2 * sizes[-1], 4 * sizes[-1]], lower)
+    return LearningCurve(metric, split, scores)

@@ -325,8 +325,8 @@ def train_sizes(
     train_one: TrainOne,
     *,
     on_start: OnStart = lambda config, finished: None,
-) -> tuple[RunResults, list[int]]:
-    """Train on nested, stratified subsets of the training data; return scores and sizes.
+) -> RunResults:
+    """Train on nested, stratified subsets of the training data.
 
     Run ``size-N-S`` has seed S and the first N examples of an order that depends on the seed. All
     runs have the validation and test splits of the data, or one validation split that is held out.
@@ -370,7 +370,7 @@ def train_sizes(
         return raw.with_splits({**raw.splits, "train": examples.take(chosen).renumbered()})
 
     results = RunResults("size", {"sizes": sizes, "data": raw.fingerprint})
-    return train_runs(configs, folder, train_one, results, data_of, on_start), sizes
+    return train_runs(configs, folder, train_one, results, data_of, on_start)
 
 
 def _read(name: str, config: TrainConfig) -> Dataset:

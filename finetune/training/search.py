@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     import optuna
     from optuna import Study
 
-Pruner = Literal["median", "halving", "none"]
 State = Literal["finished", "pruned", "failed", "running"]
 
 DATABASE, STUDY = "search.db", "search"
@@ -197,7 +196,6 @@ class Search:
     study: Study
     accelerator: Accelerator
     reporter: Reporter
-    keep_models: bool
     metrics: Mapping[str, Callable[..., Any]] | None
 
     @property
@@ -417,9 +415,8 @@ class Search:
             folder = self._folder(trial.number)
             if trial.state == "running" or trial == best or not folder.is_dir():
                 continue
-            kept = {*KEPT, "best"} if self.keep_models and trial.state == "finished" else KEPT
             for name in entries(folder):
-                if name not in kept:
+                if name not in KEPT:
                     path = folder / name
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -432,8 +429,6 @@ def open_search(
     *,
     trials: int = 1,
     minutes: float | None = None,
-    pruner: Pruner = "median",
-    keep_models: bool = False,
     metrics: Mapping[str, Callable[..., Any]] | None = None,
     reporter: Reporter | None = None,
 ) -> Search:
@@ -475,12 +470,11 @@ def open_search(
     facts = {
         "task": task,
         **shared,
-        "pruner": pruner,
         "data": data.fingerprint,
         "space": " ".join(f"{name}={each}" for name, each in dimensions.items()),
     }
     with lock_folder(folder, wait=True):
-        study = _open_study(folder, facts, config.seed, dimensions, pruner, lower_is_better)
+        study = _open_study(folder, facts, config.seed, dimensions, lower_is_better)
     return Search(
         task,
         config,
@@ -492,7 +486,6 @@ def open_search(
         study,
         accelerator,
         reporter or Reporter(),
-        keep_models,
         metrics,
     )
 
@@ -502,7 +495,6 @@ def _open_study(
     facts: Mapping[str, Any],
     seed: int,
     space: SearchSpace,
-    pruner: Pruner,
     lower_is_better: bool,
 ) -> Study:
     """Open or create the study; raises UserError if it belongs to a search with other facts."""
@@ -510,11 +502,6 @@ def _open_study(
     from sqlalchemy import URL
     from sqlalchemy.exc import DatabaseError
 
-    pruners: dict[str, Any] = {
-        "median": optuna.pruners.MedianPruner(n_startup_trials=PRUNED_AFTER),
-        "halving": optuna.pruners.SuccessiveHalvingPruner(EPOCH, reduction_factor=3),
-        "none": optuna.pruners.NopPruner(),
-    }
     database = URL.create("sqlite", database=str((folder / DATABASE).absolute()))
     try:
         storage = optuna.storages.RDBStorage(
@@ -524,7 +511,7 @@ def _open_study(
             study_name=STUDY,
             storage=storage,
             load_if_exists=True,
-            pruner=pruners[pruner],
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=PRUNED_AFTER),
             sampler=_sampler(seed, _distributions(space)),
             direction="minimize" if lower_is_better else "maximize",
         )
@@ -541,7 +528,7 @@ def _open_study(
             with lock_folder(trial):
                 clear_folder(trial)
         optuna.delete_study(study_name=STUDY, storage=storage)
-        return _open_study(folder, facts, seed, space, pruner, lower_is_better)
+        return _open_study(folder, facts, seed, space, lower_is_better)
     for name, value in facts.items():
         if saved.get(name) != value:
             raise UserError(

@@ -75,7 +75,7 @@ DRILLS = {
         "distill", "teacher", "--layers", "1", "--baseline", *RESUME
     ),
     "seeds": several(*SENTIMENT, *MODEL, "--seeds", "2", "--per-class", "8"),
-    "search": several("search", *SENTIMENT, *MODEL, "--trials", "3", "--keep-models"),
+    "search": several("search", *SENTIMENT, *MODEL, "--trials", "3"),
     "predict": Drill(  # two jobs of an array share the parts
         tuple((*PREDICT, "--file", "new", "--shard", f"{n}/2") for n in (0, 1)), kills=40
     ),

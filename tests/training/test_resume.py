@@ -73,7 +73,7 @@ SEVERAL_RUNS = {
     "classify --data sentiment --seeds 2 --per-class 8": 12,
     "classify --data sentiment --folds 2": 12,
     "classify --data sentiment --sizes 10,20 --seeds 1": 12,
-    "search classify --data sentiment --trials 3 --keep-models": 12,
+    "search classify --data sentiment --trials 3": 12,
     "distill teacher --layers 1 --baseline": 12,
 }
 """Commands that train several models, and the step in which they are interrupted."""

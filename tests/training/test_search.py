@@ -116,27 +116,13 @@ def planned(
         return search.trials()
 
 
-@pytest.mark.parametrize(
-    ("pruner", "pruned", "keep_models"),
-    [
-        (
-            "median",
-            [5],
-            False,
-        ),  # the first after four finished ones that is below their median, 0.8
-        ("halving", [2, 3, 5], True),  # below the best of 3 and 4, the second best of 6
-    ],
-)
-def test_pruners_and_the_files_that_trials_keep(
-    pruner: str, pruned: list[int], keep_models: bool, place: Path, tmp_path: Path
-):
-    trials = planned(place, tmp_path, 7, pruner=pruner, keep_models=keep_models)
+def test_pruning_and_the_files_that_trials_keep(place: Path, tmp_path: Path):
+    trials = planned(place, tmp_path, 7)
+    pruned = [5]  # the first after four finished ones that is below their median, 0.8
     assert [each.number for each in trials if each.state == "pruned"] == pruned
     assert all(each.epochs == (1 if each.number in pruned else 3) for each in trials)
     for trial in trials:
         files = {"config.json", "log.jsonl"}
-        if keep_models and trial.state == "finished":
-            files |= {"best"}
         if trial.score == 0.95:  # the best
             files |= {"best", "last", "report.html"}
         folder = tmp_path / f"trial-{trial.number:03d}"
@@ -146,15 +132,15 @@ def test_pruners_and_the_files_that_trials_keep(
 def test_minutes_count_all_calls(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("finetune.training.search.time.monotonic", lambda: Planned.clock)
     monkeypatch.setattr(Planned, "clock", 0.0)
-    assert len(planned(place, tmp_path, 7, 1, pruner="none")) == 1  # 60 s are a minute
-    assert len(planned(place, tmp_path, 7, 1, pruner="none")) == 1
+    assert len(planned(place, tmp_path, 7, 1)) == 1  # 60 s are a minute
+    assert len(planned(place, tmp_path, 7, 1)) == 1
     monkeypatch.setattr(Planned, "kill_at", 100.0)
     with pytest.raises(Killed):  # 40 s into trial 1, whose end then is at 160 s of training
-        planned(place, tmp_path, 7, 2.5, pruner="none")
-    trials = planned(place, tmp_path, 7, 2.5, pruner="none")
+        planned(place, tmp_path, 7, 2.5)
+    trials = planned(place, tmp_path, 7, 2.5)
     assert [each.seconds for each in trials] == [60, 100]
     assert [each.state for each in trials] == ["finished"] * 2
-    assert len(planned(place, tmp_path, 3, 60, pruner="none")) == 3  # whichever comes first
+    assert len(planned(place, tmp_path, 3, 60)) == 3  # whichever comes first
 
 
 def test_a_trial_of_another_process_is_left_to_it(place: Path, tmp_path: Path):
@@ -195,8 +181,6 @@ def test_a_search_from_the_command_line_to_its_recipe(
         "batch_size=8,16",
         "--space",
         "freeze=none,all",
-        "--pruner",
-        "halving",
     ]
     outcome = run(*command, "--metric", "quality")  # a mistake that the next call corrects
     assert outcome.code == 2 and "--metric 'quality' cannot select a model" in outcome.err
@@ -233,8 +217,6 @@ def test_a_search_from_the_command_line_to_its_recipe(
 
     outcome = run(*command, "--trials", "5", "--lr", "1e-3")
     assert outcome.code == 2 and "holds a search with lr = None, now 0.001" in outcome.err
-    outcome = run(*command[:-1], "none", "--trials", "5")
-    assert outcome.code == 2 and "with pruner = 'halving', now 'none'" in outcome.err
     (best / "last").mkdir()  # as a process leaves it that is killed while it removes the folder
     (best / "last" / "random.safetensors").write_bytes(b"")
     assert run(*command, "--trials", "5").code == 0 and not (best / "last").exists()
@@ -312,14 +294,13 @@ def test_a_search_from_python_with_data_in_memory_and_an_own_metric(place: Path,
         trials=2,
         minutes=60,
         epochs=1,
-        keep_models=True,
         metrics={"cost": finetune.CustomMetric(lambda gold, predicted: 0.5, lower_is_better=True)},
         metric="cost",
         out=str(tmp_path / "found"),
         quiet=True,
     )
     assert found.result.best.number == 0 and found.result.lower_is_better
-    assert (tmp_path / "found" / "trial-001" / "best" / "model.safetensors").is_file()
+    assert (tmp_path / "found" / "trial-000" / "best" / "model.safetensors").is_file()
     assert found.run.metrics["test"]["cost"] == 0.5 and found.run.predictor.predict(["good film"])
     with pytest.raises(UserError, match="no setting 'spaces'"):
         finetune.search("classify", rows, spaces=3)

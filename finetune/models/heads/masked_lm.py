@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ class MaskedLanguageModel(PretrainedHead):
         (torch.Size([1]), torch.Size([1, 50265]))
     """
 
-    auto_class = AutoModelForMaskedLM
+    auto_class: ClassVar[Any] = AutoModelForMaskedLM
     lr_factor = 5.0
 
     def __init__(self, model: PreTrainedModel, batching: Batching = "auto") -> None:
