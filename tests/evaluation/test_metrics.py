@@ -114,21 +114,6 @@ def test_two_labels_have_the_f1_of_the_positive_class(pair):
         assert text_scores("label", *pair, labels)["f1"] == pytest.approx(expected)
 
 
-def test_classification_by_hand():
-    scores = text_scores("label", list("aabb"), list("abbb"), ["a", "b"])
-    assert scores["accuracy"] == 0.75
-    assert scores["f1"] == pytest.approx(4 / 5)
-    assert scores["macro_f1"] == pytest.approx((2 / 3 + 4 / 5) / 2)
-    assert scores["matthews"] == pytest.approx((2 * 1 - 0 * 1) / math.sqrt(3 * 2 * 2 * 1))
-    assert text_scores("label", list("aab"), list("aaa"), [])["matthews"] == 0.0
-    assert text_scores("label", list("abc"), list("abc"), [])["matthews"] == 1.0
-    assert set(text_scores("label", [], [], ["a", "b"]).values()) == {0.0}
-
-
-def test_gold_labels_the_model_does_not_know_are_errors_of_the_model():
-    assert text_scores("label", ["new", "a"], ["a", "a"], ["a", "b"])["accuracy"] == 0.5
-
-
 @quick
 @given(paired(st.frozensets(st.sampled_from("abcd"))))
 def test_multilabel_is_scikit_learns(pair):
@@ -207,17 +192,6 @@ def micro(gold, predicted):
     return {name: scores[f"span_{name}_strict"] for name in ("precision", "recall", "f1")}
 
 
-def test_spans_by_hand():
-    gold = [[Span(0, 5, "ORG"), Span(2, 3, "LOC")], [Span(0, 1, "PER")], []]
-    predicted = [[Span(2, 3, "LOC"), Span(0, 4, "ORG")], [Span(0, 1, "ORG")], [Span(0, 1, "PER")]]
-    assert micro(gold, predicted) == {"precision": 1 / 4, "recall": 1 / 3, "f1": 2 / 7}
-    assert class_scores("spans", gold, predicted) == {
-        "LOC": {"precision": 1.0, "recall": 1.0, "f1": 1.0, "support": 1},
-        "ORG": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 1},
-        "PER": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 1},
-    }
-
-
 def test_no_spans_score_zero():
     zero = {"precision": 0.0, "recall": 0.0, "f1": 0.0}
     assert micro([[], []], [[], []]) == micro([], []) == zero
@@ -266,37 +240,6 @@ def test_tagging_is_seqevals(scheme, theirs, data):
     if theirs is not None:
         strict = f1_score(gold, predicted, mode="strict", scheme=theirs)
         assert scores["span_f1_strict"] == pytest.approx(strict)
-
-
-@pytest.mark.parametrize(
-    ("gold", "predicted", "conll", "strict"),
-    [
-        ("B-PER I-PER O", "I-PER I-PER O", 1.0, 0.0),
-        ("B-PER", "I-PER", 1.0, 0.0),
-        ("B-PER I-PER", "B-PER I-LOC", 0.0, 0.0),
-        ("B-PER O", "B-PER I-LOC", 2 / 3, 1.0),  # the stray I-LOC is a span of its own, or none
-        ("B-PER B-PER", "B-PER I-PER", 0.0, 0.0),
-        ("O B-LOC I-LOC O B-PER", "O B-LOC I-LOC O O", 2 / 3, 2 / 3),
-        ("I-PER I-PER", "I-PER I-PER", 1.0, 0.0),  # gold that breaks its own scheme
-    ],
-)
-def test_conlleval_by_hand(gold, predicted, conll, strict):
-    scores = tagging_scores([gold.split()], [predicted.split()], "BIO")
-    assert scores["span_f1_conll"] == pytest.approx(conll)
-    assert scores["span_f1_strict"] == pytest.approx(strict)
-
-
-def test_plain_tags_are_scored_by_the_word():
-    gold = [["PRP$", "NN", ":"], ["``", "NN"]]
-    predicted = [["PRP$", "NN", "NN"], ["``", "NN"]]
-    scores = tagging_scores(gold, predicted, None)
-    assert scores == {
-        "accuracy": 4 / 5,
-        "macro_f1": pytest.approx((1 + 4 / 5 + 0 + 1) / 4),
-        "weighted_f1": pytest.approx((1 + 2 * 4 / 5 + 0 + 1) / 5),
-        "matthews": pytest.approx((4 * 5 - 8) / math.sqrt((25 - 7) * (25 - 11))),
-    }
-    assert plain(tagging_scores([[], []], [[], []], None))
 
 
 @quick
@@ -417,21 +360,6 @@ def test_flat_spans_score_as_in_strict_seqeval(pairs):
         assert list(by_type.values()) == pytest.approx(list(each))
 
 
-def test_depth_by_hand():
-    """ORG(0-5) holds LOC(2-3) and, inside the same words twice labelled, two of 3-5."""
-    gold = [[Span(0, 5, "ORG"), Span(2, 3, "LOC"), Span(3, 5, "PER"), Span(3, 5, "LOC")], []]
-    predicted = [[Span(2, 3, "LOC"), Span(3, 5, "PER"), Span(3, 4, "PER")], [Span(0, 1, "LOC")]]
-    scores = span_scores(gold, predicted)
-    assert scores["span_f1_strict"] == pytest.approx(2 * 2 / (4 + 4))
-    assert (scores["inner_gold"], scores["inner_predicted"], scores["inner_found"]) == (3, 1, 2)
-    assert scores["span_f1_inner"] == 0.0  # the one predicted inner span, 3-4, is not gold
-    assert scores["span_f1_outermost"] == 0.0  # 0-5 was not found
-    better = span_scores(gold, [[*predicted[0], Span(0, 5, "ORG")], []])
-    assert better["inner_predicted"] == 3
-    assert better["span_f1_inner"] == pytest.approx(2 / 3)
-    assert better["span_f1_outermost"] == 1.0
-
-
 def test_a_hundred_thousand_spans_take_seconds():
     starts = list(accumulate([3] * 50))
     one = [Span(s, s + width, "X") for s in starts for width in (1, 2)]
@@ -530,17 +458,6 @@ def test_f1_of_glue_is_scikit_learns_in_every_command(
     sides = "answers.jsonl answers.jsonl --gold gold.jsonl"
     compared = run("compare", *f"{sides} --metric f1 --resamples 20 --format json".split())
     assert json.loads(compared.out)["a"]["value"] == expected
-
-
-def test_order_of_nli_labels_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    gold, answers = ["entailment", "contradiction"] * 4, ["entailment"] * 5 + ["contradiction"] * 3
-    write_jsonl(tmp_path / "gold.jsonl", [{"text": "x", "label": label} for label in gold])
-    write_jsonl(tmp_path / "answers.jsonl", [{"label": label} for label in answers])
-    assert nli_label_order(set(gold)) == ["entailment", "contradiction"]
-    scored = json.loads(run("score", "answers.jsonl", "gold.jsonl").out)["f1"]
-    assert in_training(nli_label_order, gold, answers) == scored
-    assert scored == pytest.approx(sklearn_metrics.f1_score(gold, answers, pos_label="entailment"))
 
 
 FRAUD = [("fraud", "fraud"), ("legit", "fraud"), ("fraud", "legit"), *[("legit", "legit")] * 6]

@@ -151,17 +151,6 @@ def test_threads_share_a_model() -> None:
     assert config._attn_implementation == "sdpa"
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "deberta-v2"])
-def test_gradient_checkpointing_changes_nothing(family: str) -> None:
-    model = tiny.model(family).double()
-    reference, made = copy.deepcopy(model), encodings(model)
-    model.train().gradient_checkpointing_enable()
-    for each in (model, reference):
-        weight = torch.linspace(-1, 1, tiny.WIDTH, dtype=torch.double)
-        (Encoder(each)(pack(made)) * weight).square().sum().backward()
-    assert_same_gradients(model, reference, 1e-12)
-
-
 @pytest.mark.parametrize("family", tiny.PADDED)
 def test_families_that_cannot_pack(family: str) -> None:
     """Trap 2: setting the implementation on them would only warn."""

@@ -81,17 +81,6 @@ def test_context_is_the_running_text_of_the_document(family: str, kind: str):
         first = last
 
 
-def test_a_number_counts_pieces_of_whole_words():
-    task, _ = task_of(context="3", max_length=60)
-    rows = [("saw", "unbelievably"), ("Anna",), ("in", "in", "unbelievably", "in")]
-    examples = [TokenExample(i, words, document="d") for i, words in enumerate(rows)]
-    pieces = task.tokenizer.word_subwords(rows)
-    assert len(pieces[0][1]) > 3 and [len(p) for p in pieces[2]][:2] == [1, 1]
-    _, (window,), _ = windows_of(task, list(in_context(task, examples)))
-    expected = [*pieces[1][0], *pieces[2][0], *pieces[2][1]]
-    assert window.input_ids == task.tokenizer.build(expected)[0]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_none_is_what_there_was(kind: str):
     """Neighbours that an example happens to have do nothing without --context."""
@@ -218,21 +207,6 @@ def test_context_carries_no_loss(kind: str):
         assert int(count) == sum(batch.num_words)
     alone = [windows for row in rows for windows in task.encode([row])]
     assert [w.target for windows in alone for w in windows] == [s.target for s in sequences]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_packed_is_padded(kind: str, family: str):
-    task, dataset = task_of(kind, family)
-    head = task.head().double().eval()
-    sequences = [window for windows in task.encode(dataset.splits["test"]) for window in windows]
-    batch = pack(sequences, task.collate(sequences))
-    losses = []
-    for batching in ("packed", "padded"):
-        other = task_of(kind, family, batching=batching)[0].head()
-        other.load_state_dict(head.state_dict())
-        losses.append(task.loss(other.double().eval()(batch), batch)[0])
-    torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=1e-9)
 
 
 def test_learns_what_only_the_neighbours_say(tmp_path: Path):

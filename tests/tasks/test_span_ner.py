@@ -13,10 +13,9 @@ import torch
 import finetune
 from finetune.config.tasks import NerConfig
 from finetune.data import Dataset
-from finetune.inference.loop import predict
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.span_candidates import candidates
-from finetune.tasks import load_task, save_task, saved_task
+from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from finetune.types import IGNORED, Span, TokenExample
 from tests.command import run
@@ -126,17 +125,6 @@ def test_gold_is_answered_but_for_what_is_said_to_be_lost(
     assert scores["span_precision_strict"] == (1.0 if found else 0.0)
 
 
-def test_two_labels_of_one_extent_are_kept_or_counted(place: Path):
-    single, dataset = task_of(place, "twice")
-    multi, _ = task_of(place, "twice", multi_label=True)
-    both = [example for example in dataset.splits["test"] if example.words == ("Madrid", "wins")]
-    assert out_of_reach(single, both) == 1
-    assert "a second label of the same words" in single.encode(both).notes[-1]
-    assert out_of_reach(multi, both) == 0
-    (last,) = answers(multi, dataset.splits["test"])[-1:]
-    assert last.spans == (Span(0, 1, "LOC"), Span(0, 1, "ORG"))
-
-
 @pytest.mark.parametrize("decoding", ["flat", "nested", "overlapping"])
 def test_what_may_stand_together(place: Path, decoding: str):
     task, dataset = task_of(place, "crossing", decoding=decoding)
@@ -182,19 +170,6 @@ def test_each_candidate_is_learnt_once(place: Path):
     assert {extent: value for extent, value in seen.items() if value} == {
         (3, 5): 1 + task.record.labels.id("LOC")
     }
-
-
-def test_windows_change_no_word(place: Path):
-    """A long text's answers come from all its windows, in words and characters of the text."""
-    task, _ = task_of(place, max_length=12, overlap=5, max_width=4)
-    head = task.head().eval()
-    sentences = [TokenExample(i, ("dog",) * n) for i, n in enumerate((0, 1, 30))]
-    predicted = predict(task, head, sentences)
-    assert [len(answer.words) for answer in predicted] == [0, 1, 30]
-    reach = {end for span, _ in predicted[2].candidates for end in range(span.start, span.end)}
-    assert not reach or max(reach) < 30
-    spans = [span for span, _ in predicted[2].candidates]
-    assert len(set(spans)) == len(spans), "no candidate is answered twice"
 
 
 def test_learns_keeps_its_threshold_and_answers_in_characters(place: Path, tmp_path: Path):
@@ -253,22 +228,6 @@ def test_a_metric_may_be_missing_in_the_first_example(place: Path, tmp_path: Pat
     task, dataset = task_of(place, str(data), metric=metric, steps=1)
     result = fit(task, dataset, replace(task.record.config, out=str(tmp_path / "run")))
     assert metric in result.metrics["validation"]
-
-
-def test_saved_task_answers_without_data(place: Path, tmp_path: Path):
-    task, dataset = task_of(place, multi_label=True, word_vectors="mean")
-    head = task.head().eval()
-    head.save_pretrained(tmp_path)
-    save_task(task, tmp_path)
-    loaded = saved_task(tmp_path)
-    examples = dataset.splits["test"]
-    with torch.no_grad():
-        before = predict(task, head, examples)
-        after = predict(loaded, loaded.head(tmp_path).eval(), examples)
-    assert [a.spans for a in before] == [a.spans for a in after]
-    assert [s for a in before for _, s in a.candidates] == pytest.approx(
-        [s for a in after for _, s in a.candidates]
-    )
 
 
 def test_commands(place: Path, tmp_path: Path):

@@ -18,8 +18,6 @@ from finetune.tasks import load_task
 from finetune.training.checkpoint import (
     TrainerState,
     check_files,
-    load_random_state,
-    load_training_state,
     random_state,
     save_training_state,
 )
@@ -42,52 +40,6 @@ def trained(steps: int):
     optimizer = torch.optim.AdamW(groups, fused=True)
     advance(weights, optimizer, 0, steps)
     return weights, optimizer
-
-
-def advance(weights, optimizer, start: int, end: int) -> None:
-    for step in range(start, end):
-        generator = torch.Generator().manual_seed(step)
-        for weight in weights:
-            weight.grad = torch.randn(weight.shape, generator=generator)
-        optimizer.step()
-
-
-def test_optimizer_continues_exactly(tmp_path: Path) -> None:
-    whole, _ = trained(9)
-    weights, optimizer = trained(5)
-    before = TrainerState(step=5, best_score=0.1)
-    save_training_state(tmp_path, optimizer, before, {})
-    fresh, other = trained(0)
-    with torch.no_grad():
-        for new, old in zip(fresh, weights, strict=True):
-            new.copy_(old)
-    assert load_training_state(tmp_path, other) == before
-    for new, old in zip(fresh, weights, strict=True):
-        assert (
-            other.state[new].keys()
-            == optimizer.state[old].keys()
-            == {"step", "exp_avg", "exp_avg_sq"}
-        )
-        for name, value in optimizer.state[old].items():
-            assert torch.equal(other.state[new][name], value)
-            assert other.state[new][name].dtype == value.dtype
-    assert [g["peak"] for g in other.param_groups] == [0.1, 0.01]
-    advance(fresh, other, 5, 9)
-    assert all(torch.equal(a, b) for a, b in zip(fresh, whole, strict=True))
-
-
-def test_optimizer_before_the_first_step(tmp_path: Path) -> None:
-    _, optimizer = trained(0)
-    save_training_state(tmp_path, optimizer, TrainerState(), {})
-    assert load_training_state(tmp_path, trained(0)[1]) == TrainerState()
-
-
-def test_random_state_continues_exactly(tmp_path: Path) -> None:
-    save_training_state(tmp_path, trained(0)[1], TrainerState(), random_state(3))
-    expected = torch.rand(5)
-    torch.rand(17)
-    load_random_state(tmp_path, 3)
-    assert torch.equal(torch.rand(5), expected)
 
 
 def test_damaged_files_are_found(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from finetune.training.optimizer import (
     make_optimizer,
     parameter_groups,
     result_settings,
-    set_learning_rates,
 )
 from tests import tiny
 from tests.command import option_texts
@@ -111,15 +110,6 @@ def test_learning_rate_equals_that_of_transformers(warmup: float) -> None:
         assert schedule.lr_factor(step) == pytest.approx(expected.get_last_lr()[0], abs=1e-15)
         optimizer.step()
         expected.step()
-
-
-def test_learning_rates_are_a_factor_of_each_peak() -> None:
-    one, other = (torch.nn.Parameter(torch.zeros(1)) for _ in "ab")
-    groups = [{"params": [one], "peak": 0.5}, {"params": [other], "peak": 2.0}]
-    optimizer = torch.optim.SGD(groups, lr=1.0)
-    for factor in (0.5, 0.25):  # a factor on the peak, not on the current rate
-        set_learning_rates(optimizer, factor)
-        assert [g["lr"] for g in optimizer.param_groups] == [0.5 * factor, 2.0 * factor]
 
 
 def head(family: str = "bert", kind=TokenClassifier):
@@ -216,12 +206,6 @@ def test_nothing_to_train_is_an_error() -> None:
     model.requires_grad_(False)
     with pytest.raises(ValueError, match="--freeze all leaves no weight to train"):
         parameter_groups(model, config(freeze="all"))
-
-
-def test_optimizer_is_decoupled_adamw() -> None:
-    optimizer = make_optimizer(head(), config(weight_decay=0.3))
-    assert isinstance(optimizer, torch.optim.AdamW)
-    assert {g["weight_decay"] for g in optimizer.param_groups} == {0.3, 0.0}
 
 
 def test_settings_of_adam() -> None:

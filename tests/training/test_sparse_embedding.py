@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +25,7 @@ from tests.covering import covering
 from tests.models.parity import encodings, gradients
 from tests.tiny import save_tiny_checkpoint
 from tests.training.stopping import interrupt_in_step
-from tests.training.test_trajectory import command, config_of, weights_after
+from tests.training.test_trajectory import config_of, weights_after
 
 FAMILIES = ("bert", "roberta", "albert", "modernbert", "deberta-v2")
 EVERYTHING = {"weight_decay": 0.3, "clip": 0.5, "warmup": 0.2, "layer_decay": 0.8}
@@ -163,18 +160,6 @@ def test_which_rows_are_trained(
     assert len(table_of(dict(head.named_parameters()))) == 300
 
 
-def test_on_is_refused_where_the_model_forbids_it(place: Path) -> None:
-    task, _ = load_task(config_of("classify", place, place), "classify")
-    head = task.head()
-    head.encoder.freeze("all")
-    with pytest.raises(ValueError, match=r"--sparse-embeddings on: the embeddings are frozen"):
-        SparseEmbeddings(head, "on", [])
-    head = task.head()
-    head.encoder.model.config.model_type = "unheard"
-    with pytest.raises(ValueError, match=r"no test shows that unheard models use their embeddings"):
-        SparseEmbeddings(head, "on", [])
-
-
 def test_a_shared_table_is_trained_whole(place: Path) -> None:
     task, dataset = load_task(config_of("classify", place, place), "classify")
     head = task.head()
@@ -251,47 +236,6 @@ def test_a_run_gives_the_model_back_as_it_was(
     assert {name: value.shape for name, value in head.state_dict().items()} == shapes
     after = head.model.config.to_dict() | {"architectures": None}  # written by save_pretrained
     assert after == model_config
-
-
-def close_models(one: Path, other: Path) -> None:
-    first, second = (load_file(str(n / "last" / "model.safetensors")) for n in (one, other))
-    assert first.keys() == second.keys()
-    for name, value in first.items():
-        if not name.endswith("key.bias"):  # no gradient but rounding, which AdamW blows up
-            torch.testing.assert_close(second[name], value, rtol=0, atol=2e-4, msg=name)
-
-
-@pytest.mark.slow
-def test_number_of_processes_does_not_matter(place: Path, tmp_path: Path) -> None:
-    one = config_of("tag", place, tmp_path / "one", sparse_embeddings="off")
-    fit(*load_task(one, "tag"), one)
-    two = config_of("tag", place, tmp_path / "two")
-    shared = {
-        **os.environ,
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(20_000 + (os.getpid() + 7) % 20_000),
-        "ACCELERATE_USE_CPU": "true",
-        "OMP_NUM_THREADS": "1",
-    }
-    processes = [
-        subprocess.Popen(
-            command(two, "tag", "--sparse-embeddings", "on"),
-            env={**shared, "RANK": str(r), "LOCAL_RANK": str(r)},
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(2)
-    ]
-    outputs = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    close_models(tmp_path / "one", tmp_path / "two")
-    lines = [
-        (tmp_path / n / "predictions.test.jsonl").read_text().splitlines() for n in ("one", "two")
-    ]
-    assert [json.loads(x)["tags"] for x in lines[0]] == [json.loads(x)["tags"] for x in lines[1]]
 
 
 @pytest.mark.parametrize("padding", [None, 0, 3])
