@@ -11,7 +11,7 @@ from finetune.config.tasks import CONFIGS
 from finetune.data import DataError, check_data, read_text, read_tokens
 from finetune.data.label_names import read_label_map, renamed
 from finetune.tasks import load_task
-from tests.tiny import save_tiny_checkpoint
+from tests import laboratory as lab
 
 NAMES = ["Pos", "pos", "pos", "POS ", "neg", "Neg", "neg", "neutral"]
 
@@ -103,7 +103,7 @@ def test_the_warning_names_the_options_once() -> None:
 
 
 def test_training_reads_them(tmp_path: Path) -> None:
-    model = str(save_tiny_checkpoint(tmp_path / "bert", "bert"))
+    model = str(lab.checkpoint())
     config = CONFIGS["classify"](model=model, labels_case="fold")
     task, data = load_task(config, "classify", texts(NAMES * 3))
     assert list(task.record.labels) == ["neg", "neutral", "pos"]

@@ -16,7 +16,7 @@ from finetune.inference.embed import Embedder
 from finetune.types import TextExample, TokenExample, UserError
 from tests import laboratory as lab
 from tests import small_data
-from tests.tiny import FAMILIES, LAYERS, WIDTH, save_tiny_checkpoint
+from tests.tiny import FAMILIES, LAYERS, WIDTH
 
 TEXTS = [
     "the train from paris to berlin was late",
@@ -99,7 +99,7 @@ def test_words_and_subwords_equal_plain_transformers(family: str, pooling: str):
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 @pytest.mark.parametrize("unit", ["text", "subword", "word"])
 def test_words_are_read_as_their_text(family: str, unit: Any, tmp_path: Path) -> None:
-    embedder = Embedder(save_tiny_checkpoint(tmp_path / family, family), unit=unit)
+    embedder = Embedder(lab.checkpoint(family), unit=unit)
     text = "the bank raised interest"
     words = tuple(text.split())
     forms = [text, list(words), TokenExample(2, words), TextExample(3, text)]

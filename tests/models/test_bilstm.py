@@ -17,8 +17,9 @@ from finetune.preprocessing.batching import pack
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from finetune.types import UserError
+from tests import laboratory as lab
 from tests.models.parity import encodings
-from tests.tiny import WIDTH, save_tiny_checkpoint
+from tests.tiny import WIDTH
 from tests.tiny import model as tiny_model
 from tests.training.test_light_tuning import config_of, place  # noqa: F401 (a fixture)
 
@@ -76,6 +77,6 @@ def test_predict_reads_them_and_export_refuses(place: Path, tmp_path: Path) -> N
 
 
 def test_refusals(tmp_path: Path) -> None:
-    mpnet = str(save_tiny_checkpoint(tmp_path / "mpnet", "mpnet"))
+    mpnet = str(lab.checkpoint("mpnet"))
     with pytest.raises(UserError, match="--bilstm does not work with mpnet"):
         SequenceClassifier.from_pretrained(mpnet, labels=["a", "b"], bilstm=True)

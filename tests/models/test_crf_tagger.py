@@ -23,6 +23,7 @@ from finetune.tasks.crf import chain_loss, chain_targets
 from finetune.tasks.decoding import TagDecoder
 from finetune.training.optimizer import parameter_groups
 from finetune.types import IGNORED, Batch, Encoding, TokenExample
+from tests import laboratory as lab
 from tests import small_data as data
 from tests import tiny
 from tests.models.heads import TAGS, words_of
@@ -47,7 +48,7 @@ def tagger(family: str = "bert", scheme: str | None = "BIO", seed: int = 0) -> C
 
 
 def test_the_start_is_the_same_with_and_without_a_crf(tmp_path: Path) -> None:
-    source = str(tiny.save_tiny_checkpoint(tmp_path / "pretrained"))
+    source = str(lab.checkpoint())
     torch.manual_seed(3)
     plain = TokenClassifier.from_pretrained(source, labels=TAGS)
     torch.manual_seed(3)

@@ -121,7 +121,7 @@ def test_all_subwords_of_words() -> None:
     ],
 )
 def test_problems(problem, labels, kind, tmp_path) -> None:
-    source = str(tiny.save_tiny_checkpoint(tmp_path / "pretrained", "bert"))
+    source = str(lab.checkpoint())
     head = SequenceClassifier.from_pretrained(source, labels=labels, problem=problem)
     assert (head.problem, head.model.config.problem_type) == (problem, kind)
     head.save_pretrained(tmp_path / "saved")
@@ -134,7 +134,7 @@ def test_problems(problem, labels, kind, tmp_path) -> None:
 
 def test_checkpoint_with_another_head(tmp_path) -> None:
     """An NLI model as the start of a task with other labels, or with its own in another order."""
-    source = str(tiny.save_tiny_checkpoint(tmp_path / "pretrained", "roberta"))
+    source = str(lab.checkpoint("roberta"))
     trained = SequenceClassifier.from_pretrained(source, labels=LABELS).eval()
     trained.save_pretrained(tmp_path / "nli")
     nli = str(tmp_path / "nli")

@@ -10,6 +10,7 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from finetune import SequenceClassifier, TokenClassifier, UserError
+from tests import laboratory as lab
 from tests.tiny import save_tiny_checkpoint
 
 LABELS = ["a", "b", "c"]
@@ -30,7 +31,7 @@ def rows(pad: int, left: bool = False) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("problem", ["single", "multi", "regression"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sequence_classifier(family: str, problem: Any, tmp_path: Path) -> None:
-    source = str(save_tiny_checkpoint(tmp_path / family, family))
+    source = str(lab.checkpoint(family))
     labels = ["score"] if problem == "regression" else LABELS
     head = SequenceClassifier.from_pretrained(source, labels=labels, problem=problem).eval()
     inputs = rows(head.encoder.pad_id)
@@ -46,7 +47,7 @@ def test_sequence_classifier(family: str, problem: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_token_tagger(family: str, tmp_path: Path) -> None:
-    source = str(save_tiny_checkpoint(tmp_path / family, family))
+    source = str(lab.checkpoint(family))
     head = TokenClassifier.from_pretrained(source, labels=LABELS).eval()
     inputs = rows(head.encoder.pad_id)
     real = inputs["attention_mask"].bool()
@@ -80,9 +81,7 @@ def test_trainer_trains_and_evaluates(tmp_path: Path) -> None:
 
 
 def test_refuses(tmp_path: Path) -> None:
-    head = TokenClassifier.from_pretrained(
-        str(save_tiny_checkpoint(tmp_path, "bert")), labels=LABELS
-    )
+    head = TokenClassifier.from_pretrained(str(lab.checkpoint()), labels=LABELS)
     with pytest.raises(UserError, match="takes a Batch"):
         head()
     inputs = rows(0)

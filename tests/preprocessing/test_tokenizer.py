@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
-from itertools import chain, groupby
+from itertools import chain
 
 import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
@@ -107,14 +107,6 @@ def test_truncation_equals_hugging_face(name: str, max_length: int) -> None:
             assert segments == expected.get("token_type_ids")
 
 
-def test_truncation_keeps_beginnings_and_fills_the_room() -> None:
-    assert truncated([1, 2, 3], None, 2) == ([1, 2], None)
-    assert truncated([1, 2, 3, 4, 5], [6, 7], 6) == ([1, 2, 3, 4], [6, 7])
-    assert truncated([6, 7], [1, 2, 3, 4, 5], 6) == ([6, 7], [1, 2, 3, 4])
-    assert truncated([1] * 9, [2] * 8, 7) == ([1] * 4, [2] * 3)
-    assert truncated([1] * 8, [2] * 9, 7) == ([1] * 3, [2] * 4)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_word_subwords_equal_hugging_face_word_ids(name: str) -> None:
     ours, theirs = SubwordTokenizer(plain(name), words=True), spaced(name)
@@ -130,15 +122,6 @@ def test_word_subwords_equal_hugging_face_word_ids(name: str) -> None:
         assert pieces == found
         assert all(pieces)
         assert ours.word_subwords([sentence]) == [pieces]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_word_has_the_same_pieces_wherever_it_stands(name: str) -> None:
-    ours = SubwordTokenizer(plain(name), words=True)
-    for word in WORDS:
-        first, middle = ours.word_subwords([[word, "a", "dog"], ["a", word, "dog"]])
-        assert first[0] == middle[1]
-        assert first[1] == middle[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -182,12 +165,6 @@ def test_prefix_space_reaches_the_backend(tmp_path) -> None:
     reloaded = again(WORDS, is_split_into_words=True, add_special_tokens=False)["input_ids"]
     assert reloaded == joined(ours.word_subwords([WORDS])[0])
     assert SubwordTokenizer(again, words=True).word_subwords([WORDS]) == ours.word_subwords([WORDS])
-
-
-def test_texts_get_no_prefix_space() -> None:
-    ours = SubwordTokenizer(tiny.tokenizer("roberta"))
-    assert not ours.backend.pre_tokenizer.add_prefix_space
-    assert ours.text_subwords(["the"]) != ours.text_subwords([" the"])
 
 
 @pytest.mark.parametrize("inner_space", [False, True])
@@ -297,18 +274,6 @@ def test_max_length() -> None:
     assert ours.max_length(64, 5) == 5  # three special tokens of a pair and two texts
     with pytest.raises(ValueError, match="--max-length 4 leaves no room for text: write 5"):
         ours.max_length(64, 4)
-
-
-@pytest.mark.parametrize("name", tiny.FAMILIES)
-def test_build_joins_its_parts(name: str) -> None:
-    ours = SubwordTokenizer(tiny.tokenizer(name))
-    ids, segments = ours.build([50, 51], [52])
-    inside = [key for key, _ in groupby(ids, key=lambda piece: piece >= 50)]
-    assert inside == [False, True, False, True, False]
-    assert (segments is not None) == ours.uses_segments
-    if segments:
-        assert len(segments) == len(ids)
-        assert segments[ids.index(52)] != segments[ids.index(50)]
 
 
 @pytest.mark.parametrize("name", NAMES)

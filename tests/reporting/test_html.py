@@ -431,26 +431,6 @@ def test_training_ends_with_a_report(tmp_path: Path):
     assert (tmp_path / "run" / "report.html").read_bytes() == before, "written the same"
 
 
-def test_training_with_seeds_ends_with_reports(tmp_path: Path):
-    assert train(tmp_path / "runs", "--seeds", "2").code == 0
-    for folder in (tmp_path / "runs", tmp_path / "runs" / "seed-2"):
-        page = Page((folder / "report.html").read_text("utf-8"))
-        assert "Expected: test accuracy" in page.text
-
-
-def test_a_report_that_fails_leaves_the_run_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def fail(*_: object) -> None:
-        raise ZeroDivisionError("a bug")
-
-    monkeypatch.setattr("finetune.reporting.write_run_report", fail)
-    outcome = train(tmp_path / "run")
-    assert outcome.code == 0 and (tmp_path / "run" / "metrics.json").is_file()
-    assert f"finetune report {tmp_path / 'run'}" in outcome.err
-    assert "internal error: ZeroDivisionError: a bug; traceback in" in outcome.err
-
-
 def test_label_errors_need_an_accurate_or_calibrated_model(tmp_path: Path):
     """Eight of ten right at 0.8 are calibrated: contradictions are possible label errors. The same
     predictions at 0.99 are not: the page says why it lists none."""

@@ -303,12 +303,3 @@ def test_training_without_labels_is_refused(tmp_path: Path) -> None:
     data = small_data.write_jsonl(tmp_path / "data" / "train.jsonl", rows).parent
     with pytest.raises(UserError, match="no row of train has a label"):
         load_task(config(data=str(data)), "choice")
-
-
-def test_distillation(trained: Path, tmp_path: Path) -> None:
-    words = ["--layers=1", "--steps=4", "--lr=5e-3", "--out", tmp_path / "student"]
-    outcome = run("distill", trained, *words)
-    assert outcome.code == 0, outcome.err
-    assert (
-        json.loads((tmp_path / "student" / "metrics.json").read_text())["test"]["accuracy"] >= 0.0
-    )

@@ -36,6 +36,7 @@ from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder, Candidates, candidates
 from finetune.types import Answer, Encoding, FoundAnswer, Partial, TextExample, UserError
+from tests import laboratory as lab
 from tests import small_data
 from tests.command import run
 from tests.small_data import write_jsonl
@@ -364,7 +365,7 @@ def test_answers_without_a_place_are_refused(
     rows: list[dict[str, Any]], message: str, tmp_path: Path
 ) -> None:
     write_jsonl(tmp_path / "f.jsonl", rows)
-    model = str(save_tiny_checkpoint(tmp_path / "bert", "bert"))
+    model = str(lab.checkpoint())
     config = finetune.QAConfig(model=model, data=str(tmp_path / "f.jsonl"))
     with pytest.raises(UserError, match=re.escape(message)):
         load_task(config, "qa")
@@ -373,7 +374,7 @@ def test_answers_without_a_place_are_refused(
 def test_few_answers_without_a_place_are_left_out_and_named(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", [*GOOD, {**ROW, "answer_start": 4}])
     write_jsonl(tmp_path / "test.jsonl", [GOOD[0], {**GOOD[0], "answers": "Rome"}])
-    model = str(save_tiny_checkpoint(tmp_path / "bert", "bert"))
+    model = str(lab.checkpoint())
     config = finetune.QAConfig(model=model, data=str(tmp_path))
     _, data = load_task(config, "qa")
     notes = "\n".join(data.notes)

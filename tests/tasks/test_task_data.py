@@ -156,12 +156,6 @@ def test_regression_takes_finite_numbers_only(label: Any) -> None:
     assert with_problem(replace(example, label="-3"), "regression").label == -3.0
 
 
-def test_one_label_only_is_refused(runs: Runs, tmp_path: Path) -> None:
-    rows = [{**row, "label": "same"} for row in SINGLE]
-    with pytest.raises(ValueError, match="the only label of 8 examples is 'same'"):
-        runs.task("single", data=splits(tmp_path, train=rows, validation=rows))
-
-
 def test_tags_unseen_in_training_are_noted(runs: Runs, tmp_path: Path) -> None:
     odd = [{"tokens": ["Oslo", "Anna"], "tags": ["B-GPE", "B-PER"]}]
     task, dataset = runs.task("bio", data=splits(tmp_path, train=BIO, validation=BIO, test=odd))
@@ -250,20 +244,6 @@ def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             load_task(replace(plain, **changes), "classify")
-
-
-@pytest.mark.parametrize("family", ["roberta", "deberta-v2"])
-def test_dropout_of_the_classifier(family: str, tmp_path: Path) -> None:
-    model = save_tiny_checkpoint(tmp_path / "model", family)
-    data = sentiment(tmp_path / "data")
-    config = ClassifyConfig(model=str(model), data=str(data), classifier_dropout=0.4)
-    head = load_task(config, "classify")[0].head()
-    dropout = head.model.classifier.dropout if family == "roberta" else head.model.dropout
-    assert dropout.p == 0.4
-    with pytest.raises(
-        ValueError, match="--classifier-dropout must be 0 or more and below 1, not 1"
-    ):
-        replace(config, classifier_dropout=1.0)
 
 
 @pytest.mark.parametrize("name", ["tag", "ner"])

@@ -38,7 +38,11 @@ def trained(steps: int):
         for w, rate in zip(weights, (0.1, 0.01), strict=True)
     ]
     optimizer = torch.optim.AdamW(groups, fused=True)
-    advance(weights, optimizer, 0, steps)
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(step)
+        for weight in weights:
+            weight.grad = torch.randn(weight.shape, generator=generator)
+        optimizer.step()
     return weights, optimizer
 
 

@@ -37,6 +37,7 @@ from finetune.tasks import load_task
 from finetune.training.optimizer import parameter_groups
 from finetune.training.trainer import fit
 from finetune.types import UserError
+from tests import laboratory as lab
 from tests import small_data as data
 from tests.covering import covering
 from tests.models.parity import assert_same_gradients, encodings
@@ -205,7 +206,7 @@ def test_moments_and_learning_rates(place: Path, tmp_path: Path) -> None:
 )
 def test_refusals(settings: dict, message: str, place: Path, tmp_path: Path) -> None:
     if settings.get("model") == "mpnet":
-        settings = settings | {"model": str(save_tiny_checkpoint(tmp_path / "mpnet", "mpnet"))}
+        settings = settings | {"model": str(lab.checkpoint("mpnet"))}
     with pytest.raises(UserError, match=message):
         config = config_of("classify", place, tmp_path / "run", **settings)
         fit(*load_task(config, "classify"), config)

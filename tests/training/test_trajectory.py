@@ -152,19 +152,23 @@ def command(config: TrainConfig, kind: str, *more: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "kind, model",
+    "kind, model, changes",
     [
-        ("tag", "dropout"),
-        pytest.param("pretrain", "dropout", marks=pytest.mark.slow),
-        pytest.param("context", "bert", marks=pytest.mark.slow),
-        pytest.param("choice", "dropout", marks=pytest.mark.slow),
+        ("tag", "dropout", {}),
+        pytest.param("tag", "bert", {"sparse_embeddings": "on"}, marks=pytest.mark.slow),
+        pytest.param("pretrain", "dropout", {}, marks=pytest.mark.slow),
+        pytest.param("context", "bert", {}, marks=pytest.mark.slow),
+        pytest.param("choice", "dropout", {}, marks=pytest.mark.slow),
     ],
 )
-def test_number_of_processes_does_not_matter(kind: str, model: str, place: Path, tmp_path: Path):
+def test_number_of_processes_does_not_matter(
+    kind: str, model: str, changes: dict, place: Path, tmp_path: Path
+):
     one = config_of(kind, place, tmp_path / "one", model=model)
     fit(*load_task(one, task_of(kind)), one)
     two = config_of(kind, place, tmp_path / "two", model=model, batch_size=8)
-    processes = in_two_forks(command(two, kind))
+    more = [f"--{name.replace('_', '-')}={value}" for name, value in changes.items()]
+    processes = in_two_forks(command(two, kind, *more))
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     first, second = (
