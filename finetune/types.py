@@ -99,8 +99,10 @@ class TextExample:
     context ``pair``: none if it cannot be answered there, None without gold. ``choices`` are the
     choices of a question (``finetune choice``): ``text`` is then the context, which may be empty,
     ``pair`` the question, and ``label`` the index of the right choice, since choices may have equal
-    texts. ``subwords`` of a block of lines are its subword ids, the first subword of each word, and
-    the first word of each line, as the bytes of arrays of int32.
+    texts. ``votes`` are the votes of several annotators for labels, by name, if they are known:
+    ``label`` is then the label of the majority. ``subwords`` of a block of lines are its subword
+    ids, the first subword of each word, and the first word of each line, as the bytes of arrays of
+    int32.
     """
 
     id: int
@@ -114,6 +116,7 @@ class TextExample:
     document: int | None = None
     answers: tuple[Answer, ...] | None = None
     choices: tuple[str, ...] = ()
+    votes: tuple[tuple[str, float], ...] | None = None
     subwords: tuple[bytes, bytes, bytes] | None = field(default=None, compare=False, repr=False)
 
     GOLD: ClassVar[tuple[str, ...]] = ("label", "answers")
@@ -143,9 +146,18 @@ class TextExample:
             return None
         return list(label) if isinstance(label, tuple) else [str(label)]
 
+    def shares(self) -> dict[str, float]:
+        """Return the share of each label in the votes: 1 for the label of a text without votes."""
+        if self.votes is None:
+            return {str(self.label): 1.0}
+        total = math.fsum(number for _, number in self.votes)
+        return {name: number / total for name, number in self.votes}
+
     def content(self) -> list[Any]:
         """Return what a fingerprint of the data holds of the example."""
         content: list[Any] = ["text", self.text, self.pair, self.label]
+        if self.votes is not None:
+            content.append(self.votes)
         if self.answers is not None:
             return [*content, self.answers]
         if self.choices:

@@ -42,6 +42,7 @@ _OF_PREDICTIONS = (
     "offsets",
     "follows",
     "follows_score",
+    "votes",
 )
 
 

@@ -133,7 +133,7 @@ def _relabeled(example: TextExample, decision: Decision) -> TextExample | None:
             return None
         return replace(example, label=tuple(name))
     if not isinstance(label, tuple):
-        return replace(example, label=name) if given in (None, label) else None
+        return replace(example, label=name, votes=None) if given in (None, label) else None
     if given is None:
         return replace(example, label=(name,))
     absent = given.startswith("not ") and given not in label  # one of several labels

@@ -92,8 +92,11 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
     else:
         if annotations.kind == "text":
             choices = partial(_choices, _labels(rows))
-            record: Any = {"prodigy": choices, "doccano": _doccano_label}.get(to, _plain_text)
+            plain = _with_votes if any(row.example.votes for row in rows) else _plain_text
+            record: Any = {"prodigy": choices, "doccano": _doccano_label}.get(to, plain)
             records = [record(row) for row in rows]
+            if record is not plain:
+                _omit_votes(rows, omitted)
         else:
             of_words = {"prodigy": _prodigy_spans, "doccano": _doccano_spans}
             record = of_words.get(to, _plain_words)
@@ -113,6 +116,7 @@ def _text(annotations: Annotations, to: str, omitted: Omissions) -> str:
         lines = (json.dumps(each, ensure_ascii=False) for each in _spacy(rows, omitted))
         return "[\n" + ",\n".join(lines) + "\n]\n"
     if annotations.kind == "text":
+        _omit_votes(rows, omitted)
         tasks = list(_tasks(rows, _choice_result))
     else:
         tasks = list(_tasks([_as_text(row, omitted) for row in rows], _span_result))
@@ -144,6 +148,19 @@ def _merged(
 def _plain_text(row: TextRow) -> dict[str, Any]:
     """Return a row of JSON Lines as the readers know it."""
     return _merged(row, _labeled(row))
+
+
+def _with_votes(row: TextRow) -> dict[str, Any]:
+    """Return a row of JSON Lines or of a table in which some labels are votes."""
+    votes = row.example.votes or (row.gold is not None and ((row.gold, 1),))
+    return _merged(row, row.texts | ({"label": dict(votes)} if votes else {}))
+
+
+def _omit_votes(rows: Sequence[TextRow], omitted: Omissions) -> None:
+    """Count the rows with votes of annotators, of which a tool gets the label of the majority."""
+    names = [row.name for row in rows if row.example.votes]
+    if names:
+        omitted["with votes of annotators", "the label of the majority is written"] = names
 
 
 def _labeled(row: TextRow) -> dict[str, Any]:

@@ -23,6 +23,8 @@ class MetricFacts:
     """The largest score of a degenerate run."""
     lower_is_better: bool = False
     """Whether lower values are better, as of losses."""
+    of_gold: bool = False
+    """Whether it is a fact of gold, the same for every model."""
     hub: str | None = None
     """The name of the metric on the Hugging Face hub; None if the hub does not have it."""
 
@@ -46,8 +48,10 @@ FACTS: Mapping[str, MetricFacts] = {
     **dict.fromkeys(("spearman", "spearman_all"), _SPEARMAN),
     "mse": MetricFacts(highest=math.inf, lower_is_better=True, hub="mse"),
     "perplexity": MetricFacts(highest=math.inf, lower_is_better=True, hub="perplexity"),
-    "mlm_loss": _LOSS,
-    **dict.fromkeys(("hamming_loss", "ece"), MetricFacts(lower_is_better=True)),
+    **dict.fromkeys(("mlm_loss", "soft_cross_entropy"), _LOSS),
+    **dict.fromkeys(("hamming_loss", "ece", "jensen_shannon"), MetricFacts(lower_is_better=True)),
+    "agreement": MetricFacts(of_gold=True),
+    "votes_entropy": MetricFacts(highest=math.inf, of_gold=True),
     **dict.fromkeys(("inner_gold", "inner_predicted", "inner_found"), _UNBOUNDED),
 }
 """The facts of the metrics that need a row."""

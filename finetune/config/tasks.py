@@ -98,6 +98,11 @@ VALIDATION = Limit(
     ),
     "auto, none, or a share between 0 and 1 to hold out",
 )
+REPLAYED = re.compile(r"(.+):([0-9]{1,6}(?:\.[0-9]{1,6})?)")
+REPLAY = Limit(
+    lambda value: bool(value) and not re.fullmatch(r".*:0+(\.0+)?", value),
+    "the folder of a run, perhaps with a share above 0, such as runs/old:0.5",
+)
 SAMPLING = Limit(
     lambda value: (
         bool(re.fullmatch(f"none|balanced(:{NUMBER})?", value))
@@ -136,9 +141,9 @@ class ModelSettings:
     branch, tag or commit; the newest is taken otherwise, and its commit recorded. `minilm` is the
     small encoder of the extra `offline`. Unset is `roberta-base`, or the encoder of --init-from."""
     init_from: Annotated[str | None, Help("RUN")] = None
-    """Start from the encoder of this run folder, saved model or hub id. Its head is reused if it
-    is of the same kind and has all the new labels by name; otherwise, and always with `ner`, the
-    head is new. A --model given as well must have the same architecture."""
+    """Start from the encoder of this run folder, saved model or hub id. A head of the same kind
+    keeps the rows of labels that stay, by name; others, and always with `ner`, are new. A --model
+    given as well must have the same architecture."""
     trust_remote_code: Annotated[bool, Changes(acts="runs the Python code of a model")] = False
     """Allow a model's own Python code from the hub to run."""
     tuning: Annotated[Literal["full", "lora", "bitfit", "head", "mask"], COMMON] = "full"
@@ -353,6 +358,11 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
         """The share of train that --validation holds out; None for the default."""
         return None if self.validation in ("auto", "none") else float(self.validation)
 
+    @property
+    def replayed(self) -> tuple[str, float] | None:
+        """The run whose data are mixed in, and the number of its examples for each new one."""
+        return None
+
     def with_class_probabilities(self) -> Self:
         """Return settings with which the model gives the probability of each class."""
         return self
@@ -458,6 +468,21 @@ class LabelConfig(TrainConfig):
     """Draw rare classes more often: `balanced` gives all classes the same share of an epoch, and
     `balanced:0.5` shares by the square root of their frequency. An epoch keeps its size."""
 
+    replay: Annotated[
+        str | None, Help("RUN[:SHARE]"), REPLAY, Changes(data=True, weights=True, inherited=False)
+    ] = None
+    """Mix in examples of the data of a run of the same task, so that a model with new labels keeps
+    the old ones: SHARE training and validation examples for each new one (default 1). Its test
+    split is scored, too, as test_old."""
+
+    @property
+    def replayed(self) -> tuple[str, float] | None:
+        """The run of --replay, and the number of its examples for each new one."""
+        if self.replay is None:
+            return None
+        match = REPLAYED.fullmatch(self.replay)
+        return (match[1], float(match[2])) if match else (self.replay, 1.0)
+
     def _check_combinations(self) -> None:
         super()._check_combinations()
         built_in = ("loss", "label_smoothing", "class_weights")
@@ -511,6 +536,9 @@ class TextConfig(LabelConfig):
     Then a logistic regression on the vectors (with `--tuning head` the only phase). Unset --epochs
     is 20, or fewer if 20 make more than 500 steps; unset --eval-every evaluates once, at the end.
     Plain transformers load the encoder of the saved model, without the classifier."""
+    votes: Annotated[Literal["soft", "majority"], LOSS] = "soft"
+    """Treatment of the votes of several annotators in training: cross entropy against the share of
+    each label (`soft`), or against the label of the majority. Scores have both in any case."""
     positive: str | None = None
     """Label whose F1 is `f1`, if there are two labels. Unset is X for X and not X, yes for labels
     such as yes and no, else the rarer label in training."""

@@ -50,7 +50,14 @@ about n^2 / 2^65: 1e-5 for 20 million examples."""
 _INTERNED = ("label", "tags", "layers", "document", "key")
 """Columns with few different values, each of which is written once in a chunk."""
 _KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (TextExample, TokenExample)}
-_PLAIN = {"answers": None, "choices": (), "targets": None, "negative": None, "document": None}
+_PLAIN = {
+    "answers": None,
+    "choices": (),
+    "targets": None,
+    "negative": None,
+    "document": None,
+    "votes": None,
+}
 """The fields of a text that is not more than texts with a label."""
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 

@@ -9,6 +9,7 @@ from typing import Any
 from finetune.data.examples import Examples
 from finetune.data.findings import Finding, located, locations_of
 from finetune.data.label_names import variants
+from finetune.data.votes import voted_names
 from finetune.types import abbreviated, did_you_mean, quantity
 
 NO_LABEL = {"n/a", "#n/a", "na", "<na>", "null", "nil", "nan", "?"}
@@ -93,9 +94,9 @@ def _unseen(
     splits: Mapping[str, Examples], counts: Mapping[str, Counter[str]]
 ) -> Iterator[Finding]:
     """Report labels that occur in evaluation data but not in train, and the reverse."""
-    train = counts.get("train")
-    if not train:
+    if not counts.get("train"):
         return
+    train = [*counts["train"], *sorted(voted_names([splits["train"]]) - {*counts["train"]})]
     for split, found in counts.items():
         missing = {name: count for name, count in found.items() if name not in train}
         golds = splits[split].golds() if missing else ()

@@ -14,6 +14,7 @@ from finetune.data.dataset import DataError, Dataset
 from finetune.data.files import ReadOptions
 from finetune.data.formats import open_data, read_file
 from finetune.data.json_files import parse_json
+from finetune.data.votes import majority, renamed_votes, voted_names
 from finetune.types import TextExample, TokenExample, abbreviated, quantity
 
 _TAG = re.compile(r"([BI]-)(.+)", re.DOTALL)
@@ -55,6 +56,7 @@ def renamed(data: Dataset, *, fold: bool, map_file: str | None) -> Dataset:
         for names in rows.golds()
         for name in names or ()
     )
+    counts.update(dict.fromkeys(voted_names(data.splits.values()), 0))
     if map_file is not None:
         mapping = {name: new for name, new in read_label_map(map_file).items() if name in counts}
         if not mapping:
@@ -79,7 +81,7 @@ def renamed(data: Dataset, *, fold: bool, map_file: str | None) -> Dataset:
     if not any(name != new for name, new in mapping.items()):
         return replace(data, notes=[*data.notes, *notes])
     splits = {
-        split: rows.map(lambda _, row: _with_names(row, mapping))
+        split: rows.map(lambda _, row: with_names(row, mapping))
         for split, rows in data.splits.items()
     }
     order = tuple(dict.fromkeys(_mapped(name, mapping) for name in data.label_order))
@@ -132,9 +134,12 @@ def _mapped(name: str, mapping: Mapping[str, str]) -> str:
     return mapping.get(name, name)
 
 
-def _with_names(row: Any, mapping: Mapping[str, str]) -> Any:
+def with_names(row: Any, mapping: Mapping[str, str]) -> Any:
+    """Return an example with other names of its labels."""
     if isinstance(row, TextExample):
         label = row.label
+        if (votes := renamed_votes(row.votes, mapping)) is not None:
+            return replace(row, label=majority(votes), votes=votes)
         if isinstance(label, tuple):
             return replace(row, label=tuple(dict.fromkeys(mapping.get(n, n) for n in label)))
         return replace(row, label=mapping.get(label, label)) if isinstance(label, str) else row

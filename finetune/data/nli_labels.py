@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from itertools import chain
 
 from finetune.data.dataset import Dataset
+from finetune.data.label_names import with_names
+from finetune.data.votes import voted_names
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")
 """The three classes in the order of our models."""
@@ -37,11 +39,12 @@ def with_standard_names(data: Dataset) -> Dataset:
     """Rename the labels if all of them are NLI labels, with a note."""
     every = chain.from_iterable(rows.column("label") for rows in data.splits.values())
     names = {label for label in every if isinstance(label, str)}
+    names |= voted_names(data.splits.values())
     mapped = dict(zip(names, canonical_names(names), strict=True))
     if all(name == standard for name, standard in mapped.items()):
         return data
     splits = {
-        split: rows.replace("label", (mapped.get(label, label) for label in rows.column("label")))
+        split: rows.map(lambda _, row: with_names(row, mapped))
         for split, rows in data.splits.items()
     }
     renamed = sorted(name for name, standard in mapped.items() if name != standard)

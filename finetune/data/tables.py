@@ -77,10 +77,12 @@ class Table:
     def columns(self, given: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
         """Return the columns that the user names, and the usual ones of these roles it has."""
         known = {name.lower() for name in self.header}
-        usual = self.usual_columns.items()
-        return {role: name for role, name in usual if role in roles and name.lower() in known} | {
-            **given
-        }
+        return {
+            role: name
+            for role, name in self.usual_columns.items()
+            if role in roles
+            and (name.lower() in known or known.issuperset(name.lower().split("+")))
+        } | {**given}
 
     def first(self) -> Any:
         """Return the first row, None without any; sets ``header`` from it if it is empty."""

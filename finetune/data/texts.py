@@ -24,6 +24,7 @@ from finetune.data.tables import (
     text_cell,
     whole_number,
 )
+from finetune.data.votes import counted_votes, majority, object_of, read_votes, votes_notes
 from finetune.types import TextExample, quantity
 
 ROLES = ("text", "pair", "label", "negative")
@@ -92,7 +93,8 @@ HEADER_NAMES = frozenset(
 class TextColumns(NamedTuple):
     """The columns by role; ``other_labels`` could hold the label too.
 
-    ``targets`` name the compared words, see ``target_columns``.
+    ``targets`` name the compared words, see ``target_columns``. ``annotators`` are the columns of
+    the label if it is of several, joined by ``+``.
     """
 
     text: str
@@ -101,6 +103,7 @@ class TextColumns(NamedTuple):
     other_labels: tuple[str, ...] = ()
     negative: str | None = None
     targets: tuple[str, ...] = ()
+    annotators: tuple[str, ...] = ()
 
 
 class TextReader(RowReader):
@@ -148,7 +151,7 @@ class TextReader(RowReader):
             other = chosen.other_labels[0]
             advice = f"for {other!r} write --columns label={other}"
             table.later_notes = [f"labels are from column {chosen.label!r}; {advice}"]
-        chosen = chosen._replace(label=None) if gold == "unread" else chosen
+        chosen = chosen._replace(label=None, annotators=()) if gold == "unread" else chosen
         return partial(text_example, columns=chosen, table=table)
 
     def usable(self, make: Make, table: Table) -> Make:
@@ -179,6 +182,7 @@ class TextReader(RowReader):
             examples |= converted
             notes += [note] if note and note not in notes else []
         for split, rows in examples.items():
+            notes += votes_notes(split, rows.column("votes"))
             missing = without_gold(split, rows, "label")
             notes += [f"{note} (empty, '-', NaN or -1)" for note in missing]
         return examples, notes
@@ -250,7 +254,10 @@ def read_text_file(
 def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -> TextColumns:
     """Return the columns that the user names, else columns with usual names."""
     by_name = {name.lower(): name for name in reversed(table.header)}
-    columns = table.columns(columns, ROLES)
+    columns, annotators = table.columns(columns, ROLES), tuple[str, ...]()
+    if "+" in columns.get("label", "") and columns["label"] not in table.header:
+        names = columns.pop("label").split("+")
+        annotators = tuple(find_column(table, "label", name) for name in names)
     given = {role: find_column(table, role, name) for role, name in columns.items()}
     text, second = given.get("text"), given.get("pair")
     if text is None:
@@ -273,6 +280,9 @@ def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -
     negative = given.get("negative")
     if negative is None and text.lower() in ("anchor", "query"):
         negative = by_name.get(NEGATIVE_COLUMN)
+    if annotators:
+        label = "+".join(annotators)
+        return TextColumns(text, second, label, negative=negative, annotators=annotators)
     if "label" in given:
         return TextColumns(text, second, given["label"], negative=negative)
     return TextColumns(text, second, next(iter(labels), None), tuple(labels[1:]), negative)
@@ -280,11 +290,22 @@ def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -
 
 def text_example(index: int, record: Record, columns: TextColumns, table: Table) -> TextExample:
     """Return a row as an example, its label as in the file."""
-    text, label = text_cell(record, columns.text), None
+    text, label, votes = text_cell(record, columns.text), None, None
     pair = None if columns.pair is None else text_cell(record, columns.pair)
-    if columns.label is not None:
+    if columns.annotators:
+        given = (
+            raw_label(record.values.get(name), table.names.get(name), record.where)
+            for name in columns.annotators
+        )
+        votes = counted_votes(given, record.where)
+    elif columns.label is not None:
         value = record.values.get(columns.label)
-        label = raw_label(value, table.names.get(columns.label), record.where)
+        if (counts := object_of(value)) is None:
+            label = raw_label(value, table.names.get(columns.label), record.where)
+        else:
+            votes = read_votes(counts, record.where)
+    if votes is not None:
+        label = majority(votes)
     negative = None if columns.negative is None else text_cell(record, columns.negative)
     targets = None
     if columns.targets:
@@ -293,7 +314,9 @@ def text_example(index: int, record: Record, columns: TextColumns, table: Table)
         locate: Any = _characters_of_word if size == 1 else _characters
         sides = (text, values[:size]), (pair or "", values[size:])
         targets = tuple(locate(side, record.where, *numbers) for side, numbers in sides)
-    return TextExample(index, text, pair, label, record.where, record.key, negative, targets)
+    return TextExample(
+        index, text, pair, label, record.where, record.key, negative, targets, votes=votes
+    )
 
 
 def target_columns(table: Table, columns: Mapping[str, str]) -> dict[str, str]:

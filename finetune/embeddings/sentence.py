@@ -18,6 +18,7 @@ from torch import Tensor
 from finetune.config.tasks import column_map
 from finetune.data import DataError, Dataset, read_text
 from finetune.data.nli_labels import NLI_LABELS, with_standard_names
+from finetune.data.votes import voted_names
 from finetune.embeddings.sentence_objectives import OBJECTIVES, Objective
 from finetune.embeddings.sentence_rows import scored_rows, with_half
 from finetune.embeddings.settings import SentenceConfig
@@ -112,6 +113,11 @@ class SentenceTask(Task):
     def prepare(cls, config: SentenceConfig, data: Dataset) -> Dataset:
         """Select the texts or pairs that the objective and the scores need, with notes."""
         objective = OBJECTIVES[config.objective]
+        if voted_names(data.splits.values()):
+            raise DataError(
+                f"{data.name}: votes for labels, which sentence encoders do not read: write one "
+                "label for each pair."
+            )
         data = with_standard_names(data)
         notes = list(data.notes)
         splits = {}

@@ -34,6 +34,7 @@ TITLES = {
     "position": "By position of the word in the sentence",
     "in training": "By occurrence in the training data",
     "text length": "By length of the text in words",
+    "votes": "By agreement of the annotators",
     "number of choices": "By number of choices",
     "right choice": "By index of the right choice",
     "read as": "By input in place of the subword",

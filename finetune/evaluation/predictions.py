@@ -5,6 +5,7 @@ The files that a run writes (``predictions.<split>.jsonl``) also hold the gold o
 the text or words to show, so that nothing has to read the data again:
 
     {"id": 0, "label": "pos", "score": 0.9, "text": "a good film", "gold": "neg"}
+    {"id": 0, "label": "pos", "scores": {…}, "gold": "neg", "votes": {"neg": 3, "pos": 1}}
     {"id": 0, "choice": 1, "score": 0.9, "choices": ["No", "Yes"], "text": "Is it?", "gold": 1}
     {"id": 0, "words": ["Ana", "slept"], "tags": ["B-PER", "O"], "gold": {"tags": ["O", "O"]}}
     {"id": "q7", "answer": "Oslo", "text": "Where?", "text_pair": "…", "gold": [{"text": "Oslo"}]}
@@ -161,6 +162,7 @@ def gold_record(example: Example) -> dict[str, Any]:
     gold: Any
     if isinstance(example, TextExample):
         shown |= {"text_pair": example.pair, "choices": list(example.choices) or None}
+        shown["votes"] = None if example.votes is None else dict(example.votes)
         gold = list(example.label) if isinstance(example.label, tuple) else example.label
         if example.answers is not None:
             gold = [answer._asdict() for answer in example.answers]
@@ -194,6 +196,7 @@ _TYPES = {
     "choice": int,
     "choice_text": str,
     "choices": list[str],
+    "votes": dict[str, float],
     "where": str,
     "words": list[str],
     "senses": list[str],

@@ -19,7 +19,13 @@ from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import read_object
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.pair_classifier import PairClassifier
-from finetune.models.heads.pretrained import PROBLEM_TYPES, PretrainedHead, Problem, select_classes
+from finetune.models.heads.pretrained import (
+    PROBLEM_TYPES,
+    PretrainedHead,
+    Problem,
+    select_classes,
+    with_rows,
+)
 from finetune.models.heads.question_answering import POSITIONS, QuestionAnswerer
 from finetune.models.heads.relation_classifier import RelationClassifier
 from finetune.models.heads.sequence_classification import SequenceClassifier
@@ -35,7 +41,7 @@ from finetune.models.loading import (
 )
 from finetune.types import UserError
 
-ReusableHead = type[PretrainedHead]
+ReusableHead = type[PretrainedHead] | type[RelationClassifier]
 CUSTOM_MODELS: dict[str, tuple[Any, str]] = {
     "span-ner": (SpanClassifier, "encoder"),
     "crf-tagger": (CrfTagger, "tagger"),
@@ -56,7 +62,8 @@ class WarmStart:
     config: Any  # the Hugging Face configuration of its encoder
     custom_type: str | None  # its model type if in CUSTOM_MODELS
     labels: tuple[str, ...]  # of the new task
-    rows: tuple[int, ...] | None  # the old class of each new label; None if the head will be new
+    rows: tuple[int | None, ...] | None
+    """The old class of each label, None for a new one; None if the whole head will be new."""
     head_class: ReusableHead | None
     options: dict[str, Any]  # of load_config
     whole: bool = False
@@ -72,7 +79,10 @@ class WarmStart:
             return f"encoder and masked language model from {name}"
         if self.rows is None:
             return f"encoder from {name}; new head"
-        return f"encoder and head from {name}; classes by name: {', '.join(self.labels)}"
+        pairs = list(zip(self.labels, self.rows, strict=True))
+        kept = ", ".join(label for label, row in pairs if row is not None)
+        new = ", ".join(label for label, row in pairs if row is None)
+        return f"encoder and head from {name}; classes by name: {kept}{new and f'; new: {new}'}"
 
     @contextlib.contextmanager
     def checkpoint(self) -> Iterator[str]:
@@ -85,17 +95,26 @@ class WarmStart:
                 model.save_pretrained(folder)
             yield folder
 
+    def keep_rows(self, head: Any) -> None:
+        """Give a new head that transformers does not have the rows of the labels that stay."""
+        if self.rows is None or self.head_class is not RelationClassifier:
+            return
+        old = RelationClassifier.from_pretrained(self.source).classifier
+        rows = [0, *(None if row is None else row + 1 for row in self.rows)]  # 0 is no relation
+        for name, parameter in head.classifier.named_parameters():
+            parameter.data.copy_(with_rows(getattr(old, name), rows, parameter))
+
     def _model(self) -> Any:
         """Return the Hugging Face model: the encoder, or the whole model with the new classes."""
         head: Any = None
         if self.custom_type is not None:
             head = CUSTOM_MODELS[self.custom_type][0].from_pretrained(self.source)
-        if self.rows is None:
+        if self.rows is None or self.head_class is RelationClassifier:
             if head is not None:
                 return head.encoder.model
             return load_weights(AutoModel, self.source, self.config, **self.options)
         if head is None:
-            assert self.head_class is not None
+            assert self.head_class is not None and self.head_class is not RelationClassifier
             head = self.head_class.from_pretrained(self.source, labels=None, **self.options)
         model = head.tagger.model if self.custom_type else head.model
         select_classes(model, self.rows, self.labels)
@@ -137,7 +156,10 @@ def find_warm_start(
     if getattr(inner, "bilstm", False) and not config.bilstm:
         raise UserError(f"--init-from {name} was trained with --bilstm: add --bilstm.")
     head_class = None if config.custom_head else reusable
-    rows = _matching_rows(_reusable_labels(inner, custom_type, head_class, problem), labels)
+    old = _reusable_labels(inner, custom_type, head_class, problem)
+    if head_class is RelationClassifier and custom_type == "relation-classifier":
+        old = [content["id2label"][str(index)] for index in range(len(content["id2label"]))]
+    rows = _matching_rows(old, labels)
     return WarmStart(
         name,
         source,
@@ -195,7 +217,7 @@ def _reusable_labels(
     inner: Any, custom_type: str | None, head_class: ReusableHead | None, problem: Problem | None
 ) -> list[str]:
     """Return the labels of the old head if it is of the kind that the task needs, else none."""
-    if head_class is None:
+    if head_class is None or head_class is RelationClassifier:
         return []
     labels = [inner.id2label[index] for index in range(len(inner.id2label))]
     architectures = inner.architectures or ()
@@ -213,10 +235,8 @@ def _reusable_labels(
     return labels if same else []
 
 
-def _matching_rows(old: Sequence[str], new: Sequence[str]) -> tuple[int, ...] | None:
-    """Return the old class of each new label; None unless there are some, all of them old ones."""
-    old = [label.lower() for label in old]
-    new = [label.lower() for label in new]
-    if not new or len(set(old)) < len(old) or not set(new) <= set(old):
-        return None
-    return tuple(old.index(label) for label in new)
+def _matching_rows(old: Sequence[str], new: Sequence[str]) -> tuple[int | None, ...] | None:
+    """Return the old class of each label, None for a new one; None if all labels are new."""
+    known = {label.lower(): row for row, label in enumerate(old)}
+    rows = tuple(known.get(label.lower()) for label in new)
+    return None if len(known) < len(old) or not {*rows} - {None} else rows

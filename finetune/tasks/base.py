@@ -272,7 +272,10 @@ class Task(Abilities, ABC):
             return load(str(folder), batching=batching)
         with self._pretrained() as checkpoint:
             labels = list(self.record.labels)
-            return load(labels=labels, batching=batching, **settings, **checkpoint)
+            head = load(labels=labels, batching=batching, **settings, **checkpoint)
+            if self._warm_start is not None:
+                self._warm_start.keep_rows(head)
+            return head
 
     @contextlib.contextmanager
     def _pretrained(self) -> Iterator[dict[str, Any]]:

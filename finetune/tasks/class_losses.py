@@ -115,6 +115,23 @@ def class_losses(
     return losses, weights.index_select(0, target.masked_fill(~known, 0)) * known
 
 
+def vote_losses(
+    config: LabelConfig, logits: Tensor, shares: Tensor, others: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return weighted losses and class weights of rows with votes: [N, C], [N, C] -> [N], [N].
+
+    The loss of a row is the mean of the losses of its votes, each as ``class_losses`` has it for a
+    label. Without a setting this is cross entropy against the ``shares`` of the votes (Peterson,
+    Battleday, Griffiths & Russakovsky 2019, "Human uncertainty makes classification more robust").
+    """
+    losses, shares = -_shifted(logits, others).log_softmax(-1), shares.to(logits.dtype)
+    if smoothing := config.label_smoothing:
+        losses = losses * (1 - smoothing) + losses.mean(-1, keepdim=True) * smoothing
+    if (weights := others.get("class_weight")) is not None:
+        shares = shares * weights.to(logits.dtype)
+    return (_focal(config, losses) * shares).sum(-1), shares.sum(-1)
+
+
 def label_losses(
     config: LabelConfig, logits: Tensor, target: Tensor, others: Mapping[str, Tensor]
 ) -> Tensor:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import (
+    IN_MEMORY,
     LabelConfig,
     TrainConfig,
     changes_of,
@@ -26,6 +27,7 @@ from finetune.data import examples as holder
 from finetune.data.dataset import WARNING
 from finetune.data.json_files import read_object
 from finetune.data.label_names import renamed
+from finetune.data.replay import with_replay
 from finetune.data.snapshots import Inputs, Prepared, large_inputs
 from finetune.data.sources import Content, PartOf, content_of, is_test, resolve
 from finetune.evaluation.runs import RunFolder
@@ -33,7 +35,7 @@ from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import is_hub_id, load_config, model_commit, new_config, resolve_model
 from finetune.models.warm_start import WarmStart, find_warm_start
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.tasks import TASK_FILE
+from finetune.tasks import TASK_FILE, saved_task
 from finetune.tasks.base import Task
 from finetune.types import TextExample, UserError, quantity
 
@@ -77,7 +79,7 @@ def _prepared(task: type[Task], config: TrainConfig, data: Any) -> Prepared:
     """
     saved = _saved_labels(config) if config.resume else ()
     make = partial(_prepare, task, config, data, saved)
-    if isinstance(data, Dataset):
+    if isinstance(data, Dataset) or config.replayed is not None:
         return make()
     most = most_rows(config)
     if most == holder.MOST_IN_MEMORY:
@@ -156,12 +158,41 @@ def _prepare(task: type[Task], config: TrainConfig, data: Any, saved: tuple[str,
             f"{config.data}: there is no train split (found: {', '.join(data.splits)}). "
             "Name it with --data train=FILE,test=FILE."
         )
+    if (replayed := config.replayed) is not None:
+        data = with_held_out_splits(data, config)
+        data = with_replay(data, _data_of_run(task, config, replayed[0]), replayed[1], config.seed)
     data = replace(data, label_order=saved or data.label_order)
     data = _without_unlabeled_tests(task, data)
     data = _checked(data, task.skipped_checks)
     derived = task.derive(config, data)
-    data = with_held_out_splits(data, config)
+    if replayed is None:
+        data = with_held_out_splits(data, config)
     return Prepared(data, derived, data.is_large)
+
+
+def _data_of_run(task: type[Task], config: TrainConfig, name: str) -> Dataset:
+    """Return the data of a run of ``--replay``, as it was trained on them."""
+    run = RunFolder.open(Path(name))
+    run.require_config()
+    if not run.is_finished or run.config["task"] != config.description.name:
+        raise UserError(
+            f"--replay {name}: name the folder of a finished run of finetune "
+            f"{config.description.name}, perhaps with a share, as in RUN:0.5."
+        )
+    before = saved_task(name).record.config
+    before = replace(before, data=run.config.get("data_used") or before.data)
+    if before.data == IN_MEMORY:
+        raise UserError(
+            f"--replay {name}: it was trained on data in memory, which are not kept: train on "
+            "files, or add old examples to the data."
+        )
+    data = limited(_prepare(task, before, None, ()).data, before)
+    if data.fingerprint != run.config["fingerprint"]:
+        raise UserError(
+            f"--replay {name}: {before.data} does not hold the data that it was trained on: they "
+            "have changed since, or it was trained on a part of them: restore them."
+        )
+    return data
 
 
 def load_tokenizer(

@@ -85,6 +85,7 @@ class RelationTask(WordTask):
 
     record: RelationRecord
     record_class = RelationRecord
+    reusable_head = RelationClassifier
     gold = attrgetter("relations")
     graph_refusal = "relations are between given spans, which the exported models do not read"
 

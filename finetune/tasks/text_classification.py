@@ -32,7 +32,7 @@ from finetune.preprocessing.texts import encode_apart, encode_marked, encode_tex
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.calibration import check_thresholds
-from finetune.tasks.class_losses import class_losses, label_losses, loss_targets
+from finetune.tasks.class_losses import class_losses, label_losses, loss_targets, vote_losses
 from finetune.tasks.decoding import TextDecoder
 from finetune.tasks.inputs import TextInputs
 from finetune.tasks.soft_losses import class_divergence, label_divergence
@@ -62,6 +62,8 @@ class TextRecord(TaskRecord, TextDecoder):
     class_weights: tuple[float, ...] | None = None
     class_frequencies: tuple[float, ...] | None = None
     """Fraction of the training examples with each label, for a loss that needs it."""
+    votes: bool = False
+    """Whether the loss compares with the votes of annotators, who disagree on training texts."""
     positive: str | None = None
     temperature: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=dict)
@@ -191,18 +193,27 @@ class TextClassificationTask(Task):
             numbers = [float(name in label) for name in labels]
         else:
             numbers = [labels.id(str(label), example.where)]
-        return {"label": numbers, "fraction": [1 / num_windows]}
+        target = {"label": numbers, "fraction": [1 / num_windows]}
+        if self.record.votes:
+            shares = example.shares()
+            target["votes"] = [shares.get(name, 0.0) for name in labels]
+        return target
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """Return ``label`` [N] or [N, C], ``weight`` [N] of the window, and ``loss_targets``."""
+        """Return ``label`` [N] or [N, C], ``weight`` [N] of the window, and ``loss_targets``.
+
+        Of annotators who disagree, also the shares of their ``votes`` [N, C].
+        """
         label = rows["label"].values
         if self.record.problem == "multi":
             label = label.reshape(-1, len(self.record.labels))
         elif self.record.problem == "single":
             label = label.astype(np.int64)
-        weight = torch.from_numpy(rows["fraction"].values)
+        targets = {"label": label, "weight": rows["fraction"].values}
+        if self.record.votes:
+            targets["votes"] = rows["votes"].values.reshape(len(label), -1)
         record = self.record
-        return {"label": torch.from_numpy(label), "weight": weight} | loss_targets(
+        return {name: torch.from_numpy(each) for name, each in targets.items()} | loss_targets(
             record.config,
             record.class_weights,
             record.class_frequencies,
@@ -236,6 +247,9 @@ class TextClassificationTask(Task):
             losses = (logits[:, 0] - label.to(logits.dtype)) ** 2
         elif self.record.problem == "multi":
             losses = label_losses(config, logits, label, batch.targets).mean(1)
+        elif self.record.votes:
+            losses, of_votes = vote_losses(config, logits, batch.targets["votes"], batch.targets)
+            return (losses * weight).sum(), (of_votes * weight).sum()
         else:
             losses, of_class = class_losses(config, logits, label, batch.targets)
             weight = weight * of_class
@@ -256,9 +270,12 @@ class TextClassificationTask(Task):
         size = len(self.record.labels) if self.record.problem == "multi" else 1
         kind = np.int32 if self.record.problem == "single" else np.float32
         number, ones = len(sequences), np.ones(len(sequences), np.int64)
+        sizes = {"label": (size, kind), "fraction": (1, np.float32)}
+        if self.record.votes:
+            sizes["votes"] = (len(self.record.labels), np.float32)
         return {
-            "label": Ragged.of_counts(np.zeros(number * size, kind), ones * size),
-            "fraction": Ragged.of_counts(np.zeros(number, np.float32), ones),
+            name: Ragged.of_counts(np.zeros(number * size, kind), ones * size)
+            for name, (size, kind) in sizes.items()
         }
 
     def decode(self, logits: Any, batch: Batch) -> list[Partial]:

@@ -16,6 +16,7 @@ from finetune.data.dataset import numbered_order
 from finetune.data.examples import Examples
 from finetune.data.nli_labels import NLI_LABELS
 from finetune.data.splitting import per_class
+from finetune.data.votes import voted_names
 from finetune.evaluation.positive import positive_label
 from finetune.models.heads.pretrained import Problem
 from finetune.tasks.class_losses import class_frequencies, class_weights
@@ -55,7 +56,9 @@ def derive_texts(
     if problem == "regression":
         return {**derived, "labels": LabelSet(["score"])}
     counts = Counter(chain.from_iterable(map(_names, train.column("label"))))
-    labels = LabelSet((order or label_order)(counts, data.label_order))
+    soft = config.votes == "soft" and any(len(votes or ()) > 1 for votes in train.column("votes"))
+    names = {*counts} | (voted_names([train]) if soft else set())
+    labels = LabelSet((order or label_order)(names, data.label_order))
     weights = class_weights(config.class_weights, list(labels), counts, len(train), problem)
     positive = config.positive
     if problem == "single" and len(labels) == 2:
@@ -66,6 +69,7 @@ def derive_texts(
         "class_weights": weights and tuple(weights),
         "class_frequencies": class_frequencies(config, labels, counts, len(train)),
         "positive": positive,
+        "votes": soft,
     }
 
 
@@ -181,6 +185,21 @@ def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
     ):
         if wrong:
             raise UserError(f"{setting}: {reason}: leave {setting.split()[0]} out.")
+    _check_votes(config, problem, data)
+
+
+def _check_votes(config: TextConfig, problem: str, data: Dataset) -> None:
+    """Raise UserError for votes where texts have no one label, or where a task has no use of it."""
+    kind = {"multi": "any number of labels", "regression": "a number"}.get(problem)
+    if kind is None and not (config.few_shot and config.votes == "soft"):
+        return
+    advice = "write one label for each text, or leave out --problem"
+    if kind is None:
+        kind, advice = "one label with --few-shot", "add --votes majority, or leave out --few-shot"
+    for rows in data.splits.values():
+        for votes, where in rows.columns("votes", "where"):
+            if votes is not None:
+                raise UserError(f"{where}: votes for labels, but each text has {kind}: {advice}.")
 
 
 def _require_pairs(config: TextConfig, data: Dataset) -> None:

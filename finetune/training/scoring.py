@@ -80,7 +80,8 @@ def selection_score(part: Part, metrics: Mapping[str, float], name: str = "") ->
     ``name`` is the metric, by default the metric of the record.
     """
     name = name or part.task.record.metric
-    legal = [metric for metric in metrics if not facts_of(metric).lower_is_better]
+    facts = {metric: facts_of(metric) for metric in metrics}
+    legal = [name for name, of in facts.items() if not (of.lower_is_better or of.of_gold)]
     if name not in legal:
         raise UserError(f"--metric {name!r} cannot select a model; legal are {', '.join(legal)}.")
     return sign_of(part, name) * metrics[name]
@@ -90,6 +91,20 @@ def check_splits(part: Part) -> None:
     """Predict and score an example of each split, so that nothing in it ends a finished run."""
     for split in part.dataset.scored_splits:
         part.task.score(*predict_split(part, split, number=1, shown=False))
+
+
+def report_scores(part: Part, when: str, metrics: Mapping[str, Mapping[str, float]]) -> None:
+    """Report the scores of all splits ``before`` or ``after`` training with ``--replay``."""
+    name = part.task.record.metric
+    found = [f"{split} {scores[name]:.4f}" for split, scores in metrics.items() if name in scores]
+    part.report(f"{name} {when} training: {', '.join(found)}")
+
+
+def report_start(part: Part) -> None:
+    """Report the scores of the model that a run with ``--replay`` begins with."""
+    splits = part.dataset.scored_splits
+    metrics = {split: scores_of(part, *predict_split(part, split, shown=False)) for split in splits}
+    report_scores(part, "before", metrics)
 
 
 def check_metric(part: Part) -> None:

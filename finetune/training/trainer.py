@@ -55,6 +55,8 @@ from finetune.training.scoring import (
     check_splits,
     evaluate_and_keep,
     report_kept,
+    report_scores,
+    report_start,
     score_best,
     tell_saved,
 )
@@ -220,6 +222,8 @@ def train(  # noqa: C901 (the whole course is in one place)
         if not resuming:
             for part in parts:
                 check_splits(part)
+                if replays(part):
+                    report_start(part)
 
         # the optimizer
         sparse = restored.enter_context(_sparse_embeddings(parts))
@@ -417,9 +421,18 @@ def write_start(part: Part) -> None:
         accelerator.init_trackers("finetune", config=plain)
 
 
+def replays(part: Part) -> bool:
+    """Return whether a trained model goes on with new data and some of its old ones."""
+    config = part.config
+    both = config.replayed is not None and config.init_from is not None
+    return both and part.task.vector_task is None
+
+
 def finish(part: Part) -> FitResult:
     """Score the best model of a part."""
     metrics, accelerator = score_best(part), part.folder.accelerator
+    if replays(part):
+        report_scores(part, "after", metrics)
     if part.config.track != "none":
         flat = {f"{s}/{name}": v for s, values in metrics.items() for name, v in values.items()}
         accelerator.log(flat, step=part.state.step)

@@ -124,6 +124,7 @@ CASES: dict[str, tuple[Callable[..., Dataset], Write, str]] = {
     "numbers": (read_text, labeled(0.0, -0.0, 1.5), "read as numbers"),
     "lists": (read_text, labeled(["a"], ["a", "b"], []), ""),
     "lists of one": (read_text, labeled(["a"], "b"), "a list of one"),
+    "votes": (read_text, labeled({"a": 3, "b": 1}, "a", {"b": 2}, {"a": 1.0, "b": 1}), "7 tied"),
     "whole numbers": (read_text, labeled(0, 1, -1), "-1 is read as a class"),
     "bad rows": (read_text, lines([*TEXTS[:20], {"text": []}, ["no row"], *TEXTS]), ""),
     "bad quotes": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,19 +93,16 @@ def last_layer(head: Any) -> Any:
 @pytest.mark.parametrize(
     ("before", "task", "more"),
     [
-        ("nli", "nli", {"data": "rte"}),
         ("nli", "classify", {"data": "numbers"}),
         ("nli", "tag", {"data": "entities"}),
         ("nli", "ner", {"data": "entities"}),
         ("tag", "nli", {"data": "three"}),
-        ("tag", "tag", {"data": "chunks"}),
         ("crf", "nli", {"data": "three"}),
         ("crf", "ner", {"data": "entities"}),
         ("ner", "nli", {"data": "three"}),
         ("ner", "tag", {"data": "entities", "crf": True}),
         ("ner", "ner", {"data": "entities"}),
         ("relations", "nli", {"data": "three"}),
-        ("relations", "relations", {"data": "relations"}),
     ],
 )
 def test_encoder_is_taken_and_the_head_is_fresh(
@@ -120,9 +118,58 @@ def test_encoder_is_taken_and_the_head_is_fresh(
             assert not torch.equal(value, kept[tuple(value.shape)]), name
 
 
-def test_the_pooler_below_a_fresh_classifier_is_taken(place: Path):
+def test_the_pooler_below_a_new_classifier_is_taken(place: Path):
     old, _, _, new = begun(place, "bert-nli", "nli", data="rte")
     assert torch.equal(old.model.bert.pooler.dense.weight, new.model.bert.pooler.dense.weight)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize(
+    ("before", "task", "more", "kept", "fresh"),
+    [
+        ("nli", "nli", {"data": "rte"}, ["entailment"], ["not_entailment"]),
+        ("tag", "tag", {"data": "chunks"}, ["O"], ["B-NP", "I-NP"]),
+        ("crf", "tag", {"data": "chunks"}, ["O"], ["B-NP", "I-NP"]),
+    ],
+)
+def test_labels_that_stay_keep_their_rows(
+    place: Path, family: str, before: str, task: str, more: dict, kept: list, fresh: list
+):
+    old, labels, note, new = begun(place, f"{family}-{before}", task, **more)
+    assert_same_encoder(old, new)
+    assert note.endswith(f"; classes by name: {', '.join(kept)}; new: {', '.join(fresh)}")
+    assert sorted([*kept, *fresh]) == sorted(labels) == sorted(new.labels)
+    one, other = (last_layer(getattr(head, "tagger", head)) for head in (old, new))
+    for name in kept:
+        row, before_row = list(labels).index(name), list(old.labels).index(name)
+        assert torch.equal(other.weight[row], one.weight[before_row])
+        assert torch.equal(other.bias[row], one.bias[before_row])
+    rows = [list(labels).index(name) for name in fresh]
+    drawn = other.weight[rows]
+    assert not any(torch.equal(row, known) for row in drawn for known in one.weight)
+    usual = new.encoder.model.config.initializer_range
+    assert 0.5 < drawn.std() / usual < 2  # as the model draws weights
+    hidden = [{n: p for n, p in h.head_parameters().items() if "dense" in n} for h in (old, new)]
+    for name, value in hidden[0].items() if before == "nli" else ():
+        assert torch.equal(value, hidden[1][name]), name
+
+
+def test_relations_keep_their_rows(place: Path):
+    rows = [json.loads(line) for line in (place / "relations" / "train.jsonl").open()]
+    known = sorted({each["label"] for row in rows for each in row["relations"]})
+    for index, row in enumerate(rows):
+        label = {"label": "new"} if index % 2 else {}
+        row["relations"] = [each | label for each in row["relations"]]
+    data.write_jsonl(place / "renamed" / "train.jsonl", rows)
+    for name, more in (("relations", ""), ("renamed", "; new: new")):
+        old, labels, note, new = begun(place, "bert-relations", "relations", data=name)
+        assert_same_encoder(old, new)
+        assert note.endswith(f"classes by name: {', '.join(known)}{more}")
+        assert torch.equal(new.classifier.weight[0], old.classifier.weight[0])  # no relation
+        for label in known:
+            row, before = (list(of).index(label) + 1 for of in (labels, old.labels))
+            assert torch.equal(new.classifier.weight[row], old.classifier.weight[before])
+            assert torch.equal(new.classifier.bias[row], old.classifier.bias[before])
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
@@ -212,7 +259,7 @@ def test_a_run_says_what_it_began_with(place: Path, tmp_path: Path):
         tmp_path / "run",
     )
     assert outcome.code == 0, outcome.err
-    said = f"encoder from {before}; new head"
+    said = f"encoder and head from {before}; classes by name: entailment; new: not_entailment"
     assert said in outcome.err + outcome.out
     readme = (tmp_path / "run" / "README.md").read_text("utf-8")
     assert said in readme and f"# nli: {before} on" in readme

@@ -7,7 +7,13 @@ import torch
 from torch.nn import functional
 
 from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig
-from finetune.tasks.class_losses import class_frequencies, class_losses, label_losses, loss_targets
+from finetune.tasks.class_losses import (
+    class_frequencies,
+    class_losses,
+    label_losses,
+    loss_targets,
+    vote_losses,
+)
 from finetune.types import IGNORED, UserError
 
 LABELS, COUNTS = ["a", "b", "c"], {"a": 70, "b": 20, "c": 10}
@@ -129,3 +135,42 @@ def test_labels_without_examples_and_of_all_examples_stay_finite() -> None:
 def test_losses_without_a_meaning_are_refused(config: type, settings: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         config(**settings)
+
+
+SHARES = torch.rand(9, 3, dtype=torch.double, generator=torch.Generator().manual_seed(3))
+SHARES /= SHARES.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_loss_of_votes_is_torchs_cross_entropy_of_probabilities(
+    weights: tuple[float, ...] | None, smoothing: float
+) -> None:
+    config = ClassifyConfig(label_smoothing=smoothing)
+    losses, sums = vote_losses(config, LOGITS, SHARES, loss_targets(config, weights))
+    if weights is None or not smoothing:  # torch smooths weights, too
+        expected = functional.cross_entropy(
+            LOGITS,
+            SHARES,
+            None if weights is None else torch.tensor(weights).double(),
+            reduction="none",
+            label_smoothing=smoothing,
+        )
+        torch.testing.assert_close(losses, expected)
+    torch.testing.assert_close(sums, SHARES @ torch.tensor(weights or (1.0,) * 3).double())
+
+
+@pytest.mark.parametrize("loss", ["ce", "focal:0.5", "focal", "logit-adjusted"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_loss_of_votes_is_the_mean_over_votes(loss: str, smoothing: float) -> None:
+    if loss.startswith("focal") and smoothing:
+        return
+    config = ClassifyConfig(loss=loss, label_smoothing=smoothing)
+    weights = None if loss == "logit-adjusted" else WEIGHTS
+    targets = loss_targets(config, weights, class_frequencies(config, LABELS, COUNTS, 100))
+    losses, sums = vote_losses(config, LOGITS, SHARES, targets)
+    each = [class_losses(config, LOGITS, torch.full((9,), c), targets) for c in range(3)]
+    expected = sum(SHARES[:, c] * own * weight for c, (own, weight) in enumerate(each))
+    torch.testing.assert_close(losses, expected)
+    expected = sum(SHARES[:, c] * weight for c, (_, weight) in enumerate(each))
+    torch.testing.assert_close(sums, expected)

@@ -19,6 +19,7 @@ from finetune.data.files import DataFile
 from finetune.data.labels import convert_labels
 from finetune.data.nli_labels import canonical_names
 from finetune.data.texts import read_text_file
+from finetune.data.votes import agreement, read_votes
 from finetune.evaluation.confident_learning import probable_label_errors
 from finetune.evaluation.kinds.kind import (
     Grouping,
@@ -74,6 +75,11 @@ class _OfLabels(OfTexts):
         """Return the texts of a file with their labels."""
         examples = list(read_text_file(file, **source.reading))
         return convert_labels({"gold": examples}, typed=False)[0]["gold"]
+
+    def gold_of_row(self, index: int, where: str, row: Mapping[str, Any]) -> TextExample:
+        """Return the text of a line with its gold, and with the votes for it if it has some."""
+        votes = read_votes(row["votes"], where) if "votes" in row else None
+        return replace(super().gold_of_row(index, where, row), votes=votes)
 
     def parse(self, row: Mapping[str, Any], where: str, example: TextExample) -> TextPrediction:
         """Return a predicted label with the probabilities that are known."""
@@ -234,11 +240,92 @@ def positive_counts(scored: Scored) -> np.ndarray:
     return item_counts(scored, name=scored.positive)
 
 
+def has_votes(scored: Scored) -> bool:
+    """Return whether several annotators labeled some of the texts."""
+    return any(example.votes is not None for example in scored.examples)
+
+
+def has_distributions(scored: Scored) -> bool:
+    """Return whether texts have votes, and predictions the probability of each label."""
+    known = has_votes(scored) and None not in confidence_of(scored)
+    return known and bool(all_probabilities(scored))
+
+
+def distributions(scored: Scored) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shares of the votes and the probabilities of each label [N, C], [N, C].
+
+    Probabilities have the digits of prediction files.
+    """
+    sides = [example.shares() for example in scored.examples], all_probabilities(scored)
+    names = list(dict.fromkeys(name for side in sides for each in side for name in each))
+    places = dict.fromkeys(canonical_names(names))
+    column = dict(zip(names, map(list(places).index, canonical_names(names)), strict=True))
+    tables = np.zeros((2, len(scored), len(places)))
+    for table, side in zip(tables, sides, strict=True):
+        for row, each in zip(table, side, strict=True):
+            for name, value in each.items():
+                row[column[name]] += value
+    rounded = np.round(tables[1], 6)
+    sums = np.broadcast_to(rounded.sum(-1, keepdims=True), rounded.shape)
+    return tables[0], ratio(rounded, sums)
+
+
+def _entropies(rows: np.ndarray) -> np.ndarray:
+    """Return the entropy of distributions in nats [N, C] -> [N]."""
+    logs = np.log(rows, out=np.zeros_like(rows), where=rows > 0)
+    found: np.ndarray = 0.0 - (rows * logs).sum(-1)
+    return found
+
+
+def _means(values: np.ndarray) -> np.ndarray:
+    return np.column_stack([values, np.ones(len(values))])
+
+
+def soft_cross_entropies(scored: Scored) -> np.ndarray:
+    """Return the cross entropy of the probabilities against the votes in nats, and 1 [N, 2].
+
+    A probability below 1e-6 counts as this, the least of prediction files that is not 0.
+    """
+    shares, probabilities = distributions(scored)
+    return _means(0.0 - (shares * np.log(np.maximum(probabilities, 1e-6))).sum(-1))
+
+
+def divergences(scored: Scored) -> np.ndarray:
+    """Return the Jensen-Shannon divergence of votes and probabilities in bits, and 1 [N, 2].
+
+    It is 0 for equal distributions, and 1 for those without a common label (Lin 1991).
+    """
+    sides = distributions(scored)
+    both = _entropies((sides[0] + sides[1]) / 2)
+    return _means((both - sum(map(_entropies, sides)) / 2).clip(0) / math.log(2))
+
+
+def majority_shares(scored: Scored) -> np.ndarray:
+    """Return the share of the majority in the votes of a text, and 1; 0, 0 without votes [N, 2]."""
+    votes = [example.votes for example in scored.examples]
+    return np.array([(0, 0) if each is None else (agreement(each)[1], 1) for each in votes])
+
+
+def entropies_of_votes(scored: Scored) -> np.ndarray:
+    """Return the entropy of the votes in nats, and 1 [N, 2]: the least soft cross entropy."""
+    shares = [np.array([list(example.shares().values())]) for example in scored.examples]
+    return _means(np.concatenate([_entropies(each) for each in shares]))
+
+
+def by_agreement(examples: Sequence[TextExample]) -> Grouping:
+    """Return the grouping of texts by the agreement of their annotators."""
+    names = ("unanimous", "majority", "tied", "without votes")
+    groups = [[names[3] if each.votes is None else agreement(each.votes)[0]] for each in examples]
+    return right_by_group(groups, names, "texts", single=True)
+
+
 class Label(_OfLabels):
     """One label for each text.
 
     Averages equal scikit-learn's, over the labels that occur. Two labels also have the ``f1`` of
-    the positive class.
+    the positive class. Texts with votes of annotators also have scores against their distribution
+    (Uma, Fornaciari, Hovy, Paun, Plank & Poesio 2021, "Learning from Disagreement: A Survey"), with
+    what bounds them: ``agreement``, the expected accuracy of one vote, and ``votes_entropy``.
     """
 
     name = key = "label"
@@ -251,6 +338,10 @@ class Label(_OfLabels):
         "f1": Metric(positive_counts, f1, lambda scored: scored.positive is not None),
         "micro_f1": Metric(item_counts, f1, reported=False),
         "ece": expected_calibration_error(),
+        "soft_cross_entropy": Metric(soft_cross_entropies, mean, has_distributions),
+        "jensen_shannon": Metric(divergences, mean, has_distributions),
+        "agreement": Metric(majority_shares, mean, has_votes),
+        "votes_entropy": Metric(entropies_of_votes, mean, has_votes),
     }
     default = "accuracy"
     named = (("{}", False),)
@@ -286,10 +377,11 @@ class Label(_OfLabels):
     def groupings(
         self, scored: Scored, vocabulary: TrainingVocabulary | None
     ) -> dict[str, Grouping]:
-        """Divide texts by length."""
+        """Divide texts by length, and by the agreement of their annotators if they have votes."""
         if not scored.examples:
             return {}
-        return {"text length": right_by_group(*by_length(scored.examples), "texts", single=True)}
+        found = {"text length": right_by_group(*by_length(scored.examples), "texts", single=True)}
+        return found | ({"votes": by_agreement(scored.examples)} if has_votes(scored) else {})
 
     def scores_of_tables(
         self, scores: Mapping[str, float], tables: Mapping[str, Table]

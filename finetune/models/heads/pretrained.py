@@ -325,14 +325,30 @@ def _reorder_classes(model: Any, old_labels: dict[int, str]) -> None:
     select_classes(model, [old.index(label) for label in new], list(names.values()))
 
 
-def select_classes(model: Any, rows: Sequence[int], labels: Sequence[str]) -> None:
-    """Keep these rows of a model's classifier, in this order and under these labels."""
+def select_classes(model: Any, rows: Sequence[int | None], labels: Sequence[str]) -> None:
+    """Keep these rows of a model's classifier, in this order and under these labels.
+
+    In place of None is a new row, as the model draws it.
+    """
     _, classifier = _classifier(model)
-    index = torch.tensor(list(rows))
+    new = None
+    if None in rows:
+        new = nn.Linear(classifier.in_features, len(rows), classifier.bias is not None)
+        model._init_weights(new)
     for name, parameter in list(classifier.named_parameters()):
-        setattr(classifier, name, nn.Parameter(parameter.detach()[index].clone()))
-    classifier.out_features = len(index)
+        chosen = with_rows(parameter, rows, None if new is None else getattr(new, name))
+        setattr(classifier, name, nn.Parameter(chosen))
+    classifier.out_features = len(rows)
     _set_labels(model.config, LabelSet(labels))
+
+
+def with_rows(old: Tensor, rows: Sequence[int | None], new: Tensor | None = None) -> Tensor:
+    """Return the old row of each class, or its ``new`` row in place of None."""
+    found = old.detach()[[row or 0 for row in rows]].clone()
+    for index, row in enumerate(rows):
+        if row is None and new is not None:
+            found[index] = new.detach()[index]
+    return found
 
 
 def _classifier(model: Any) -> tuple[str, nn.Linear]:

@@ -1,0 +1,78 @@
+"""Old examples among new ones, so that a model that learns new labels keeps the old ones.
+
+Experience replay: Rolnick, Ahuja, Schwarz, Lillicrap & Wayne 2019, "Experience Replay for Continual
+Learning", where half of the examples are old ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain, repeat
+
+from finetune.data.dataset import DataError, Dataset
+from finetune.data.examples import Examples, collected
+from finetune.types import quantity
+
+TEST_OLD = "test_old"
+"""The split with the old test examples."""
+
+
+def with_replay(data: Dataset, old: Dataset, share: float, seed: int) -> Dataset:
+    """Return data with old examples in train and validation, and with the old test split.
+
+    Args:
+        data: The new data.
+        old: The data of an earlier run, as it was trained on them.
+        share: The number of old examples for each new one.
+        seed: Draws the old examples; of each label there is one at least.
+
+    Raises:
+        DataError: Labels are of different kinds, or a split has the name of the old test split.
+    """
+    splits, counts = dict(data.splits), []
+    if TEST_OLD in splits:
+        raise DataError(f"--replay: {data.name} has a split {TEST_OLD} already: name it otherwise.")
+    for name in ("train", "validation"):
+        new, before = _first(data, name), _first(old, name)
+        if new is None or before is None:
+            continue
+        rows, others = splits[new], old.splits[before]
+        if not rows.are_words and _kinds(rows) != _kinds(others):
+            raise DataError(
+                f"--replay: {old.name} has another kind of labels than {data.name}: one label, "
+                "several labels or a number for each text."
+            )
+        drawn = _drawn(others, round(share * len(rows)), seed)
+        counts.append(f"{len(drawn):,} of {quantity(len(others), f'{name} example')}")
+        mixed = collected(chain(rows, drawn)).renumbered()
+        # the ids of old and new data may be equal
+        splits[new] = mixed.replace("key", repeat(None, len(mixed)))
+    test = _first(old, "test") or _first(old, "validation")
+    if test is not None:
+        splits[TEST_OLD] = old.splits[test]
+        counts.append(f"{TEST_OLD} is its {test} split")
+    note = f"--replay: of {old.name} {', '.join(counts)}"
+    return replace(data.with_splits(splits), notes=[*data.notes, note])
+
+
+def _first(data: Dataset, name: str) -> str | None:
+    return next((split for split in data.splits if split.split("_")[0] == name), None)
+
+
+def _kinds(rows: Examples) -> set[type]:
+    return set(map(type, rows.column("label"))) - {type(None)}
+
+
+def _drawn(rows: Examples, number: int, seed: int) -> Examples:
+    """Draw examples; those that show a label for the first time go before all others."""
+    import numpy as np
+
+    order = np.random.default_rng(seed).permutation(len(rows)).tolist()
+    golds = list(rows.golds())
+    first, seen = dict[int, None](), set[str]()
+    for index in order:
+        if not seen.issuperset(golds[index] or ()):
+            first[index] = None
+            seen.update(golds[index] or ())
+    chosen = [*(first | dict.fromkeys(order))][: max(number, len(first))]
+    return rows.take(sorted(chosen))

@@ -1,0 +1,183 @@
+"""Votes of several annotators: one label by majority, and all votes beside it, in every format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from finetune.annotation.annotations import read_annotations
+from finetune.annotation.writers import write_annotations
+from finetune.data import read_text
+from finetune.data.dataset import DataError
+from finetune.data.label_names import renamed
+from finetune.data.nli_labels import with_standard_names
+from finetune.data.texts import read_text_file
+from finetune.types import TextExample
+from tests import laboratory as lab
+from tests.command import run
+from tests.small_data import write_jsonl
+
+ROWS = [
+    {"text": "fine", "label": {"pos": 3, "neg": 1}},
+    {"text": "poor", "label": {"neg": 2}},
+    {"text": "so so", "label": {"pos": 1.5, "neg": 1.5}},
+]
+FOUND = [
+    ("pos", (("neg", 1), ("pos", 3))),
+    ("neg", (("neg", 2),)),
+    ("neg", (("neg", 1.5), ("pos", 1.5))),
+]
+"""The label and the votes of each row: a tie goes to the first label in the alphabet."""
+
+
+def sides(rows: Any) -> list[tuple[Any, Any]]:
+    return [(row.label, row.votes) for row in rows]
+
+
+def of_lines(folder: Path) -> Any:
+    return str(write_jsonl(folder / "a.jsonl", ROWS))
+
+
+def of_parquet(folder: Path) -> Any:
+    pa.parquet.write_table(pa.Table.from_pylist(ROWS), folder / "a.parquet")
+    return str(folder / "a.parquet")
+
+
+def of_csv(folder: Path) -> Any:
+    cells = [json.dumps(row["label"]).replace('"', '""') for row in ROWS]
+    lines = [f'{row["text"]},"{cell}"' for row, cell in zip(ROWS, cells, strict=True)]
+    (folder / "a.csv").write_text("\n".join(["text,label", *lines]))
+    return str(folder / "a.csv")
+
+
+SOURCES: dict[str, Callable[[Path], Any]] = {
+    "lines": of_lines,
+    "Parquet": of_parquet,
+    "CSV": of_csv,
+    "rows": lambda folder: ROWS,
+    "Dataset": lambda folder: datasets.Dataset.from_list(ROWS),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_format_has_the_majority_and_the_votes(source: str, tmp_path: Path) -> None:
+    data = read_text(SOURCES[source](tmp_path))
+    assert sides(data.splits["train"]) == FOUND
+    note = "votes for 3 texts, on average 75.0% of them for the majority; 1 unanimous, 1 tied"
+    assert any(note in each for each in data.notes)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_a_column_for_each_annotator(suffix: str, tmp_path: Path) -> None:
+    rows = [("fine", "pos", "pos", "neg"), ("poor", "neg", "", "neg"), ("so", "", "", "")]
+    if suffix == "csv":
+        lines = [",".join(row) for row in (("text", "Ann", "ben", "eve"), *rows)]
+        (tmp_path / "a.csv").write_text("\n".join(lines))
+    else:
+        names = ("text", "Ann", "ben", "eve")
+        write_jsonl(tmp_path / "a.jsonl", [dict(zip(names, row, strict=True)) for row in rows])
+    path = str(tmp_path / f"a.{suffix}")
+    columns = {"label": "ann+ben+eve"}
+    data = read_text(path, columns=columns)
+    expected = [("pos", (("neg", 1), ("pos", 2))), ("neg", (("neg", 2),)), (None, None)]
+    assert sides(data.splits["train"]) == expected
+    assert "text: text; label: Ann+ben+eve" in data.notes
+    # a file of gold has the columns that training named
+    assert sides(read_text_file(path, usual_columns=columns)) == expected
+
+
+def test_votes_and_plain_labels_may_be_mixed(tmp_path: Path) -> None:
+    rows = read_text([*ROWS, {"text": "bad", "label": "neg"}]).splits["train"]
+    assert sides(rows) == [*FOUND, ("neg", None)]
+    assert rows[0].shares() == {"neg": 0.25, "pos": 0.75} and rows[3].shares() == {"neg": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("label", "problem"),
+    [
+        ({"a": -1, "b": 2}, "-1 votes for the label 'a'"),
+        ({"a": 1e300}, "1e\\+300 votes for the label 'a'"),
+        ({"a": "3"}, "'3' votes for the label 'a'"),
+        ({"a": True}, "True votes for the label 'a'"),
+        ({"a": [1]}, r"\[1\] votes for the label 'a'"),
+        ({" ": 1}, "1 votes for the label ' '"),
+        ({}, "no label has a vote"),
+        ({"a": 0, "b": 0.0}, "no label has a vote"),
+        ({"a": float("nan")}, "nan votes for the label 'a'"),
+    ],
+)
+def test_bad_votes_name_file_and_line(label: Any, problem: str, tmp_path: Path) -> None:
+    path = write_jsonl(
+        tmp_path / "a.jsonl", [{"text": "x", "label": "a"}, {"text": "y", "label": label}]
+    )
+    with pytest.raises(DataError, match=f"a.jsonl:2: {problem}.*: write the number of votes"):
+        read_text(str(path))
+
+
+def test_an_annotator_gives_one_name(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x", "A": "a", "B": ["a", "b"]}])
+    with pytest.raises(DataError, match=r"a.jsonl:1: the label of one of several columns must be"):
+        read_text(str(path), columns={"label": "A+B"})
+    with pytest.raises(DataError, match="no column 'C'"):
+        read_text(str(path), columns={"label": "A+C"})
+
+
+def test_other_names_add_votes_up(tmp_path: Path) -> None:
+    rows = [{"text": "x", "label": {"a": 2, "b": 2, "c": 3}}, {"text": "y", "label": "c"}]
+    (names := tmp_path / "names.json").write_text('{"a": "d", "b": "d"}')
+    data = renamed(read_text(rows), fold=False, map_file=str(names))
+    assert sides(data.splits["train"]) == [("d", (("c", 3), ("d", 4))), ("c", None)]
+    pairs = [{"premise": "x", "hypothesis": "y", "label": {"e": 2, "n": 1, "c": 1}}]
+    data = with_standard_names(read_text(pairs))
+    expected = (("contradiction", 1), ("entailment", 2), ("neutral", 1))
+    assert sides(data.splits["train"]) == [("entailment", expected)]
+
+
+def test_votes_are_content() -> None:
+    plain, voted = TextExample(0, "x", None, "a"), TextExample(0, "x", None, "a", votes=(("a", 1),))
+    assert plain.content() != voted.content()
+
+
+@pytest.mark.parametrize("to", ["jsonl", "json", "csv", "parquet", "prodigy", "label-studio"])
+def test_converted_votes_come_back(to: str, tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [*ROWS, {"text": "bad", "label": "neg"}])
+    suffix = {"prodigy": "jsonl", "label-studio": "json"}.get(to, to)
+    notes, _ = write_annotations(read_annotations(source), to, out := tmp_path / f"b.{suffix}")
+    rows = read_annotations(out).rows
+    if to == suffix:
+        assert sides(row.example for row in rows) == [*FOUND, ("neg", (("neg", 1),))]
+    else:  # a tool has one label
+        assert [row.example.label for row in rows] == ["pos", "neg", "neg", "neg"]
+        assert any("with votes of annotators" in note for note in notes)
+
+
+def test_check_tells_of_votes(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ROWS * 4)
+    found = run("check", "--data", path)
+    assert "votes for 12 texts, on average 75.0% of them" in found.out + found.err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["classify", "--problem=multi"], "votes for labels, but each text has any number of"),
+        (["classify", "--problem=regression"], "votes for labels, but each text has a number"),
+        (["classify", "--few-shot"], "add --votes majority"),
+        (["sentence"], "votes for labels, which sentence encoders do not read"),
+    ],
+)
+def test_votes_are_refused_before_work_starts(
+    words: list[str], problem: str, tmp_path: Path
+) -> None:
+    labels = [{"1": 3, "2": 1}, {"2": 2}]
+    rows = [{"text": f"a {i}", "text_pair": "b", "label": labels[i % 2]} for i in range(40)]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    found = run(*words, "--data", path, "--model", lab.checkpoint(), "--out", tmp_path / "out")
+    assert problem in found.err and not (tmp_path / "out").exists()

@@ -1,0 +1,198 @@
+"""Training and scores with the votes of annotators."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy.spatial.distance import jensenshannon
+
+from finetune.data import examples as holder
+from finetune.data.dataset import DataError
+from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.kinds import KINDS, score
+from finetune.types import TextExample, TextPrediction
+from tests import laboratory as lab
+from tests.command import run
+from tests.runs import score_predictions, write_predictions
+from tests.small_data import write_jsonl
+
+SPLITS = {"train": 40, "validation": 10, "test": 10}
+SOFT = ("soft_cross_entropy", "jensen_shannon", "agreement", "votes_entropy")
+
+
+def votes_of(index: int) -> dict[str, float]:
+    gold, other = ("neg", "pos") if index % 3 else ("pos", "neg")
+    return {gold: 4, other: index % 4, "none": index % 2} if index % 5 else {gold: 4}
+
+
+def written(folder: Path, label: Any) -> str:
+    """Data whose labels are what ``label`` makes of the index of a row."""
+    for split, size in SPLITS.items():
+        rows = [
+            {"text": f"{'good' if i % 3 == 0 else 'bad'} text {split} {i}", "label": label(i)}
+            for i in range(size)
+        ]
+        write_jsonl(folder / f"{split}.jsonl", rows)
+    return str(folder)
+
+
+def scores_and_weights(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    scores = json.loads((folder / "metrics.json").read_text())
+    return scores, load_file(folder / "best" / "model.safetensors")
+
+
+def same(one: Path, other: Path) -> bool:
+    (scores, weights), (others, theirs) = map(scores_and_weights, (one, other))
+    for split in scores:
+        for name in {*SOFT} - {*scores[split]} | {*SOFT} - {*others[split]}:
+            scores[split].pop(name, None)
+            others[split].pop(name, None)
+    assert scores == others
+    return all(torch.equal(weights[name], theirs[name]) for name in weights)
+
+
+def test_one_vote_is_a_plain_label(tmp_path: Path) -> None:
+    made = []
+    for name in ("plain", "votes"):
+        label = "neg" if name == "plain" else {"neg": 1}
+        other = "pos" if name == "plain" else {"pos": 3}
+        data = written(tmp_path / name, lambda i, a=label, b=other: a if i % 3 else b)
+        made.append(lab.trained("classify", data=data))
+    assert same(*made)
+
+
+def test_a_plain_label_among_votes_is_a_vote_and_twice_the_votes_are_the_same(
+    tmp_path: Path,
+) -> None:
+    def plain(index: int) -> Any:
+        votes = votes_of(index)
+        return votes if len(votes) > 1 else next(iter(votes))
+
+    def doubled(index: int) -> Any:
+        return {name: 2 * number for name, number in votes_of(index).items()}
+
+    labels = {"votes": votes_of, "plain": plain, "doubled": doubled}
+    votes, plain_run, doubled_run = (
+        lab.trained("classify", data=written(tmp_path / name, label))
+        for name, label in labels.items()
+    )
+    assert same(votes, doubled_run)
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(
+            *(scores_and_weights(each)[1].values() for each in (votes, plain_run)), strict=True
+        )
+    )
+
+
+def test_a_run_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = written(tmp_path / "data", votes_of)
+    soft = lab.trained("classify", data=data)
+    file = soft / "predictions.test.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert lines[1]["gold"] == "neg" and lines[1]["votes"] == {"neg": 4, "none": 1, "pos": 1}
+    assert "votes" in json.loads(file.read_text().splitlines()[0])
+    saved = json.loads((soft / "metrics.json").read_text())["test"]
+    assert {*SOFT} <= {*saved}
+    for found in (score(align_runs([file]).runs[0]), score_predictions(file, f"{data}/test.jsonl")):
+        for name in ("accuracy", *SOFT):
+            assert found[name] == pytest.approx(saved[name], abs=1e-12), name
+    hard = lab.trained("classify", data=data, votes="majority")
+    assert not all(
+        torch.equal(*sides)
+        for sides in zip(
+            *(scores_and_weights(each)[1].values() for each in (soft, hard)), strict=False
+        )
+    )
+    found = run("compare", soft, hard, "--metric", "jensen_shannon")
+    assert found.code == 0 and "jensen_shannon" in found.out
+    found = run("report", soft, "--format", "json")
+    assert "accuracy_votes" in found.out or "unanimous" in found.out
+    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
+    monkeypatch.setattr(holder, "CHUNK", 4)
+    on_disk = tmp_path / "disk"
+    assert lab.train("classify", on_disk, data=data).code == 0
+    assert same(soft, on_disk)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"class_weights": "auto"},
+        {"sampling": "balanced"},
+        {"label_smoothing": 0.1},
+        {"loss": "focal"},
+        {"loss": "logit-adjusted"},
+        {"calibrate": "temperature"},
+        {"long_text": "window", "max_length": 6, "overlap": 1},
+        {"few_shot": True, "votes": "majority"},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_settings_go_with_votes(settings: dict[str, Any], tmp_path: Path) -> None:
+    data = written(tmp_path / "data", votes_of)
+    assert (
+        "soft_cross_entropy"
+        in scores_and_weights(lab.trained("classify", data=data, **settings))[0]["test"]
+    )
+
+
+def test_no_facts_of_gold_select_a_model(tmp_path: Path) -> None:
+    data = written(tmp_path / "data", votes_of)
+    for metric in SOFT:
+        found = lab.train("classify", tmp_path / metric, data=data, metric=metric)
+        assert f"--metric '{metric}' cannot select a model; legal are accuracy" in found.err
+        assert "agreement" not in found.err.partition("legal are")[2]
+
+
+def predicted(votes: dict[str, int] | None, scores: dict[str, float]) -> tuple[Any, Any]:
+    label = max(scores, key=lambda name: scores[name])
+    gold = "a" if votes is None else max(sorted(votes), key=lambda name: votes[name])
+    known = None if votes is None else tuple(sorted(votes.items()))
+    return TextExample(0, "x", None, gold, votes=known), TextPrediction(
+        0, label, scores[label], scores
+    )
+
+
+def test_scores_against_votes_are_those_of_scipy() -> None:
+    rng = np.random.default_rng(1)
+    tables = rng.integers(0, 4, (30, 3)), rng.dirichlet(np.ones(3), 30).round(6)
+    tables[0][:, 0] += 1
+    pairs = [
+        predicted(
+            {n: int(v) for n, v in zip("abc", votes, strict=True) if v},
+            dict(zip("abc", p.tolist(), strict=True)),
+        )
+        for votes, p in zip(*tables, strict=True)
+    ]
+    pairs.append(predicted(None, {"a": 0.5, "b": 0.5, "c": 0.0}))
+    found = score(KINDS["label"].scored(*map(list, zip(*pairs, strict=True))))
+    q = np.vstack([tables[0] / tables[0].sum(1, keepdims=True), [1, 0, 0]])
+    p = np.vstack([tables[1], [0.5, 0.5, 0]])
+    p /= p.sum(1, keepdims=True)
+    expected = np.mean(jensenshannon(q, p, base=2, axis=1) ** 2)
+    assert found["jensen_shannon"] == pytest.approx(expected)
+    torch_loss = torch.nn.functional.cross_entropy(
+        torch.from_numpy(np.log(np.maximum(p, 1e-12))), torch.from_numpy(q)
+    )
+    assert found["soft_cross_entropy"] == pytest.approx(float(torch_loss), rel=1e-6)
+    assert found["agreement"] == pytest.approx(q[:-1].max(1).mean())
+    assert found["votes_entropy"] <= found["soft_cross_entropy"]
+
+
+def test_without_probabilities_the_votes_still_bound_the_accuracy(tmp_path: Path) -> None:
+    example = TextExample(0, "x", None, "a", votes=(("a", 3), ("b", 1)))
+    file = write_predictions(tmp_path / "p.jsonl", [{"label": "a"}], [example])
+    found = score(align_runs([file]).runs[0])
+    assert found["agreement"] == 0.75 and "jensen_shannon" not in found
+    (file := tmp_path / "bad.jsonl").write_text(
+        '{"label": "a", "text": "x", "gold": "a", "votes": {"a": -1}}\n'
+    )
+    with pytest.raises(DataError, match=r"bad.jsonl:1: -1 votes for the label 'a'"):
+        align_runs([file])

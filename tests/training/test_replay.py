@@ -1,0 +1,146 @@
+"""New labels for a trained model, with examples of its old data (``--replay``)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.data import Dataset, read_text
+from finetune.data import examples as holder
+from finetune.data.replay import with_replay
+from finetune.tasks import load_task
+from finetune.types import TextExample
+from tests import laboratory as lab
+from tests.small_data import write_jsonl
+
+
+def rows(labels: str, number: int, name: str) -> list[dict]:
+    return [
+        {"id": i, "text": f"{labels[i % len(labels)]} {name} {i}", "label": labels[i % len(labels)]}
+        for i in range(number)
+    ]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[str, str]:
+    """Old data with the labels a and b, and new data with b and c."""
+    for name, labels, size in (("old", "ab", 40), ("new", "bc", 20)):
+        for split in ("train", "validation", "test"):
+            found = rows(labels, size if split == "train" else 10, f"{name} {split}")
+            write_jsonl(tmp_path / name / f"{split}.jsonl", found)
+    return str(tmp_path / "old"), str(tmp_path / "new")
+
+
+def trained(folder: str, out: Path, **changes: Any) -> Any:
+    return lab.train("classify", out, data=folder, **changes)
+
+
+def test_a_model_learns_a_new_label_and_keeps_the_old_ones(
+    folders: tuple[str, str], tmp_path: Path
+) -> None:
+    old, new = folders
+    before, after = tmp_path / "before", tmp_path / "after"
+    assert trained(old, before).code == 0
+    found = trained(new, after, model=None, init_from=before, replay=f"{before}:0.5")
+    assert found.code == 0, found.err
+    said = found.out + found.err
+    assert "classes by name: a, b; new: c" in said
+    assert "of old 10 of 40 train examples, 5 of 10 validation examples, test_old is" in said
+    names = "validation 0.", "test 0.", "test_old 0."
+    for when in ("before", "after"):
+        line = next(line for line in said.splitlines() if f"accuracy {when} training:" in line)
+        assert all(name in line for name in names)
+        assert line.strip() in (after / "README.md").read_text()
+    scores = json.loads((after / "metrics.json").read_text())
+    old_scores = json.loads((before / "metrics.json").read_text())
+    assert {"validation", "test", "test_old"} <= {*scores}
+    lines = [line for line in said.splitlines() if "accuracy before training" in line]
+    # a new row of the head may win, but no old label is predicted otherwise
+    assert float(lines[0].partition("test_old ")[2]) <= round(old_scores["test"]["accuracy"], 4)
+    file = (after / "predictions.test_old.jsonl").read_text()
+    assert {json.loads(line)["gold"] for line in file.splitlines()} == {"a", "b"}
+    again = tmp_path / "chain"
+    assert trained(new, again, replay=after, steps=1).code == 0
+
+
+def test_where_rows_are_does_not_matter(
+    folders: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = folders
+    assert trained(old, tmp_path / "before").code == 0
+    config = lab.config("classify", data=new, replay=str(tmp_path / "before"))
+    in_memory = load_task(config, "classify")[1]
+    monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
+    monkeypatch.setattr(holder, "CHUNK", 4)
+    on_disk = load_task(config, "classify")[1]
+    assert on_disk.is_large and on_disk.splits == in_memory.splits
+    assert on_disk.fingerprint == in_memory.fingerprint
+
+
+def test_every_old_label_is_drawn() -> None:
+    new = Dataset("new", {"train": [TextExample(i, f"n{i}", None, "x") for i in range(4)]})
+    labels = [*"a" * 60, "b", "c"]
+    old = Dataset(
+        "old", {"train": [TextExample(i, f"o{i}", None, n) for i, n in enumerate(labels)]}
+    )
+    for share, number in ((0.01, 3), (1.0, 4), (5.0, 20), (100.0, 62)):
+        drawn = [each for each in with_replay(new, old, share, 1).splits["train"] if each.id > 3]
+        assert {each.label for each in drawn} == {*"abc"} and len(drawn) == number
+    first, again, other = (with_replay(new, old, 1.0, seed).splits["train"] for seed in (1, 1, 2))
+    assert first == again != other
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (
+            {"replay": "none"},
+            "--replay none: name the folder of a finished run of finetune classify",
+        ),
+        ({"replay": "RUN:0"}, "perhaps with a share above 0"),
+        ({"replay": "TAG"}, "name the folder of a finished run of finetune classify"),
+        ({"problem": "multi"}, "--replay: old has another kind of labels than new"),
+        ({"test_sets": ["old=new"]}, "--replay: new has a split test_old already"),
+        ({"changed": True}, "does not hold the data that it was trained on"),
+    ],
+    ids=["no run", "no share", "other task", "kind", "name", "changed data"],
+)
+def test_refusals(
+    changes: dict[str, Any],
+    problem: str,
+    folders: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old, new = folders
+    monkeypatch.chdir(tmp_path)
+    assert trained(old, tmp_path / "before").code == 0
+    if changes.pop("changed", False):
+        write_jsonl(tmp_path / "old" / "train.jsonl", rows("ab", 39, "old train"))
+    names = {"RUN": str(tmp_path / "before"), "TAG": str(lab.trained("tag"))}
+    replay = changes.get("replay", "RUN")
+    for name, folder in names.items():
+        replay = replay.replace(name, folder)
+    found = trained(new, tmp_path / "after", **(changes | {"replay": replay}))
+    assert found.code == 2 and problem in found.err
+    assert not (tmp_path / "after").exists()
+
+
+def test_data_in_memory_cannot_be_replayed(folders: tuple[str, str], tmp_path: Path) -> None:
+    import finetune
+
+    data = {name: list(map(dict, rows("ab", 20, name))) for name in ("train", "validation")}
+    settings = {k: v for k, v in lab.settings_of("classify").items() if k != "data"}
+    finetune.train("classify", data=data, out=str(tmp_path / "before"), quiet=True, **settings)
+    found = trained(folders[1], tmp_path / "after", replay=tmp_path / "before")
+    assert "it was trained on data in memory" in found.err
+
+
+def test_read_again(tmp_path: Path) -> None:
+    """The old data have votes or labels alike."""
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x", "label": {"a": 2, "b": 1}}])
+    data = read_text(str(path))
+    assert with_replay(data, data, 1.0, 1).splits["train"][1].votes == (("a", 2), ("b", 1))
