@@ -41,7 +41,7 @@ def read_votes(value: Mapping[Any, Any], where: str) -> Votes:
             raise DataError(
                 f"{where}: {number!r:.40} votes for the label {name!r:.40}: {LEGAL}, from 0 on."
             )
-        found[label] += number or 0  # type: ignore[assignment]  # probabilities are fractions
+        found[label] += number or 0
     votes = tuple(sorted(each for each in found.items() if each[1]))
     if not votes:
         raise DataError(f"{where}: no label has a vote: {LEGAL}; a row without gold has no label.")

@@ -114,7 +114,7 @@ class WarmStart:
                 return head.encoder.model
             return load_weights(AutoModel, self.source, self.config, **self.options)
         if head is None:
-            assert self.head_class is not None and self.head_class is not RelationClassifier
+            assert self.head_class is not None
             head = self.head_class.from_pretrained(self.source, labels=None, **self.options)
         model = head.tagger.model if self.custom_type else head.model
         select_classes(model, self.rows, self.labels)
@@ -217,7 +217,7 @@ def _reusable_labels(
     inner: Any, custom_type: str | None, head_class: ReusableHead | None, problem: Problem | None
 ) -> list[str]:
     """Return the labels of the old head if it is of the kind that the task needs, else none."""
-    if head_class is None or head_class is RelationClassifier:
+    if head_class is None or not issubclass(head_class, PretrainedHead):
         return []
     labels = [inner.id2label[index] for index in range(len(inner.id2label))]
     architectures = inner.architectures or ()

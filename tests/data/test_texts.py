@@ -315,7 +315,7 @@ def test_missing_labels_are_counted_by_split(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ([{"a": 1}], ["a.jsonl:1", "a text, a number or a list of texts"]),
+        ([[0.5]], ["a.jsonl:1", "is not a name"]),
         ([[0, 1, 0]], ["a.jsonl:1", "'0' twice", "not a 0/1 vector"]),
         ([["a"], [None]], ["a.jsonl:2", "is not a name"]),
         ([0.5, "good"], ["a.jsonl:2", "'good' is a name where other rows have numbers"]),
