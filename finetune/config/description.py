@@ -9,8 +9,11 @@ from typing import Any, Literal
 CALIBRATION = ("ece", "ece_uncalibrated")
 """The metrics of calibrated probabilities."""
 
+VOTES = ("soft_cross_entropy", "jensen_shannon", "agreement", "votes_entropy")
+"""The metrics of texts with votes of several annotators."""
+
 PROBLEMS: Mapping[str, tuple[str, ...]] = {
-    "single": ("accuracy", "macro_f1", "weighted_f1", "matthews", "f1", *CALIBRATION),
+    "single": ("accuracy", "macro_f1", "weighted_f1", "matthews", "f1", *CALIBRATION, *VOTES),
     "multi": (
         "micro_f1",
         "macro_f1",

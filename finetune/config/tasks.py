@@ -468,9 +468,7 @@ class LabelConfig(TrainConfig):
     """Draw rare classes more often: `balanced` gives all classes the same share of an epoch, and
     `balanced:0.5` shares by the square root of their frequency. An epoch keeps its size."""
 
-    replay: Annotated[
-        str | None, Help("RUN[:SHARE]"), REPLAY, Changes(data=True, weights=True, inherited=False)
-    ] = None
+    replay: Annotated[str | None, Help("RUN[:SHARE]"), REPLAY, LOSS] = None
     """Mix in examples of the data of a run of the same task, so that a model with new labels keeps
     the old ones: SHARE training and validation examples for each new one (default 1). Its test
     split is scored, too, as test_old."""

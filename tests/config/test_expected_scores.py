@@ -18,10 +18,10 @@ from finetune.config.expected_scores import (
 )
 from finetune.config.metric_facts import FACTS
 from finetune.evaluation.calibration import calibration_scores
-from finetune.evaluation.kinds import scores_of
+from finetune.evaluation.kinds import KINDS, score, scores_of
 from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts, seed_verdicts, summarize
 from finetune.registry import TASKS
-from finetune.types import Span
+from finetune.types import Span, TextExample, TextPrediction
 from tests.command import run
 
 ENTRY = {
@@ -40,7 +40,9 @@ def read(task: str = "nli", problem: Any = None, **changes: Any) -> Expected:
 def test_the_names_are_those_of_the_metrics():
     """Of everything that tasks score with; what none gives is no legal name."""
     calibration = calibration_scores([True], [0.9], [0.8])
-    single = {**scores_of("label", ["a"], ["b"], labels=["a", "b"]), **calibration}
+    voted = [TextExample(0, "x", None, "a", votes=(("a", 2), ("b", 1)))]
+    answer = [TextPrediction(0, "a", 0.9, {"a": 0.9, "b": 0.1})]
+    single = {**score(KINDS["label"].scored(voted, answer, labels=["a", "b"])), **calibration}
     assert {*PROBLEMS["single"]} == {*metrics_of("nli")} == {*single}
     multi = {**scores_of("labels", [["a"]], [["a"]], labels=["a"]), **calibration}
     assert {*PROBLEMS["multi"]} == {*multi}
