@@ -103,7 +103,7 @@ class Suggester:
 
     Args:
         folder: Folder of a run.
-        options: ``batching`` and ``max_tokens`` of ``Predictor``.
+        options: Options of ``Predictor``.
     """
 
     def __init__(self, folder: str, **options: Any) -> None:
@@ -214,7 +214,7 @@ def central(vectors: np.ndarray, weights: Sequence[float], number: int, seed: in
 
 def write_suggestions(command: Suggest) -> None:
     """Write one line for each chosen example, the best first."""
-    suggester = Suggester(command.folder, batching=command.batching, max_tokens=command.max_tokens)
+    suggester = Suggester(command.folder, max_tokens=command.max_tokens)
     rows: dict[int, Mapping[str, Any]] = {}
     examples = suggester.model.task.record.inputs.read(command.file, **command.reading, rows=rows)
     with open_records(command.out, [Path(command.file)]) as write:

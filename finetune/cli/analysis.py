@@ -43,7 +43,7 @@ def print_analysis(found: Analysis, num_examples: int) -> None:
 def _print_subgroups(name: str, table: Table) -> None:
     rows = table.rows
     if name == "confusion" and len(rows) > MOST_COLUMNS:
-        show(f"(the confusion matrix of {len(rows)} labels: --table confusion)")
+        show(f"(the confusion matrix of {len(rows)} labels: --format csv)")
     else:
         rows = rows[:MOST_ROWS] if name == "confused" else rows
         print_table(table.columns, rows, table.caption)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
 from finetune.cli.output import print_tables, show
-from finetune.config.options import Help
-from finetune.types import UserError, quantity
+from finetune.types import quantity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,23 +20,17 @@ class Cache(FormatOption, Command):
 
     Examples:
         finetune cache
-        finetune cache --clear --older-than 7
+        finetune cache --clear
     """
 
     clear: bool = False
     """Remove the entries."""
-    older_than: Annotated[float | None, Help("DAYS")] = None
-    """With --clear: remove only entries that were last used more than DAYS days ago."""
 
     def run(self) -> None:
         """Print the entries, or remove them."""
         from finetune.runtime.cache import OFF, VARIABLE, cache_entries, clear_cache, is_enabled
 
-        if self.older_than is not None and not self.clear:
-            raise UserError("--older-than chooses what --clear removes: add --clear.")
-        if self.older_than is not None and self.older_than < 0:
-            raise UserError(f"--older-than must be 0 days or more, not {self.older_than:g}.")
-        entries = clear_cache(86_400 * (self.older_than or 0.0)) if self.clear else cache_entries()
+        entries = clear_cache() if self.clear else cache_entries()
         total = f"{sum(entry.size for entry in entries) / 2**20:,.1f} MiB"
         if not is_enabled():
             show(f"{VARIABLE}={OFF}: the cache is disabled", error=True)

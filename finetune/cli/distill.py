@@ -12,7 +12,6 @@ from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import report_run, resumable, show_run
 from finetune.config.options import COMMON, DATA, Help, argument
 from finetune.config.tasks import Resume
-from finetune.types import UserError
 
 if TYPE_CHECKING:
     from finetune.api import DistilledRun
@@ -38,8 +37,6 @@ class Distill(FormatOption, Command):
     unlabeled: Annotated[str | None, DATA] = None
     """File of texts or words without labels, as for `finetune predict --file`. The teacher labels
     them."""
-    unlabeled_columns: Annotated[tuple[str, ...], DATA] = ()
-    """Columns of that file if their names are not recognized, as `role=column`."""
     temperature: Annotated[float, COMMON] = 2.0
     """Divides the logits of both models in the divergence between their predictions."""
     hard_weight: float = 0.2
@@ -89,8 +86,6 @@ class Distill(FormatOption, Command):
         from finetune.training.distillation import student_folder
         from finetune.training.lesson import Distillation
 
-        if self.unlabeled_columns and self.unlabeled is None:
-            raise UserError("--unlabeled-columns needs --unlabeled FILE.")
         quiet_libraries()
         reporter = Reporter()
         distillation = Distillation(
@@ -98,7 +93,6 @@ class Distill(FormatOption, Command):
             hard_weight=self.hard_weight,
             hidden_weight=self.hidden_weight,
             unlabeled=self.unlabeled,
-            unlabeled_columns=self.unlabeled_columns,
         )
         out = self.out or student_folder(self.teacher, self.resume)
         settings = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from finetune.cli.output import TableFormat, show
 from finetune.config.options import Help, argument
@@ -153,8 +153,6 @@ class SpeedOptions:
 
     group: ClassVar[str] = "encoder"
 
-    batching: Literal["auto", "packed", "padded"] = "auto"
-    """Pack or pad sequences: changes speed only."""
     max_tokens: int | None = None
     """Tokens per forward pass: changes memory and speed only. Unset is as in training, and at most
     1024 on a CPU."""

@@ -263,7 +263,6 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
             labels=self.labels,
             template=self.template,
             multi_label=self.multi_label,
-            batching=self.batching,
             max_tokens=self.max_tokens,
         )
         if self.pair is not None and model.task.description.words:

@@ -28,7 +28,7 @@ class Report(GoldOptions, Command):
     Examples:
         finetune report runs/a runs/b --out report.html
         finetune report runs/ner --format table
-        finetune report predictions.jsonl --gold gold.conll --format csv --table confusion
+        finetune report predictions.jsonl --gold gold.conll --format csv
     """
 
     folders: Annotated[tuple[str, ...], argument("RUN …")]
@@ -41,9 +41,6 @@ class Report(GoldOptions, Command):
     examples: Annotated[int | None, Help("N")] = None
     """Most examples with errors on a page, 300 if unset; or errors of each category in a text,
     10."""
-    table: str | None = None
-    """Print one table only, such as `scores`, `label` or `calibration`; an unknown name lists all.
-    """
     format: Annotated[Literal["html", "table", "csv", "latex", "markdown", "json"], COMMON] = "html"
     """Write a page, or print the analysis as a text for reading, as tables in another format, or as
     JSON with all errors. `--json` is short for `--format json`."""
@@ -58,7 +55,7 @@ class Report(GoldOptions, Command):
             self._print_analysis(self.format)
 
     def _write_page(self) -> None:
-        for name in ("gold", "train", "positive", "columns", "table"):
+        for name in ("gold", "train", "positive", "columns"):
             if getattr(self, name):
                 raise UserError(
                     f"{flag(name)} applies to the analysis that is printed: add --format table, or "
@@ -88,17 +85,12 @@ class Report(GoldOptions, Command):
         )
         found = analyze(self.folders[0], source, split=self.split or "test")
         number = IN_A_TEXT if self.examples is None else self.examples
-        if format == "json" and self.table is None:
+        if format == "json":
             show(json.dumps(analysis_record(found, number), indent=2, ensure_ascii=False))
-        elif format == "table" and self.table is None:
+        elif format == "table":
             print_analysis(found, number)
         else:
             from finetune.reporting.analysis_tables import analysis_tables
 
-            tables = analysis_tables(found)
-            if self.table is not None and self.table not in tables:
-                names = ", ".join(tables)
-                raise UserError(f"--table {self.table}: the tables of this analysis are {names}.")
-            chosen = list(tables) if self.table is None else [self.table]
-            listed = [tables[name] for name in chosen]
-            print_tables(format, *((each.caption, each.columns, each.rows) for each in listed))
+            tables = analysis_tables(found).values()
+            print_tables(format, *((each.caption, each.columns, each.rows) for each in tables))

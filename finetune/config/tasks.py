@@ -802,8 +802,6 @@ class NerConfig(WordConfig):
     """Vector of a span: its first and last word and the mean of its words (`boundary`), also with
     separate networks for start and end (`ffn`), or with attention over its words in place of the
     mean (`attention`); or start times end (`biaffine`)."""
-    word_vectors: Literal["first", "mean"] = "first"
-    """Vector of a word: its first subword, or the mean of its subwords."""
     max_width: Annotated[int | None, POSITIVE] = None
     """Widest candidate span in words; unset is the width that covers 99.5 % of the training spans
     (`biaffine`: no limit)."""

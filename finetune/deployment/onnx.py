@@ -3,9 +3,9 @@
 The graph of a model of transformers takes the inputs of Optimum: padded ``input_ids``,
 ``attention_mask`` and, if model and tokenizer use segments, ``token_type_ids``, all int64 [N, L]
 with any N and L. It returns ``logits``, float32 [N, C], for tags and answers [N, L, C]. The graph
-of a span scorer also takes the index of the first subword of each of the ``words`` [N, W] (and, for
-means of subwords, ``word_lengths`` [N, W]) and returns logits [N, W, K, C] of candidates of K
-widths, or [N, W, W, C] of first and last words. The logits must equal the logits of the head on
+of a span scorer also takes the index of the first subword of each of the ``words`` [N, W], and
+returns logits [N, W, K, C] of candidates of K widths, or [N, W, W, C] of first and last words. The
+logits must equal the logits of the head on
 texts of different lengths, alone and in batches.
 """
 
@@ -379,10 +379,7 @@ def _export(task: Task, head: Any, fresh: Path, output: Path) -> Exported:
     module: nn.Module
     axes: tuple[str, ...]
     if isinstance(head, SpanClassifier):
-        starts, lengths = traced_words(groups[3])
-        traced["words"] = starts
-        if head.config.word_vectors != "first":
-            traced["word_lengths"] = lengths
+        traced["words"] = traced_words(groups[3])
         module, axes = SpanLogits(head, tuple(traced)), ("batch", "words")
     else:
         model = head.tagger.model if isinstance(head, CrfTagger) else head.model
@@ -428,14 +425,10 @@ def _inputs(head: Any, names: Sequence[str], batch: Any) -> dict[str, Tensor]:
     return {name: padded[name] for name in names}
 
 
-def traced_words(sequences: Sequence[Encoding]) -> tuple[Tensor, Tensor]:
-    """Return the first subword of each word and its number of subwords: [N, W] each."""
-    starts = [torch.tensor(sequence.word_starts) for sequence in sequences]
-    pad = nn.utils.rnn.pad_sequence
-    return (
-        pad([own[:-1] for own in starts], batch_first=True),
-        pad([own.diff() for own in starts], batch_first=True, padding_value=1),
-    )
+def traced_words(sequences: Sequence[Encoding]) -> Tensor:
+    """Return the first subword of each word [N, W]."""
+    starts = [torch.tensor(sequence.word_starts[:-1]) for sequence in sequences]
+    return nn.utils.rnn.pad_sequence(starts, batch_first=True)
 
 
 def _compare(model: OnnxModel, head: Any, groups: Sequence[list[Encoding]]) -> tuple[float, float]:
@@ -477,18 +470,11 @@ class SpanLogits(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Return logits [N, W, K, C], or [N, W, W, C] of a biaffine scorer."""
         named = dict(zip(self.names, inputs, strict=True))
-        words, lengths = named.pop("words"), named.pop("word_lengths", None)  # [N, W]
+        words = named.pop("words")  # [N, W]
         hidden: Tensor = self.model(**named).last_hidden_state  # [N, L, H]
-        if lengths is None:
-            rows = torch.arange(words.shape[0])[:, None] * hidden.shape[1] + words
-            vectors = hidden.flatten(0, 1).index_select(0, rows.flatten())
-            vectors = vectors.reshape(words.shape[0], words.shape[1], -1)
-        else:
-            tokens = torch.arange(hidden.shape[1])
-            first, end = words[..., None], (words + lengths)[..., None]
-            inside = ((tokens >= first) & (tokens < end)).to(hidden.dtype)  # [N, W, L]
-            vectors = inside @ hidden / lengths[..., None]
-        return self.scorer.grid(vectors)
+        rows = torch.arange(words.shape[0])[:, None] * hidden.shape[1] + words
+        vectors = hidden.flatten(0, 1).index_select(0, rows.flatten())
+        return self.scorer.grid(vectors.reshape(words.shape[0], words.shape[1], -1))
 
 
 def trace(

@@ -26,7 +26,7 @@ from finetune.types import Encoding, Example, Partial, Prediction, UserError
 
 GRAPH, SETTINGS = "model.onnx", "predictor.json"
 """Files of an export: the graph, and the settings for predictions."""
-INPUTS = {"input_ids", "attention_mask", "token_type_ids", "words", "word_lengths"}
+INPUTS = {"input_ids", "attention_mask", "token_type_ids", "words"}
 """The inputs that a graph may have."""
 LOGITS = "logits"
 """Its output."""
@@ -307,10 +307,9 @@ class OnnxModel:
             "attention_mask": ([[1] * len(row) for row in ids], 0),
             "token_type_ids": ([sequence.segment_ids or [] for sequence in sequences], 0),
             "words": ([own[:-1] for own in starts], 0),
-            "word_lengths": ([np.diff(own) for own in starts], 1),
         }
         width = max(map(len, ids))
-        widths = {name: max(1, *map(len, every[name][0])) for name in ("words", "word_lengths")}
+        widths = {"words": max(1, *map(len, every["words"][0]))}
         found = {}
         for name in self.inputs:
             rows, fill = every[name]

@@ -32,7 +32,7 @@ from finetune.types import UserError
 if TYPE_CHECKING:
     from finetune.inference.embed import Embedder
 
-PREDICT_OPTIONS = ("folder", "file", "out", "encoding", "batching", "max_tokens")
+PREDICT_OPTIONS = ("folder", "file", "out", "encoding", "max_tokens")
 """The options of `predict` that apply to the runs of all commands of the wing."""
 
 
@@ -119,10 +119,8 @@ class Similarity(
     """Compare texts, or words: those that the data name, else all words of a text, without special
     tokens. auto compares words where the data name them."""
     standardize: Annotated[str | None, Help("CORPUS", common=True)] = None
-    """Standardize vectors over 1,000 lines of a corpus: its file or folder, or a standardizer
-    (.safetensors). With --threshold write `train`, for the words of the training texts."""
-    save_standardizer: Annotated[str | None, Help("FILE")] = None
-    """File (.safetensors) to save the fitted standardizer."""
+    """Standardize vectors over 1,000 lines of a corpus: its file or folder. With --threshold write
+    `train`, for the words of the training texts."""
     resamples: int = 1000
     window: int | None = None
     """Words to read on each side of a word in context. Unset reads all of them."""
@@ -158,15 +156,6 @@ class Similarity(
         if (self.text is None) != (self.pair is None):
             raise UserError("--text and --pair belong together: give both texts.")
         require_count("--resamples", self.resamples, most=MOST_RESAMPLES)
-        if self.save_standardizer is not None:
-            if self.standardize is None or self.standardize.endswith(".safetensors"):
-                raise UserError("--save-standardizer needs --standardize CORPUS to fit to.")
-            if not self.save_standardizer.endswith(".safetensors"):
-                raise UserError(
-                    f"--save-standardizer {self.save_standardizer}: write a name with "
-                    "the suffix .safetensors."
-                )
-            check_output(self.save_standardizer, [Path(self.standardize)])
         if self.out is not None:
             if self.combine == "none":
                 raise UserError("--out needs one cosine of a pair: write --combine mean or sum.")

@@ -434,7 +434,6 @@ def predict_senses(command: Predict) -> None:
     senses = WordSenses.load(
         run,
         inventory=command.inventory,
-        batching=command.batching,
         max_tokens=command.max_tokens,
     )
     if command.text:

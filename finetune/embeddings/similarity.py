@@ -363,8 +363,6 @@ def _lines(command: Similarity, corpus: str) -> Iterator[str]:
 def _standardizer(command: Similarity, embedder: Embedder) -> Standardizer | None:
     if command.standardize is None:
         return None
-    if command.standardize.endswith(".safetensors"):
-        return Standardizer.load(command.standardize)
     lines = _lines(command, command.standardize)
     found = fit_standardizer(embedder, lines, most=NUM_LINES, seed=command.seed)
     show(
@@ -372,8 +370,6 @@ def _standardizer(command: Similarity, embedder: Embedder) -> Standardizer | Non
         + (f"; constant dimensions: {found.num_constant}" if found.num_constant else ""),
         error=True,
     )
-    if command.save_standardizer is not None:
-        found.save(command.save_standardizer)
     return found
 
 

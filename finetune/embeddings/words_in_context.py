@@ -263,7 +263,7 @@ def predict_pairs(command: Predict) -> None:
     quiet_libraries()
     run, file = Path(command.folder), command.file or ""
     pairs = read_similarity(file, **command.reading).pairs
-    model = WordInContext.load(run, batching=command.batching, max_tokens=command.max_tokens)
+    model = WordInContext.load(run, max_tokens=command.max_tokens)
     predicted = model.predict(pairs, reporter=Reporter())
     with open_records(command.out, [Path(file), *run.glob("*")]) as write:
         for record in _records(pairs, predicted):

@@ -179,9 +179,9 @@ def making(kind: str, key: str) -> Iterator[bool]:
         yield waited
 
 
-def clear_cache(older_than_seconds: float = 0.0) -> list[CacheEntry]:
-    """Remove the entries that were last used at least so long ago, and return them."""
-    chosen = [entry for entry in cache_entries() if entry.age >= older_than_seconds]
+def clear_cache() -> list[CacheEntry]:
+    """Remove all entries, and return them."""
+    chosen = cache_entries()
     for entry in chosen:
         try:
             shutil.rmtree(entry.path)

@@ -173,7 +173,6 @@ class SpanNerTask(WordTask):
             SpanClassifier.from_pretrained,
             folder,
             representation=config.representation,
-            word_vectors=config.word_vectors,
             max_width=record.max_width,
             multi_label=config.multi_label,
             decoding=record.constraint,

@@ -176,7 +176,7 @@ def fit_student(
         file = Path(distillation.unlabeled)
         if not file.is_file():
             raise UserError(f"--unlabeled {file}: no such file.")
-        facts["unlabeled"] = [file_hash(file), *distillation.unlabeled_columns]
+        facts["unlabeled"] = file_hash(file)
     folder.teacher = {**teacher.facts(), **facts}
     head = None
     if layers is not None:

@@ -26,7 +26,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.config.tasks import column_map
 from finetune.inference.loop import CHUNK
 from finetune.inference.teacher import TeacherOutputs, read_outputs, write_outputs
 from finetune.models.fewer_layers import spread_layers
@@ -80,8 +79,6 @@ class Distillation:
     """Weight of the difference of hidden states; unset is 1 if they can be compared, else 0."""
     unlabeled: str | None = None
     """File of texts without labels."""
-    unlabeled_columns: tuple[str, ...] = ()
-    """Columns of that file, as `role=column`."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -321,9 +318,8 @@ def hidden_loss(
 
 def read_unlabeled(task: Task, distillation: Distillation, encoding: str) -> Iterator[Example]:
     """Yield the examples of a file, without gold."""
-    file, columns = str(distillation.unlabeled), column_map(distillation.unlabeled_columns)
     inputs = task.record.inputs
-    examples: Iterator[Any] = inputs.read(file, columns=columns, encoding=encoding)
+    examples: Iterator[Any] = inputs.read(str(distillation.unlabeled), encoding=encoding)
     if task.description.words:
         examples = (replace(each, tags=None, spans=None, unreachable=()) for each in examples)
     if (context := inputs.context) is not None:

@@ -37,7 +37,7 @@ def entry(name: str, days: float, title: str | None = None) -> Path:
     return folder
 
 
-def test_entries_are_listed_and_cleared_by_age() -> None:
+def test_entries_are_listed_and_cleared() -> None:
     assert cache_entries() == []
     entry("a", 10, "reviews, train: classify")
     recent = entry("b", 1)
@@ -48,9 +48,7 @@ def test_entries_are_listed_and_cleared_by_age() -> None:
         "reviews, train: classify",
     )
     assert second.size > 2**20 and round(second.age / 86_400) == 10
-    assert [each.path.name for each in clear_cache(5 * 86_400)] == [64 * "a"]
-    assert [each.path for each in cache_entries()] == [recent]
-    assert len(clear_cache()) == 1 and cache_entries() == []
+    assert len(clear_cache()) == 2 and cache_entries() == []
 
 
 def test_nothing_is_removed_but_entries(tmp_path: Path) -> None:
@@ -93,7 +91,5 @@ def test_the_command(tmp_path: Path) -> None:
     entry("a", 10, "reviews, train: classify")
     listed = run("cache")
     assert "reviews, train: classify" in listed.out and "1 entry, 1.0 MiB" in listed.out
-    refused = run("cache", "--older-than", "3")
-    assert refused.code and "--clear" in refused.err
-    cleared = run("cache", "--clear", "--older-than", "3")
+    cleared = run("cache", "--clear")
     assert "removed 1 entry, 1.0 MiB" in cleared.out

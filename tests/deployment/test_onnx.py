@@ -312,7 +312,7 @@ def case(task: str, family: str, *, slow: bool = False, **settings: Any) -> Any:
         case("tag", "roberta", slow=True, word_score="mean", label_subwords="all"),
         case("tag", "bert", crf=True),
         case("ner", "roberta", slow=True, representation="boundary"),
-        case("ner", "bert", representation="attention", word_vectors="mean", max_width=5),
+        case("ner", "bert", representation="attention", max_width=5),
         case("ner", "roberta", slow=True, representation="biaffine", multi_label=True),
     ],
 )

@@ -37,8 +37,6 @@ REFUSED = {
         "--data NAMED --unit text --window 3": "are for words",
         "--data WORDS --window 3": "needs data that name words",
         "--data NAMED --contexts TEXTS": "have contexts",
-        "--data WORDS --save-standardizer z.safetensors": "needs --standardize CORPUS",
-        "--data WORDS --standardize TEXTS --save-standardizer z": "the suffix .safetensors",
         "--data WORDS --combine none --out x.jsonl": "one cosine of a pair",
     },
     "similarity MODEL --threshold": {

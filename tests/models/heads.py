@@ -69,7 +69,7 @@ KINDS = {
     "ffn": Kind(SpanClassifier, settings=SPAN | {"representation": "ffn"}),
     "attention": Kind(
         SpanClassifier,
-        settings=SPAN | {"representation": "attention", "word_vectors": "mean"},
+        settings=SPAN | {"representation": "attention"},
     ),
     "biaffine": Kind(
         SpanClassifier,

@@ -45,10 +45,7 @@ def sequences(head: SpanClassifier) -> list[Encoding]:
 def naive_words(head: SpanClassifier, batch: Batch) -> Tensor:
     """Vectors of words [W, H], one word at a time."""
     hidden = head.encoder(batch)
-    rows = zip(batch.words.tolist(), batch.word_lengths.tolist(), strict=True)
-    if head.config.word_vectors == "first":
-        return torch.stack([hidden[row] for row, _ in rows])
-    return torch.stack([hidden[row : row + length].mean(0) for row, length in rows])
+    return torch.stack([hidden[row] for row in batch.words.tolist()])
 
 
 def naive_places(batch: Batch, max_width: int | None) -> list[tuple[int, int]]:
@@ -101,13 +98,12 @@ def assert_equals_naive(head: SpanClassifier, batch: Batch, tolerance: float = 1
     assert_same_gradients(head, reference, tolerance)
 
 
-@pytest.mark.parametrize("vectors", ["first", "mean"])
 @pytest.mark.parametrize(
     ("representation", "max_width"),
     [*itertools.product(REPRESENTATIONS, [1, 3, 7, 100]), ("biaffine", None)],
 )
-def test_equals_the_textbook_form(representation, vectors, max_width) -> None:
-    head = head_of(representation=representation, word_vectors=vectors, max_width=max_width)
+def test_equals_the_textbook_form(representation, max_width) -> None:
+    head = head_of(representation=representation, max_width=max_width)
     batch = pack(sequences(head))
     assert {0, 1, 38} <= set(batch.num_words)
     assert_equals_naive(head, batch)
@@ -115,7 +111,7 @@ def test_equals_the_textbook_form(representation, vectors, max_width) -> None:
 
 @pytest.mark.parametrize(("family", "representation"), covering(tiny.FAMILIES, REPRESENTATIONS))
 def test_every_family(family: str, representation: str) -> None:
-    head = head_of(family, representation=representation, word_vectors="mean")
+    head = head_of(family, representation=representation)
     assert head.encoder.packed == (family in tiny.PACKED)
     assert_equals_naive(head, pack(sequences(head)), CLOSE.get(family, 1e-12))
 
@@ -140,14 +136,13 @@ def test_order_of_candidates(max_width: int | None) -> None:
 @pytest.mark.parametrize("representation", REPRESENTATIONS)
 def test_no_words_and_single_words(representation: str) -> None:
     """Every weight has a gradient, zero perhaps: processes add up theirs one by one."""
-    for vectors in ("first", "mean"):
-        head = head_of(representation=representation, max_width=3, word_vectors=vectors)
-        for last in (Encoding(1, [5]), Encoding(1, [5, 6, 7], None, [1, 2])):
-            logits = head(pack([Encoding(0, [5, 6, 7]), last]))
-            assert logits.shape == (last.num_words, 4)
-            logits.sum().backward()
-            assert all(parameter.grad is not None for parameter in head.parameters())
-            head.zero_grad(set_to_none=True)
+    head = head_of(representation=representation, max_width=3)
+    for last in (Encoding(1, [5]), Encoding(1, [5, 6, 7], None, [1, 2])):
+        logits = head(pack([Encoding(0, [5, 6, 7]), last]))
+        assert logits.shape == (last.num_words, 4)
+        logits.sum().backward()
+        assert all(parameter.grad is not None for parameter in head.parameters())
+        head.zero_grad(set_to_none=True)
 
 
 @pytest.mark.parametrize("representation", REPRESENTATIONS)
@@ -296,7 +291,6 @@ def test_saved_configuration(tmp_path) -> None:
         max_width=None,
         multi_label=True,
         decoding="overlapping",
-        word_vectors="mean",
     )
     head.save_pretrained(tmp_path / "saved")
     text = (tmp_path / "saved" / "config.json").read_text()
@@ -312,7 +306,6 @@ def test_saved_configuration(tmp_path) -> None:
         "max_width",
         "multi_label",
         "decoding",
-        "word_vectors",
         "hidden",
     ):
         assert getattr(config, name) == getattr(head.config, name)
@@ -325,7 +318,6 @@ def test_saved_configuration(tmp_path) -> None:
     ("settings", "message"),
     [
         ({"representation": "bondary"}, "one of boundary, ffn.*Perhaps you meant 'boundary'"),
-        ({"word_vectors": "last"}, "'last' is not one of first, mean"),
         ({"decoding": "any"}, "one of flat, nested, overlapping"),
         ({"max_width": None}, "only biaffine.*widest span in words"),
         ({"max_width": 0}, "must be 1 word or more, not 0"),

@@ -225,7 +225,7 @@ CASES = {
     ),
     "ner": Case("ner", _SPANS, {}),
     "ner windows": Case("ner", _SPANS, {"max_length": 12, "overlap": 5, "decoding": "overlapping"}),
-    "ner attention": Case("ner", _SPANS, {"representation": "attention", "word_vectors": "mean"}),
+    "ner attention": Case("ner", _SPANS, {"representation": "attention"}),
     "ner biaffine": Case("ner", _SPANS, {"representation": "biaffine", "multi_label": True}),
     "ner calibrated": Case("ner", _SPANS, {"representation": "ffn", "calibrate": "types"}),
     "relations": Case("relations", _RELATIONS, {"pairs": "all"}),

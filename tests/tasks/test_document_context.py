@@ -35,7 +35,7 @@ KINDS: dict[str, tuple[type[TrainConfig], dict[str, Any]]] = {
     "all": (TagConfig, {"label_subwords": "all", "word_score": "mean"}),
     "crf": (TagConfig, {"crf": True}),
     "ner": (NerConfig, {}),
-    "biaffine": (NerConfig, {"representation": "biaffine", "word_vectors": "mean"}),
+    "biaffine": (NerConfig, {"representation": "biaffine"}),
 }
 LENGTH = 24
 

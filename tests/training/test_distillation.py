@@ -433,7 +433,6 @@ def test_a_folder_of_the_baseline_in_use_is_refused_before_the_student_trains(
         ),
         (["--layers", "1", "--unlabeled", "none.txt"], "--unlabeled none.txt: no such file"),
         (["--layers", "1", "--unlabeled", os.devnull], f"--unlabeled {os.devnull}: no such file"),
-        (["--layers", "1", "--unlabeled-columns", "text=a"], "needs --unlabeled FILE"),
         (["--layers", "1", "--data", "PAIRS"], "is not one of the teacher's"),
     ],
 )

@@ -16,7 +16,6 @@ from transformers import AutoConfig, PreTrainedConfig
 from finetune.types import UserError, did_you_mean
 
 REPRESENTATIONS = ("boundary", "ffn", "attention", "biaffine")
-WORD_VECTORS = ("first", "mean")
 DECODINGS = ("flat", "nested", "overlapping")
 
 
@@ -78,7 +77,6 @@ class SpanClassifierConfig(EncoderModelConfig):
 
     Attributes:
         representation: The representation of a span, one of ``REPRESENTATIONS``.
-        word_vectors: ``"first"`` subword of a word, or the ``"mean"`` of its subwords.
         max_width: The widest candidate, in words; None without limit (biaffine only).
         multi_label: Whether a span can have several types.
         hidden: Width of hidden layers; None is the encoder's width, or 150 for biaffine.
@@ -91,7 +89,6 @@ class SpanClassifierConfig(EncoderModelConfig):
     head_module = "finetune.models.heads.span_classifier"
 
     representation: str = "boundary"
-    word_vectors: str = "first"
     max_width: int | None = None
     multi_label: bool = False
     hidden: int | None = None
@@ -102,11 +99,7 @@ class SpanClassifierConfig(EncoderModelConfig):
     def require_legal(self) -> None:
         """Raise ``UserError`` if the settings are incomplete, or not legal together."""
         super().require_legal()
-        settings = {
-            "representation": REPRESENTATIONS,
-            "word_vectors": WORD_VECTORS,
-            "decoding": DECODINGS,
-        }
+        settings = {"representation": REPRESENTATIONS, "decoding": DECODINGS}
         for name, legal in settings.items():
             if (value := getattr(self, name)) not in legal:
                 hint = did_you_mean(value, legal)

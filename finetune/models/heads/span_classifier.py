@@ -22,7 +22,6 @@ from finetune.models.heads.span_scorers import (
     BiaffineScorer,
     FactorizedScorer,
     SpanLayout,
-    word_vectors,
 )
 from finetune.types import Batch
 
@@ -92,7 +91,7 @@ class SpanClassifier(EncoderModel):
         """
         hidden = self.encoder(batch)  # [T, H]
         with keyed_dropout(batch, batch.words):
-            words = self.dropout(word_vectors(hidden, batch, self.config.word_vectors))  # [W, H]
+            words = self.dropout(hidden.index_select(0, batch.words))  # [W, H]
             scores: Tensor = self.scorer(words, SpanLayout(batch, self.config.max_width))
         return scores
 

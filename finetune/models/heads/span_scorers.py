@@ -58,17 +58,6 @@ class SpanLayout:
         self.width = torch.arange(1, self.size + 1, device=bounds.device) - before[self.start]
 
 
-def word_vectors(hidden: Tensor, batch: Batch, pooling: str) -> Tensor:
-    """Return vectors [W, H] of words: first subwords, or means over subwords."""
-    if pooling == "first" or not len(batch.words):
-        return hidden.index_select(0, batch.words)
-    edges = torch.stack([batch.words, batch.words + batch.word_lengths], 1).flatten()  # [2W]
-    lengths = torch.cat([edges[:1], edges.diff(), len(hidden) - edges[-1:]])  # gaps and words
-    exact = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
-    sums = torch.segment_reduce(exact, "sum", lengths=lengths, axis=0, unsafe=True)[1::2]
-    return (sums / batch.word_lengths[:, None]).to(hidden.dtype)
-
-
 class FeedForward(nn.Sequential):
     """One layer with GELU and dropout: [W, H] -> [W, h]."""
 
