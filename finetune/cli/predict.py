@@ -194,21 +194,20 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
         if num_processes() > 1:
             make_accelerator()  # all processes connect, also one that has nothing left to predict
         with reporter, opened as parts:
-            if not parts.finished:
-                model = self._load()
-                if suffix in TABLE_SUFFIXES:
-                    parts.sample = self._sample(model)
-                predictions, found = self._predictions(model, suffix in TABLE_SUFFIXES, parts)
-                left = parts.rows_left
-                for name in parts.damaged:
-                    show(f"{folder / name} is damaged: predicted again", error=True)
-                reporter.start("predicting", left, unit="row")
-                predictions.reporter = reporter
-                parts.write(_reporting(found, reporter))
-                self._show_notes(model, predictions)
+            model = self._load()
+            if suffix in TABLE_SUFFIXES:
+                parts.sample = self._sample(model)
+            predictions, found = self._predictions(model, suffix in TABLE_SUFFIXES, parts)
+            left = parts.rows_left
+            for name in parts.damaged:
+                show(f"{folder / name} is damaged: predicted again", error=True)
+            reporter.start("predicting", left, unit="row")
+            predictions.reporter = reporter
+            parts.write(_reporting(found, reporter))
+            self._show_notes(model, predictions)
             show(
                 f"wrote {parts.num_written} of {quantity(parts.num_parts, 'part')} "
-                f"({quantity(parts.num_rows or 0, 'row')}): {folder}",
+                f"({quantity(parts.num_rows, 'row')}): {folder}",
                 error=True,
             )
 

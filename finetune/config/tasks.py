@@ -461,9 +461,6 @@ class LabelConfig(TrainConfig):
     labels_case: Literal["keep", "fold"] = "keep"
     """`fold` reads labels that differ only in case, blanks or invisible characters as one, in the
     most frequent spelling."""
-    label_map: Annotated[str | None, Help("FILE")] = None
-    """File with new names for labels: a JSON object `{"label": "new name"}`, or a CSV or TSV table
-    with the columns `label` and `name`. Labels with the same new name become one."""
     sampling: Annotated[str, SAMPLING, Changes(data=True, weights=True, inherited=False)] = "none"
     """Draw rare classes more often: `balanced` gives all classes the same share of an epoch, and
     `balanced:0.5` shares by the square root of their frequency. An epoch keeps its size."""

@@ -86,8 +86,8 @@ def _odd_names(counts: Mapping[str, Counter[str]]) -> Iterator[Finding]:
             ", ".join(f"{name!a} ({total[name]:,})" for name in names) for names in groups
         )
         message = f"labels that differ only in case, blanks or invisible characters: {listed}"
-        advice = "if they mean one class, read them as one with --labels-case fold, or name them in"
-        yield Finding("warning", "labels", f"{message}: {advice} a file, --label-map FILE")
+        advice = "if they mean one class, read them as one with --labels-case fold"
+        yield Finding("warning", "labels", f"{message}: {advice}")
 
 
 def _unseen(

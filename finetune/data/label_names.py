@@ -1,4 +1,4 @@
-"""Other names for labels: one spelling for names that differ in case only, and a file of names."""
+"""One spelling for labels that differ only in case, blanks or invisible characters."""
 
 from __future__ import annotations
 
@@ -7,23 +7,13 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from finetune.data.dataset import DataError, Dataset
-from finetune.data.files import ReadOptions
-from finetune.data.formats import open_data, read_file
-from finetune.data.json_files import parse_json
+from finetune.data.dataset import Dataset
 from finetune.data.votes import majority, renamed_votes, voted_names
-from finetune.types import TextExample, TokenExample, abbreviated, quantity
+from finetune.types import TextExample, TokenExample, abbreviated
 
 _TAG = re.compile(r"([BI]-)(.+)", re.DOTALL)
-_LEGAL = (
-    'write a JSON object {"label": "new name"}, or a CSV or TSV table with the columns label and '
-    "name"
-)
-NAME, MEANING = "label", "name"
-"""Columns of a file of names in a table."""
 
 
 def variants(labels: Iterable[str]) -> list[list[str]]:
@@ -36,19 +26,12 @@ def variants(labels: Iterable[str]) -> list[list[str]]:
     return [names for names in groups.values() if len(names) > 1]
 
 
-def renamed(data: Dataset, *, fold: bool, map_file: str | None) -> Dataset:
-    """Return the data with other names of labels, and notes on them.
+def folded(data: Dataset) -> Dataset:
+    """Return the data with one spelling of labels that differ only in case, and a note on them.
 
-    Args:
-        data: Texts with names as labels, or words with tags or spans.
-        fold: Give labels that differ only in case the most frequent of their spellings.
-        map_file: A file with the new names of labels (``read_label_map``); others stay as they are.
-
-    Raises:
-        DataError: If the file cannot be read, or has no label of the data.
+    The spelling is the most frequent one. ``data`` has texts with names as labels, or words with
+    tags or spans.
     """
-    mapping: dict[str, str] = {}
-    notes = []
     counts = Counter(
         _type(name) if tagged else name
         for rows in data.splits.values()
@@ -57,67 +40,20 @@ def renamed(data: Dataset, *, fold: bool, map_file: str | None) -> Dataset:
         for name in names or ()
     )
     counts.update(dict.fromkeys(voted_names(data.splits.values()), 0))
-    if map_file is not None:
-        mapping = {name: new for name, new in read_label_map(map_file).items() if name in counts}
-        if not mapping:
-            raise DataError(
-                f"--label-map {map_file}: none of its labels is one of the data "
-                f"({abbreviated(sorted(counts))}): write the labels of the data on the left."
-            )
-        number = sum(counts[name] for name in mapping)
-        notes.append(f"--label-map: renamed {quantity(len(mapping), 'label')}, {number:,} times")
-    if fold:
-        after: Counter[str] = Counter()
-        for name, count in counts.items():
-            after[mapping.get(name, name)] += count
-        spelled = {
-            name: max(names, key=lambda each: (after[each], each))
-            for names in variants(after)
-            for name in names
-        }
-        mapping = {name: spelled.get(new := mapping.get(name, name), new) for name in counts}
-        if folded := sorted({*spelled.values()}):
-            notes.append(f"--labels-case fold: one spelling each of {abbreviated(folded)}")
-    if not any(name != new for name, new in mapping.items()):
-        return replace(data, notes=[*data.notes, *notes])
+    mapping = {
+        name: max(names, key=lambda each: (counts[each], each))
+        for names in variants(counts)
+        for name in names
+    }
+    if not mapping:
+        return data
+    note = f"--labels-case fold: one spelling each of {abbreviated(sorted({*mapping.values()}))}"
     splits = {
         split: rows.map(lambda _, row: with_names(row, mapping))
         for split, rows in data.splits.items()
     }
     order = tuple(dict.fromkeys(_mapped(name, mapping) for name in data.label_order))
-    return replace(data.with_splits(splits), notes=[*data.notes, *notes], label_order=order)
-
-
-def read_label_map(path: str) -> dict[str, str]:
-    """Read the new names of labels: a JSON object, or a table with the columns label and name."""
-    file = open_data(path)
-    pairs: list[tuple[Any, ...]]
-    if Path(path).suffix.lower() == ".json":
-        content = parse_json("\n".join(line.text for line in file), path, f": {_LEGAL}.")
-        pairs = list(content.items()) if isinstance(content, dict) else []
-    else:
-        if file.format in ("txt", "unknown"):
-            file.format = "tsv"
-        table = read_file(file, ReadOptions(header_names=frozenset({NAME, MEANING})))
-        if table.sentences:
-            raise DataError(f"--label-map {path}: {_LEGAL}.")
-        columns = table.header if table.headless else (NAME, MEANING)
-        pairs = [tuple(map(row.values.get, columns)) for row in table.records]
-    found: dict[str, str] = {}
-    for pair in pairs:
-        texts = [each.strip() for each in pair if isinstance(each, str)]
-        if len(pair) != 2 or len(texts) != 2 or not all(texts):
-            raise DataError(
-                f"--label-map {path}: {list(pair)!r:.60} is not a label and its new name: {_LEGAL}."
-            )
-        if found.setdefault(texts[0], texts[1]) != texts[1]:
-            raise DataError(
-                f"--label-map {path}: {texts[0]!r} has two names, {found[texts[0]]!r} and "
-                f"{texts[1]!r}: remove one."
-            )
-    if not found:
-        raise DataError(f"--label-map {path}: there is no label in it.")
-    return found
+    return replace(data.with_splits(splits), notes=[*data.notes, note], label_order=order)
 
 
 def _type(tag: str) -> str:

@@ -95,15 +95,12 @@ class Inputs:
         return [*map(file_hash, self.files), *self.commits]
 
 
-def large_inputs(
-    contents: Sequence[Content], settings: Mapping[str, Any], others: Sequence[Path] = ()
-) -> Inputs | None:
+def large_inputs(contents: Sequence[Content], settings: Mapping[str, Any]) -> Inputs | None:
     """Return inputs whose data may be kept; None for small ones, and without the cache.
 
     Args:
         contents: What each data set is read from, in order; None if data are in memory.
         settings: Values of JSON.
-        others: Further files that the result depends on.
     """
     if not is_enabled():
         return None
@@ -122,7 +119,7 @@ def large_inputs(
                 size += content.size
         if size < MIN_BYTES:
             return None
-        return Inputs([*files, *others], commits, settings)
+        return Inputs(files, commits, settings)
     except OSError:
         return None  # the readers report it
 

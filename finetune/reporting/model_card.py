@@ -81,7 +81,6 @@ PATHS = (
     "model",
     "tokenizer",
     "config",
-    "label_map",
     "folder",
     "custom_loss",
 )

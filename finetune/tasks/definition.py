@@ -26,7 +26,7 @@ from finetune.data import (
 from finetune.data import examples as holder
 from finetune.data.dataset import WARNING
 from finetune.data.json_files import read_object
-from finetune.data.label_names import renamed
+from finetune.data.label_names import folded
 from finetune.data.replay import with_replay
 from finetune.data.snapshots import Inputs, Prepared, large_inputs
 from finetune.data.sources import Content, PartOf, content_of, is_test, resolve
@@ -125,8 +125,6 @@ def inputs_of(
         contents: The content of each source.
         more: Further settings.
     """
-    map_file = config.label_map if isinstance(config, LabelConfig) else None
-    others = [Path(map_file)] if map_file else []
     marks = changes_of(type(config))
     facts = {
         "task": config.description.name,
@@ -134,15 +132,13 @@ def inputs_of(
         "settings": {n: value for n, value in settings(config).items() if marks[n].data},
         **more,
     }
-    return large_inputs(contents, facts, others)
+    return large_inputs(contents, facts)
 
 
 def with_new_names(config: TrainConfig, data: Dataset) -> Dataset:
-    """Rename labels by --label-map and --labels-case."""
-    if not isinstance(config, LabelConfig):
-        return data
-    fold = config.labels_case == "fold"
-    return renamed(data, fold=fold, map_file=config.label_map) if fold or config.label_map else data
+    """Rename labels by --labels-case."""
+    fold = isinstance(config, LabelConfig) and config.labels_case == "fold"
+    return folded(data) if fold else data
 
 
 def _prepare(task: type[Task], config: TrainConfig, data: Any, saved: tuple[str, ...]) -> Prepared:

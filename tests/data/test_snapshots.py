@@ -111,18 +111,13 @@ def test_whatever_changes_the_data_is_read(
     assert reads(config, monkeypatch)
     other_run = replace(config, lr=0.5, out="elsewhere", steps=3, freeze="embeddings")
     assert not reads(other_run, monkeypatch)
-    (tmp_path / "map.json").write_text('{"pos": "good", "neg": "bad"}')
-    mapped = replace(config, label_map=str(tmp_path / "map.json"))
     for changed in (
         {"test_sets": (f"more={config.data}",)},
         {"labels_case": "fold"},
         {"columns": ("text=text",)},
-        {"label_map": mapped.label_map},
     ):
         assert reads(replace(config, **changed), monkeypatch), changed
         assert not reads(replace(config, **changed), monkeypatch), changed
-    (tmp_path / "map.json").write_text('{"pos": "fine", "neg": "bad"}')
-    assert reads(mapped, monkeypatch)
     train = Path(config.data) / "train.jsonl"
     before = train.stat()
     train.write_bytes(train.read_bytes().replace(b"room", b"ruom", 1))

@@ -67,11 +67,9 @@ def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         assert one.scores != other.scores or one.label is None
 
 
-def test_int8_scores_the_labels_and_by_the_metric_of_the_training(tmp_path: Path) -> None:
-    """Labels that the settings rename, and a built-in metric in place of a custom one."""
+def test_int8_scores_by_the_metric_of_the_training(tmp_path: Path) -> None:
+    """A built-in metric in place of a custom one."""
     data = data_of(tmp_path / "data")
-    labels = sorted({e.label for e in finetune.read_text(data).splits["train"]})
-    (tmp_path / "map.json").write_text(json.dumps({label: label.upper() for label in labels}))
     (tmp_path / "own.py").write_text("def cost(gold, predicted):\n    return 0.5\n")
     settings = {"steps": 1, "custom_metrics": (f"{tmp_path / 'own.py'}:cost",), "metric": "cost"}
     tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
@@ -79,7 +77,6 @@ def test_int8_scores_the_labels_and_by_the_metric_of_the_training(tmp_path: Path
         "classify",
         str(data),
         str(tmp_path / "bert"),
-        label_map=str(tmp_path / "map.json"),
         out=str(tmp_path / "run"),
         quiet=True,
         **settings,

@@ -75,10 +75,7 @@ WRONG: dict[str, tuple[str | Path, ...]] = {
     "contexts of texts": ("similarity", "MODEL", "--data", PAIRS, "--unit", "text",
                           "--contexts", TEXTS),
     "contexts in context": ("similarity", "MODEL", "--data", NAMED, "--contexts", TEXTS),
-    "save without corpus": ("similarity", "MODEL", "--data", PAIRS, "--save-standardizer", "z"),
-    "save suffix": ("similarity", "MODEL", "--data", PAIRS, "--standardize", TEXTS,
-                    "--save-standardizer", "z.bin"),
-    "no standardizer": ("similarity", "MODEL", "--data", PAIRS, "--standardize",
+    "no corpus": ("similarity", "MODEL", "--data", PAIRS, "--standardize",
                         "no.safetensors"),
     "out of layers": ("similarity", "MODEL", "--data", PAIRS, "--combine", "none", "--out",
                       "o.jsonl"),
@@ -407,15 +404,13 @@ def of_similarity(recorder: Recorder, model: Path) -> None:
     """Record cosines of texts, of words and of words in context, and the run of a threshold."""
     place, record = recorder.place, recorder.command
     words, corpus = EXAMPLES / "words", EXAMPLES / "nli" / "validation.jsonl"
-    out, saved = place / "cosines.jsonl", place / "z.safetensors"
+    out = place / "cosines.jsonl"
     sides = ("--text", "A dog runs.", "--pair", "A puppy is running.")
     record("similarity/two texts", "similarity", model, *sides)
     compared: dict[str, tuple[str | Path, ...]] = {
         "texts": ("--data", EXAMPLES / "similarity"),
         "first tokens": ("--data", EXAMPLES / "similarity", "--split", "train", "--pooling",
-                         "first", "--standardize", corpus, "--save-standardizer", saved),
-        "standardized again": ("--data", EXAMPLES / "similarity", "--pooling", "first",
-                               "--standardize", saved),
+                         "first", "--standardize", corpus),
         "words": ("--data", words / "pairs.jsonl", "--unit", "word", "--layers", "last4"),
         "static words": ("--data", words / "pairs.jsonl", "--contexts", corpus),
         "in context": ("--data", words / "in_context.jsonl", "--layers", "0,-1", "--combine",

@@ -21,7 +21,6 @@ from finetune.data import (
 )
 from finetune.data.choices import CHOICES
 from finetune.data.json_files import parse_json
-from finetune.data.label_names import read_label_map
 from finetune.data.questions import QUESTIONS
 from finetune.data.running_text import read_running_text
 from finetune.data.tokens import read_gold
@@ -59,7 +58,6 @@ READERS: dict[str, Callable[[str], Any]] = {
     "read_senses": read_senses,
     "read_running_text": read_running_text,
     "read_similarity": read_similarity,
-    "read_label_map": read_label_map,
     "read_predictions": lambda path: read_predictions(Path(path)),
     "review": _review,
 }

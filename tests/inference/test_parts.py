@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -140,26 +141,19 @@ def test_parts_are_as_they_were_written(
     assert content(out) == before
 
 
-DAMAGED_MANIFESTS: list[dict[str, Any]] = [
-    {"num_rows": 10**9},
-    {"num_rows": 8},
-    {"num_rows": "8"},
-    {"num_rows": -1},
-    {"settings": None},
-    {"settings": []},
-    {"input": None},
-    {"input": [None]},
-    {"input": [{"name": "a.jsonl.gz"}]},
-    {"input": {}},
-    {"part_rows": "8"},
-    {"part_rows": None},
-    {"digest": []},
-    {"format": 2},
-]
-
-
-@pytest.mark.parametrize("change", [*DAMAGED_MANIFESTS, "[]", "{}", "{"], ids=str)
-def test_a_damaged_manifest(change: Any, place: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": None}, "model was None"),
+        ({"part rows": "8"}, "part rows was '8', now it is 8"),
+        ({"more": []}, "more was \\[\\], now it is None"),
+        ("[]", "_predictions.json: damaged: delete it"),
+        ("{}", "finetune was None"),
+        ("{", "_predictions.json: damaged: delete it"),
+    ],
+    ids=str,
+)
+def test_a_damaged_manifest(change: Any, message: str, place: Path, tmp_path: Path) -> None:
     out = tmp_path / "parts"
     assert predict(place, out).code == 0
     before = content(out)
@@ -167,7 +161,7 @@ def test_a_damaged_manifest(change: Any, place: Path, tmp_path: Path) -> None:
     saved = json.loads(manifest.read_text("utf-8"))
     manifest.write_text(change if isinstance(change, str) else json.dumps(saved | change))
     refused = predict(place, out)
-    assert refused.code == 2 and f"{manifest}: damaged, or of another" in refused.err, refused.err
+    assert refused.code == 2 and re.search(message, refused.err), refused.err
     manifest.unlink()
     done = predict(place, out)
     assert done.code == 0 and "wrote 0 of 4 parts" in done.err, done.err
@@ -204,7 +198,6 @@ def test_interruptions_change_nothing(
         with pytest.raises(Killed):
             predict(place, out)
     assert len(list(out.glob("part-*"))) == 2
-    assert json.loads((out / "_predictions.json").read_text())["num_rows"] is None
     done = predict(place, out)
     assert done.code == 0 and "wrote 2 of 4 parts" in done.err, done.err
     assert content(out) == content(tmp_path / "whole")
@@ -320,10 +313,10 @@ def test_other_predictions_are_refused(place: Path, tmp_path: Path) -> None:
     settings = json.loads((other / "best" / "finetune.json").read_text())
     (other / "best" / "finetune.json").write_text(json.dumps({**settings, "finetune": "0.0.9"}))
     for problem, changed in {
-        "of another model": ("predict", other, *arguments[2:], *PARTS),
+        "model was ": ("predict", other, *arguments[2:], *PARTS),
         "threshold was None, now it is '0.9'": (*arguments, *PARTS, "--threshold", "0.9"),
-        "a part has 8 rows there (--part-rows), not 9": (*arguments, "--part-rows", "9"),
-        ".parquet files (--format), not .jsonl": (*arguments, *PARTS, "--format", "jsonl"),
+        "part rows was 8, now it is 9": (*arguments, "--part-rows", "9"),
+        "format was 'parquet', now it is 'jsonl'": (*arguments, *PARTS, "--format", "jsonl"),
     }.items():
         refused = run(*changed)
         assert refused.code == 2 and problem in refused.err, refused.err
@@ -336,12 +329,10 @@ def test_other_predictions_are_refused(place: Path, tmp_path: Path) -> None:
     assert run(*arguments, *PARTS).code == 0
     with (own / "b.jsonl").open("a") as file:
         file.write('{"text": "one more"}\n')
-    assert "the input has changed (b.jsonl)" in run(*arguments, *PARTS).err
+    assert "file 2 b.jsonl was " in run(*arguments, *PARTS).err
     (own / "b.jsonl").unlink()
-    assert "the input has changed (b.jsonl)" in run(*arguments, *PARTS).err
-    left = content(out)
-    assert left.pop("_predictions.json") != before.pop("_predictions.json")  # another time of b
-    assert left == before
+    assert "now it is None" in run(*arguments, *PARTS).err
+    assert content(out) == before
 
 
 def test_files_of_one_name(place: Path, tmp_path: Path) -> None:
@@ -354,7 +345,7 @@ def test_files_of_one_name(place: Path, tmp_path: Path) -> None:
     with files[0].open("a", encoding="utf-8") as file:
         file.writelines(lines[10:])
     refused = predict(place, tmp_path / "parts", file=str(tmp_path / "*" / "x.jsonl"))
-    assert refused.code == 2 and "the input has changed (x.jsonl)" in refused.err, refused.err
+    assert refused.code == 2 and "file 1 x.jsonl was " in refused.err, refused.err
 
 
 def test_two_jobs_with_one_shard(place: Path, tmp_path: Path) -> None:
