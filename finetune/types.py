@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -424,6 +424,27 @@ class TextPrediction:
     scores: Mapping[str, float] | None = None
     positive: str | None = None
     uncalibrated: Mapping[str, float] | None = field(default=None, compare=False, repr=False)
+    decided: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def class_probabilities(self) -> Mapping[Any, float]:
+        """The probability of each class, of which one is right; empty if they are not known."""
+        one = self.score is not None and self.scores is not None
+        return self.scores if one and self.scores is not None else {}
+
+    def withhold(self, least: Callable[[str], float]) -> Self:
+        """Return the prediction without the labels whose probability is below ``least``.
+
+        The label is then None; of several labels, those that are left.
+        """
+        known = self.scores or {}
+        if isinstance(self.label, tuple):
+            sure = tuple(name for name in self.label if known[name] >= least(name))
+            left_out = [name for name in self.label if name not in sure]
+            return dataclasses.replace(self, label=sure, decided=_withheld(self, left_out))
+        unsure = isinstance(self.label, str) and (self.score or 0.0) < least(self.label)
+        decided = _withheld(self, self.label if unsure else None)
+        return dataclasses.replace(self, label=None if unsure else self.label, decided=decided)
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
@@ -431,13 +452,13 @@ class TextPrediction:
         record: dict[str, Any] = {"id": self.id, "label": label}
         if self.score is not None:
             record["score"] = round(self.score, 6)
-        if self.label is None and self.scores is not None:
+        if self.scores is not None and any(map(math.isnan, self.scores.values())):
             record |= {"score": None, "scores": dict.fromkeys(self.scores)}
         elif self.scores is not None:
             record["scores"] = {name: round(value, 6) for name, value in self.scores.items()}
         if self.positive is not None:
             record["positive_label"] = self.positive
-        return record
+        return record | self.decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,20 +466,35 @@ class ChoicePrediction:
     """The index of the most probable choice of a question, its text, and all probabilities.
 
     The probabilities without the fitted temperature, ``uncalibrated``, are not part of the record.
-    ``only_score`` is the probability of the choice in files that have no others.
+    ``only_score`` is the probability of the choice in files that have no others. A choice that is
+    withheld is None, and its text empty.
     """
 
     id: int
-    choice: int
+    choice: int | None
     text: str
     scores: tuple[float, ...]
     uncalibrated: tuple[float, ...] | None = field(default=None, compare=False, repr=False)
     only_score: float = math.nan
+    decided: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def score(self) -> float:
-        """The probability of the choice; NaN where a file does not have it."""
-        return self.scores[self.choice] if self.scores else self.only_score
+        """The probability of the choice, also if it is withheld; NaN where a file has none."""
+        choice = self.decided.get("withheld") if self.choice is None else self.choice
+        return self.scores[choice] if self.scores and choice is not None else self.only_score
+
+    @property
+    def class_probabilities(self) -> Mapping[Any, float]:
+        """The probability of each choice by its index; empty if they are not known."""
+        return dict(enumerate(self.scores))
+
+    def withhold(self, least: Callable[[str], float]) -> Self:
+        """Return the prediction without a choice if its probability is below ``least``."""
+        unsure = self.choice is not None and self.score < least("")
+        decided = _withheld(self, self.choice if unsure else None)
+        choice, text = (None, "") if unsure else (self.choice, self.text)
+        return dataclasses.replace(self, choice=choice, text=text, decided=decided)
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
@@ -468,7 +504,7 @@ class ChoicePrediction:
             "choice_text": self.text,
             "score": round(self.score, 6),
             "scores": [round(score, 6) for score in self.scores],
-        }
+        } | self.decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,7 +513,8 @@ class TokenPrediction:
 
     The tags encode ``spans`` (None without spans, as in POS); ``offsets`` and ``text`` are set for
     raw text. ``log_probabilities`` of all tags, a numpy array [W, C], are kept on request only, and
-    are not part of the record.
+    are not part of the record. A tag that is withheld is None; the words of spans that are withheld
+    have the tag O.
     """
 
     id: int
@@ -489,6 +526,26 @@ class TokenPrediction:
     offsets: tuple[tuple[int, int], ...] | None = None
     text: str | None = None
     log_probabilities: Any = field(default=None, compare=False, repr=False)
+    decided: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def withhold(self, least: Callable[[str], float]) -> Self:
+        """Return the prediction without the spans, or plain tags, below ``least``."""
+        if self.spans is None:
+            words = zip(self.tags, self.scores, strict=True)
+            answers = tuple(Span(i, i + 1, tag) for i, (tag, _) in enumerate(words))
+            sure, unsure = _divided(answers, self.scores, least)
+            nothing: Any = None
+            changed: dict[str, Any] = {}
+        else:
+            sure, unsure = _divided(self.spans, self.span_scores, least)
+            nothing = "O"
+            spans, scores = zip(*sure, strict=True) if sure else ((), ())
+            changed = {"spans": spans, "span_scores": scores}
+        out = {word for span, _ in unsure for word in range(span.start, span.end)}
+        tags = tuple(nothing if i in out else tag for i, tag in enumerate(self.tags))
+        left_out = _span_records(unsure, self.text, self.offsets)
+        decided = _withheld(self, left_out)
+        return dataclasses.replace(self, tags=tags, decided=decided, **changed)
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
@@ -502,7 +559,7 @@ class TokenPrediction:
             record["offsets"] = [list(offset) for offset in self.offsets]
         if self.spans is not None:
             record["spans"] = span_records(self.spans, self.span_scores, self.text, self.offsets)
-        return record
+        return record | self.decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,6 +579,14 @@ class SpanPrediction:
     text: str | None = None
     candidates: tuple[tuple[Span, float], ...] = ()
     unreachable: tuple[Span, ...] = ()
+    decided: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def withhold(self, least: Callable[[str], float]) -> Self:
+        """Return the prediction without the spans whose probability is below ``least``."""
+        sure, unsure = _divided(self.spans, self.scores, least)
+        spans, scores = zip(*sure, strict=True) if sure else ((), ())
+        decided = _withheld(self, _span_records(unsure, self.text, self.offsets))
+        return dataclasses.replace(self, spans=spans, scores=scores, decided=decided)
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values."""
@@ -529,7 +594,7 @@ class SpanPrediction:
         if self.offsets is not None:
             record["offsets"] = [list(offset) for offset in self.offsets]
         record["spans"] = span_records(self.spans, self.scores, self.text, self.offsets)
-        return record
+        return record | self.decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,6 +611,15 @@ class RelationPrediction:
     scores: tuple[float, ...]
     offsets: tuple[tuple[int, int], ...] | None = None
     text: str | None = None
+    decided: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def withhold(self, least: Callable[[str], float]) -> Self:
+        """Return the prediction without the relations whose probability is below ``least``."""
+        sure, unsure = _divided(self.relations, self.scores, least)
+        relations, scores = zip(*sure, strict=True) if sure else ((), ())
+        given = [relation for relation, _ in unsure], [score for _, score in unsure]
+        decided = _withheld(self, relation_records(self.spans, *given))
+        return dataclasses.replace(self, relations=relations, scores=scores, decided=decided)
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values; relations name their spans by index."""
@@ -554,7 +628,7 @@ class RelationPrediction:
             record["offsets"] = [list(offset) for offset in self.offsets]
         record["spans"] = span_records(self.spans, (), self.text, self.offsets)
         record["relations"] = relation_records(self.spans, self.relations, self.scores)
-        return record
+        return record | self.decided
 
 
 class FoundAnswer(NamedTuple):
@@ -581,13 +655,28 @@ class AnswerPrediction:
     score: float
     no_answer_score: float | None = None
     best: tuple[FoundAnswer, ...] = ()
+    decided: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether an answer, or that there is none, was found and is withheld."""
+        return self.decided.get("withheld") is not None
+
+    def withhold(self, least: Callable[[str], float]) -> Self:
+        """Return the prediction without an answer if its probability is below ``least``."""
+        found, unsure = self.answer, self.score < least("")
+        text = "" if found is None else found.text
+        answer = None if unsure else found
+        return dataclasses.replace(
+            self, answer=answer, decided=_withheld(self, text if unsure else None)
+        )
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as JSON values; ``answer`` is empty without an answer."""
         found = self.answer
         record: dict[str, Any] = {
             "id": self.id,
-            "answer": "" if found is None else found.text,
+            "answer": None if self.is_withheld else "" if found is None else found.text,
             "start": None if found is None else found.start,
             "end": None if found is None else found.end,
             "score": round(self.score, 6),
@@ -595,7 +684,7 @@ class AnswerPrediction:
         if self.no_answer_score is not None:
             record["no_answer_score"] = round(self.no_answer_score, 6)
         record["best"] = [each._asdict() | {"score": round(each.score, 6)} for each in self.best]
-        return record
+        return record | self.decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -680,6 +769,35 @@ Prediction = (
     | SentencePrediction
     | MaskedPrediction
 )
+
+
+Answered = TypeVar("Answered", bound="Span | Relation")
+
+
+def _divided(
+    answers: Sequence[Answered], scores: Sequence[float], least: Callable[[str], float]
+) -> tuple[list[tuple[Answered, float]], list[tuple[Answered, float]]]:
+    """Return the answers with at least the probability ``least`` of their label, and the others."""
+    parts: tuple[list[Any], list[Any]] = [], []
+    for answer, score in zip(answers, scores, strict=True):
+        parts[score < least(answer.label)].append((answer, score))
+    return parts
+
+
+def _withheld(prediction: Any, answers: Any) -> dict[str, Any]:
+    """Return what is decided on a prediction, with the answers that are withheld until now."""
+    before = prediction.decided.get("withheld")
+    if isinstance(answers, list):
+        answers = [*(before or ()), *answers]
+    return {**prediction.decided, "withheld": before if answers is None else answers}
+
+
+def _span_records(
+    scored: Sequence[tuple[Span, float]],
+    text: str | None,
+    offsets: Sequence[tuple[int, int]] | None,
+) -> list[dict[str, Any]]:
+    return span_records([s for s, _ in scored], [p for _, p in scored], text, offsets)
 
 
 def span_records(

@@ -81,13 +81,9 @@ class Compare(EvaluationOptions, ResampleOptions, Command):
     def _options(self) -> ComparisonOptions:
         """Return the options of both comparisons."""
         from finetune.evaluation.compare import ComparisonOptions
-        from finetune.evaluation.predictions import GoldSource
 
-        source = GoldSource(
-            gold=self.gold, train=self.train, positive=self.positive, **self.reading
-        )
         return ComparisonOptions(
-            source=source,
+            source=self.source,
             metric=self.metric,
             split=self.split,
             unit=self.unit,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from finetune.cli.output import TableFormat, show
 from finetune.config.options import Help, argument
 from finetune.config.tasks import column_map
 from finetune.types import UserError
+
+if TYPE_CHECKING:
+    from finetune.evaluation.predictions import GoldSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +122,23 @@ class GoldOptions(DataOptions):
     positive: Annotated[str | None, Help("LABEL")] = None
     """Positive class of `f1`, if there are two labels. Unset is the class of the run, else a choice
     by name as in training, else the rarer class of gold."""
+    costs: Annotated[str | None, Help("FILE")] = None
+    """Costs of mistakes, for the metric `mean_cost`: a file as for `finetune thresholds`. Unset are
+    the costs of the run."""
+
+    @property
+    def source(self) -> GoldSource:
+        """The place of the gold, and the settings to read it."""
+        from finetune.evaluation.costs import read_costs
+        from finetune.evaluation.predictions import GoldSource
+
+        return GoldSource(
+            gold=self.gold,
+            train=self.train,
+            positive=self.positive,
+            costs=None if self.costs is None else read_costs(self.costs),
+            **self.reading,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

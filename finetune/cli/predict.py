@@ -78,8 +78,11 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
     """Decode in another way than the model was trained with: greedy or constrained for `tag`;
     flat, nested or overlapping for `ner`."""
     threshold: str | None = None
-    """Lowest probability of a predicted label, in place of the model's: a number, or NAME=P,NAME=P.
-    It applies to several labels, the positive one of two labels, and span types."""
+    """Lowest probability of an answer, in place of the model's: a number, or NAME=P,NAME=P for
+    labels of texts and span types. Answers below it are withheld (null); of two labels the other
+    one is predicted."""
+    costs: Annotated[str | None, Help("FILE")] = None
+    """Predict the label with the least expected cost: a file as for `finetune thresholds`."""
     labels: str | None = None
     """Labels for zero-shot classification by a model of natural language inference, as in
     `sports,politics`; `NAME=WORDS` gives the words that stand for a label in its hypothesis."""
@@ -181,6 +184,7 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
         suffix = f".{self.format or 'parquet'}"
         names = ("decoding", "threshold", "labels", "template", "multi_label", "keep_columns")
         settings = {name: vars(self)[name] for name in (*names, "encoding")}
+        settings |= {} if self.costs is None else {"costs": self._costs}
         opened = open_parts(
             folder,
             model_folder(self.folder),
@@ -250,6 +254,13 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
             raise UserError(f"--out {folder}/ is a file: name a folder.")
         return Shard() if self.shard is None else Shard.parse(self.shard)
 
+    @property
+    def _costs(self) -> Mapping[str, Mapping[str, float]] | None:
+        """The costs of mistakes, read from their file."""
+        from finetune.evaluation.costs import read_costs
+
+        return None if self.costs is None else read_costs(self.costs)
+
     def _load(self) -> Predictor:
         """Load the model."""
         quiet_libraries()
@@ -262,6 +273,7 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
             labels=self.labels,
             template=self.template,
             multi_label=self.multi_label,
+            costs=self._costs,
             max_tokens=self.max_tokens,
         )
         if self.pair is not None and model.task.description.words:

@@ -55,7 +55,7 @@ class Report(GoldOptions, Command):
             self._print_analysis(self.format)
 
     def _write_page(self) -> None:
-        for name in ("gold", "train", "positive", "columns"):
+        for name in ("gold", "train", "positive", "costs", "columns"):
             if getattr(self, name):
                 raise UserError(
                     f"{flag(name)} applies to the analysis that is printed: add --format table, or "
@@ -78,12 +78,8 @@ class Report(GoldOptions, Command):
             what = "--out names" if self.out is not None else "several runs are compared on"
             raise UserError(f"--format {format}: {what} a page: leave --format out.")
         from finetune.evaluation.error_analysis import analysis_record, analyze
-        from finetune.evaluation.predictions import GoldSource
 
-        source = GoldSource(
-            gold=self.gold, train=self.train, positive=self.positive, **self.reading
-        )
-        found = analyze(self.folders[0], source, split=self.split or "test")
+        found = analyze(self.folders[0], self.source, split=self.split or "test")
         number = IN_A_TEXT if self.examples is None else self.examples
         if format == "json":
             show(json.dumps(analysis_record(found, number), indent=2, ensure_ascii=False))

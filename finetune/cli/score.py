@@ -13,7 +13,7 @@ from finetune.cli.command import Command
 from finetune.cli.options import DataOptions, FormatOption
 from finetune.cli.output import TableFormat, print_tables, show
 from finetune.cli.predict import Predict
-from finetune.config.options import DATA, argument
+from finetune.config.options import DATA, Help, argument
 from finetune.config.tasks import column_map
 from finetune.types import UserError
 
@@ -39,6 +39,8 @@ class Score(FormatOption, DataOptions, Command):
     positive: str | None = None
     """Positive class of `f1`, if there are two labels. Unset is the class of the run, else a choice
     by name as in training, else the rarer class of gold."""
+    costs: Annotated[str | None, Help("FILE")] = None
+    """Costs of mistakes, for the metric `mean_cost`: a file as for `finetune thresholds`."""
 
     def run(self) -> None:
         """Print the metrics."""
@@ -76,6 +78,7 @@ class Score(FormatOption, DataOptions, Command):
     def _score(self, predictions: Path, gold: str, usual: Mapping[str, str] | None) -> None:
         """Print the metrics of a file of predictions; ``usual`` are the columns of training."""
         from finetune.evaluation.aligned_runs import align_runs
+        from finetune.evaluation.costs import read_costs
         from finetune.evaluation.metrics import score
         from finetune.evaluation.predictions import GoldSource
 
@@ -84,6 +87,7 @@ class Score(FormatOption, DataOptions, Command):
             columns=column_map(self.columns),
             usual_columns=usual,
             positive=self.positive,
+            costs=None if self.costs is None else read_costs(self.costs),
             encoding=self.encoding,
         )
         found = align_runs([predictions], source)

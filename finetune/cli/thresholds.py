@@ -2,59 +2,96 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from finetune.cli.command import Command
 from finetune.cli.options import FormatOption
 from finetune.cli.output import print_tables, show
-from finetune.config.options import argument
+from finetune.config.options import Help, argument
+from finetune.config.tasks import flag
 from finetune.data.dataset import DataError
 from finetune.types import UserError
 
 if TYPE_CHECKING:
+    from finetune.evaluation.kinds import Scored
     from finetune.evaluation.thresholds import Goal, LabelProbabilities
+    from finetune.tasks.base import Task
+
+GOALS = ("metric", "precision", "recall", "risk", "coverage", "sets", "unlike", "costs")
+"""The options of which one is given."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen: the fields of the model's record, and what to print."""
+
+    fields: Mapping[str, Any]
+    content: Mapping[str, Any]
+    """The JSON output."""
+    tables: list[tuple[str, Any, Any]]
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds(FormatOption, Command):
-    """Choose on validation from which probability a model predicts a label, without training.
+    """Choose on validation when a trained model answers, without training.
 
-    For models of several labels for a text, one for each label; for models of two labels, one for
-    the positive label. The choice is saved with the model, for `finetune predict`.
+    The choice is saved with the model, for `finetune predict` and `finetune serve`: the probability
+    from which a label is predicted, answers to withhold, prediction sets, texts unlike the training
+    data, or the label with the least expected cost.
 
     Examples:
         finetune thresholds runs/topics --metric macro_f1
+        finetune thresholds runs/nli --risk 0.05
         finetune thresholds runs/spam --precision 0.95 --dry-run
     """
 
     folder: Annotated[str, argument("RUN")]
-    """Folder of a run of `classify` or `nli`."""
+    """Folder of a run with validation data."""
     metric: str | None = None
-    """Metric to raise. Unset is `f1` of two labels, and `micro_f1` of several."""
+    """Metric of labels to raise. Unset is `f1` of two labels, and `micro_f1` of several."""
     precision: float | None = None
-    """In place of a metric: the best recall of each label at this precision."""
+    """The best recall of each label at this precision; of more than two labels of which one is
+    right, answers are withheld."""
     recall: float | None = None
-    """In place of a metric: the best precision of each label at this recall."""
+    """The best precision of each label at this recall."""
+    risk: float | None = None
+    """Withhold answers below the confidence above which at most this share is wrong, with
+    probability 1 - δ on new data of the same kind."""
+    coverage: float | None = None
+    """Withhold answers below the confidence that leaves this share of them."""
+    delta: float = 0.05
+    """The probability δ that the guarantee of --risk fails."""
+    sets: Annotated[float | None, Help("LEVEL")] = None
+    """Predict sets of classes that hold the right one with this probability."""
+    set_scores: Literal["probability", "cumulative", "randomized"] = "probability"
+    """Rank the classes of a set by probability (the smallest sets), by cumulative probability (sets
+    that adapt to the text), or by the latter with a random share (smaller sets)."""
+    per_class: bool = False
+    """Hold the level of --sets for each class."""
+    unlike: Annotated[float | None, Help("RATE")] = None
+    """Withhold answers for texts unlike the training data; this share of validation is taken for
+    such by mistake."""
+    costs: Annotated[str | None, Help("FILE")] = None
+    """Predict the label with the least expected cost. JSON, `{"gold": {"predicted": 5}}`, or a
+    table with the column gold and one for each predicted label."""
     split: str = "validation"
     """Split to choose on. Scores on this split become too high, so a run should use validation."""
     dry_run: bool = False
     """Print the tables and save nothing."""
     reset: bool = False
-    """Remove the thresholds that were saved by an earlier call."""
+    """Remove what was saved by earlier calls."""
 
     def run(self) -> None:
-        """Choose thresholds, save them, and print precision and recall by threshold."""
-        import numpy as np
-
-        from finetune.evaluation.kinds import KINDS
-        from finetune.evaluation.thresholds import FEWEST, choose, cross_fitted, table_of
+        """Choose, save the choice, and print what it does."""
         from finetune.tasks import model_folder, saved_task
 
-        goal = self._goal()
+        goal = self._goal_name()
         folder, model = Path(self.folder), model_folder(self.folder)
         if not (folder.exists() or self.dry_run):
             raise UserError(
@@ -63,104 +100,250 @@ class Thresholds(FormatOption, Command):
             )
         task = saved_task(model)
         record: Any = task.record
-        if not task.threshold_labels or not KINDS[record.kind].takes_thresholds:
-            raise UserError(
-                f"{folder}: thresholds are for `classify` and `nli` models of two labels or of "
-                "several labels for a text; `ner` (--calibrate types) and `qa` choose them in "
-                "training, and --loss logit-adjusted shifts the decision between more than two "
-                "labels."
-            )
+        own: dict[str, Any] = {"thresholds": {}} if _chooses_labels(task) else {}
         if self.reset:
-            self._save(replace(task, record=replace(record, thresholds={})), model)
-            show(f"{model}: thresholds removed.")
+            self._save(task, own | {"decisions": {}}, model)
+            show(f"{model}: thresholds and decisions removed.")
             return
-        splits, usual = self._splits(record), "f1" if record.positive else "micro_f1"
-        data, metric = splits[self.split], goal.metric or usual
-        if goal.precision is None and goal.recall is None:
-            goal = replace(goal, metric=metric)
-        chosen = choose(data, goal, record.threshold)
-        if all(row[-1] < FEWEST for row in table_of(data, chosen)):
-            raise UserError(
-                f"{folder}: no label has {FEWEST} gold examples in {self.split}, too few to choose "
-                "a threshold on: train with more validation data."
-            )
-        fitted = cross_fitted(data, goal, record.threshold)
-        scores: dict[str, tuple[float, float]] = {}
-        for split, own in splits.items():
-            of_split = own.metric(metric)
-            before = np.full(len(chosen), record.threshold)
-            after = fitted if split == self.split else np.array(list(chosen.values()))
-            scores[split] = own.value(of_split, before), own.value(of_split, after)
+        if goal in ("risk", "coverage"):
+            choice = self._withhold()
+        elif goal == "sets":
+            choice = self._choose_sets()
+        elif goal == "unlike":
+            choice = self._choose_distance(task, model)
+        elif goal == "costs":
+            choice = self._choose_costs(task)
+        else:
+            choice = self._choose_labels(task)
+        if "thresholds" in choice.fields or {"confidence", "costs"} & choice.fields.keys():
+            others = {**record.decisions, "confidence": None, "costs": None}  # one rule decides
+        else:
+            others, own = {**record.decisions}, {}
+        fields = own | {name: v for name, v in choice.fields.items() if name == "thresholds"}
+        others |= {name: v for name, v in choice.fields.items() if name != "thresholds"}
+        kept = {name: value for name, value in others.items() if value is not None}
         if not self.dry_run:
-            self._save(replace(task, record=replace(record, thresholds=chosen)), model)
+            self._save(task, fields | {"decisions": kept}, model)
         if self.format == "json":
-            content = {"goal": str(goal), "thresholds": chosen, "metric": metric}
-            before_after = {s: {"before": b, "after": a} for s, (b, a) in scores.items()}
-            show(json.dumps(content | {"scores": before_after}, indent=2, ensure_ascii=False))
+            show(json.dumps(choice.content, indent=2, ensure_ascii=False))
             return
-        self._print(data, goal, chosen, scores, metric, record.threshold)
+        print_tables(self.format, *choice.tables)
+        for note in choice.notes:
+            self.note(note)
         if not self.dry_run:
-            self.note(f"saved in {model}: `finetune predict` uses them; --reset removes them.")
+            self.note(f"saved in {model}: `finetune predict` uses it; --reset removes it.")
 
-    def _save(self, task: Any, model: Path) -> None:
+    def _save(self, task: Task, fields: Mapping[str, Any], model: Path) -> None:
         """Replace the record of the model, which its run has a checksum of."""
         from finetune.evaluation.runs import CHECKSUMS, write_run_checksums
         from finetune.tasks import replace_record
 
-        replace_record(task, model)
+        replace_record(replace(task, record=replace(task.record, **fields)), model)
         if (model.parent / CHECKSUMS).is_file():
             write_run_checksums(model.parent)
 
-    def _goal(self) -> Goal:
-        """Return the goal to maximize; by default the usual metric."""
-        from finetune.evaluation.thresholds import Goal
-
-        given = [n for n in ("metric", "precision", "recall") if getattr(self, n) is not None]
+    def _goal_name(self) -> str:
+        """Return the name of the option that says what to choose."""
+        given = [name for name in GOALS if getattr(self, name) is not None]
         if len(given) > 1:
-            raise UserError(f"--{given[0]} and --{given[1]}: give one goal.")
-        for name in ("precision", "recall"):
-            if (value := getattr(self, name)) is not None and not 0 < value <= 1:
-                raise UserError(f"--{name} must be above 0 and at most 1, not {value:g}.")
-        return Goal(self.metric, self.precision, self.recall)
+            raise UserError(f"{flag(given[0])} and {flag(given[1])}: give one goal.")
+        for name in ("precision", "recall", "risk", "coverage", "sets", "unlike", "delta"):
+            value = getattr(self, name)
+            last = name in ("precision", "recall", "coverage")  # 1 is legal
+            if value is not None and not (0 < value <= 1 if last else 0 < value < 1):
+                legal = "at most 1" if last else "below 1"
+                raise UserError(f"--{name} must be above 0 and {legal}, not {value:g}.")
+        if (self.per_class or self.set_scores != "probability") and self.sets is None:
+            raise UserError("--per-class and --set-scores are about sets: add --sets LEVEL.")
+        return given[0] if given else ""
 
-    def _splits(self, record: Any) -> dict[str, LabelProbabilities]:
-        """Read the predictions of the split of the choice and of test."""
+    def _runs(self, positive: str | None = None) -> dict[str, Scored]:
+        """Read the predictions of the split of the choice and of test, with their gold."""
         from finetune.evaluation.aligned_runs import align_runs
         from finetune.evaluation.predictions import GoldSource
         from finetune.evaluation.runs import RunFolder
-        from finetune.evaluation.thresholds import LabelProbabilities
 
-        positive, splits = record.positive, {}
-        opened = RunFolder.open(Path(self.folder))
+        runs, opened = {}, RunFolder.open(Path(self.folder))
         for split in dict.fromkeys((self.split, "test")):
             if split in opened.splits:
                 try:
                     source = GoldSource(positive=positive)
-                    run = align_runs([opened.predictions(split)], source).runs[0]
+                    runs[split] = align_runs([opened.predictions(split)], source).runs[0]
                 except DataError:
                     if split == self.split:
-                        raise
-                    continue  # test without labels
-                splits[split] = LabelProbabilities.of(run, list(record.labels), positive)
-        if self.split not in splits:
+                        raise  # and test may lack labels
+        if self.split not in runs:
             raise UserError(
                 f"{self.folder}: no predictions.{self.split}.jsonl with gold to choose on: give "
                 "the folder of a run with validation data, or --split."
             )
-        return splits
+        return runs
 
-    def _print(
+    # --- Answers to withhold ---
+
+    def _withhold(self) -> Choice:
+        """Choose a confidence by risk or by coverage."""
+        from finetune.evaluation.selective import (
+            Answers,
+            area_under_risk,
+            at_coverage,
+            at_risk,
+            by_class,
+            risk_bound,
+        )
+
+        splits = {split: Answers.of(run) for split, run in self._runs().items()}
+        answers = splits[self.split]
+        if self.risk is not None:
+            chosen = at_risk(answers, self.risk, self.delta)
+        else:
+            chosen = at_coverage(answers, self.coverage or 1.0, self.delta)
+        rows = []
+        for split, own in splits.items():
+            given = own.above(chosen.confidence)
+            bound = risk_bound(given, self.delta)
+            figures = len(given) / len(own), own.risk, given.risk, bound, area_under_risk(own)
+            rows.append((split, len(own), *figures))
+        bound_name = f"bound (δ {self.delta:g})"
+        columns = ("split", "answers", "coverage", "risk of all", "risk", bound_name, "aurc")
+        tables: list[tuple[str, Any, Any]] = [("", columns, rows)]
+        classes = by_class(answers, chosen.confidence)
+        if len(classes) > 1:
+            cells = [tuple(row.values()) for row in classes]
+            tables.append((f"by predicted class, {self.split}", tuple(classes[0]), cells))
+        return Choice(
+            {"confidence": max(0.0, chosen.confidence - 5e-7)},  # files have six digits
+            chosen._asdict() | {"splits": [dict(zip(columns, row, strict=True)) for row in rows]},
+            tables,
+            [f"answers with a probability below {chosen.confidence:.4f} are withheld"],
+        )
+
+    def _choose_sets(self) -> Choice:
+        """Fit the rule of prediction sets."""
+        from finetune.evaluation.conformal import fit_sets, table_of_sets
+
+        assert self.sets is not None
+        runs = self._runs()
+        rule = fit_sets(runs[self.split], self.sets, self.set_scores, self.per_class)
+        tables: list[tuple[str, Any, Any]] = []
+        for split, run in runs.items():
+            with contextlib.suppress(UserError):  # half of validation may be too small
+                found = table_of_sets(run, rule, refit=split == self.split)
+                tables.append((f"sets on {split}", found[0]._fields, found))
+        content = {title: [row._asdict() for row in rows] for title, _, rows in tables}
+        return Choice({"sets": vars(rule)}, {"sets": vars(rule)} | content, tables)
+
+    def _choose_distance(self, task: Task, model: Path) -> Choice:
+        """Choose the largest distance from the training data, and save their statistics."""
+        from finetune.inference.distance import TrainingVectors, largest_distance, vectors_of_run
+
+        assert self.unlike is not None
+        vectors = vectors_of_run(task, model)
+        found = TrainingVectors.fit(vectors["train"])
+        distances = {split: found.distances(own) for split, own in vectors.items()}
+        largest = largest_distance(distances["validation"], self.unlike)
+        if not self.dry_run:
+            found.save(model)
+        rows = [
+            (split, len(own), float(own.mean()), float((own > largest).mean()))
+            for split, own in distances.items()
+        ]
+        columns = ("split", "examples", "mean distance", "unlike")
+        listed = [dict(zip(columns, row, strict=True)) for row in rows]
+        content = {"distance": largest, "splits": listed}
+        note = f"answers for texts at a distance above {largest:.4f} are withheld"
+        return Choice({"distance": largest}, content, [("", columns, rows)], [note])
+
+    # --- Costs ---
+
+    def _choose_costs(self, task: Task) -> Choice:
+        """Save the costs of mistakes, and compare the decisions with the most probable labels."""
+        from finetune.evaluation.costs import (
+            by_cost,
+            check_costs,
+            price_table,
+            read_costs,
+            with_costs,
+        )
+        from finetune.evaluation.kinds import KINDS, score
+
+        costs = read_costs(self.costs or "")
+        check_costs(costs, list(task.record.labels), KINDS[task.record.kind])
+        rows, tables = [], list[tuple[str, Any, Any]]()
+        for split, run in self._runs().items():
+            before, after = with_costs(run, costs), by_cost(run, costs)
+            names = ("mean_cost", "accuracy")
+            figures = [score(each)[name] for name in names for each in (before, after)]
+            rows.append((split, len(run), *figures))
+            if split == self.split and (prices := price_table(after)):
+                cells = [tuple(row.values()) for row in prices]
+                tables.append((f"confusions on {split} by cost", tuple(prices[0]), cells))
+        columns = ("split", "texts", "cost before", "cost", "accuracy before", "accuracy")
+        content = {"splits": [dict(zip(columns, row, strict=True)) for row in rows]}
+        return Choice({"costs": costs}, content, [("", columns, rows), *tables])
+
+    # --- Labels ---
+
+    def _choose_labels(self, task: Task) -> Choice:
+        """Choose the probability from which each label is predicted."""
+        import numpy as np
+
+        from finetune.evaluation.thresholds import (
+            FEWEST,
+            Goal,
+            LabelProbabilities,
+            choose,
+            cross_fitted,
+            table_of,
+        )
+
+        record: Any = task.record
+        if not _chooses_labels(task):
+            raise UserError(
+                f"{self.folder}: --metric, --precision and --recall are for labels of texts; "
+                "`ner` (--calibrate types) and `qa` choose thresholds in training. Give --risk or "
+                "--coverage to withhold answers."
+            )
+        usual = "f1" if record.positive else "micro_f1"
+        splits = {
+            split: LabelProbabilities.of(run, list(record.labels), record.positive)
+            for split, run in self._runs(record.positive).items()
+        }
+        data, metric = splits[self.split], self.metric or usual
+        by_rate = self.precision is not None or self.recall is not None
+        goal = Goal(None if by_rate else metric, self.precision, self.recall)
+        default = 0.0 if data.is_of_one else record.threshold
+        chosen = choose(data, goal, default)
+        if all(row[-1] < FEWEST for row in table_of(data, chosen)):
+            raise UserError(
+                f"{self.folder}: no label has {FEWEST} gold examples in {self.split}, too few to "
+                "choose a threshold on: train with more validation data."
+            )
+        fitted = cross_fitted(data, goal, default)
+        scores: dict[str, tuple[float, float]] = {}
+        for split, own in splits.items():
+            of_split = own.metric(metric)
+            before = np.full(len(chosen), default)
+            after = fitted if split == self.split else np.array(list(chosen.values()))
+            scores[split] = own.value(of_split, before), own.value(of_split, after)
+        content = {"goal": str(goal), "thresholds": chosen, "metric": metric}
+        before_after = {s: {"before": b, "after": a} for s, (b, a) in scores.items()}
+        tables, notes = self._shown(data, goal, chosen, default)
+        for split, (old, new) in scores.items():
+            how = " (each half with the threshold of the other)" if split == self.split else ""
+            notes.append(f"{split} {metric}: {old:.4f} at {default:g}, now {new:.4f}{how}")
+        return Choice({"thresholds": chosen}, content | {"scores": before_after}, tables, notes)
+
+    def _shown(
         self,
         data: LabelProbabilities,
         goal: Goal,
         chosen: Mapping[str, float],
-        scores: Mapping[str, tuple[float, float]],
-        metric: str,
         default: float,
-    ) -> None:
+    ) -> tuple[list[tuple[str, Any, Any]], list[str]]:
+        """Return the tables and the notes on the thresholds of labels."""
         from finetune.evaluation.thresholds import FEWEST, table_of, trade_of
 
-        self.note(f"{goal}, chosen on {len(data.gold):,} examples of {self.split}")
         rates = ("precision", "recall", "f1", "predicted")
         if len(data.columns) == 1:
             rows: list[Any] = trade_of(data)
@@ -171,14 +354,16 @@ class Thresholds(FormatOption, Command):
             before = table_of(data, dict.fromkeys(data.columns, default))
             rows = [(*row, old[4]) for row, old in zip(table_of(data, chosen), before, strict=True)]
             columns = ("label", "threshold", *rates, "gold", f"f1 at {default:g}")
-        print_tables(self.format, ("", columns, rows))
-        few = [row[0] for row in table_of(data, chosen) if row[-1] < FEWEST]
-        if few:
-            names = ", ".join(few)
-            self.note(f"under {FEWEST} gold examples, so not chosen: {names}", indent=2)
-        for name, value in chosen.items():
-            if len(data.columns) == 1:
-                self.note(f"threshold of {name}: {value:.4f}")
-        for split, (old, new) in scores.items():
-            how = " (each half with the threshold of the other)" if split == self.split else ""
-            self.note(f"{split} {metric}: {old:.4f} at {default:g}, now {new:.4f}{how}")
+        notes = [f"{goal}, chosen on {len(data.gold):,} examples of {self.split}"]
+        if few := [row[0] for row in table_of(data, chosen) if row[-1] < FEWEST]:
+            notes.append(f"under {FEWEST} gold examples, so not chosen: {', '.join(few)}")
+        if len(data.columns) == 1:
+            notes += [f"threshold of {name}: {value:.4f}" for name, value in chosen.items()]
+        return [("", columns, rows)], notes
+
+
+def _chooses_labels(task: Task) -> bool:
+    """Return whether labels of texts have thresholds that this command chooses."""
+    from finetune.evaluation.kinds import KINDS
+
+    return bool(task.threshold_labels) and KINDS[task.record.kind].takes_thresholds

@@ -28,9 +28,6 @@ from torch import Tensor, nn
 
 import finetune
 from finetune.config.recipes import packaged_folder
-from finetune.config.tasks import IN_MEMORY
-from finetune.data import with_held_out_splits
-from finetune.data.json_files import read_object
 from finetune.deployment import onnx_model
 from finetune.deployment.onnx_int8 import quantize
 from finetune.deployment.onnx_model import GRAPH, OUTPUTS, SETTINGS, OnnxModel, folded
@@ -44,9 +41,9 @@ from finetune.models.loading import model_license
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.texts import Input
 from finetune.runtime.files import replace_folder
-from finetune.tasks import model_folder, save_task, saved_task, task_class
+from finetune.tasks import model_folder, save_task, saved_task
 from finetune.tasks.base import Task
-from finetune.tasks.definition import read_data, with_new_names
+from finetune.tasks.definition import run_data
 from finetune.types import Encoding, UserError, abbreviated, install_command, quantity
 
 OPSET = 17
@@ -187,6 +184,11 @@ def _require_export(task: Task, source: Path) -> None:
             "--bilstm is not part of the graph: use `finetune predict`, or train without it and "
             "export that"
         )
+    if not reason and "distance" in task.record.decisions:
+        reason = (
+            "it withholds answers for texts unlike its training data, whose distance a graph does "
+            "not measure: remove that with `finetune thresholds RUN --reset`"
+        )
     if reason:
         raise UserError(f"{source}: {reason}.")
 
@@ -212,6 +214,7 @@ def _settings(task: Any, head: Any) -> str:
         "decoder": decoder | {"labels": list(record.labels)},
         "transitions": transitions,
         "by_width": isinstance(head, SpanClassifier) and head.config.representation != "biaffine",
+        "decisions": record.decisions,
     }
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
@@ -278,26 +281,9 @@ def _file_name(module: str) -> str:
 
 def validation_examples(task: Task, source: Path, data: Any) -> list[Any]:
     """Return the examples with gold of the validation split of a run, or of other data."""
-    config: Any = task.record.config
-    if data is None and config.data == IN_MEMORY:
-        raise UserError(
-            f"{source}: was trained on data in memory, and --int8 measures the loss of score on "
-            "validation data: name them with --data."
-        )
-    definition = task_class(task.name)
-    source_data = config.data if data is None else data
-    read = with_new_names(config, read_data(definition, config, source_data))
-    found = definition.prepare(config, read)
-    saved = source.parent / "config.json"  # of the run; absent if the folder is a model alone
-    if data is None and saved.is_file():
-        if read_object(saved).get("fingerprint", found.fingerprint) != found.fingerprint:
-            raise UserError(
-                f"{found.name}: changed since the training of {source.parent}, and --int8 "
-                "measures the loss of score on its validation data: restore them, or name "
-                "validation data with --data validation=FILE."
-            )
-    if data is None:
-        found = with_held_out_splits(found, config)
+    need = "--int8 measures the loss of score on its validation data"
+    otherwise = "name validation data with --data validation=FILE"
+    found = run_data(task, source, need, data, otherwise)
     examples = list(found.splits.get("validation", ()))
     if not examples:
         raise UserError(

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from finetune.evaluation.decisions import Decisions
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.span_candidates import candidates
 from finetune.preprocessing.subwords import Subwords
@@ -223,6 +224,7 @@ class OnnxModel:
             self.tokenizer = Subwords.restored(backend, self.settings["tokenizer"])
             self.output = self._output(self.settings["decoder"])
             self.decoder = self.output.decoder
+            self.decisions = Decisions.restored(self.settings.get("decisions", {}))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or 0
         options.log_severity_level = 4  # errors are raised
@@ -292,7 +294,8 @@ class OnnxModel:
             for (row, window), value in zip(group, values, strict=True):
                 found[row].append(Partial(row, window.part, value))
         pairs = zip(examples, found, strict=True)
-        return [self.output.finish(example, partials) for example, partials in pairs]
+        predictions = (self.output.finish(example, partials) for example, partials in pairs)
+        return [self.decisions.apply(prediction) for prediction in predictions]
 
     def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
         """Return the sequences of each example: one, or several windows."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from finetune.data import DataError
 from finetune.evaluation.alignment import align_ids
+from finetune.evaluation.costs import with_costs
 from finetune.evaluation.kinds import Kind, Scored, common_kinds
 from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile, read_predictions
 from finetune.evaluation.runs import RunFolder
@@ -67,6 +68,9 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     runs = runs[0].kind.unified(runs)
     _check_kinds(files, [run.kind for run in runs])
     runs, note = runs[0].kind.together(runs, source.positive)
+    costs = source.costs or RunFolder.open(paths[0].parent).decisions.costs
+    if costs:
+        runs = [with_costs(run, costs) for run in runs]
     return AlignedRuns(runs, gold.name, vocabulary, source.gold is None and len(files) == 1, note)
 
 

@@ -10,11 +10,13 @@ from finetune.evaluation import errors
 from finetune.evaluation.aligned_runs import align_runs
 from finetune.evaluation.calibration import Bin, error_of_bins, reliability
 from finetune.evaluation.confident_learning import credibility_warning
+from finetune.evaluation.decisions import Decisions
 from finetune.evaluation.errors import ErrorCase
 from finetune.evaluation.kinds import Kind, Scored, score
 from finetune.evaluation.kinds.kind import Table
 from finetune.evaluation.predictions import GoldSource
-from finetune.evaluation.runs import find_system
+from finetune.evaluation.runs import RunFolder, find_system
+from finetune.evaluation.selective import tables_of_decisions
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import UserError
 
@@ -42,6 +44,10 @@ TITLES = {
     "pos": "By part of speech",
     "question word": "By question word",
     "answer length": "By length of the first gold answer in words",
+    "risk": "Risk by coverage: the share of errors, if only the most confident answers are given",
+    "answered": "Given answers by predicted class",
+    "sets": "Prediction sets by gold class",
+    "costs": "Confusions by cost",
 }
 """Captions of tables by name."""
 
@@ -84,8 +90,9 @@ def analyze(predictions: str, source: GoldSource | None = None, *, split: str = 
             f"such as {files[0].parent}."
         )
     found = align_runs(files, source)
+    decisions = RunFolder.open(files[0].parent).decisions
     return replace(
-        analyze_predictions(found.runs[0], found.vocabulary),
+        analyze_predictions(found.runs[0], found.vocabulary, decisions),
         predictions=str(files[0]),
         gold=found.gold,
         aligned_by=found.aligned_by,
@@ -93,13 +100,21 @@ def analyze(predictions: str, source: GoldSource | None = None, *, split: str = 
     )
 
 
-def analyze_predictions(scored: Scored, vocabulary: TrainingVocabulary | None = None) -> Analysis:
-    """Analyze aligned predictions; ``vocabulary`` has the words of the system's training data."""
+def analyze_predictions(
+    scored: Scored,
+    vocabulary: TrainingVocabulary | None = None,
+    decisions: Decisions | None = None,
+) -> Analysis:
+    """Analyze aligned predictions, with the decisions of their model.
+
+    ``vocabulary`` has the words of the system's training data.
+    """
     kind, found = scored.kind, score(scored)
     pairs = [pair for each in kind.confidences(scored) or () for pair in each]
     bins = reliability([p for p, _ in pairs], [right for _, right in pairs]) if pairs else []
     tables = kind.tables(scored, vocabulary)
     found |= dict(kind.scores_of_tables(found, tables))
+    tables |= tables_of_decisions(scored, decisions or Decisions())
     contradictions, not_credible = errors.list_doubts(scored), ""
     if contradictions is not None:
         error = error_of_bins(bins) if bins else 1.0

@@ -28,6 +28,7 @@ from finetune.data.files import UTF_8, DataFile, Line, uncompressed_name
 from finetune.data.formats import format_of, open_data
 from finetune.data.json_files import parse_json
 from finetune.evaluation.alignment import ids_of
+from finetune.evaluation.decisions import Costs
 from finetune.evaluation.kinds import KINDS, Kind, kind_of_line
 from finetune.evaluation.kinds.label import NO_LABEL
 from finetune.evaluation.kinds.lines import check_names
@@ -62,6 +63,7 @@ class GoldSource:
         train: A file with training data, to tell seen from unseen words.
         positive: The positive class of two labels; the default is the class of the runs, else
             ``positive_label`` chooses.
+        costs: The costs of mistakes; the default are the costs of the first run.
         encoding: Encoding of all files except JSON Lines with predictions.
     """
 
@@ -70,6 +72,7 @@ class GoldSource:
     usual_columns: Mapping[str, str] | None = None
     train: str | None = None
     positive: str | None = None
+    costs: Costs | None = None
     encoding: str = UTF_8
 
     @property
@@ -188,12 +191,12 @@ def _column_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
 _TYPES = {
     "id": int | str | None,
     "positive_label": str,
-    "answer": str,
+    "answer": str | None,
     "no_answer_score": float | None,
     "best": list[dict[str, int | float | str | None]],
     "text": str,
     "text_pair": str,
-    "choice": int,
+    "choice": int | None,
     "choice_text": str,
     "choices": list[str],
     "votes": dict[str, float],
@@ -238,8 +241,9 @@ def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
         row = parse_json(line, where, ": was the file cut?")
         if not isinstance(row, dict):
             raise DataError(f'{where}: a prediction is an object such as {{"label": "x"}}.')
-        if row.get("label", "") is None:  # a blank text, which no gold label agrees with
-            row = {name: v for name, v in row.items() if name not in ("score", "scores")}
+        if row.get("label", "") is None:  # which no gold label agrees with
+            if row.get("withheld") is None:  # a blank text
+                row = {name: v for name, v in row.items() if name not in ("score", "scores")}
             row["label"] = NO_LABEL
         for key, hint in _TYPES.items():
             if key in row and not conforms(row[key], hint):

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from finetune.config.tasks import CONFIGS, column_map
 from finetune.config.values import conforms
 from finetune.data.json_files import read_object
+from finetune.evaluation.decisions import Decisions
 from finetune.runtime.cache import file_hash
 from finetune.runtime.files import write_text
 from finetune.types import UserError, abbreviated, last_part
@@ -114,6 +115,13 @@ class RunFolder:
     def best(self) -> Path:
         """The folder of the best model."""
         return self.path / "best"
+
+    @property
+    def decisions(self) -> Decisions:
+        """What `finetune thresholds` saved with the best model."""
+        path = self.best / "finetune.json"
+        extra = read_object(path, {"extra": dict}).get("extra", {}) if path.is_file() else {}
+        return Decisions.restored(extra.get("decisions", {}))
 
     def predictions(self, split: str) -> Path:
         """Return the file with the predictions of a split, which also holds their gold."""

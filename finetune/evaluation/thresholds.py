@@ -59,7 +59,9 @@ class Goal:
 class LabelProbabilities:
     """Gold and probabilities of examples: ``applies`` and ``scores`` [N, C] of ``columns`` [C].
 
-    ``names`` are all labels; of two labels ``columns`` has the positive one alone.
+    ``names`` are all labels; of two labels ``columns`` has the positive one alone. One label of
+    more than two is read as a set of none or one: the scores of all but the most probable label are
+    -1, so that a threshold withholds it.
     """
 
     kind: Kind
@@ -78,12 +80,22 @@ class LabelProbabilities:
             raise UserError("these predictions have no probabilities of all labels (`scores`).")
         values: list[Any] = [[row[name] for name in columns] for row in rows if row]
         scores = np.array(values, dtype=float).reshape(len(rows), len(columns))
-        kind = LABEL if positive is not None else LABELS
         gold = run.gold
-        if positive is not None:  # the names of the model, where gold has those of NLI
+        if run.kind.one_class:  # the names of the model, where gold has those of NLI
             own = dict(zip(canonical_names(names), names, strict=True))
             gold = [own.get(name, name) for name in gold]
-        return cls(kind, tuple(names), columns, run.examples, gold, scores)
+        if positive is not None:
+            return cls(LABEL, tuple(names), columns, run.examples, gold, scores)
+        if run.kind.one_class:
+            gold = [(name,) for name in gold]
+            best = scores.argmax(axis=1)[:, None] == np.arange(len(columns))
+            scores = np.where(best, scores, -1.0)
+        return cls(LABELS, tuple(names), columns, run.examples, gold, scores)
+
+    @property
+    def is_of_one(self) -> bool:
+        """Whether one of more than two labels is right, and thresholds withhold it."""
+        return self.kind is LABELS and bool((self.scores < 0).any())
 
     @property
     def applies(self) -> np.ndarray:
@@ -189,7 +201,7 @@ class _Cuts:
         of_gold = np.isin(levels, scores[gold])
         cuts = np.append((levels + lower)[of_gold] / 2, (levels.max(initial=0.0) + 1) / 2)
         # with the default, which wins among equals
-        cuts = np.unique(np.append(cuts, default))
+        cuts = np.unique(np.append(cuts[cuts >= 0], default))
         cuts = cuts[np.argsort(abs(cuts - default), kind="stable")]
         return cls(cuts, cls.counted(scores, gold, cuts))
 

@@ -256,14 +256,17 @@ class PredictionStream(Iterator[Prediction]):
         *,
         chunk: int = CHUNK,
         chunked: Callable[[Iterator[Any]], Iterator[list[Any]]] | None = None,
+        decide: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] = lambda _, found: found,
     ) -> None:
         """See ``predict``. ``chunk`` examples of each process are read and predicted at a time.
 
         With ``chunked``, this process predicts alone: the lists that the function yields of the
-        examples, each list apart from the others.
+        examples, each list apart from the others. ``decide`` returns the predictions of examples
+        with the decisions on them.
         """
         self.num_cut = self.num_without_document = self.num_blank = 0
         self.reporter: Reporter | None = None
+        self._decide = decide
         if (context := task.record.inputs.context) is not None:
             examples = context.add(self._count_documents(examples))
         self._predictions = self._predict(task, head, iter(examples), accelerator, chunk, chunked)
@@ -300,7 +303,8 @@ class PredictionStream(Iterator[Prediction]):
             found = predict(
                 task, head, filled, encoded=encoded, device=device, reporter=self.reporter
             )
-            by_id = {prediction.id: prediction for prediction in found} | blank
+            decided = self._decide(filled, found)
+            by_id = {prediction.id: prediction for prediction in decided} | blank
             predicted = [by_id[example.id] for example in part]
             parts_of_all = gather([(predicted, encoded.num_cut, len(blank))])
             self.num_cut += sum(num_cut for _, num_cut, _ in parts_of_all)

@@ -21,7 +21,12 @@ import numpy as np
 
 from finetune.config.tasks import choices
 from finetune.data.in_memory import input_table, is_from
+from finetune.evaluation.costs import check_costs
+from finetune.evaluation.decisions import Costs, Decisions
+from finetune.evaluation.kinds import KINDS
+from finetune.inference.distance import TrainingVectors
 from finetune.inference.loop import PredictionStream, predict, without_blank
+from finetune.inference.vectors import decision_vectors
 from finetune.models.half_precision import keep_cast_weights
 from finetune.preprocessing.texts import Input
 from finetune.runtime.device import place, resolve_precision
@@ -30,7 +35,7 @@ from finetune.runtime.processes import require_precision
 from finetune.runtime.records import with_same_columns
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
-from finetune.tasks.calibration import with_thresholds
+from finetune.tasks.calibration import read_thresholds, with_thresholds
 from finetune.tasks.inputs import TextInputs
 from finetune.tasks.zero_shot import TEMPLATE, zero_shot
 from finetune.types import (
@@ -68,6 +73,7 @@ class Predictor:
         labels: str | Iterable[str] | Mapping[str, str] | None = None,
         template: str | None = None,
         multi_label: bool = False,
+        costs: Costs | None = None,
         batching: str = "auto",
         max_tokens: int | None = None,
     ) -> None:
@@ -76,12 +82,15 @@ class Predictor:
         Args:
             folder: A run folder, the folder of the model itself, or its hub id.
             decoding: The decoding; None keeps the decoding of the training.
-            threshold: Decision thresholds of labels or span types: one for all, or by name. None
-                keeps the thresholds of the model.
+            threshold: Lowest probabilities of answers: one for all, or by the name of a label or
+                span type. None keeps the thresholds of the model. Unless a label of several or the
+                positive one of two has a threshold, answers below it are withheld.
             labels: The labels of zero-shot classification by a model of natural language inference,
                 or the words for each label in its hypothesis (``zero_shot``).
             template: The hypothesis of a label, with ``{}`` for its words.
             multi_label: Predict any number of the ``labels``.
+            costs: The cost of each predicted label for each gold label: the label with the least
+                expected cost is predicted. None keeps the costs of the model.
             batching: ``auto``, ``packed`` or ``padded``; changes memory and speed only.
             max_tokens: Tokens in a forward pass; changes memory and speed only.
 
@@ -105,13 +114,22 @@ class Predictor:
         elif template is not None or multi_label:
             option = "--multi-label" if template is None else "--template"
             raise UserError(f"{option} applies to --labels: name the labels.")
-        if threshold is not None:
-            if not self.task.threshold_labels:
-                raise UserError(
-                    "--threshold applies to models of several labels for a text, of two labels, "
-                    "and of spans: leave it out."
-                )
+        decisions = Decisions.restored(self.task.record.decisions)
+        if costs is not None:
+            check_costs(costs, list(self.labels), KINDS[self.task.record.kind])
+            decisions = replace(decisions, costs=costs)
+        if threshold is not None and self.task.threshold_labels:
             self.task = with_thresholds(self.task, threshold)
+        elif threshold is not None:
+            if not KINDS[self.task.record.kind].wording.rated:
+                raise UserError(
+                    f"--threshold: predictions of `finetune {self.task.name}` have no probability: "
+                    "leave it out."
+                )
+            (least,) = read_thresholds(threshold, ["answer"]).values()
+            decisions = replace(decisions, confidence=least)
+        self.decisions = decisions
+        self.training_vectors = None if decisions.distance is None else TrainingVectors.load(folder)
         self.accelerator = make_accelerator()
         device = self.accelerator.device
         precision = resolve_precision(config, device)
@@ -187,7 +205,7 @@ class Predictor:
             examples = list(_in_documents(self.task, examples, documents))
         filled, blank = without_blank(self.task, examples)
         found = predict(self.task, self.model, filled, self.accelerator) if filled else []
-        by_id = {each.id: each for each in found} | blank
+        by_id = {each.id: each for each in self._decide(filled, found)} | blank
         return [by_id[example.id] for example in examples]
 
     def stream(
@@ -203,8 +221,27 @@ class Predictor:
                 read in context if the model was trained with ``--context``.
             chunked: See ``PredictionStream``.
         """
-        examples = self._examples(inputs)
-        return PredictionStream(self.task, self.model, examples, self.accelerator, chunked=chunked)
+        return PredictionStream(
+            self.task,
+            self.model,
+            self._examples(inputs),
+            self.accelerator,
+            chunked=chunked,
+            decide=self._decide,
+        )
+
+    def _decide(
+        self, examples: Sequence[Any], predictions: Sequence[Prediction]
+    ) -> Sequence[Prediction]:
+        """Return predictions of examples with the decisions on them."""
+        if self.decisions == Decisions():
+            return predictions
+        distances: Sequence[float | None] = [None] * len(predictions)
+        if self.training_vectors is not None:
+            vectors = decision_vectors(self.task, self.model, examples, self.accelerator)
+            distances = self.training_vectors.distances(vectors).tolist()
+        pairs = zip(predictions, distances, strict=True)
+        return [self.decisions.apply(prediction, distance) for prediction, distance in pairs]
 
     def _examples(self, given: Iterable[Given]) -> Iterator[Example]:
         inputs = self.task.record.inputs

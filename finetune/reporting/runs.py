@@ -290,7 +290,7 @@ def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Analys
             aligned = align_runs([run.predictions(name)])
             if not aligned.runs[0].gold:
                 raise UserError("no example has gold")
-            found = analyze_predictions(aligned.runs[0], aligned.vocabulary)
+            found = analyze_predictions(aligned.runs[0], aligned.vocabulary, run.decisions)
             return replace(found, split=name)
         except (UserError, OSError) as error:
             warnings.append(f"the predictions on {name} cannot be analyzed: {error}")

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -38,7 +38,7 @@ CHUNK = 8192
 """Number of examples to tokenize at a time."""
 BLOCK = 2**24
 """Number of token ids to look at together."""
-FITTED: Mapping[str, Any] = {"temperature": None, "thresholds": {}}
+FITTED: Mapping[str, Any] = {"temperature": None, "thresholds": {}, "decisions": {}}
 """Fields of records that are fitted on the validation split after training; their defaults."""
 
 
@@ -59,6 +59,8 @@ class TaskRecord:
     max_length: int  # in tokens, special tokens included
     pairs: bool | None = None
     """Whether examples are pairs of texts; None for words and for data of both kinds."""
+    decisions: Mapping[str, Any] = field(default_factory=dict)
+    """What `finetune thresholds` saved, as ``Decisions.record`` returns it."""
 
     @property
     def kind(self) -> str:
@@ -96,6 +98,8 @@ class TaskRecord:
         values = {field.name: getattr(self, field.name) for field in extra_fields(type(self))}
         if values.get("temperature", 1.0) is None:  # not fitted
             del values["temperature"]
+        if not values["decisions"]:
+            del values["decisions"]
         return values
 
     def unfitted(self) -> Self:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from finetune.data.tag_schemes import continuation_tag, tags_to_spans
+from finetune.evaluation.decisions import below
 from finetune.evaluation.temperature import probabilities_of, scale
 from finetune.preprocessing.span_candidates import candidates, num_candidates, predicted_candidates
 from finetune.tasks.span_decoding import LOWEST, best_spans
@@ -66,8 +67,8 @@ class TextDecoder(Decoder):
     temperature: float | None
     """Divides the logits before the softmax (Guo et al., 2017)."""
     thresholds: Mapping[str, float]
-    """Lowest probability of each label, or of the positive one of two, in place of ``threshold``
-    and of the more probable one (``finetune thresholds``)."""
+    """Lowest probability of each label, in place of ``threshold``, or of the positive one of two,
+    in place of the more probable one. One label of more than two is withheld below it."""
     threshold: float
     """Lowest probability of a predicted label (several labels)."""
 
@@ -112,7 +113,10 @@ class TextDecoder(Decoder):
             index = self.labels.id(self.positive)
             best = index if scores[self.positive] >= self.thresholds[self.positive] else 1 - index
         best_score = float(probabilities[best])
-        return TextPrediction(id, self.labels[best], best_score, scores, self.positive, before)
+        found = TextPrediction(id, self.labels[best], best_score, scores, self.positive, before)
+        if self.positive is None and self.thresholds:
+            return found.withhold(below(self.thresholds))
+        return found
 
 
 class Chain(NamedTuple):

@@ -35,7 +35,7 @@ from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import is_hub_id, load_config, model_commit, new_config, resolve_model
 from finetune.models.warm_start import WarmStart, find_warm_start
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.tasks import TASK_FILE, saved_task
+from finetune.tasks import TASK_FILE, saved_task, task_class
 from finetune.tasks.base import Task
 from finetune.types import TextExample, UserError, quantity
 
@@ -133,6 +133,40 @@ def inputs_of(
         **more,
     }
     return large_inputs(contents, facts)
+
+
+def run_data(
+    task: Task, model: Path, need: str, data: Any = None, otherwise: str = "train again"
+) -> Dataset:
+    """Return the data that a model was trained on, as training read and divided them.
+
+    Args:
+        task: The task of the model.
+        model: Its folder, in the folder of its run.
+        need: What the data are needed for, for messages.
+        data: Other data in place of them, which are not divided.
+        otherwise: What a user can do if the data are gone.
+
+    Raises:
+        UserError: The data were in memory, or have changed since.
+    """
+    config: Any = task.record.config
+    if data is None and config.data == IN_MEMORY:
+        raise UserError(f"{model}: was trained on data in memory, and {need}: {otherwise}.")
+    definition = task_class(task.name)
+    if data is not None:
+        return definition.prepare(
+            config, with_new_names(config, read_data(definition, config, data))
+        )
+    found = _prepared(definition, replace(config, resume=False), None).data
+    saved = model.parent / "config.json"  # of the run; absent if the folder is a model alone
+    if saved.is_file():
+        if read_object(saved).get("fingerprint", found.fingerprint) != found.fingerprint:
+            raise UserError(
+                f"{found.name}: changed since the training of {model.parent}, and {need}: restore "
+                f"them, or {otherwise}."
+            )
+    return found
 
 
 def with_new_names(config: TrainConfig, data: Dataset) -> Dataset:

@@ -425,7 +425,7 @@ def test_commands(tmp_path: Path) -> None:
     assert compared.code == 0, compared.err
     assert run("report", first, "--out", tmp_path / "report.html").code == 0
     refused = run("thresholds", first)
-    assert refused.code == 2 and "`qa` choose them in training" in refused.err
+    assert refused.code == 2 and "`qa` choose thresholds in training" in refused.err
     student = run("distill", first, "--layers", "1", "--steps", "2", "--out", tmp_path / "student")
     assert student.code == 0, student.err
     asked = ("--text", "who", "--pair", "anna saw the river")

@@ -120,7 +120,7 @@ def test_command(folder: Path, tmp_path: Path):
         ({"labels": "a,b", "template": "nothing"}, "once, where the label goes"),
         ({"template": "It is {}."}, "--template applies to --labels"),
         ({"multi_label": True}, "--multi-label applies to --labels"),
-        ({"labels": "a,b", "threshold": 0.3}, "--threshold applies"),
+        ({"labels": "a,b", "threshold": 2}, "must be from 0 to 1"),
     ],
 )
 def test_errors(folder: Path, options: dict, message: str):

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from finetune.evaluation.predictions import GoldSource
     from finetune.evaluation.training_vocabulary import TrainingVocabulary
 
+WITHHELD = "\ufffc"
+"""The value of an answer that is withheld: no gold answer equals it, nor does no answer."""
 ANSWER_LENGTHS = (1, 2, 3, 4, 6, 11)
 QUESTION_WORDS = ("what", "who", "whom", "whose", "when", "where", "which", "why", "how")
 OTHER_QUESTIONS = "other"
@@ -93,6 +95,8 @@ class Answers(OfTexts):
 
     def value(self, prediction: AnswerPrediction) -> str:
         """Return the text of the predicted answer; empty for no answer."""
+        if prediction.is_withheld:
+            return WITHHELD
         return "" if prediction.answer is None else prediction.answer.text
 
     def read_gold(self, file: str | DataFile, source: GoldSource) -> list[TextExample]:
@@ -134,7 +138,9 @@ class Answers(OfTexts):
                 FoundAnswer(e.get("start"), e.get("end"), str(e.get("text", "")), e.get("score"))
                 for e in found
             )
-        return AnswerPrediction(example.id, answer, score, row.get("no_answer_score"), best)
+        decided = {"withheld": row.get("withheld", "")} if row["answer"] is None else {}
+        no_answer = row.get("no_answer_score")
+        return AnswerPrediction(example.id, answer, score, no_answer, best, decided)
 
     def is_right(self, gold: Sequence[str], predicted: str) -> bool:
         """Return whether an answer is exactly right."""

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from finetune.evaluation.predictions import GoldSource
     from finetune.evaluation.training_vocabulary import TrainingVocabulary
 
+NO_CHOICE = -1
+"""The prediction of a question whose answer is withheld."""
+
 
 def choice_counts(scored: Scored) -> np.ndarray:
     """Return for each question whether the right choice is predicted, and 1 [N, 2]."""
@@ -46,6 +49,7 @@ class Choice(OfTexts):
         "ece": expected_calibration_error(),
     }
     default = "accuracy"
+    one_class = True
     without_gold = "no row has a label."
     pairs_of_labels = True
 
@@ -55,7 +59,7 @@ class Choice(OfTexts):
 
     def value(self, prediction: ChoicePrediction) -> int:
         """Return the index of the predicted choice."""
-        return prediction.choice
+        return NO_CHOICE if prediction.choice is None else prediction.choice
 
     def read_gold(self, file: str | DataFile, source: GoldSource) -> list[TextExample]:
         """Return the questions of a file with their choices."""
@@ -75,7 +79,8 @@ class Choice(OfTexts):
 
     def parse(self, row: Mapping[str, Any], where: str, example: TextExample) -> ChoicePrediction:
         """Return a predicted choice with the probabilities that are known."""
-        choice = row["choice"]
+        if (choice := row["choice"]) is None:
+            return ChoicePrediction(example.id, None, "", ())
         if not 0 <= choice < (len(example.choices) or choice + 1):
             raise DataError(
                 f"{where}: choice {choice} is outside of the {len(example.choices)} choices "
@@ -132,7 +137,8 @@ class Choice(OfTexts):
 
 def choice_texts(example: TextExample, *indices: int) -> list[str]:
     """Return the texts of choices; their numbers where the texts are not known."""
-    return [example.choices[n] if example.choices else f"choice {n}" for n in indices]
+    texts = [example.choices[n] if example.choices else f"choice {n}" for n in indices]
+    return ["" if n == NO_CHOICE else text for n, text in zip(indices, texts, strict=True)]
 
 
 CHOICE = Choice()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -19,6 +19,7 @@ import numpy as np
 
 from finetune.data import DataError
 from finetune.evaluation.alignment import pair_rows
+from finetune.evaluation.decisions import Costs
 from finetune.evaluation.metrics import (
     RATES,
     Metric,
@@ -86,6 +87,14 @@ class Shown(NamedTuple):
     context: str | None = None
 
 
+class Answer(NamedTuple):
+    """An answer that can be withheld: its probability, whether it is right, and its class."""
+
+    confidence: float
+    right: bool
+    name: str = ""
+
+
 @dataclass(frozen=True)
 class Scored:
     """Gold and the predictions of one run, for the same examples in the same order.
@@ -96,7 +105,7 @@ class Scored:
     ``schemes`` are the tag schemes of gold and predictions, ``positive`` is the positive class.
     ``characters`` are the gold and predicted spans of each text in characters, for gold in
     characters. ``scale`` are the numbers that all compared runs predict. Lines of a file were
-    aligned ``by`` id or position.
+    aligned ``by`` id or position. ``costs`` are the costs of mistakes, if they are given.
     """
 
     kind: Kind
@@ -111,6 +120,7 @@ class Scored:
     characters: Sequence[tuple[set[Span], set[Span]]] = ()
     scale: Sequence[float] = ()
     by: str = ""
+    costs: Costs = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of examples."""
@@ -189,6 +199,8 @@ class Kind(ABC):
     """Whether `finetune thresholds` can choose from which probability a label is predicted."""
     named: ClassVar[Sequence[tuple[str, bool]]] = ()
     """The forms of the metrics of one name, such as ``span_{}_strict``, and if they are strict."""
+    one_class: ClassVar[bool] = False
+    """Whether exactly one of the classes that have a probability is right for an example."""
     classes: ClassVar[str] = ""
     """The table of scores by class, and its first column; empty without classes."""
     without_gold: ClassVar[str] = ""
@@ -327,6 +339,11 @@ class Kind(ABC):
         None if a probability is not known.
         """
         return None
+
+    def answers(self, scored: Scored) -> list[list[Answer]]:
+        """Return the answers of each example whose probability is known."""
+        rows = self.confidences(scored) or [[] for _ in scored.gold]
+        return [[Answer(*pair) for pair in row] for row in rows]
 
     def probabilities(self, predictions: Sequence[Any]) -> Sequence[Mapping[str, float] | None]:
         """Return the probability of every label for each text; None where it is not known."""

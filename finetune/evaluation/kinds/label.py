@@ -22,6 +22,7 @@ from finetune.data.texts import read_text_file
 from finetune.data.votes import agreement, read_votes
 from finetune.evaluation.confident_learning import probable_label_errors
 from finetune.evaluation.kinds.kind import (
+    Answer,
     Grouping,
     Items,
     Mistake,
@@ -319,6 +320,18 @@ def by_agreement(examples: Sequence[TextExample]) -> Grouping:
     return right_by_group(groups, names, "texts", single=True)
 
 
+def cost_counts(scored: Scored) -> np.ndarray:
+    """Return the cost of each prediction, and 1 [N, 2].
+
+    A text without a label, as a blank one, costs as much as the dearest label.
+    """
+    costs = [
+        scored.costs[gold].get(predicted, max(scored.costs[gold].values()))
+        for gold, predicted in scored.sides
+    ]
+    return np.column_stack([costs, np.ones(len(costs))])
+
+
 class Label(_OfLabels):
     """One label for each text.
 
@@ -337,6 +350,7 @@ class Label(_OfLabels):
         "matthews": Metric(class_counts, matthews, by_class=True),
         "f1": Metric(positive_counts, f1, lambda scored: scored.positive is not None),
         "micro_f1": Metric(item_counts, f1, reported=False),
+        "mean_cost": Metric(cost_counts, mean, lambda scored: bool(scored.costs)),
         "ece": expected_calibration_error(),
         "soft_cross_entropy": Metric(soft_cross_entropies, mean, has_distributions),
         "jensen_shannon": Metric(divergences, mean, has_distributions),
@@ -345,7 +359,7 @@ class Label(_OfLabels):
     }
     default = "accuracy"
     named = (("{}", False),)
-    takes_thresholds = True
+    takes_thresholds = one_class = True
     classes = "label"
     pairs_of_labels = True
 
@@ -369,6 +383,10 @@ class Label(_OfLabels):
         correct = [(gold,) if gold == label else () for gold, label in scored.sides]
         predicted = [() if label == NO_LABEL else (label,) for label in scored.predicted]
         return correct, predicted, list(zip(scored.gold))
+
+    def name_of(self, predicted: str) -> str:
+        """Return the label."""
+        return predicted
 
     def confusions(self, scored: Scored) -> Counter[tuple[str, str]]:
         """Count the pairs of labels."""
@@ -479,6 +497,13 @@ class Labels(_OfLabels):
         rows = zip(all_probabilities(scored), scored.gold, strict=False)
         found = [[(p, name in gold) for name, p in known.items()] for known, gold in rows]
         return found if any(found) else None
+
+    def answers(self, scored: Scored) -> list[list[Answer]]:
+        """Return the predicted labels of each text."""
+        return [
+            [Answer(p.scores[name], name in gold, name) for name in predicted if p.scores]
+            for p, (gold, predicted) in zip(scored.predictions, scored.sides, strict=True)
+        ]
 
     def mistakes(self, scored: Scored) -> Iterator[tuple[int, Mistake]]:
         """Yield every label of a text that was missed or is a false positive."""

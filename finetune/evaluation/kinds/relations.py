@@ -14,6 +14,7 @@ from finetune.data.files import DataFile
 from finetune.data.token_records import TokenRecord, read_relations
 from finetune.data.tokens import read_gold
 from finetune.evaluation.kinds.kind import (
+    Answer,
     Mistake,
     Scored,
     Wording,
@@ -113,6 +114,14 @@ class Relations(OfSentences):
                 return None
             found.append([(known[each], each in gold) for each in known])
         return found if any(found) else None
+
+    def answers(self, scored: Scored) -> list[list[Answer]]:
+        """Return the predicted relations of each sentence."""
+        rows = zip(scored.gold, map(_probabilities, scored.predictions), strict=True)
+        return [
+            [Answer(p, each in gold, each.label) for each, p in known.items()]
+            for gold, known in rows
+        ]
 
     def further_scores(self, scored: Scored) -> dict[str, float]:
         """Return the F1 of each label."""

@@ -21,6 +21,7 @@ from finetune.data.token_records import ParsedSpans, read_spans
 from finetune.data.tokens import read_gold
 from finetune.evaluation.kinds.kind import (
     NOTHING,
+    Answer,
     Grouping,
     Mistake,
     Scored,
@@ -198,6 +199,15 @@ class OfSpans(OfSentences):
         return Shown(spans=span_sets(one)[0])
 
 
+def answers_of_spans(scored: Scored, known: Sequence[Mapping[Span, float]]) -> list[list[Answer]]:
+    """Return the predicted spans whose probability is known."""
+    rows = zip(known, span_sets(scored), strict=True)
+    return [
+        [Answer(own[s], s in gold, s.label) for s in sorted(predicted) if s in own]
+        for own, (gold, predicted) in rows
+    ]
+
+
 def span_mistakes(
     words: Sequence[str],
     gold: Collection[Span],
@@ -310,6 +320,10 @@ class Spans(OfSpans):
             {s: score for s, score in zip(p.spans, p.scores, strict=True) if not math.isnan(score)}
             for p in scored.predictions
         ] or [{} for _ in scored.gold]
+
+    def answers(self, scored: Scored) -> list[list[Answer]]:
+        """Return the predicted spans of each sentence."""
+        return answers_of_spans(scored, self.span_probabilities(scored))
 
     def further_scores(self, scored: Scored) -> dict[str, float]:
         """Return counts of inner spans, if gold nests, and the F1 of each type."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from finetune.evaluation.kinds.kind import Kind, Scored
+from finetune.evaluation.kinds.kind import Answer, Kind, Scored
 from finetune.evaluation.kinds.lines import check_names
 from finetune.types import TextExample
 
@@ -39,6 +39,21 @@ class OfTexts(Kind):
         rows = zip(confidence_of(scored), scored.sides, strict=True)
         found = [[(sure, self.is_right(*sides))] for sure, sides in rows if sure is not None]
         return found or None
+
+    def answers(self, scored: Scored) -> list[list[Answer]]:
+        """Return the prediction of each text; a blank text has none."""
+        if not self.wording.rated:
+            return super().answers(scored)
+        return [
+            [Answer(p.score, self.is_right(gold, predicted), self.name_of(predicted))]
+            if p.score is not None and not math.isnan(p.score)
+            else []
+            for p, (gold, predicted) in zip(scored.predictions, scored.sides, strict=True)
+        ]
+
+    def name_of(self, predicted: Any) -> str:
+        """Return the class of a prediction; empty where classes differ by example."""
+        return ""
 
 
 def confidence_of(scored: Scored) -> list[float | None]:

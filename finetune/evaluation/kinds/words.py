@@ -17,6 +17,7 @@ from finetune.data.tag_schemes import convert_tags, detect_scheme, tags_to_spans
 from finetune.data.tokens import read_token_file
 from finetune.evaluation.alignment import pair_rows
 from finetune.evaluation.kinds.kind import (
+    Answer,
     Grouping,
     Items,
     Kind,
@@ -34,7 +35,13 @@ from finetune.evaluation.kinds.sentences import (
     predicted_scheme,
     spans_in_characters,
 )
-from finetune.evaluation.kinds.spans import SPAN_METRICS, OfSpans, span_mistake, span_sets
+from finetune.evaluation.kinds.spans import (
+    SPAN_METRICS,
+    OfSpans,
+    answers_of_spans,
+    span_mistake,
+    span_sets,
+)
 from finetune.evaluation.kinds.subgroups import (
     POSITIONS,
     SENTENCE_LENGTHS,
@@ -61,6 +68,8 @@ from finetune.types import Span, TokenExample, TokenPrediction, UserError, abbre
 if TYPE_CHECKING:
     from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile
 
+NO_TAG = ""
+"""The tag of a word whose answer is withheld."""
 SEEN_WORDS = ("seen with one tag", "seen with several tags", "unseen")
 
 
@@ -110,7 +119,8 @@ class _OfWords(OfSentences):
         if isinstance(found, list) and len(found) == len(row["tags"]):
             known = [score for each in found if (score := probability(each)) is not None]
             scores = tuple(known) if len(known) == len(found) else ()
-        return TokenPrediction(example.id, example.words, tuple(row["tags"]), scores)
+        tags = tuple(tag or NO_TAG for tag in row["tags"])
+        return TokenPrediction(example.id, example.words, tags, scores)
 
     def scored(
         self, examples: Sequence[Any], predictions: Sequence[TokenPrediction], **facts: Any
@@ -239,6 +249,10 @@ class Tags(_OfWords, OfSpans):
         )
         return [g & p for g, p in zip(gold, predicted, strict=True)], predicted, gold
 
+    def answers(self, scored: Scored) -> list[list[Answer]]:
+        """Return the spans that the predicted tags of each sentence spell."""
+        return answers_of_spans(scored, self.span_probabilities(scored))
+
     def span_probabilities(self, scored: Scored) -> Sequence[Mapping[Span, float]]:
         """Return the mean probability of the words of each span, also of a missed gold span."""
         known = word_probabilities(scored)
@@ -274,6 +288,15 @@ class PlainTags(_OfWords):
             [gold for gold, tag in zip(*tags, strict=True) if gold == tag] for tags in scored.sides
         ]
         return correct, scored.predicted, scored.gold
+
+    def answers(self, scored: Scored) -> list[list[Answer]]:
+        """Return the tag of each word."""
+        known = word_probabilities(scored) or [()] * len(scored)
+        rows = zip(known, scored.sides, strict=True)
+        return [
+            [Answer(p, g == t, t) for p, g, t in zip(own, *sides, strict=bool(own))]
+            for own, sides in rows
+        ]
 
     def confusions(self, scored: Scored) -> Counter[tuple[str, str]]:
         """Count the pairs of tags of each word."""

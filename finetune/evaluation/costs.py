@@ -1,0 +1,117 @@
+"""The costs of mistakes: read from a file, checked for a model, and added up as a metric."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from finetune.data import DataError
+from finetune.data.files import ReadOptions
+from finetune.data.formats import open_data, read_file
+from finetune.data.json_files import parse_json
+from finetune.data.nli_labels import canonical_names
+from finetune.evaluation.decisions import Costs, Decisions
+from finetune.evaluation.kinds import Kind, Scored
+from finetune.evaluation.kinds.label import NO_LABEL
+from finetune.types import UserError, abbreviated, did_you_mean
+
+_LEGAL = (
+    'give a JSON object {"gold label": {"predicted label": cost}}, or a CSV or TSV table with the '
+    "column gold and a column for each predicted label"
+)
+
+
+def read_costs(path: str) -> Costs:
+    """Read the cost of each predicted label for each gold label; right labels may be left out.
+
+    Raises:
+        DataError: The file is no matrix of costs.
+    """
+    file = open_data(path)
+    if Path(path).suffix.lower() == ".json":
+        content = parse_json("\n".join(line.text for line in file), path, f": {_LEGAL}.")
+        rows = list(content.items()) if isinstance(content, dict) else []
+    else:
+        table = read_file(file, ReadOptions(header_names=frozenset({"gold"})))
+        rows = []
+        for each in table.records:
+            values = dict(each.values)
+            rows.append((values.pop("gold", None), values))
+    found: dict[str, dict[str, float]] = {}
+    for gold, row in rows:
+        if not isinstance(gold, str) or not isinstance(row, Mapping) or gold in found:
+            raise DataError(f"--costs {path}: {gold!r:.60} is not one row of costs: {_LEGAL}.")
+        found[gold] = {gold: 0.0} | {name: _cost(path, v) for name, v in row.items()}
+    if not found:
+        raise DataError(f"--costs {path}: there are no costs in it: {_LEGAL}.")
+    return found
+
+
+def _cost(path: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise DataError(f"--costs {path}: {value!r:.60} is not a number: {_LEGAL}.") from None
+
+
+def check_costs(costs: Costs, labels: Sequence[str], kind: Kind) -> None:
+    """Raise UserError unless there is one cost of each predicted label for each gold label."""
+    if not (kind.one_class and kind.classes):
+        raise UserError("--costs: costs are for models of one label for a text: leave it out.")
+    rows = [
+        ("gold", costs),
+        *((f"for gold {gold!r}, predicted", row) for gold, row in costs.items()),
+    ]
+    for what, row in rows:
+        if unknown := sorted({*row} - {*labels}):
+            raise UserError(
+                f"--costs: {what} label {unknown[0]!r} is none of the labels "
+                f"{abbreviated(labels)}.{did_you_mean(unknown[0], labels)}"
+            )
+        if missing := [name for name in labels if name not in row]:
+            raise UserError(f"--costs: {what} label {missing[0]!r} is missing: add its costs.")
+    for gold, of_gold in costs.items():
+        for name, cost in of_gold.items():
+            if not 0 <= cost < float("inf"):
+                raise UserError(
+                    f"--costs: {name!r} for gold {gold!r} costs {cost:g}: a cost must be finite, "
+                    "and 0 or more."
+                )
+
+
+def with_costs(scored: Scored, costs: Costs) -> Scored:
+    """Return aligned labels with the costs of mistakes, by the names that gold has.
+
+    Raises:
+        UserError: The predictions are no single labels, or a label has no costs.
+    """
+    names = dict(zip(costs, canonical_names(costs), strict=True))
+    renamed = {
+        names[gold]: {names.get(name, name): cost for name, cost in row.items()}
+        for gold, row in costs.items()
+    }
+    labels = {*scored.gold, *scored.predicted, *renamed} - {NO_LABEL}
+    check_costs(renamed, sorted(labels), scored.kind)
+    return replace(scored, costs=renamed)
+
+
+def by_cost(scored: Scored, costs: Costs) -> Scored:
+    """Return aligned labels with costs, and the cheapest label in place of each prediction."""
+    names = dict(zip(costs, canonical_names(costs), strict=True))
+    found = [Decisions(costs=costs).apply(each) for each in scored.predictions]
+    labels = [NO_LABEL if each.label is None else names[each.label] for each in found]
+    return replace(with_costs(scored, costs), predictions=found, predicted=labels)
+
+
+def price_table(scored: Scored) -> list[dict[str, Any]]:
+    """Return the confusions with a cost, the dearest sum first."""
+    rows = [
+        {"gold": gold, "predicted": name, "number": number, "cost": scored.costs[gold][name]}
+        for (gold, name), number in Counter(scored.sides).items()
+        if scored.costs[gold].get(name)
+    ]
+    priced = [row | {"sum": row["number"] * row["cost"]} for row in rows]
+    return sorted(priced, key=lambda row: -row["sum"])

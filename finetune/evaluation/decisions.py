@@ -1,0 +1,139 @@
+"""From predictions to decisions: the cheapest label, prediction sets, answers that are withheld.
+
+Exported models decide with this file too, so it needs numpy alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from finetune.types import UserError
+
+Costs = Mapping[str, Mapping[str, float]]
+"""The cost of a mistake: gold label, predicted label, cost."""
+SET_SCORES = ("probability", "cumulative", "randomized")
+"""How a prediction set ranks classes."""
+
+
+@dataclass(frozen=True)
+class SetRule:
+    """The rule of prediction sets (split conformal prediction, Vovk et al. 2005).
+
+    A set holds the classes whose score is at most a quantile of the scores of gold on other data.
+    ``probability`` scores a class by 1 - p (Sadinle, Lei & Wasserman 2019), which makes the
+    smallest sets; ``cumulative`` by the sum of all probabilities that are not below its own, whose
+    sets adapt to the difficulty of a text (Romano, Sesia & Candès 2020); ``randomized`` leaves out
+    a random share of the own probability, which makes these sets smaller.
+    """
+
+    scores: str
+    level: float
+    """The probability that a set holds the right class."""
+    quantiles: Mapping[str, float]
+    """The quantile of each class; the key is empty if all classes share one."""
+
+    def members(self, probabilities: Mapping[Any, float], id: int) -> list[Any]:
+        """Return the classes in the set, the most probable first. It may be empty."""
+        names = sorted(probabilities, key=lambda name: -probabilities[name])
+        values = np.array([[probabilities[name] for name in names]])
+        scores = set_scores(values, self.scores, [id])[0]
+        limits = [self.quantiles.get(str(name), self.quantiles.get("", math.inf)) for name in names]
+        rows = zip(names, scores, limits, strict=True)
+        return [name for name, score, limit in rows if score <= limit + 1e-12]
+
+
+def set_scores(probabilities: np.ndarray, how: str, ids: Sequence[int]) -> np.ndarray:
+    """Return the score of each class, low for probable ones: [N, C] of probabilities [N, C].
+
+    The random shares follow from ``ids``, so that a prediction can be repeated.
+    """
+    if how == "probability":
+        return 1 - probabilities
+    order = np.argsort(-probabilities, axis=1, kind="stable")
+    ranked = np.take_along_axis(probabilities, order, axis=1)
+    sums = np.cumsum(ranked, axis=1)
+    if how == "randomized":
+        shares = np.array([np.random.default_rng([0, id]).random() for id in ids])
+        sums -= shares[:, None] * ranked
+    found = np.empty_like(sums)
+    np.put_along_axis(found, order, sums, axis=1)
+    return found
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What `finetune thresholds` saves with a model, and `predict` and `serve` apply.
+
+    Attributes:
+        confidence: Answers with a lower probability are withheld.
+        costs: The costs of mistakes, whose expectation decides the label.
+        sets: The rule of prediction sets.
+        distance: All answers for a text at a larger distance from the training data are withheld.
+    """
+
+    confidence: float | None = None
+    costs: Costs = field(default_factory=dict)
+    sets: SetRule | None = None
+    distance: float | None = None
+
+    @classmethod
+    def restored(cls, values: Mapping[str, Any]) -> Self:
+        """Return the decisions that a model was saved with.
+
+        Raises:
+            UserError: The values are not what ``record`` returned.
+        """
+        try:
+            sets = values.get("sets")
+            return cls(**{**values, "sets": None if sets is None else SetRule(**sets)})
+        except TypeError as error:
+            raise UserError(f"its decisions are damaged ({error}).") from error
+
+    def record(self) -> dict[str, Any]:
+        """Return the decisions as JSON values, without those that are unset."""
+        values = dataclasses.asdict(self)
+        return {name: value for name, value in values.items() if value not in (None, {})}
+
+    def apply(self, prediction: Any, distance: float | None = None) -> Any:
+        """Return a prediction with the decisions on it.
+
+        ``decided`` of the prediction tells them: ``cost``, the expected cost of the label, ``set``,
+        ``distance`` with ``unlike``, and the answers that are ``withheld``.
+        """
+        if self.costs:
+            prediction = _cheapest(prediction, self.costs)
+        found = dict(prediction.decided)
+        if self.sets is not None and (known := prediction.class_probabilities):
+            found["set"] = self.sets.members(known, prediction.id)
+        unlike = distance is not None and self.distance is not None and distance > self.distance
+        if distance is not None:
+            found |= {"distance": round(distance, 4), "unlike": unlike}
+        prediction = dataclasses.replace(prediction, decided=found)
+        if unlike:
+            return prediction.withhold(lambda _: math.inf)
+        least = self.confidence
+        return prediction if least is None else prediction.withhold(lambda _: least)
+
+
+def _cheapest(prediction: Any, costs: Costs) -> Any:
+    """Return a prediction with the label whose expected cost is least.
+
+    The expectation is over the probabilities of the gold label (Elkan 2001). A blank text has none.
+    """
+    if not (known := prediction.class_probabilities):
+        return prediction
+    expected = {name: sum(p * costs[gold][name] for gold, p in known.items()) for name in known}
+    label = min(known, key=lambda name: (expected[name], -known[name]))
+    decided = {"cost": round(expected[label], 6)}  # of all labels, also of one that was withheld
+    return dataclasses.replace(prediction, label=label, score=known[label], decided=decided)
+
+
+def below(thresholds: Mapping[str, float]) -> Callable[[str], float]:
+    """Return the lowest probability of each label; 0 for a label without a threshold."""
+    return lambda name: thresholds.get(name, 0.0)

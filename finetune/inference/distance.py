@@ -1,0 +1,109 @@
+"""Texts unlike the training data: the distance of the vectors that a model decides on.
+
+The distance is that of Mahalanobis from the mean of the training vectors, with their covariance
+(Lee et al. 2018; for encoders Podolskiy et al. 2021).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from finetune.inference.loop import without_blank
+from finetune.inference.vectors import decision_vectors
+from finetune.runtime.device import place
+from finetune.runtime.files import replace_file
+from finetune.runtime.launch import make_accelerator
+from finetune.tasks.base import Task
+from finetune.tasks.definition import run_data
+from finetune.types import UserError, quantity
+
+FILE = "distance.npz"
+"""File of a saved model with the statistics of its training vectors."""
+MOST_VECTORS = 20_000
+"""Training examples to compute vectors of: a covariance needs no more."""
+RIDGE = 1e-3
+"""Share of the mean variance that is added to each direction."""
+
+
+@dataclass(frozen=True)
+class TrainingVectors:
+    """The mean [H] of training vectors, and the matrix [H, H] that makes their covariance 1."""
+
+    mean: np.ndarray
+    whitening: np.ndarray
+
+    @classmethod
+    def fit(cls, vectors: np.ndarray) -> Self:
+        """Return the statistics of training vectors [N, H]."""
+        exact = vectors.astype(np.float64)
+        covariance = np.atleast_2d(np.cov(exact, rowvar=False))
+        values, directions = np.linalg.eigh(covariance)
+        values = np.maximum(values, 0) + RIDGE * max(values.mean(), 1e-12)
+        return cls(exact.mean(axis=0), directions / np.sqrt(values))
+
+    def distances(self, vectors: np.ndarray) -> np.ndarray:
+        """Return the distance of each vector [N, H] -> [N]."""
+        found: np.ndarray = np.linalg.norm((vectors - self.mean) @ self.whitening, axis=1)
+        return found
+
+    def save(self, folder: Path) -> None:
+        """Write the statistics into the folder of a model."""
+        with replace_file(folder / FILE, binary=True) as file:
+            np.savez(file, mean=self.mean, whitening=self.whitening)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read the statistics of a saved model.
+
+        Raises:
+            UserError: The file is missing or damaged.
+        """
+        try:
+            with np.load(folder / FILE, allow_pickle=False) as arrays:
+                return cls(arrays["mean"], arrays["whitening"])
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise UserError(
+                f"{folder / FILE}: missing or damaged ({error}): choose it again with `finetune "
+                "thresholds RUN --unlike RATE`, or remove it with --reset."
+            ) from error
+
+
+def vectors_of_run(task: Task, model: Path) -> dict[str, np.ndarray]:
+    """Return the vectors [N, H] of the examples of each split that a model was trained on.
+
+    Raises:
+        UserError: The data are gone or have changed, or there is no validation split.
+    """
+    data = run_data(task, model, "--unlike compares with its training data")
+    if not len(data.splits.get("validation", ())):
+        raise UserError(f"{data.name}: --unlike needs a validation split: train with one.")
+    accelerator = make_accelerator()
+    head = place(task.head(model), accelerator.device)
+    examples = {split: list(rows[:MOST_VECTORS]) for split, rows in data.splits.items()}
+    return {
+        split: decision_vectors(task, head, without_blank(task, rows)[0], accelerator)
+        for split, rows in examples.items()
+    }
+
+
+def largest_distance(distances: np.ndarray, rate: float) -> float:
+    """Return the distance that at most a share ``rate`` of new texts of the same kind exceeds.
+
+    It is a conformal quantile (Vovk et al. 2005).
+
+    Raises:
+        UserError: There are too few distances.
+    """
+    number = len(distances)
+    rank = math.ceil((number + 1) * (1 - rate) - 1e-9)
+    if rank > number:
+        raise UserError(
+            f"--unlike {rate:g}: {quantity(number, 'validation example')}, where "
+            f"{math.ceil(1 / rate - 1 - 1e-9):,} are needed: add some, or raise the rate."
+        )
+    return float(np.sort(distances)[rank - 1])
