@@ -89,6 +89,7 @@ class Thresholds(FormatOption, Command):
 
     def run(self) -> None:
         """Choose, save the choice, and print what it does."""
+        from finetune.inference.distance import FILE as DISTANCE_FILE
         from finetune.tasks import model_folder, saved_task
 
         goal = self._goal_name()
@@ -103,6 +104,7 @@ class Thresholds(FormatOption, Command):
         own: dict[str, Any] = {"thresholds": {}} if _chooses_labels(task) else {}
         if self.reset:
             self._save(task, own | {"decisions": {}}, model)
+            (model / DISTANCE_FILE).unlink(missing_ok=True)
             show(f"{model}: thresholds and decisions removed.")
             return
         if goal in ("risk", "coverage"):
@@ -313,6 +315,11 @@ class Thresholds(FormatOption, Command):
         by_rate = self.precision is not None or self.recall is not None
         goal = Goal(None if by_rate else metric, self.precision, self.recall)
         default = 0.0 if data.is_of_one else record.threshold
+        if data.is_of_one and not by_rate and self.metric is None:
+            raise UserError(
+                f"{self.folder}: the most probable of several labels needs no threshold. Give "
+                "--risk, --coverage, --precision or --recall to withhold answers, or --costs."
+            )
         chosen = choose(data, goal, default)
         if all(row[-1] < FEWEST for row in table_of(data, chosen)):
             raise UserError(

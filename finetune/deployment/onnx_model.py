@@ -281,7 +281,7 @@ class OnnxModel:
         blank = {e.id: p for e in examples if (p := self.output.blank(e)) is not None}
         filled = [example for example in examples if example.id not in blank]
         by_id = blank | {prediction.id: prediction for prediction in self._predicted(filled)}
-        return [by_id[example.id] for example in examples]
+        return [self.decisions.apply(by_id[example.id]) for example in examples]
 
     def _predicted(self, examples: Sequence[Example]) -> list[Prediction]:
         encoded = self.encode(examples)
@@ -294,8 +294,7 @@ class OnnxModel:
             for (row, window), value in zip(group, values, strict=True):
                 found[row].append(Partial(row, window.part, value))
         pairs = zip(examples, found, strict=True)
-        predictions = (self.output.finish(example, partials) for example, partials in pairs)
-        return [self.decisions.apply(prediction) for prediction in predictions]
+        return [self.output.finish(example, partials) for example, partials in pairs]
 
     def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
         """Return the sequences of each example: one, or several windows."""

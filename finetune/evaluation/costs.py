@@ -35,6 +35,8 @@ def read_costs(path: str) -> Costs:
         content = parse_json("\n".join(line.text for line in file), path, f": {_LEGAL}.")
         rows = list(content.items()) if isinstance(content, dict) else []
     else:
+        if file.format in ("txt", "unknown"):
+            file.format = "tsv"
         table = read_file(file, ReadOptions(header_names=frozenset({"gold"})))
         rows = []
         for each in table.records:

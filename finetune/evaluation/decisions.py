@@ -40,6 +40,8 @@ class SetRule:
 
     def members(self, probabilities: Mapping[Any, float], id: int) -> list[Any]:
         """Return the classes in the set, the most probable first. It may be empty."""
+        if not probabilities:
+            return []
         names = sorted(probabilities, key=lambda name: -probabilities[name])
         values = np.array([[probabilities[name] for name in names]])
         scores = set_scores(values, self.scores, [id])[0]
@@ -104,21 +106,23 @@ class Decisions:
         """Return a prediction with the decisions on it.
 
         ``decided`` of the prediction tells them: ``cost``, the expected cost of the label, ``set``,
-        ``distance`` with ``unlike``, and the answers that are ``withheld``.
+        ``distance`` with ``unlike``, and the answers that are ``withheld``. A blank text has no
+        distance and no class.
         """
         if self.costs:
             prediction = _cheapest(prediction, self.costs)
-        found = dict(prediction.decided)
-        if self.sets is not None and (known := prediction.class_probabilities):
-            found["set"] = self.sets.members(known, prediction.id)
-        unlike = distance is not None and self.distance is not None and distance > self.distance
-        if distance is not None:
-            found |= {"distance": round(distance, 4), "unlike": unlike}
+        found, unlike = dict(prediction.decided), False
+        if self.sets is not None:
+            found["set"] = self.sets.members(prediction.class_probabilities, prediction.id)
+        if self.distance is not None:
+            unlike = distance is not None and distance > self.distance
+            found["distance"] = None if distance is None else round(distance, 4)
+            found["unlike"] = unlike
         prediction = dataclasses.replace(prediction, decided=found)
-        if unlike:
-            return prediction.withhold(lambda _: math.inf)
-        least = self.confidence
-        return prediction if least is None else prediction.withhold(lambda _: least)
+        if self.confidence is None and self.distance is None:
+            return prediction
+        least = math.inf if unlike else self.confidence or 0.0
+        return prediction.withhold(lambda _: least)
 
 
 def _cheapest(prediction: Any, costs: Costs) -> Any:

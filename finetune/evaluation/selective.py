@@ -143,7 +143,7 @@ def at_risk(answers: Answers, risk: float, delta: float = DELTA) -> Chosen:
             "answers or more: add validation data, or raise --risk or --delta."
         )
     levels = np.sort(answers.confidence)[::-1]
-    first = max(least, min(4 * least, number // 2))
+    first = max(least, min(4 * least, number // 2), number // 4)  # enough to bear an error
     steps = np.unique(np.linspace(first, number, MOST_STEPS).round().astype(int))
     found = None
     for threshold in dict.fromkeys(levels[steps - 1].tolist()):

@@ -303,9 +303,8 @@ class PredictionStream(Iterator[Prediction]):
             found = predict(
                 task, head, filled, encoded=encoded, device=device, reporter=self.reporter
             )
-            decided = self._decide(filled, found)
-            by_id = {prediction.id: prediction for prediction in decided} | blank
-            predicted = [by_id[example.id] for example in part]
+            by_id = {prediction.id: prediction for prediction in found} | blank
+            predicted = list(self._decide(part, [by_id[example.id] for example in part]))
             parts_of_all = gather([(predicted, encoded.num_cut, len(blank))])
             self.num_cut += sum(num_cut for _, num_cut, _ in parts_of_all)
             self.num_blank += sum(num_blank for *_, num_blank in parts_of_all)

@@ -205,8 +205,8 @@ class Predictor:
             examples = list(_in_documents(self.task, examples, documents))
         filled, blank = without_blank(self.task, examples)
         found = predict(self.task, self.model, filled, self.accelerator) if filled else []
-        by_id = {each.id: each for each in self._decide(filled, found)} | blank
-        return [by_id[example.id] for example in examples]
+        by_id = {each.id: each for each in found} | blank
+        return list(self._decide(examples, [by_id[example.id] for example in examples]))
 
     def stream(
         self,
@@ -236,12 +236,13 @@ class Predictor:
         """Return predictions of examples with the decisions on them."""
         if self.decisions == Decisions():
             return predictions
-        distances: Sequence[float | None] = [None] * len(predictions)
-        if self.training_vectors is not None:
-            vectors = decision_vectors(self.task, self.model, examples, self.accelerator)
-            distances = self.training_vectors.distances(vectors).tolist()
-        pairs = zip(predictions, distances, strict=True)
-        return [self.decisions.apply(prediction, distance) for prediction, distance in pairs]
+        distances: dict[int, float] = {}
+        filled, _ = without_blank(self.task, examples)
+        if self.training_vectors is not None and filled:
+            vectors = decision_vectors(self.task, self.model, filled, self.accelerator)
+            found = self.training_vectors.distances(vectors).tolist()
+            distances = {example.id: own for example, own in zip(filled, found, strict=True)}
+        return [self.decisions.apply(each, distances.get(each.id)) for each in predictions]
 
     def _examples(self, given: Iterable[Given]) -> Iterator[Example]:
         inputs = self.task.record.inputs

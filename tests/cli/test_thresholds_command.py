@@ -97,16 +97,98 @@ def test_the_threshold_of_two_labels(place: Path, capsys) -> None:
         (["thresholds", "sentiment", "--metric", "f2"], "--metric f2: choose accuracy"),
         (["thresholds", "sentiment/best"], "give the folder of a run"),
         (["thresholds", "sentiment", "--split", "dev"], "no predictions.dev.jsonl"),
+        (["thresholds", "sentiment", "--risk", "1"], "--risk must be above 0 and below 1"),
+        (["thresholds", "sentiment", "--risk", "0.01"], "needs 299 answers or more"),
+        (["thresholds", "sentiment", "--sets", "0.99"], "where 99 are needed"),
+        (["thresholds", "topics", "--sets", "0.5"], "predictions of one class"),
+        (["thresholds", "sentiment", "--per-class"], "add --sets LEVEL"),
+        (["thresholds", "sentiment", "--unlike", "0.01"], "where 99 are needed"),
+        (["thresholds", "sentiment", "--costs", "none.csv"], "none.csv does not exist"),
+        (["thresholds", "topics", "--costs", "{costs}"], "models of one label"),
         (["predict", "sentiment", "--text=a", "--threshold=neg=0.5"], "'neg' has none; legal are"),
         (["predict", "topics", "--text=a", "--threshold=half"], "write a number, or for instance"),
         (["predict", "topics", "--text=a", "--threshold=2"], "must be from 0 to 1"),
     ],
 )
 def test_errors(place: Path, arguments: list[str], message: str, capsys) -> None:
-    command, folder, *rest = arguments
+    costs = place / "costs.json"
+    costs.write_text('{"neg": {"pos": 9}, "pos": {"neg": 1}}')
+    command, folder, *rest = (each.format(costs=costs) for each in arguments)
     with pytest.raises(SystemExit) as end:
         main([command, str(place / folder), *rest])
     assert end.value.code == 2 and message in capsys.readouterr().err
+
+
+def decisions(folder: Path) -> dict:
+    extra = json.loads((folder / "best" / "finetune.json").read_text())["extra"]
+    return extra.get("decisions", {})
+
+
+def test_answers_are_withheld_below_the_chosen_confidence(place: Path, capsys) -> None:
+    run = place / "sentiment"
+    main(["thresholds", str(run), "--coverage", "0.5"])
+    rows = rows_of(run, "validation")
+    found = finetune.load(run).predict([row["text"] for row in rows])
+    sure = [each for each in found if each.label is not None]
+    assert len(sure) == len(rows) // 2  # all that are as probable as the last one
+    assert min(each.score for each in sure) >= decisions(run)["confidence"]
+    for each, row in zip(found, rows, strict=True):
+        assert each.label in (row["label"], None)
+        assert each.record()["withheld"] == (None if each.label else row["label"])
+    file = place / "withheld.jsonl"
+    with file.open("w") as out:
+        for each, row in zip(found, rows, strict=True):
+            out.write(json.dumps(each.record() | {"gold": row["gold"]}) + "\n")
+    right = sum(each.label == row["gold"] for each, row in zip(found, rows, strict=True))
+    capsys.readouterr()
+    main(["report", str(file), "--format", "json"])  # an answer that is withheld is not right
+    assert json.loads(capsys.readouterr().out)["scores"]["accuracy"] == right / len(rows)
+    main(["thresholds", str(run), "--reset"])
+    assert decisions(run) == {}
+
+
+def test_sets_distances_and_costs_are_saved_together(place: Path, tmp_path: Path, capsys) -> None:
+    run, costs = place / "sentiment", tmp_path / "costs.csv"
+    costs.write_text("gold,neg,pos\nneg,0,9\npos,1,0\n")
+    for goal in (["--sets", "0.6"], ["--unlike", "0.2"], ["--costs", str(costs)]):
+        main(["thresholds", str(run), *goal])
+    assert decisions(run).keys() == {"sets", "distance", "costs"}
+    texts = [row["text"] for row in rows_of(run, "test")]
+    for found in (finetune.load(run).predict(texts), list(finetune.load(run).stream(texts))):
+        for each in found:
+            row = each.record()
+            assert row["cost"] == pytest.approx(
+                min(9 * each.scores["neg"], each.scores["pos"]), 1e-4
+            )
+            assert {*row["set"]} <= {"neg", "pos"} and row["unlike"] == (
+                row["withheld"] is not None
+            )
+    capsys.readouterr()
+    main(["report", str(run), "--format", "json"])
+    tables = json.loads(capsys.readouterr().out)["tables"]
+    assert {"risk", "sets", "costs"} <= tables.keys()
+    assert sum(row["sum"] for row in tables["costs"]) > 0
+    main(["report", str(run), "--out", str(tmp_path / "page.html")])
+    assert "Prediction sets by gold class" in (tmp_path / "page.html").read_text("utf-8")
+    main(["compare", str(run), str(run), "--metric", "mean_cost", "--resamples", "50"])
+    main(["thresholds", str(run), "--reset"])
+    assert not (run / "best" / "distance.npz").exists()
+
+
+def test_predict_takes_costs_and_thresholds_of_any_task(
+    place: Path, tmp_path: Path, capsys
+) -> None:
+    costs = tmp_path / "costs.json"
+    costs.write_text('{"neg": {"pos": 1000000}, "pos": {"neg": 1}}')
+    main(["predict", str(place / "sentiment"), "--text", "a", "--costs", str(costs)])
+    assert json.loads(capsys.readouterr().out)["label"] == "neg"
+    settings = {"steps": 1, "model": str(place / "bert"), "quiet": True}
+    finetune.train("tag", small_data.speech(tmp_path / "d"), out=str(tmp_path / "tag"), **settings)
+    main(["predict", str(tmp_path / "tag"), "--text", "a b", "--threshold", "1"])
+    row = json.loads(capsys.readouterr().out)
+    assert row["tags"] == [None, None] and len(row["withheld"]) == 2
+    main(["thresholds", str(tmp_path / "tag"), "--risk", "0.9", "--delta", "0.9"])
+    assert "withheld" in finetune.load(tmp_path / "tag").predict(["a b"])[0].record()
 
 
 def test_damaged_thresholds_are_refused(place: Path, capsys) -> None:

@@ -1,0 +1,80 @@
+"""Check the guarantees of `finetune thresholds` by simulation.
+
+The predictions of a run are taken for the whole world. Each draw chooses a threshold or a rule of
+prediction sets on a sample of them, and its risk or coverage is measured on all: the risk may
+exceed its bound in a share δ of the draws, and the mean coverage of sets must be near the level.
+
+    python examples/guarantees.py runs/trec6/predictions.test.jsonl --risk 0.05 --sets 0.9
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from finetune import UserError
+from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.conformal import fit_sets, table_of_sets
+from finetune.evaluation.kinds import Scored
+from finetune.evaluation.selective import Answers, at_risk, upper_bound
+
+
+def sample(scored: Scored, rng: np.random.Generator, number: int) -> Scored:
+    """Return examples drawn with replacement."""
+    rows = rng.integers(len(scored), size=number)
+    gold, predicted, examples, predictions = (
+        [values[row] for row in rows]
+        for values in (scored.gold, scored.predicted, scored.examples, scored.predictions)
+    )
+    return replace(
+        scored, gold=gold, predicted=predicted, examples=examples, predictions=predictions
+    )
+
+
+def main() -> None:
+    """Print the share of draws that break each guarantee."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("predictions", type=Path)
+    parser.add_argument("--risk", type=float, default=0.05)
+    parser.add_argument("--delta", type=float, default=0.05)
+    parser.add_argument("--sets", type=float, help="level of prediction sets")
+    parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--number", type=int, default=1000, help="examples of each draw")
+    given = parser.parse_args()
+    scored = align_runs([given.predictions]).runs[0]
+    world, rng = Answers.of(scored), np.random.default_rng(0)
+    broken, coverages, unsafe = 0, [], 0
+    for _ in range(given.draws):
+        try:
+            drawn = Answers.of(sample(scored, rng, given.number))
+            chosen = at_risk(drawn, given.risk, given.delta)
+        except UserError:
+            unsafe += 1  # no threshold is safe, so no answer is given
+            continue
+        answered = world.above(chosen.confidence)
+        broken += answered.risk > given.risk
+        coverages.append(len(answered) / len(world))
+    low, high = (
+        1 - upper_bound(given.draws - broken, given.draws, 0.025),
+        upper_bound(broken, given.draws, 0.025),
+    )
+    print(f"risk of all answers {world.risk:.4f}")
+    print(
+        f"risk above {given.risk:g} in {broken / given.draws:.3f} of draws "
+        f"({low:.3f} to {high:.3f}), mean coverage {np.mean(coverages or [0]):.3f}, "
+        f"without a threshold {unsafe}"
+    )
+    for how in ("probability", "cumulative", "randomized") if given.sets else ():
+        rows = []
+        for _ in range(given.draws):
+            rule = fit_sets(sample(scored, rng, given.number), given.sets, how, False)
+            rows.append(table_of_sets(scored, rule)[0][2:])
+        coverage, size = np.mean(rows, axis=0)
+        print(f"sets by {how}: coverage {coverage:.4f}, size {size:.3f}")
+
+
+if __name__ == "__main__":
+    main()

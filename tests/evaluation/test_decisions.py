@@ -1,0 +1,259 @@
+"""From predictions to decisions: risk, prediction sets, costs, and what is withheld."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from finetune.evaluation.conformal import fit_sets, table_of_sets
+from finetune.evaluation.costs import by_cost, check_costs, read_costs
+from finetune.evaluation.decisions import SET_SCORES, Decisions, SetRule, set_scores
+from finetune.evaluation.kinds import KINDS, Scored, score
+from finetune.evaluation.selective import (
+    Answers,
+    area_under_risk,
+    at_coverage,
+    at_risk,
+    needed,
+    risk_bound,
+    upper_bound,
+)
+from finetune.types import (
+    AnswerPrediction,
+    ChoicePrediction,
+    FoundAnswer,
+    Relation,
+    RelationPrediction,
+    Span,
+    SpanPrediction,
+    TextExample,
+    TextPrediction,
+    TokenPrediction,
+    UserError,
+)
+
+
+def labeled(number: int, names: str = "abc", seed: int = 0, sharp: float = 2.0) -> Scored:
+    """Predictions whose gold is drawn from their probabilities."""
+    rng = np.random.default_rng(seed)
+    logits = sharp * rng.normal(size=(number, len(names)))
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    gold = [names[rng.choice(len(names), p=row)] for row in probabilities]
+    examples = [TextExample(i, f"text {i}", None, label) for i, label in enumerate(gold)]
+    predictions = []
+    for i, row in enumerate(probabilities.tolist()):
+        scores = dict(zip(names, row, strict=True))
+        best = max(names, key=scores.__getitem__)
+        predictions.append(TextPrediction(i, best, scores[best], scores))
+    return KINDS["label"].scored(examples, predictions)
+
+
+def answers(confidence: Any, right: Any, example: Any = None) -> Answers:
+    index = range(len(confidence)) if example is None else example
+    parts = np.array(index), np.array(confidence, float), np.array(right, bool)
+    return Answers(*parts, np.array([""] * len(confidence)))
+
+
+# --- Risk -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("wrong", "number"), [(0, 59), (3, 40), (17, 20), (5, 5)])
+def test_the_bound_is_that_of_clopper_and_pearson(wrong: int, number: int) -> None:
+    expected = binomtest(wrong, number, alternative="less").proportion_ci(0.95, "exact").high
+    assert upper_bound(wrong, number, 0.05) == pytest.approx(expected, abs=1e-12)
+    found = answers(np.ones(number), [False] * wrong + [True] * (number - wrong))
+    assert risk_bound(found, 0.05) == pytest.approx(expected, abs=1e-12)
+
+
+def test_answers_of_one_example_count_as_far_as_they_are_independent() -> None:
+    right = np.arange(200) % 10 > 0
+    alone = risk_bound(answers(np.ones(200), right))
+    mixed = answers(np.ones(400), np.repeat(right, 2), np.repeat(np.arange(200), 2))
+    assert risk_bound(mixed) == pytest.approx(alone, abs=2e-3)  # copies say nothing new
+    perfect = answers(np.ones(400), np.ones(400), np.repeat(np.arange(200), 2))
+    assert risk_bound(perfect) == pytest.approx(upper_bound(0, 200, 0.05))
+
+
+def test_the_number_needed_is_the_least_that_shows_a_risk() -> None:
+    for risk in (0.3, 0.05, 0.01):
+        number = needed(risk)
+        assert upper_bound(0, number, 0.05) <= risk < upper_bound(0, number - 1, 0.05)
+
+
+def test_a_threshold_keeps_the_risk_and_gives_no_fewer_answers_than_it_must() -> None:
+    found = Answers.of(labeled(4000, sharp=3.0))
+    chosen = at_risk(found, 0.1)
+    given = found.above(chosen.confidence)
+    assert chosen.risk == given.risk <= chosen.bound <= 0.1
+    lower = np.sort(found.confidence)[-len(given) - 60]  # the next thresholds do not
+    assert risk_bound(found.above(lower)) > 0.1
+    assert at_coverage(found, 0.8).coverage == pytest.approx(0.8)
+    assert at_coverage(found, 1.0).risk == found.risk
+
+
+def test_the_guarantee_holds_over_draws() -> None:
+    world, rng = Answers.of(labeled(20_000, sharp=3.0)), np.random.default_rng(1)
+    broken = 0
+    for _ in range(100):
+        drawn = world.take(rng.integers(len(world), size=600))
+        chosen = at_risk(answers(drawn.confidence, drawn.right), 0.1, delta=0.1)
+        broken += world.above(chosen.confidence).risk > 0.1
+    assert binomtest(broken, 100, 0.1, alternative="greater").pvalue > 0.01
+
+
+def test_the_area_is_the_mean_risk() -> None:
+    found = answers([0.9, 0.8, 0.8, 0.1], [True, False, True, False])
+    assert area_under_risk(found) == pytest.approx(0.25 * 0 + 0.5 * (1 / 3) + 0.25 * 0.5)
+
+
+def test_too_few_answers_and_unsafe_ones_are_refused() -> None:
+    with pytest.raises(UserError, match=r"needs 59 answers or more"):
+        at_risk(answers(np.ones(58), np.ones(58)), 0.05)
+    with pytest.raises(UserError, match="no confidence is safe"):
+        at_risk(Answers.of(labeled(500)), 0.001, 0.9)
+
+
+# --- Sets -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", SET_SCORES)
+@pytest.mark.parametrize("per_class", [False, True])
+def test_sets_hold_gold_at_the_level(how: str, per_class: bool) -> None:
+    coverages = []
+    for seed in range(20):
+        rule = fit_sets(labeled(300, seed=seed), 0.8, how, per_class)
+        rows = table_of_sets(labeled(1000, seed=100 + seed), rule)
+        coverages.append([row.coverage for row in rows])
+    limit = 0.05 if how == "cumulative" else 0.015
+    for found in np.mean(coverages, axis=0)[: None if per_class else 1]:
+        assert 0.8 - 0.015 < found < 0.8 + limit
+
+
+def test_scores_of_classes() -> None:
+    rows = np.array([[0.2, 0.5, 0.3]])
+    assert set_scores(rows, "probability", [0])[0] == pytest.approx([0.8, 0.5, 0.7])
+    assert set_scores(rows, "cumulative", [0])[0] == pytest.approx([1.0, 0.5, 0.8])
+    share = np.random.default_rng([0, 7]).random()
+    expected = np.array([1.0, 0.5, 0.8]) - share * rows[0]
+    assert set_scores(rows, "randomized", [7])[0] == pytest.approx(expected)
+    rule = SetRule("cumulative", 0.9, {"": 0.8})
+    assert rule.members({"a": 0.2, "b": 0.5, "c": 0.3}, 0) == ["b", "c"]
+    assert SetRule("probability", 0.9, {"a": 0.1}).members({"a": 0.2, "b": 0.8}, 0) == ["b"]
+
+
+def test_too_few_predictions_for_a_level() -> None:
+    with pytest.raises(UserError, match="50 predictions with gold, where 99 are needed"):
+        fit_sets(labeled(50), 0.99, "probability", False)
+    with pytest.raises(UserError, match="predictions of one class"):
+        fit_sets(KINDS["number"].pair([1.0], [2.0]), 0.9, "probability", False)
+
+
+# --- Costs ----------------------------------------------------------------------------------------
+
+
+def test_the_cheapest_label_is_the_one_of_least_expected_cost() -> None:
+    scored = labeled(400)
+    rng = np.random.default_rng(3)
+    costs = {g: {p: 0.0 if g == p else float(rng.uniform(1, 9)) for p in "abc"} for g in "abc"}
+    cheap = by_cost(scored, costs)
+    matrix = np.array([[costs[g][p] for p in "abc"] for g in "abc"])
+    known = np.array([[p.scores[n] for n in "abc"] for p in scored.predictions])
+    assert [*cheap.predicted] == ["abc"[i] for i in (known @ matrix).argmin(1)]
+    expected = np.mean([costs[g][p] for g, p in cheap.sides])
+    assert score(cheap)["mean_cost"] == pytest.approx(expected)
+    plain = by_cost(scored, {g: {p: float(g != p) for p in "abc"} for g in "abc"})
+    assert plain.predicted == scored.predicted  # equal costs: the most probable label
+
+
+@pytest.mark.parametrize(
+    ("costs", "message"),
+    [
+        ({"a": {"a": 0, "b": 1}}, "gold label 'b' is missing"),
+        ({"a": {"a": 0}, "b": {"a": 1, "b": 0}}, "for gold 'a', predicted label 'b' is missing"),
+        ({"a": {"a": 0, "b": 1}, "bb": {"a": 1}, "b": {}}, "gold label 'bb' is none of"),
+        ({"a": {"a": 0, "b": -1}, "b": {"a": 1, "b": 0}}, "a cost must be finite, and 0 or more"),
+        ({"a": {"a": 0, "b": math.inf}, "b": {"a": 1, "b": 0}}, "a cost must be finite"),
+    ],
+)
+def test_wrong_costs_are_refused(costs: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_costs(costs, ["a", "b"], KINDS["label"])
+
+
+def test_costs_are_read_from_tables_and_json(tmp_path) -> None:
+    (tmp_path / "costs.csv").write_text("gold,a,b\na,0,5\nb,1.5,0\n")
+    (tmp_path / "costs.json").write_text('{"a": {"b": 5}, "b": {"a": 1.5}}')
+    expected = {"a": {"a": 0.0, "b": 5.0}, "b": {"a": 1.5, "b": 0.0}}
+    assert read_costs(str(tmp_path / "costs.csv")) == expected
+    assert read_costs(str(tmp_path / "costs.json")) == expected
+
+
+# --- Withheld answers -----------------------------------------------------------------------------
+
+PER, LOC = Span(0, 2, "PER"), Span(3, 4, "LOC")
+WORDS = ("Ana", "Lima", "saw", "Oslo")
+PREDICTIONS = {
+    "label": TextPrediction(0, "a", 0.6, {"a": 0.6, "b": 0.4}),
+    "labels": TextPrediction(0, ("a", "b"), None, {"a": 0.6, "b": 0.9}),
+    "choice": ChoicePrediction(0, 1, "x", (0.4, 0.6)),
+    "tags": TokenPrediction(
+        0, WORDS, ("B-PER", "I-PER", "O", "B-LOC"), (0.6, 0.6, 0.9, 0.9), (PER, LOC), (0.6, 0.9)
+    ),
+    "plain tags": TokenPrediction(0, WORDS, ("N", "N", "V", "N"), (0.6, 0.9, 0.9, 0.9)),
+    "spans": SpanPrediction(0, WORDS, (PER, LOC), (0.6, 0.9)),
+    "relations": RelationPrediction(
+        0, WORDS, (PER, LOC), (Relation(PER, LOC, "in"), Relation(LOC, PER, "of")), (0.6, 0.9)
+    ),
+    "answers": AnswerPrediction(0, FoundAnswer(0, 3, "Ana", 0.6), 0.6),
+}
+KEPT = {
+    "label": ("label", None),
+    "labels": ("label", ["b"]),
+    "choice": ("choice", None),
+    "tags": ("tags", ["O", "O", "O", "B-LOC"]),
+    "plain tags": ("tags", [None, "N", "V", "N"]),
+    "spans": ("spans", [LOC._asdict() | {"score": 0.9}]),
+    "relations": ("relations", [{"subject": 1, "object": 0, "label": "of", "score": 0.9}]),
+    "answers": ("answer", None),
+}
+WITHHELD = {
+    "label": "a",
+    "labels": ["a"],
+    "choice": 1,
+    "tags": [PER._asdict() | {"score": 0.6}],
+    "plain tags": [{"start": 0, "end": 1, "label": "N", "score": 0.6}],
+    "spans": [PER._asdict() | {"score": 0.6}],
+    "relations": [{"subject": 0, "object": 1, "label": "in", "score": 0.6}],
+    "answers": "Ana",
+}
+
+
+@pytest.mark.parametrize("kind", PREDICTIONS)
+def test_unsure_answers_are_withheld_and_nothing_else(kind: str) -> None:
+    prediction = PREDICTIONS[kind]
+    before = prediction.record()
+    row = Decisions(confidence=0.7).apply(prediction).record()
+    key, value = KEPT[kind]
+    assert row[key] == value and row["withheld"] == WITHHELD[kind]
+    assert row.get("scores") == before.get("scores") and row.get("score") == before.get("score")
+    nothing = {"withheld": [] if isinstance(WITHHELD[kind], list) else None}
+    assert Decisions(confidence=0.6).apply(prediction).record() == before | nothing
+    assert Decisions().apply(prediction).record() == before
+    unlike = Decisions(distance=1.0).apply(prediction, 1.5).record()
+    assert unlike["unlike"] and not any(unlike[key] or ()) if key != "tags" else unlike["unlike"]
+    near = Decisions(distance=1.0).apply(prediction, 1.0).record()
+    assert near == before | {"distance": 1.0, "unlike": False} | nothing
+
+
+def test_decisions_are_saved_as_json_values() -> None:
+    rule = SetRule("probability", 0.9, {"a": 0.5})
+    decisions = Decisions(0.5, {"a": {"a": 0.0}}, rule, 2.0)
+    assert Decisions.restored(decisions.record()) == decisions
+    assert Decisions().record() == {} and Decisions.restored({}) == Decisions()
+    for damaged in ({"nothing": 1}, {"sets": {"scores": "x"}}):
+        with pytest.raises(UserError, match="damaged"):
+            Decisions.restored(damaged)
