@@ -150,22 +150,22 @@ def run_data(
     Raises:
         UserError: The data were in memory, or have changed since.
     """
-    config: Any = task.record.config
-    if data is None and config.data == IN_MEMORY:
-        raise UserError(f"{model}: was trained on data in memory, and {need}: {otherwise}.")
+    saved = RunFolder.open(model.parent).config  # empty if the folder is a model alone
+    config: Any = replace(task.record.config, resume=False)
+    config = replace(config, data=saved.get("data_used") or config.data)
     definition = task_class(task.name)
     if data is not None:
         return definition.prepare(
             config, with_new_names(config, read_data(definition, config, data))
         )
-    found = _prepared(definition, replace(config, resume=False), None).data
-    saved = model.parent / "config.json"  # of the run; absent if the folder is a model alone
-    if saved.is_file():
-        if read_object(saved).get("fingerprint", found.fingerprint) != found.fingerprint:
-            raise UserError(
-                f"{found.name}: changed since the training of {model.parent}, and {need}: restore "
-                f"them, or {otherwise}."
-            )
+    if config.data == IN_MEMORY:
+        raise UserError(f"{model}: was trained on data in memory, and {need}: {otherwise}.")
+    found = limited(_prepared(definition, config, None).data, config)
+    if saved.get("fingerprint", found.fingerprint) != found.fingerprint:
+        raise UserError(
+            f"{found.name}: changed since the training of {model.parent}, and {need}: restore "
+            f"them, or {otherwise}."
+        )
     return found
 
 
@@ -190,7 +190,7 @@ def _prepare(task: type[Task], config: TrainConfig, data: Any, saved: tuple[str,
         )
     if (replayed := config.replayed) is not None:
         data = with_held_out_splits(data, config)
-        data = with_replay(data, _data_of_run(task, config, replayed[0]), replayed[1], config.seed)
+        data = with_replay(data, _data_of_run(config, replayed[0]), replayed[1], config.seed)
     data = replace(data, label_order=saved or data.label_order)
     data = _without_unlabeled_tests(task, data)
     data = _checked(data, task.skipped_checks)
@@ -200,7 +200,7 @@ def _prepare(task: type[Task], config: TrainConfig, data: Any, saved: tuple[str,
     return Prepared(data, derived, data.is_large)
 
 
-def _data_of_run(task: type[Task], config: TrainConfig, name: str) -> Dataset:
+def _data_of_run(config: TrainConfig, name: str) -> Dataset:
     """Return the data of a run of ``--replay``, as it was trained on them."""
     run = RunFolder.open(Path(name))
     run.require_config()
@@ -209,20 +209,8 @@ def _data_of_run(task: type[Task], config: TrainConfig, name: str) -> Dataset:
             f"--replay {name}: name the folder of a finished run of finetune "
             f"{config.description.name}, perhaps with a share, as in RUN:0.5."
         )
-    before = saved_task(name).record.config
-    before = replace(before, data=run.config.get("data_used") or before.data)
-    if before.data == IN_MEMORY:
-        raise UserError(
-            f"--replay {name}: it was trained on data in memory, which are not kept: train on "
-            "files, or add old examples to the data."
-        )
-    data = limited(_prepare(task, before, None, ()).data, before)
-    if data.fingerprint != run.config["fingerprint"]:
-        raise UserError(
-            f"--replay {name}: {before.data} does not hold the data that it was trained on: they "
-            "have changed since, or it was trained on a part of them: restore them."
-        )
-    return data
+    otherwise = "add old examples to the data"
+    return run_data(saved_task(name), run.best, "--replay draws from them", otherwise=otherwise)
 
 
 def load_tokenizer(

@@ -67,6 +67,27 @@ def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         assert one.scores != other.scores or one.label is None
 
 
+def test_int8_is_measured_on_held_out_validation_data(tmp_path: Path) -> None:
+    data = data_of(tmp_path / "data")
+    (data / "validation.jsonl").unlink()
+    model = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
+    settings = {"steps": 1, "validation": "0.3", "out": str(tmp_path / "run"), "quiet": True}
+    finetune.train("classify", model=str(model), data=str(data), **settings)
+    command = ("export", tmp_path / "run", "--out", tmp_path / "graph", "--int8")
+    outcome = run(*command, "--max-loss", "100")
+    assert outcome.code == 0 and "int8: validation accuracy" in outcome.out, outcome
+    run("thresholds", tmp_path / "run", "--unlike", "0.5")
+    refused = run(*command[:-1], "--out", tmp_path / "other")
+    one_line(refused, "withholds answers for texts unlike its training data")
+    run("thresholds", tmp_path / "run", "--reset")
+    run("thresholds", tmp_path / "run", "--coverage", "0.1")
+    assert run(*command[:-1], "--out", tmp_path / "other").code == 0
+    texts = [" ".join(WORDS[: n % 5 + 1]) for n in range(5)]
+    found = [each.record() for each in OnnxModel(tmp_path / "other").predict(texts)]
+    expected = [each.record() for each in finetune.load(tmp_path / "run").predict(texts)]
+    assert [row["withheld"] for row in found] == [row["withheld"] for row in expected]
+
+
 def test_int8_scores_by_the_metric_of_the_training(tmp_path: Path) -> None:
     """A built-in metric in place of a custom one."""
     data = data_of(tmp_path / "data")

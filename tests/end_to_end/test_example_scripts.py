@@ -37,10 +37,14 @@ SAYS = {
     "rank": "ranked in",
     "vocabulary": "copied",
     "little_data": "95 % interval",
+    "guarantees": "sets by randomized: coverage",
     "annotation_loop": '"by": "both", "seed": 1, "labeled": 30',
 }
 """What an example's output must have, beyond an end without error."""
-ARGUMENTS = {"annotation_loop": "--start 20 --add 10 --pool 60 --test 20".split()}
+ARGUMENTS = {
+    "annotation_loop": "--start 20 --add 10 --pool 60 --test 20".split(),
+    "guarantees": "guesses.jsonl --risk 0.5 --draws 3 --number 50 --sets 0.5".split(),
+}
 """Small settings of examples that take arguments."""
 NEEDS = {"onnx_export": ("onnx", "onnxruntime")}
 """Packages of extras, without which an example is not run."""
@@ -55,6 +59,12 @@ def model() -> Path:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("scripts")
     copy_examples(folder)
+    guesses = ({"a": (n % 10) / 10, "b": 1 - (n % 10) / 10} for n in range(60))
+    rows = (
+        {"label": max(p, key=p.get), "scores": p, "gold": "a" if i % 3 else "b"}
+        for i, p in enumerate(guesses)
+    )
+    (folder / "guesses.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 

@@ -104,7 +104,7 @@ def test_every_old_label_is_drawn() -> None:
         ({"replay": "TAG"}, "name the folder of a finished run of finetune classify"),
         ({"problem": "multi"}, "--replay: old has another kind of labels than new"),
         ({"test_sets": ["old=new"]}, "--replay: new has a split test_old already"),
-        ({"changed": True}, "does not hold the data that it was trained on"),
+        ({"changed": True}, "changed since the training of"),
     ],
     ids=["no run", "no share", "other task", "kind", "name", "changed data"],
 )
@@ -136,7 +136,7 @@ def test_data_in_memory_cannot_be_replayed(folders: tuple[str, str], tmp_path: P
     settings = {k: v for k, v in lab.settings_of("classify").items() if k != "data"}
     finetune.train("classify", data=data, out=str(tmp_path / "before"), quiet=True, **settings)
     found = trained(folders[1], tmp_path / "after", replay=tmp_path / "before")
-    assert "it was trained on data in memory" in found.err
+    assert "was trained on data in memory" in found.err
 
 
 def test_read_again(tmp_path: Path) -> None:
