@@ -19,7 +19,7 @@ from finetune.types import UserError
 
 if TYPE_CHECKING:
     from finetune.evaluation.kinds import Scored
-    from finetune.evaluation.thresholds import Goal, LabelProbabilities
+    from finetune.evaluation.thresholds import LabelProbabilities
     from finetune.tasks.base import Task
 
 GOALS = ("metric", "precision", "recall", "risk", "coverage", "sets", "unlike", "costs")
@@ -35,6 +35,7 @@ class Choice:
     """The JSON output."""
     tables: list[tuple[str, Any, Any]]
     notes: list[str] = field(default_factory=list)
+    title: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,16 +108,7 @@ class Thresholds(FormatOption, Command):
             (model / DISTANCE_FILE).unlink(missing_ok=True)
             show(f"{model}: thresholds and decisions removed.")
             return
-        if goal in ("risk", "coverage"):
-            choice = self._withhold()
-        elif goal == "sets":
-            choice = self._choose_sets()
-        elif goal == "unlike":
-            choice = self._choose_distance(task, model)
-        elif goal == "costs":
-            choice = self._choose_costs(task)
-        else:
-            choice = self._choose_labels(task)
+        choice = self._chosen(goal, task, model)
         if "thresholds" in choice.fields or {"confidence", "costs"} & choice.fields.keys():
             others = {**record.decisions, "confidence": None, "costs": None}  # one rule decides
         else:
@@ -129,11 +121,23 @@ class Thresholds(FormatOption, Command):
         if self.format == "json":
             show(json.dumps(choice.content, indent=2, ensure_ascii=False))
             return
+        if choice.title:
+            self.note(choice.title)
         print_tables(self.format, *choice.tables)
         for note in choice.notes:
             self.note(note)
         if not self.dry_run:
             self.note(f"saved in {model}: `finetune predict` uses it; --reset removes it.")
+
+    def _chosen(self, goal: str, task: Task, model: Path) -> Choice:
+        """Choose by the option that says what to choose."""
+        if goal in ("risk", "coverage"):
+            return self._withhold()
+        if goal == "sets":
+            return self._choose_sets()
+        if goal == "unlike":
+            return self._choose_distance(task, model)
+        return self._choose_costs(task) if goal == "costs" else self._choose_labels(task)
 
     def _save(self, task: Task, fields: Mapping[str, Any], model: Path) -> None:
         """Replace the record of the model, which its run has a checksum of."""
@@ -335,38 +339,38 @@ class Thresholds(FormatOption, Command):
             scores[split] = own.value(of_split, before), own.value(of_split, after)
         content = {"goal": str(goal), "thresholds": chosen, "metric": metric}
         before_after = {s: {"before": b, "after": a} for s, (b, a) in scores.items()}
-        tables, notes = self._shown(data, goal, chosen, default)
+        tables, notes = _shown(data, chosen, default)
         for split, (old, new) in scores.items():
             how = " (each half with the threshold of the other)" if split == self.split else ""
             notes.append(f"{split} {metric}: {old:.4f} at {default:g}, now {new:.4f}{how}")
-        return Choice({"thresholds": chosen}, content | {"scores": before_after}, tables, notes)
+        title = f"{goal}, chosen on {len(data.gold):,} examples of {self.split}"
+        return Choice(
+            {"thresholds": chosen}, content | {"scores": before_after}, tables, notes, title
+        )
 
-    def _shown(
-        self,
-        data: LabelProbabilities,
-        goal: Goal,
-        chosen: Mapping[str, float],
-        default: float,
-    ) -> tuple[list[tuple[str, Any, Any]], list[str]]:
-        """Return the tables and the notes on the thresholds of labels."""
-        from finetune.evaluation.thresholds import FEWEST, table_of, trade_of
 
-        rates = ("precision", "recall", "f1", "predicted")
-        if len(data.columns) == 1:
-            rows: list[Any] = trade_of(data)
-            rows += [row[1:-1] for row in table_of(data, chosen)]
-            columns: tuple[str, ...] = (f"threshold of {data.columns[0]}", *rates)
-            rows = sorted(rows)
-        else:
-            before = table_of(data, dict.fromkeys(data.columns, default))
-            rows = [(*row, old[4]) for row, old in zip(table_of(data, chosen), before, strict=True)]
-            columns = ("label", "threshold", *rates, "gold", f"f1 at {default:g}")
-        notes = [f"{goal}, chosen on {len(data.gold):,} examples of {self.split}"]
-        if few := [row[0] for row in table_of(data, chosen) if row[-1] < FEWEST]:
-            notes.append(f"under {FEWEST} gold examples, so not chosen: {', '.join(few)}")
-        if len(data.columns) == 1:
-            notes += [f"threshold of {name}: {value:.4f}" for name, value in chosen.items()]
-        return [("", columns, rows)], notes
+def _shown(
+    data: LabelProbabilities, chosen: Mapping[str, float], default: float
+) -> tuple[list[tuple[str, Any, Any]], list[str]]:
+    """Return the tables and the notes on the thresholds of labels."""
+    from finetune.evaluation.thresholds import FEWEST, table_of, trade_of
+
+    rates = ("precision", "recall", "f1", "predicted")
+    if len(data.columns) == 1:
+        rows: list[Any] = trade_of(data)
+        rows += [row[1:-1] for row in table_of(data, chosen)]
+        columns: tuple[str, ...] = (f"threshold of {data.columns[0]}", *rates)
+        rows = sorted(rows)
+    else:
+        before = table_of(data, dict.fromkeys(data.columns, default))
+        rows = [(*row, old[4]) for row, old in zip(table_of(data, chosen), before, strict=True)]
+        columns = ("label", "threshold", *rates, "gold", f"f1 at {default:g}")
+    notes = []
+    if few := [row[0] for row in table_of(data, chosen) if row[-1] < FEWEST]:
+        notes.append(f"under {FEWEST} gold examples, so not chosen: {', '.join(few)}")
+    if len(data.columns) == 1:
+        notes += [f"threshold of {name}: {value:.4f}" for name, value in chosen.items()]
+    return [("", columns, rows)], notes
 
 
 def _chooses_labels(task: Task) -> bool:

@@ -207,7 +207,7 @@ def risk_table(answers: Answers) -> Table:
     chosen = [at_coverage(answers, tenths / 10) for tenths in range(10, 0, -1)]
     return [
         {"coverage": each.coverage, "confidence": each.confidence, "risk": each.risk}
-        for each in chosen
+        for each in dict.fromkeys(chosen)  # few answers have few coverages
     ]
 
 

@@ -28,6 +28,7 @@ from finetune.evaluation.error_analysis import TITLES, Analysis
 from finetune.evaluation.errors import count_categories
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.reproduction import summarize
+from finetune.evaluation.selective import Answers, area_under_risk
 from finetune.evaluation.significance import ALPHA
 from finetune.reporting import charts
 from finetune.reporting.analysis_tables import analysis_tables, reliability_table
@@ -49,6 +50,7 @@ MOST_POINTS = 1500
 _SCORE = re.compile(r"(?!inner_)\w*(f1|f1_\w+|accuracy|matthews|pearson|spearman)")
 """Scores from 0 to 1 of a whole split: no counts, precisions, scores of single types or errors."""
 _CLASS_TABLES = ("type", "label", "tag", "counted")
+_DECISION_TABLES = ("risk", "answered", "sets", "costs")
 
 NamedRuns = Sequence[tuple[str, Run]]
 NamedEvaluations = Sequence[tuple[str, Analysis]]
@@ -365,7 +367,7 @@ def _evaluation(name: str, analysis: Analysis) -> dict[str, Any]:
     if analysis.errors and not matrix and analysis.kind.has_categories:
         counts = [[kind, number] for kind, number in count_categories(analysis.errors).items()]
         tables.append(Table("Errors by kind", ["kind", "number"], counts))
-    other = {*analysis.tables} - {*_CLASS_TABLES, "confusion", "confused"}
+    other = {*analysis.tables} - {*_CLASS_TABLES, "confusion", "confused", *_DECISION_TABLES}
     return {
         "name": name,
         "scatter": None if analysis.kind.has_categories else _scatter(analysis),
@@ -375,6 +377,8 @@ def _evaluation(name: str, analysis: Analysis) -> dict[str, Any]:
         "bins": reliability_table(analysis),
         "calibration_error": error_of_bins(analysis.bins) if analysis.bins else None,
         "subgroup_tables": [table for name, table in known.items() if name in other],
+        "risk": _risk_chart(analysis),
+        "decision_tables": [known[name] for name in _DECISION_TABLES if name in known],
     }
 
 
@@ -416,6 +420,18 @@ def _reliability(analysis: Analysis) -> Chart | None:
     ]
     unit = charts.Scale(0.0, 1.0, 0.0, 1.0)
     return charts.chart(caption, label, unit, "confidence", bars=bars, guide="diagonal")
+
+
+def _risk_chart(analysis: Analysis) -> Chart | None:
+    if not (rows := analysis.tables.get("risk")):
+        return None
+    points = [(row["coverage"], row["risk"]) for row in rows[::-1]]
+    area = area_under_risk(Answers.of(analysis.scored))
+    caption = f"Risk over coverage; the mean risk (aurc) is {area:.4f}"
+    top = max(risk for _, risk in points) or 1.0
+    label = f"{caption}. All answers are given at coverage 1."
+    scale = charts.Scale(0.0, 1.0, 0.0, top * 1.1)
+    return charts.chart(caption, label, scale, "coverage", lines=[("risk", points)])
 
 
 def _environment(name: str, run: Run) -> dict[str, Any]:

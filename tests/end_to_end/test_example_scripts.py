@@ -98,7 +98,8 @@ def test_example(
         "fold-1.1/best/finetune.json",
         "seed-1/best/finetune.json",
     )
-    assert any((saved / name).exists() for name in written)
+    trains = script.stem != "guarantees"
+    assert any((saved / name).exists() for name in written) == trains
 
 
 def test_a_copied_run_continues_elsewhere(

@@ -272,7 +272,8 @@ def test_only_comparable_scores_are_drawn(tmp_path: Path):
 
 def labels_of_charts(page: Page, caption: str) -> list[str]:
     labels = [str(each["aria-label"]) for each in page.named("svg")]
-    return [x for x in labels if x.startswith(caption) and "confidence" not in x]
+    others = ("confidence", "coverage")
+    return [x for x in labels if x.startswith(caption) and not any(each in x for each in others)]
 
 
 def test_scores_come_first_then_errors_and_machinery_last(tmp_path: Path):
