@@ -13,6 +13,7 @@ from finetune.cli.main import COMMANDS
 from finetune.registry import TASKS
 from tests import laboratory as lab
 from tests.command import run
+from tests.covering import covering
 from tests.small_data import write_jsonl
 
 ROOT = Path(__file__).parents[2] / "finetune"
@@ -114,7 +115,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["unknown type", "known type"])
+@pytest.fixture(scope="module")
 def foreign(
     request: pytest.FixtureRequest, trained: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
@@ -237,7 +238,11 @@ def test_every_command_is_walked(trained: Path) -> None:
     assert commands(trained).keys() == {*COMMANDS}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "foreign"),
+    covering([*COMMANDS], ["unknown type", "known type"]),
+    indirect=["foreign"],
+)
 def test_no_command_runs_the_code_of_a_model(
     command: str, foreign: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

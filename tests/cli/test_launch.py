@@ -78,7 +78,7 @@ def test_predict_divides_the_texts(place: Path):
 
 
 def test_other_commands_run_once(place: Path):
-    first, second = both("check", place / "data")
+    first, second = both_forks("check", place / "data")
     assert (first[0], second) == (0, (0, "", ""))
     assert first[1] == run("check", place / "data").out
 
@@ -88,7 +88,7 @@ def test_errors_are_printed_once():
         (("check", "x", "--label-errors"), "error: --label-errors runs in one process"),
         (("chek", "x"), "error: unknown command 'chek'"),
     ):
-        first, second = both(*words)
+        first, second = both_forks(*words)
         assert (first[0], second) == (2, (2, "", "")) and first[2].startswith(message)
 
 

@@ -209,8 +209,7 @@ def test_predict_and_embed_read_the_encoding(tmp_path: Path):
         assert refused.code == 2 and "add --encoding utf-16" in refused.err
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
+@pytest.mark.parametrize(("suffix", "encoding"), [("", "utf-8"), (".gz", "utf-16-le")])
 def test_a_line_of_too_many_bytes_is_refused_before_it_is_read(
     suffix: str, encoding: str, tmp_path: Path
 ):

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-EVALUATED = 40
+EVALUATED = 30
 """Examples of each file to validate or test on."""
 
 

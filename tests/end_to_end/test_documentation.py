@@ -122,11 +122,11 @@ class Workspace:
         if words[0] == "run":
             words += ["--model", self.model]
         if words[0] in {*CONFIGS, "run", "distill"}:
-            words += ["--steps", "2"]
-            words += [] if "--sizes" in words else ["--limit", "60"]
+            words += ["--steps", "1"]
+            words += [] if "--sizes" in words else ["--limit", "30"]
         if words[0] == "search":
             words[words.index("--trials") + 1] = "2"
-            words += ["--steps", "2", "--limit", "60"]
+            words += ["--steps", "1", "--limit", "30"]
         return words
 
 
@@ -217,7 +217,6 @@ def test_the_walks_name_what_is_there():
     files = [name for name in quoted if name.endswith(".py")]
     missing = [name for name in files if not (ROOT / "finetune" / name).is_file()]
     names = [n.rpartition(".")[2] for n in quoted if not re.search(r"/|\.py|\.json", n)]
-    missing += [
-        n for n in names if not re.search(rf"(def|class) {n}\b|^ *{n}\b.* = ", source, re.M)
-    ]
+    defined = re.findall(r"(?:def|class) (\w+)|^ *(\w+)\b.* = ", source, re.M)
+    missing += {*names} - {name for pair in defined for name in pair}
     assert len(files) > 20 and len(names) > 30 and not missing

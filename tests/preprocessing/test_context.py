@@ -99,21 +99,6 @@ def numbers(side: tuple[tuple[str, ...], ...]) -> list[int]:
     return [int(words[0][1:].split(".")[0]) for words in side]
 
 
-def test_documents_by_hand():
-    found = list(surrounded(sentences(("a", 3), (None, 2), ("b", 1), ("a", 2)), 99))
-    around = [(numbers(each.before), numbers(each.after)) for each in found]
-    assert around == [
-        ([], [1, 2]),
-        ([0], [2]),
-        ([0, 1], []),
-        ([], []),
-        ([], []),
-        ([], []),
-        ([], [7]),
-        ([6], []),
-    ]
-
-
 def test_no_more_than_can_be_read():
     found = list(surrounded(sentences(("a", 9)), 3))
     assert [numbers(each.before) for each in found][4:6] == [[2, 3], [3, 4]]

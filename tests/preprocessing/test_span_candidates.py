@@ -38,12 +38,6 @@ def test_candidates_equal_loops(num_words, max_width):
     assert spans.tolist() == looped(num_words, max_width)
 
 
-def test_by_hand():
-    assert candidates(3, 2).tolist() == [[0, 1], [0, 2], [1, 2], [1, 3], [2, 3]]
-    assert candidates(0, None).shape == candidates(0, 4).shape == (0, 2)
-    assert num_candidates(512, None) == 512 * 513 // 2
-
-
 def test_candidates_are_shared_and_cannot_be_changed():
     assert candidates(5, 3) is candidates(5, 3)
     with pytest.raises(ValueError, match="read-only"):
@@ -128,22 +122,3 @@ def test_windows_of_long_texts(piece_counts, capacity, data, max_width):
     found = answers(bounds, max_width)
     assert found == expected(bounds, max_width)
     assert {start for _, start, end in found if end == start + 1} == set(range(len(piece_counts)))
-
-
-def test_windows_by_hand():
-    bounds = [(0, 6), (3, 9)]  # words 3 to 5 are shared
-    found = answers(bounds, 2)
-    assert (0, 3, 4) in found  # 2 words from a cut on the left, 0 on the right
-    assert (0, 3, 5) in found
-    assert (0, 4, 5) in found  # 1 word from a cut in both: the earlier
-    assert (1, 4, 6) in found
-    assert (1, 5, 6) in found
-    assert not any((start, end) == (2, 7) for _, start, end in found)
-
-
-def test_one_window_answers_for_all_and_no_words_for_none():
-    assert predicted_candidates([(0, 9)], 0, None).all()
-    assert predicted_candidates([(0, 0)], 0, None).shape == (0,)
-    whole = [(0, 9), (2, 9)]
-    assert predicted_candidates(whole, 0, None).all()
-    assert not predicted_candidates(whole, 1, None).any()

@@ -14,6 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from finetune.pretraining.perplexity import CorpusScore, TextScorer
 from finetune.types import UserError
 from tests.command import run
+from tests.covering import covering
 from tests.laboratory import checkpoint
 
 TEXTS = ["the unbelievably late train from paris", "", "nobody knew why", "a"]
@@ -40,8 +41,9 @@ def reference(folder: Path, text: str, method: str) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "modernbert"])
-@pytest.mark.parametrize("method", ["token", "word"])
+@pytest.mark.parametrize(
+    ("family", "method"), covering(["bert", "roberta", "mpnet", "modernbert"], ["token", "word"])
+)
 def test_equal_to_plain_transformers(family: str, method: str):
     scorer = TextScorer(checkpoint(family), method=method, max_tokens=60)
     scores = list(scorer.score(TEXTS))

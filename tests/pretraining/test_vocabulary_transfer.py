@@ -24,6 +24,7 @@ from finetune.pretraining.vocabulary_transfer import (
 )
 from finetune.types import UserError
 from tests.command import run
+from tests.covering import covering
 from tests.tiny import model as tiny_model
 from tests.tiny import save_tiny_checkpoint, tokenizer
 
@@ -51,8 +52,10 @@ def new_tokenizer(old: SubwordTokenizer, kind: str | None = None, size: int = 42
     return SubwordTokenizer(made, words=True)
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    covering(["bert", "roberta", "xlm-roberta"], ["wordpiece", "bpe", "unigram"]),
+)
 def test_overlap_by_text_across_kinds(family: str, kind: str):
     old = SubwordTokenizer(tokenizer(family), words=True)
     new = new_tokenizer(old, kind)
@@ -78,8 +81,7 @@ def test_bytes_are_no_characters():
     assert not overlap(old, new).keys() & set(ids)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("smaller", [False, True])
+@pytest.mark.parametrize(("family", "smaller"), covering(FAMILIES, [False, True]))
 def test_saved_model(family: str, smaller: bool, tmp_path: Path):
     folder = save_tiny_checkpoint(tmp_path / "old", family)
     old = SubwordTokenizer.from_pretrained(folder)
