@@ -19,10 +19,9 @@ from finetune.annotation.annotations import text_and_pair
 from finetune.cli.output import show
 from finetune.config.tasks import column_map
 from finetune.config.values import conforms
-from finetune.data.character_spans import chars_to_words, words_to_chars
 from finetune.data.files import read_lines
 from finetune.data.json_files import parse_json
-from finetune.data.spans import overlapping
+from finetune.data.spans import chars_to_words, overlapping, words_to_chars
 from finetune.data.tables import check_columns
 from finetune.data.word_splitting import UNSPACED
 from finetune.evaluation.kinds import KINDS

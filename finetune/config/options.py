@@ -70,10 +70,8 @@ class Changes:
     data: bool = False
     """The prepared data, and what follows from them alone. If a setting changes nothing else, the
     fingerprint of the data tells."""
-    model: bool = False
-    """Settings of reading and predicting."""
     weights: bool = False
-    """The weights: where they start, and how they are trained."""
+    """The model: how it reads and predicts, where its weights start, and how they are trained."""
     scores: bool = False
     """What is scored, and which model is selected: results of other values cannot be compared."""
     inherited: bool = True
@@ -87,4 +85,4 @@ class Changes:
     @property
     def results(self) -> bool:
         """True if the setting may change results of a run, besides by the data."""
-        return self.model or self.weights or self.scores
+        return self.weights or self.scores

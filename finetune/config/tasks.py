@@ -56,10 +56,8 @@ launches of a second one cost more than its rows."""
 
 M = TypeVar("M")
 
-TASK = Changes(data=True, model=True)
+TASK = Changes(data=True, weights=True)
 """What a setting of a task changes, unless its mark says otherwise."""
-LOSS = Changes(data=True, weights=True)
-"""Settings of training that must fit to the data."""
 WEIGHTS = Changes(weights=True)
 COURSE = Changes(weights=True, inherited=False)
 """Settings that say how one run was trained, and not its student."""
@@ -158,7 +156,7 @@ class ModelSettings:
     freeze: Annotated[str, Help("WHAT"), FREEZE] = "none"
     """Weights to keep fixed: `none`, `embeddings`, `all` (the whole encoder), or N (the embeddings
     and the N lowest layers)."""
-    bilstm: Annotated[bool, Changes(model=True, inherited=False)] = False
+    bilstm: Annotated[bool, Changes(weights=True, inherited=False)] = False
     """Put a bidirectional LSTM between encoder and head (Rahman et al., 2024). Plain transformers
     cannot load the saved model."""
 
@@ -447,14 +445,14 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
 class LabelConfig(TrainConfig):
     """Settings of the tasks that predict labels."""
 
-    class_weights: Annotated[str, COMMON, LOSS] = "none"
+    class_weights: Annotated[str, COMMON] = "none"
     """Weight of each class in the loss: `none`, `auto` or `a=1,b=2.5`. `auto` is the inverse
     frequency."""
-    loss: Annotated[str, LOSS_NAME, LOSS] = "ce"
+    loss: Annotated[str, LOSS_NAME] = "ce"
     """Cross entropy (`ce`); `focal:GAMMA` (default 2), in which correctly predicted examples count
     less; or `logit-adjusted:TAU` (default 1), cross entropy with the logarithms of the class
     frequencies added to the logits, for balanced errors."""
-    label_smoothing: Annotated[float, SHARE, LOSS] = 0.0
+    label_smoothing: Annotated[float, SHARE] = 0.0
     """Spread this share of the probability of gold evenly over all classes in the loss (Szegedy et
     al., 2016); 0.1 is usual. With several labels for a text, half of it goes to each of yes and
     no."""
@@ -465,7 +463,7 @@ class LabelConfig(TrainConfig):
     """Draw rare classes more often: `balanced` gives all classes the same share of an epoch, and
     `balanced:0.5` shares by the square root of their frequency. An epoch keeps its size."""
 
-    replay: Annotated[str | None, Help("RUN[:SHARE]"), REPLAY, LOSS] = None
+    replay: Annotated[str | None, Help("RUN[:SHARE]"), REPLAY] = None
     """Mix in examples of the data of a run of the same task, so that a model with new labels keeps
     the old ones: SHARE training and validation examples for each new one (default 1). Its test
     split is scored, too, as test_old."""
@@ -509,7 +507,7 @@ class TextConfig(LabelConfig):
     long_text: Literal["truncate", "window", "error"] = "truncate"
     """Treatment of texts over --max-length: cut their end and count them, read them in overlapping
     windows and average the scores, or stop with an error."""
-    classifier_dropout: Annotated[float | None, SHARE, LOSS] = None
+    classifier_dropout: Annotated[float | None, SHARE] = None
     """Dropout before the classifier; unset is the model's own, and 0 with --pair-encoder bi or
     poly."""
     pair_encoder: Literal["cross", "bi", "poly"] = "cross"
@@ -531,13 +529,13 @@ class TextConfig(LabelConfig):
     Then a logistic regression on the vectors (with `--tuning head` the only phase). Unset --epochs
     is 20, or fewer if 20 make more than 500 steps; unset --eval-every evaluates once, at the end.
     Plain transformers load the encoder of the saved model, without the classifier."""
-    votes: Annotated[Literal["soft", "majority"], LOSS] = "soft"
+    votes: Literal["soft", "majority"] = "soft"
     """Treatment of the votes of several annotators in training: cross entropy against the share of
     each label (`soft`), or against the label of the majority. Scores have both in any case."""
     positive: str | None = None
     """Label whose F1 is `f1`, if there are two labels. Unset is X for X and not X, yes for labels
     such as yes and no, else the rarer label in training."""
-    calibrate: Annotated[Literal["none", "temperature"], LOSS] = "none"
+    calibrate: Literal["none", "temperature"] = "none"
     """Fit on the validation split a temperature that divides all logits, so that probabilities
     match the accuracy; predicted labels do not change. `finetune predict` applies it; pipelines of
     transformers and ONNX graphs do not."""
@@ -668,9 +666,9 @@ class ChoiceConfig(TrainConfig):
     """Treatment of contexts over --max-length: cut their end (`truncate`) or their beginning
     (`truncate-start`) and count them, or stop with an error. Question and choice are cut only if
     they are too long without any context."""
-    classifier_dropout: Annotated[float | None, SHARE, LOSS] = None
+    classifier_dropout: Annotated[float | None, SHARE] = None
     """Dropout before the score of a choice; unset is the model's own."""
-    calibrate: Annotated[Literal["none", "temperature"], LOSS] = "none"
+    calibrate: Literal["none", "temperature"] = "none"
     """Fit on the validation split a temperature that divides all scores, so that probabilities
     match the accuracy; predicted choices do not change."""
 
@@ -738,7 +736,7 @@ class TagConfig(WordConfig):
     decoding: Literal["constrained", "greedy"] = "constrained"
     """Predict the most probable tag sequence that the scheme allows (Viterbi), or the most probable
     tag of each word. Both agree for tags without a span scheme."""
-    calibrate: Annotated[Literal["none", "temperature"], LOSS] = "none"
+    calibrate: Literal["none", "temperature"] = "none"
     """Fit on the validation split a temperature that divides all logits, so that probabilities
     match the accuracy; predicted tags do not change. `finetune predict` applies it; pipelines of
     transformers and ONNX graphs do not."""
@@ -805,7 +803,7 @@ class NerConfig(WordConfig):
     multi_label: bool = False
     """Allow several labels for the same words: a sigmoid for each type in place of a softmax over
     the types and "no span"."""
-    calibrate: Annotated[Literal["none", "one", "types"], LOSS] = "none"
+    calibrate: Literal["none", "one", "types"] = "none"
     """Choose on the validation split the lowest probability of a predicted span: one for all types
     (`one`) or one for each (`types`); `none` is 0.5 (more likely than no span)."""
     decoding: Annotated[Literal["auto", "flat", "nested", "overlapping"], COMMON] = "auto"
@@ -864,7 +862,7 @@ class RelationsConfig(WordConfig):
     decoding: Literal["auto", "one", "both"] = "auto"
     """Predict a relation between two spans in the more probable direction only (`one`), or in each
     direction (`both`). `auto` is one unless over 1 % of the related training pairs have both."""
-    classifier_dropout: Annotated[float, SHARE, LOSS] = 0.1
+    classifier_dropout: Annotated[float, SHARE] = 0.1
     """Dropout before the classifier."""
 
     def __post_init__(self) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finetune.data.character_spans import split_offsets
 from finetune.data.dataset import DataError
 from finetune.data.files import (
     IGNORED_NAMES,
@@ -24,6 +23,7 @@ from finetune.data.files import (
     read_characters,
     read_lines,
 )
+from finetune.data.spans import split_offsets
 from finetune.data.tables import Table
 from finetune.data.token_records import (
     TokenRecord,

@@ -9,10 +9,9 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from finetune.data.character_spans import words_to_chars
 from finetune.data.dataset import DataError
 from finetune.data.examples import Examples
-from finetune.data.spans import overlapping
+from finetune.data.spans import overlapping, words_to_chars
 from finetune.data.tag_schemes import (
     DISTINCT_SCHEMES,
     SCHEMES,

@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from finetune.data.annotation_tools import SKIPPED_ANSWERS
-from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.dataset import DataError
 from finetune.data.files import Record
+from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.tables import (
     Table,
     find_column,

@@ -9,7 +9,6 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from finetune.data.character_spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.conll import looks_like_conll
 from finetune.data.dataset import WARNING, DataError, Dataset
 from finetune.data.examples import Examples
@@ -18,6 +17,7 @@ from finetune.data.findings import Locations, locations_of
 from finetune.data.formats import open_data, read_file
 from finetune.data.rows import Columns, Gold, Make, RowReader, Splits
 from finetune.data.sources import open_splits, resolve
+from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.tables import Table, check_columns, column_notes
 from finetune.data.tag_conversion import is_nested, to_bio, with_tags
 from finetune.data.tag_schemes import (

@@ -33,8 +33,8 @@ from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.calibration import check_thresholds
+from finetune.tasks.class_losses import class_divergence
 from finetune.tasks.inputs import TextInputs
-from finetune.tasks.soft_losses import class_divergence
 from finetune.types import (
     AnswerPrediction,
     Batch,

@@ -28,13 +28,14 @@ from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.span_candidates import num_candidates
 from finetune.tasks.class_losses import (
+    class_divergence,
     class_losses,
     class_weights,
+    label_divergence,
     label_losses,
     loss_targets,
 )
 from finetune.tasks.decoding import SpanDecoder
-from finetune.tasks.soft_losses import class_divergence, label_divergence
 from finetune.tasks.span_decoding import choose_thresholds
 from finetune.tasks.span_targets import SpanTargets
 from finetune.tasks.word_task import WordRecord, WordTask, with_gold

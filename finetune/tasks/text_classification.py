@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
 from finetune.data import Dataset
-from finetune.data.nli_labels import with_standard_names
+from finetune.data.label_names import with_standard_names
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.positive import named_positive
 from finetune.models.heads.pair_classifier import PairClassifier
@@ -32,10 +32,16 @@ from finetune.preprocessing.texts import encode_apart, encode_marked, encode_tex
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.calibration import check_thresholds
-from finetune.tasks.class_losses import class_losses, label_losses, loss_targets, vote_losses
+from finetune.tasks.class_losses import (
+    class_divergence,
+    class_losses,
+    label_divergence,
+    label_losses,
+    loss_targets,
+    vote_losses,
+)
 from finetune.tasks.decoding import TextDecoder
 from finetune.tasks.inputs import TextInputs
-from finetune.tasks.soft_losses import class_divergence, label_divergence
 from finetune.tasks.text_data import (
     derive_texts,
     label_names,

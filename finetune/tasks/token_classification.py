@@ -31,6 +31,7 @@ from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenClassifier
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.tasks.class_losses import (
+    class_divergence,
     class_frequencies,
     class_losses,
     class_weights,
@@ -38,7 +39,6 @@ from finetune.tasks.class_losses import (
 )
 from finetune.tasks.crf import chain_divergence, chain_loss, chain_targets
 from finetune.tasks.decoding import TagDecoder
-from finetune.tasks.soft_losses import class_divergence
 from finetune.tasks.word_task import WordRecord, WordTask, with_gold
 from finetune.types import (
     IGNORED,

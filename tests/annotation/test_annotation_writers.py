@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from finetune.annotation.annotations import Annotations, read_annotations
 from finetune.annotation.writers import OTHER_COLUMNS, check_format, write_annotations
 from finetune.data import DataError, read_text, read_tokens
-from finetune.data.character_spans import chars_to_words
+from finetune.data.spans import chars_to_words
 from finetune.data.word_splitting import split_words
 from finetune.types import Span, TextExample, UserError
 from tests.command import run

@@ -66,8 +66,7 @@ def test_a_setting_says_what_it_may_change() -> None:
     results = {name for name, mark in marks.items() if not mark.results}
     assert results >= {"out", "max_tokens", "batching", "trust_remote_code", "encoding"}
     assert {"data", "metric", "test_sets"} <= {n for n, mark in marks.items() if mark.scores}
-    assert marks["max_width"].model and marks["max_width"].data, "as other settings of a task"
-    assert marks["loss"].weights and not marks["loss"].model
+    assert marks["max_width"].weights and marks["max_width"].data, "as other settings of a task"
     assert not marks["head_lr"].inherited, "of the base, though the task declares it again"
     assert marks["custom_loss"].acts and not marks["lr"].acts
     assert changes_results("lr") and not changes_results("save_every")

@@ -18,7 +18,7 @@ from finetune.data import (
     render,
     split_at_gold,
 )
-from finetune.data.character_spans import words_to_chars
+from finetune.data.spans import words_to_chars
 from finetune.types import Span
 
 

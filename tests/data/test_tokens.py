@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.data import DataError, read_token_file, read_tokens, split_at_gold
-from finetune.data.character_spans import words_to_chars
+from finetune.data.spans import words_to_chars
 from finetune.types import Span
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.data.character_spans import chars_to_words, words_to_chars
+from finetune.data.spans import chars_to_words, words_to_chars
 from finetune.data.word_splitting import split_words
 from finetune.types import Span
 

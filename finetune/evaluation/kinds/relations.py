@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from finetune.data.character_spans import chars_to_words, words_to_chars
 from finetune.data.files import DataFile
+from finetune.data.spans import chars_to_words, words_to_chars
 from finetune.data.token_records import TokenRecord, read_relations
 from finetune.data.tokens import read_gold
 from finetune.evaluation.kinds.kind import (

@@ -7,7 +7,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from finetune.data import DataError
-from finetune.data.character_spans import words_to_chars
+from finetune.data.spans import words_to_chars
 from finetune.data.tag_schemes import detect_scheme
 from finetune.data.token_records import TokenRecord, read_relations, read_spans
 from finetune.evaluation.kinds.kind import Kind
