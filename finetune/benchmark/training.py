@@ -18,12 +18,12 @@ from finetune.benchmark.measure import WARM_STEPS, Arm, Case, now
 from finetune.benchmark.subject import Subject
 from finetune.benchmark.transformers_trainer import TrainerRun
 from finetune.models.dropout import fast_dropout
+from finetune.models.sparse_embedding import SparseEmbeddings
 from finetune.preprocessing.batching import micro_batches, pack, step_seed
 from finetune.preprocessing.encodings import Encoded
 from finetune.runtime.memory import memory_kept
 from finetune.runtime.workers import ahead
 from finetune.training.optimizer import make_optimizer
-from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
 from finetune.types import Batch
 
@@ -72,9 +72,8 @@ def _seconds(
     """Return the seconds of this toolkit's steps over the batches, after some that do not count."""
     task, head = subject.task, subject.head
     config = replace(task.record.config, sparse_embeddings=sparse_embeddings)
-    vocabulary = SparseEmbeddings(
-        head, config.sparse_embeddings, [Encoded.of(part) for part in subject.occurring]
-    )
+    read = [Encoded.of(part).sequences.ids.values for part in subject.occurring]
+    vocabulary = SparseEmbeddings(head, config.sparse_embeddings, read)
     optimizer = vocabulary.attach(make_optimizer(head, config))
     step = Step(task, head, optimizer, config, subject.accelerator, precision)
     with vocabulary:

@@ -18,7 +18,6 @@ from torch.autograd.function import once_differentiable
 from torch.optim import Optimizer
 
 from finetune.models.families import family_of
-from finetune.preprocessing.encodings import Encoded
 from finetune.runtime.processes import num_processes
 from finetune.types import UserError
 
@@ -140,11 +139,11 @@ class SparseEmbeddings:
     """
 
     def __init__(
-        self, head: Any, setting: str, encoded: Iterable[Encoded], added: Sequence[int] = ()
+        self, head: Any, setting: str, read: Iterable[np.ndarray], added: Sequence[int] = ()
     ) -> None:
         """Replace the embeddings.
 
-        ``encoded`` has all sequences that the model will read, ``added`` further ids.
+        ``read`` has the ids of all sequences that the model will read, ``added`` further ids.
         """
         self.encoder, self.note = head.encoder, ""
         self.embedding: CompactEmbedding | None = None
@@ -154,7 +153,7 @@ class SparseEmbeddings:
             raise UserError(f"--sparse-embeddings on: {self.reason}; use auto or off.")
         self.size = len(self.plain.weight)
         if not self.reason:
-            rows = self._rows(encoded, added)
+            rows = self._rows(read, added)
             occur = f"{len(rows):,} of {self.size:,} subwords of the vocabulary occur in the data"
             # leaving out less than 40 % saves little
             if len(rows) >= (0.6 if setting == "auto" else 1.0) * self.size:
@@ -166,12 +165,12 @@ class SparseEmbeddings:
             self._replace(self.plain, self.embedding)
             self.plain.weight.data = self.plain.weight.new_empty(0)  # the compact one holds copies
 
-    def _rows(self, encoded: Iterable[Encoded], added: Sequence[int]) -> Tensor:
+    def _rows(self, read: Iterable[np.ndarray], added: Sequence[int]) -> Tensor:
         """Return the ids that occur, and the padding id [A]; the encoder rejects ids >= V."""
         others = {self.encoder.pad_id, self.plain.padding_idx, *added} - {None}
         seen = [
             np.unique(ids[start : start + BLOCK])
-            for ids in (examples.sequences.ids.values for examples in encoded)
+            for ids in read
             for start in range(0, len(ids), BLOCK)
         ]
         seen.append(np.array(list(others)))

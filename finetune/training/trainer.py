@@ -22,6 +22,7 @@ from finetune.evaluation.custom_metrics import custom_metrics
 from finetune.models.adapters import light_tuning, load_adapter_state, trained_share, weight_numbers
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import checkpointed_layers
+from finetune.models.sparse_embedding import SparseEmbeddings
 from finetune.runtime.device import place, resolve_precision
 from finetune.runtime.launch import on_main_process, require_equal
 from finetune.runtime.progress import Reporter
@@ -60,7 +61,6 @@ from finetune.training.scoring import (
     score_best,
     tell_saved,
 )
-from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
 
 
@@ -379,7 +379,7 @@ def _sparse_embeddings(parts: Sequence[Part]) -> SparseEmbeddings:
     sparse = SparseEmbeddings(
         part.head,
         "off" if whole else part.config.sparse_embeddings,
-        part.data.read_in_training,
+        (each.sequences.ids.values for each in part.data.read_in_training),
         part.task.added_ids(),
     )
     if sparse.note:

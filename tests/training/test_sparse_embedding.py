@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 
 from finetune.config.tasks import TrainConfig
 from finetune.models.encoder import Encoder
+from finetune.models.sparse_embedding import CompactEmbedding, SparseEmbeddings
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Encoded
 from finetune.runtime.signals import Interrupted
 from finetune.tasks import load_task
-from finetune.training.sparse_embedding import CompactEmbedding, SparseEmbeddings
 from finetune.training.trainer import fit
 from finetune.types import UserError
 from tests import small_data as data
@@ -102,7 +102,7 @@ def test_every_family_reads_its_rows_through_the_embedding(family: str) -> None:
     """Hidden states and gradients, with padding where the family has it; then whole again."""
     whole, compact = Whole(family), Whole(family)
     made = encodings(whole.model, (5, 17, 3))
-    vocabulary = SparseEmbeddings(compact, "on", [Encoded.of([made])])
+    vocabulary = SparseEmbeddings(compact, "on", [Encoded.of([made]).sequences.ids.values])
     for head in (whole, compact):
         hidden = head.encoder(pack(made))
         weight = torch.linspace(-1, 1, hidden.numel(), dtype=hidden.dtype).view_as(hidden)
@@ -151,7 +151,7 @@ def test_which_rows_are_trained(
         task.encode(dataset.splits["train"])[0][0],
         input_ids=[*range(1, round(300 * share)), 300, 999],
     )
-    vocabulary = SparseEmbeddings(head, setting, [Encoded.of([[encoding]])])
+    vocabulary = SparseEmbeddings(head, setting, [Encoded.of([[encoding]]).sequences.ids.values])
     assert len(table_of(dict(head.named_parameters()))) == rows
     assert vocabulary.reason == reason
     assert vocabulary.note.startswith(f"{rows} of 300 subwords") == (not reason)
@@ -165,7 +165,8 @@ def test_a_shared_table_is_trained_whole(place: Path) -> None:
     head = task.head()
     head.output = torch.nn.Linear(32, 7, bias=False)
     head.output.weight = head.encoder.model.get_input_embeddings().weight
-    vocabulary = SparseEmbeddings(head, "auto", [task.encode(dataset.splits["train"])])
+    read = [task.encode(dataset.splits["train"]).sequences.ids.values]
+    vocabulary = SparseEmbeddings(head, "auto", read)
     assert vocabulary.reason == "another layer of the model shares the table"
 
 

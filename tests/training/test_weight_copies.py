@@ -22,12 +22,12 @@ from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import checkpointed_layers
 from finetune.models.half_precision import WeightCopies
 from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.sparse_embedding import SparseEmbeddings
 from finetune.preprocessing.batching import pack
 from finetune.tasks import CONFIGS, load_task
 from finetune.training import step as steps
 from finetune.training.data import training_data
 from finetune.training.optimizer import make_optimizer
-from finetune.training.sparse_embedding import SparseEmbeddings
 from finetune.training.step import Step
 from finetune.training.trainer import fit
 from finetune.types import Encoding
@@ -103,7 +103,8 @@ def weights_after(name: str, place: Path) -> tuple[dict[str, Tensor], Step]:
         stack.enter_context(light_tuning(head, config))
         if config.gradient_checkpointing:
             stack.enter_context(checkpointed_layers(head.encoder))
-        sparse = SparseEmbeddings(head, config.sparse_embeddings, batches.encoded.values())
+        read = [each.sequences.ids.values for each in batches.encoded.values()]
+        sparse = SparseEmbeddings(head, config.sparse_embeddings, read)
         stack.enter_context(sparse)
         stack.enter_context(fast_dropout(head))
         optimizer = sparse.attach(make_optimizer(head, config))
