@@ -108,7 +108,7 @@ class Suggester:
 
     def __init__(self, folder: str, **options: Any) -> None:
         self.folder = folder
-        self.model = Predictor(folder, **options)
+        self.model = Predictor(folder, decide=False, **options)
         self.num_read = self.num_repeated = self.num_empty = 0
 
     def suggest(

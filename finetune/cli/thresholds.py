@@ -344,9 +344,8 @@ class Thresholds(FormatOption, Command):
             how = " (each half with the threshold of the other)" if split == self.split else ""
             notes.append(f"{split} {metric}: {old:.4f} at {default:g}, now {new:.4f}{how}")
         title = f"{goal}, chosen on {len(data.gold):,} examples of {self.split}"
-        return Choice(
-            {"thresholds": chosen}, content | {"scores": before_after}, tables, notes, title
-        )
+        field = "confidence" if data.is_of_one else "thresholds"
+        return Choice({field: chosen}, content | {"scores": before_after}, tables, notes, title)
 
 
 def _shown(
@@ -377,4 +376,5 @@ def _chooses_labels(task: Task) -> bool:
     """Return whether labels of texts have thresholds that this command chooses."""
     from finetune.evaluation.kinds import KINDS
 
-    return bool(task.threshold_labels) and KINDS[task.record.kind].takes_thresholds
+    kind = KINDS[task.record.kind]
+    return kind.takes_thresholds and (kind.one_class or bool(task.threshold_labels))

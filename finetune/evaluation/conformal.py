@@ -22,9 +22,9 @@ ALL = "(all)"
 
 
 class SetRow(NamedTuple):
-    """A row of the table of prediction sets: of all texts, or of the texts of a gold class."""
+    """A row of the table of prediction sets: of all texts, of a gold class, or of a subgroup."""
 
-    gold: str
+    texts: str
     number: int
     coverage: float
     """The share of sets that hold the gold class."""
@@ -93,6 +93,30 @@ def _fitted(cases: Sequence[_Case], level: float, how: str, per_class: bool) -> 
     return SetRule(how, level, quantiles)
 
 
+class _Made(NamedTuple):
+    """A set: the index of its text, its gold class, whether it holds that, and its size."""
+
+    number: int
+    gold: str
+    holds: bool
+    size: int
+
+
+def _made(scored: Scored, rule: SetRule, refit: bool) -> list[_Made]:
+    cases, rules = _cases(scored), [rule, rule]
+    halves = [0] * len(scored)
+    if refit:
+        halves = halved(scored.examples)
+        for half in (0, 1):
+            others = [case for case in cases if halves[case.number] != half]
+            rules[half] = _fitted(others, rule.level, rule.scores, "" not in rule.quantiles)
+    found = []
+    for case in cases:
+        members = rules[halves[case.number]].members(case.known, case.id)
+        found.append(_Made(case.number, str(case.gold), case.gold in members, len(members)))
+    return found
+
+
 def table_of_sets(scored: Scored, rule: SetRule, *, refit: bool = False) -> list[SetRow]:
     """Return the coverage and the size of sets, over all texts and by gold class.
 
@@ -102,20 +126,24 @@ def table_of_sets(scored: Scored, rule: SetRule, *, refit: bool = False) -> list
     Raises:
         UserError: A half is too small to fit a rule.
     """
-    cases, rules = _cases(scored), [rule, rule]
-    halves = [0] * len(scored)
-    if refit:
-        halves = halved(scored.examples)
-        for half in (0, 1):
-            others = [case for case in cases if halves[case.number] != half]
-            rules[half] = _fitted(others, rule.level, rule.scores, "" not in rule.quantiles)
-    rows: dict[str, list[tuple[bool, int]]] = {ALL: []}
-    for case in cases:
-        members = rules[halves[case.number]].members(case.known, case.id)
-        for name in (ALL, str(case.gold)):
-            rows.setdefault(name, []).append((case.gold in members, len(members)))
-    found = {name: np.array(values, dtype=float).mean(axis=0) for name, values in rows.items()}
-    return [
-        SetRow(name, len(rows[name]), *map(float, found[name]))
-        for name in (ALL, *sorted(rows.keys() - {ALL}))
-    ]
+    made = _made(scored, rule, refit)
+    classes = sorted({each.gold for each in made})
+    return [_row(ALL, made), *(_row(c, [m for m in made if m.gold == c]) for c in classes)]
+
+
+def subgroups_of_sets(scored: Scored, rule: SetRule) -> dict[str, list[SetRow]]:
+    """Return the coverage and the size of sets by the subgroups of texts, by name of grouping."""
+    made = {each.number: each for each in _made(scored, rule, refit=False)}
+    found = {}
+    for name, grouping in scored.kind.groupings(scored, None).items():
+        groups: dict[str, list[_Made]] = {}
+        for number, group, _ in grouping.cells(scored):
+            groups.setdefault(group, []).extend([made[number]] if number in made else [])
+        found[name] = [_row(group, groups[group]) for group in grouping.order if group in groups]
+    return found
+
+
+def _row(name: str, made: Sequence[_Made]) -> SetRow:
+    number = max(1, len(made))
+    held, size = sum(each.holds for each in made), sum(each.size for each in made)
+    return SetRow(name, len(made), held / number, size / number)

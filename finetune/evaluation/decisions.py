@@ -73,13 +73,13 @@ class Decisions:
     """What `finetune thresholds` saves with a model, and `predict` and `serve` apply.
 
     Attributes:
-        confidence: Answers with a lower probability are withheld.
+        confidence: Answers with a lower probability are withheld: a number, or one for each label.
         costs: The costs of mistakes, whose expectation decides the label.
         sets: The rule of prediction sets.
         distance: All answers for a text at a larger distance from the training data are withheld.
     """
 
-    confidence: float | None = None
+    confidence: float | Mapping[str, float] | None = None
     costs: Costs = field(default_factory=dict)
     sets: SetRule | None = None
     distance: float | None = None
@@ -121,8 +121,8 @@ class Decisions:
         prediction = dataclasses.replace(prediction, decided=found)
         if self.confidence is None and self.distance is None:
             return prediction
-        least = math.inf if unlike else self.confidence or 0.0
-        return prediction.withhold(lambda _: least)
+        least = below(math.inf if unlike else self.confidence or 0.0)
+        return prediction.withhold(least)
 
 
 def _cheapest(prediction: Any, costs: Costs) -> Any:
@@ -138,6 +138,8 @@ def _cheapest(prediction: Any, costs: Costs) -> Any:
     return dataclasses.replace(prediction, label=label, score=known[label], decided=decided)
 
 
-def below(thresholds: Mapping[str, float]) -> Callable[[str], float]:
-    """Return the lowest probability of each label; 0 for a label without a threshold."""
-    return lambda name: thresholds.get(name, 0.0)
+def below(confidence: float | Mapping[str, float]) -> Callable[[str], float]:
+    """Return the lowest probability of a label; 0 for a label without one."""
+    if isinstance(confidence, Mapping):
+        return lambda name: confidence.get(name, 0.0)
+    return lambda _: confidence

@@ -45,7 +45,7 @@ TITLES = {
     "question word": "By question word",
     "answer length": "By length of the first gold answer in words",
     "risk": "Risk by coverage: the share of errors, if only the most confident answers are given",
-    "answered": "Given answers by predicted class",
+    "answered": "Answers by predicted class, given at the saved confidence or at 90 % coverage",
     "sets": "Prediction sets by gold class",
     "costs": "Confusions by cost",
 }

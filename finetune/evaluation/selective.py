@@ -10,14 +10,16 @@ Shapes: N examples, A answers of all of them, K thresholds.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from finetune.evaluation.conformal import table_of_sets
+from finetune.data.nli_labels import canonical_names
+from finetune.evaluation.conformal import subgroups_of_sets, table_of_sets
 from finetune.evaluation.costs import price_table
-from finetune.evaluation.decisions import Decisions
+from finetune.evaluation.decisions import Decisions, below
 from finetune.evaluation.kinds import Scored
 from finetune.evaluation.kinds.kind import Table
 from finetune.types import UserError, quantity
@@ -70,9 +72,13 @@ class Answers:
         """Return some answers, by indices or as booleans [A]."""
         return Answers(*(values[chosen] for values in vars(self).values()))
 
-    def above(self, confidence: float) -> Answers:
-        """Return the answers that are given at a threshold."""
-        return self.take(self.confidence >= confidence)
+    def above(self, confidence: float | Mapping[str, float]) -> Answers:
+        """Return the answers that are given at a threshold, or at one of each class."""
+        if not isinstance(confidence, Mapping):
+            return self.take(self.confidence >= confidence)
+        names = canonical_names(confidence)  # as in aligned predictions
+        least = below(dict(zip(names, confidence.values(), strict=True)))
+        return self.take(self.confidence >= np.array([least(name) for name in self.names]))
 
     @property
     def risk(self) -> float:
@@ -183,7 +189,7 @@ def area_under_risk(answers: Answers) -> float:
     return float((risk * np.diff(coverage, prepend=0.0)).sum())
 
 
-def by_class(answers: Answers, confidence: float) -> Table:
+def by_class(answers: Answers, confidence: float | Mapping[str, float]) -> Table:
     """Return for each predicted class its answers, its coverage, and its risk without and with a
     threshold: the classes that pay for it."""
     rows = []
@@ -227,6 +233,8 @@ def tables_of_decisions(scored: Scored, decisions: Decisions) -> dict[str, Table
             tables["answered"] = classes
     if decisions.sets is not None:
         tables["sets"] = [row._asdict() for row in table_of_sets(scored, decisions.sets)]
+        for name, rows in subgroups_of_sets(scored, decisions.sets).items():
+            tables[f"sets by {name}"] = [row._asdict() for row in rows]
     if scored.costs:
         tables["costs"] = price_table(scored)
     return tables

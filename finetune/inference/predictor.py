@@ -35,7 +35,7 @@ from finetune.runtime.processes import require_precision
 from finetune.runtime.records import with_same_columns
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
-from finetune.tasks.calibration import read_thresholds, with_thresholds
+from finetune.tasks.calibration import least_confidence, with_thresholds
 from finetune.tasks.inputs import TextInputs
 from finetune.tasks.zero_shot import TEMPLATE, zero_shot
 from finetune.types import (
@@ -74,6 +74,7 @@ class Predictor:
         template: str | None = None,
         multi_label: bool = False,
         costs: Costs | None = None,
+        decide: bool = True,
         batching: str = "auto",
         max_tokens: int | None = None,
     ) -> None:
@@ -91,6 +92,7 @@ class Predictor:
             multi_label: Predict any number of the ``labels``.
             costs: The cost of each predicted label for each gold label: the label with the least
                 expected cost is predicted. None keeps the costs of the model.
+            decide: Whether to apply the decisions of ``finetune thresholds``.
             batching: ``auto``, ``packed`` or ``padded``; changes memory and speed only.
             max_tokens: Tokens in a forward pass; changes memory and speed only.
 
@@ -114,20 +116,14 @@ class Predictor:
         elif template is not None or multi_label:
             option = "--multi-label" if template is None else "--template"
             raise UserError(f"{option} applies to --labels: name the labels.")
-        decisions = Decisions.restored(self.task.record.decisions)
+        decisions = Decisions.restored(self.task.record.decisions if decide else {})
         if costs is not None:
             check_costs(costs, list(self.labels), KINDS[self.task.record.kind])
             decisions = replace(decisions, costs=costs)
         if threshold is not None and self.task.threshold_labels:
             self.task = with_thresholds(self.task, threshold)
         elif threshold is not None:
-            if not KINDS[self.task.record.kind].wording.rated:
-                raise UserError(
-                    f"--threshold: predictions of `finetune {self.task.name}` have no probability: "
-                    "leave it out."
-                )
-            (least,) = read_thresholds(threshold, ["answer"]).values()
-            decisions = replace(decisions, confidence=least)
+            decisions = replace(decisions, confidence=least_confidence(self.task, threshold))
         self.decisions = decisions
         self.training_vectors = None if decisions.distance is None else TrainingVectors.load(folder)
         self.accelerator = make_accelerator()

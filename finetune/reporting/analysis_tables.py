@@ -20,7 +20,7 @@ def analysis_tables(found: Analysis) -> dict[str, Table]:
         elif rows:
             bars = [index for index, column in enumerate(rows[0]) if column in _FRACTIONS]
             cells = [[*row.values()] for row in rows]
-            tables[name] = Table(TITLES.get(name, name), [*rows[0]], cells, bars)
+            tables[name] = Table(TITLES.get(name, name.capitalize()), [*rows[0]], cells, bars)
     if found.bins:
         tables["calibration"] = Table("Calibration", found.bins[0]._fields, found.bins)
     return tables

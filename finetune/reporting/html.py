@@ -367,7 +367,8 @@ def _evaluation(name: str, analysis: Analysis) -> dict[str, Any]:
     if analysis.errors and not matrix and analysis.kind.has_categories:
         counts = [[kind, number] for kind, number in count_categories(analysis.errors).items()]
         tables.append(Table("Errors by kind", ["kind", "number"], counts))
-    other = {*analysis.tables} - {*_CLASS_TABLES, "confusion", "confused", *_DECISION_TABLES}
+    decisions = [name for name in known if name.startswith(_DECISION_TABLES)]
+    other = {*analysis.tables} - {*_CLASS_TABLES, "confusion", "confused", *decisions}
     return {
         "name": name,
         "scatter": None if analysis.kind.has_categories else _scatter(analysis),
@@ -378,7 +379,7 @@ def _evaluation(name: str, analysis: Analysis) -> dict[str, Any]:
         "calibration_error": error_of_bins(analysis.bins) if analysis.bins else None,
         "subgroup_tables": [table for name, table in known.items() if name in other],
         "risk": _risk_chart(analysis),
-        "decision_tables": [known[name] for name in _DECISION_TABLES if name in known],
+        "decision_tables": [known[name] for name in decisions],
     }
 
 

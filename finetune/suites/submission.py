@@ -162,7 +162,7 @@ def predict_split(folder: Path, file: SubmissionFile) -> tuple[Sequence[Example]
 
     run = RunFolder.open(folder)
     run.require_intact()
-    model = Predictor(folder)
+    model = Predictor(folder, decide=False)
     config = model.task.record.config
     source = file.data or run.config.get("data_used") or config.data
     data: Dataset = task_class(model.task.name).read(config, source)

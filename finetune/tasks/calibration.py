@@ -55,6 +55,30 @@ def with_thresholds(task: Task, thresholds: str | float | Mapping[str, float]) -
     return replace(task, record=replace(record, thresholds={**record.thresholds, **given}))
 
 
+def least_confidence(
+    task: Task, threshold: str | float | Mapping[str, float]
+) -> float | Mapping[str, float]:
+    """Return the probability below which answers are withheld: one number, or `NAME=P,NAME=P`.
+
+    Raises:
+        UserError: The predictions have no probability, or no label has this name.
+    """
+    kind = KINDS[task.record.kind]
+    if not kind.wording.rated:
+        raise UserError(
+            f"--threshold: predictions of `finetune {task.name}` have no probability: leave it out."
+        )
+    by_name = isinstance(threshold, Mapping) or "=" in str(threshold)
+    if not by_name:
+        return read_thresholds(threshold, ["answers"])["answers"]
+    if not (kind.one_class and kind.classes):
+        raise UserError(
+            f"--threshold {threshold!r}: answers of `finetune {task.name}` share one threshold: "
+            "write a number."
+        )
+    return read_thresholds(threshold, list(task.record.labels))
+
+
 def compared_values(
     task: Task, gold: Sequence[Any], predicted: Sequence[Any]
 ) -> tuple[list[Any], list[Any], Sequence[Any]]:

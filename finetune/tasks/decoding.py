@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from finetune.data.tag_schemes import continuation_tag, tags_to_spans
-from finetune.evaluation.decisions import below
 from finetune.evaluation.temperature import probabilities_of, scale
 from finetune.preprocessing.span_candidates import candidates, num_candidates, predicted_candidates
 from finetune.tasks.span_decoding import LOWEST, best_spans
@@ -67,8 +66,8 @@ class TextDecoder(Decoder):
     temperature: float | None
     """Divides the logits before the softmax (Guo et al., 2017)."""
     thresholds: Mapping[str, float]
-    """Lowest probability of each label, in place of ``threshold``, or of the positive one of two,
-    in place of the more probable one. One label of more than two is withheld below it."""
+    """Lowest probability of each label, or of the positive one of two, in place of ``threshold``
+    and of the more probable one (``finetune thresholds``)."""
     threshold: float
     """Lowest probability of a predicted label (several labels)."""
 
@@ -113,10 +112,7 @@ class TextDecoder(Decoder):
             index = self.labels.id(self.positive)
             best = index if scores[self.positive] >= self.thresholds[self.positive] else 1 - index
         best_score = float(probabilities[best])
-        found = TextPrediction(id, self.labels[best], best_score, scores, self.positive, before)
-        if self.positive is None and self.thresholds:
-            return found.withhold(below(self.thresholds))
-        return found
+        return TextPrediction(id, self.labels[best], best_score, scores, self.positive, before)
 
 
 class Chain(NamedTuple):

@@ -85,10 +85,10 @@ class TextRecord(TaskRecord, TextDecoder):
 
     @property
     def with_threshold(self) -> list[str]:
-        """The labels that have a threshold: all, or the positive one of two."""
-        if self.problem == "regression":
-            return []
-        return list(self.labels) if self.positive is None else [self.positive]
+        """The labels that have a threshold: all of several, or the positive one of two."""
+        if self.problem == "multi":
+            return list(self.labels)
+        return [] if self.positive is None else [self.positive]
 
     @property
     def kind(self) -> str:

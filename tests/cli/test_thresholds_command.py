@@ -175,6 +175,29 @@ def test_sets_distances_and_costs_are_saved_together(place: Path, tmp_path: Path
     assert not (run / "best" / "distance.npz").exists()
 
 
+def test_each_of_several_classes_has_a_confidence(place: Path, tmp_path: Path, capsys) -> None:
+    settings = {"steps": 3, "model": str(place / "bert"), "quiet": True}
+    run = tmp_path / "nli"
+    finetune.train("nli", small_data.pairs(tmp_path / "d"), out=str(run), **settings)
+    with pytest.raises(SystemExit):
+        main(["thresholds", str(run)])
+    assert "Give --risk, --coverage, --precision" in capsys.readouterr().err
+    main(["thresholds", str(run), "--precision", "0.5"])
+    least = decisions(run)["confidence"]
+    assert "micro_f1" in capsys.readouterr().out and least.keys() == {*finetune.load(run).labels}
+    pairs = [(row["text"], row["text_pair"]) for row in rows_of(run, "test")]
+    for each in finetune.load(run).predict(pairs):
+        best = max(each.scores, key=each.scores.get)
+        assert each.label == (best if each.scores[best] >= least[best] else None)
+    plain = finetune.load(run, decide=False).predict(pairs)
+    assert all(each.label is not None and not each.decided for each in plain)
+    for name in least:
+        (found,) = finetune.load(run, threshold={name: 1.0}).predict(pairs[:1])
+        assert (found.label is None) == (found.record()["withheld"] == name)
+    main(["report", str(run), "--format", "table"])
+    assert "Answers by predicted class" in capsys.readouterr().out
+
+
 def test_predict_takes_costs_and_thresholds_of_any_task(
     place: Path, tmp_path: Path, capsys
 ) -> None:
@@ -187,6 +210,9 @@ def test_predict_takes_costs_and_thresholds_of_any_task(
     main(["predict", str(tmp_path / "tag"), "--text", "a b", "--threshold", "1"])
     row = json.loads(capsys.readouterr().out)
     assert row["tags"] == [None, None] and len(row["withheld"]) == 2
+    with pytest.raises(SystemExit):
+        main(["predict", str(tmp_path / "tag"), "--text", "a b", "--threshold", "N=1"])
+    assert "share one threshold: write a number" in capsys.readouterr().err
     main(["thresholds", str(tmp_path / "tag"), "--risk", "0.9", "--delta", "0.9"])
     assert "withheld" in finetune.load(tmp_path / "tag").predict(["a b"])[0].record()
 
