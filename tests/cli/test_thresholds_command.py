@@ -177,8 +177,8 @@ def test_sets_distances_and_costs_are_saved_together(place: Path, tmp_path: Path
 
 def test_each_of_several_classes_has_a_confidence(place: Path, tmp_path: Path, capsys) -> None:
     settings = {"steps": 3, "model": str(place / "bert"), "quiet": True}
-    run = tmp_path / "nli"
-    finetune.train("nli", small_data.pairs(tmp_path / "d"), out=str(run), **settings)
+    run, data = tmp_path / "nli", small_data.pairs(tmp_path / "d", (30, 40, 9))
+    finetune.train("nli", data, out=str(run), **settings)
     with pytest.raises(SystemExit):
         main(["thresholds", str(run)])
     assert "Give --risk, --coverage, --precision" in capsys.readouterr().err
