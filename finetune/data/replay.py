@@ -6,6 +6,7 @@ Learning", where half of the examples are old ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 
@@ -29,6 +30,8 @@ def with_replay(data: Dataset, old: Dataset, share: float, seed: int) -> Dataset
     Raises:
         DataError: Labels are of different kinds, or a split has the name of the old test split.
     """
+    import numpy as np
+
     splits, counts = dict(data.splits), []
     if TEST_OLD in splits:
         raise DataError(f"--replay: {data.name} has a split {TEST_OLD} already: name it otherwise.")
@@ -42,10 +45,12 @@ def with_replay(data: Dataset, old: Dataset, share: float, seed: int) -> Dataset
                 f"--replay: {old.name} has another kind of labels than {data.name}: one label, "
                 "several labels or a number for each text."
             )
-        drawn = _drawn(others, round(share * len(rows)), seed)
+        order = np.random.default_rng(seed).permutation(len(others)).tolist()
+        drawn = _drawn(others, round(share * len(rows)), order)
         counts.append(f"{len(drawn):,} of {quantity(len(others), f'{name} example')}")
-        mixed = collected(chain(rows, drawn)).renumbered()
-        # the ids of old and new data may be equal
+        # in turn, so that --limit keeps the share; the ids of old and new data may be equal
+        ranks = np.concatenate([np.linspace(0, 1, len(each)) for each in (rows, drawn)])
+        mixed = collected(chain(rows, drawn)).take(ranks.argsort(kind="stable")).renumbered()
         splits[new] = mixed.replace("key", repeat(None, len(mixed)))
     test = _first(old, "test") or _first(old, "validation")
     if test is not None:
@@ -63,11 +68,8 @@ def _kinds(rows: Examples) -> set[type]:
     return set(map(type, rows.column("label"))) - {type(None)}
 
 
-def _drawn(rows: Examples, number: int, seed: int) -> Examples:
-    """Draw examples; those that show a label for the first time go before all others."""
-    import numpy as np
-
-    order = np.random.default_rng(seed).permutation(len(rows)).tolist()
+def _drawn(rows: Examples, number: int, order: Sequence[int]) -> Examples:
+    """Return the first examples in an ``order``, after those that are the first of a label."""
     golds = list(rows.golds())
     first, seen = dict[int, None](), set[str]()
     for index in order:

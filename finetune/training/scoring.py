@@ -96,7 +96,11 @@ def check_splits(part: Part) -> None:
 def report_scores(part: Part, when: str, metrics: Mapping[str, Mapping[str, float]]) -> None:
     """Report the scores of all splits ``before`` or ``after`` training with ``--replay``."""
     name = part.task.record.metric
-    found = [f"{split} {scores[name]:.4f}" for split, scores in metrics.items() if name in scores]
+    found = [
+        f"{split} {scores[name]:.4f}"
+        for split, scores in metrics.items()
+        if name in scores and not split.endswith(WITHOUT_LEAKS)
+    ]
     part.report(f"{name} {when} training: {', '.join(found)}")
 
 
