@@ -104,8 +104,8 @@ class Thresholds(FormatOption, Command):
         record: Any = task.record
         own: dict[str, Any] = {"thresholds": {}} if _chooses_labels(task) else {}
         if self.reset:
-            self._save(task, own | {"decisions": {}}, model)
             (model / DISTANCE_FILE).unlink(missing_ok=True)
+            self._save(task, own | {"decisions": {}}, model)
             show(f"{model}: thresholds and decisions removed.")
             return
         choice = self._chosen(goal, task, model)

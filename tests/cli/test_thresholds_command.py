@@ -9,6 +9,7 @@ import pytest
 
 import finetune
 from finetune.cli.main import main
+from finetune.evaluation.runs import RunFolder
 from tests import small_data
 from tests.tiny import save_tiny_checkpoint
 
@@ -173,6 +174,7 @@ def test_sets_distances_and_costs_are_saved_together(place: Path, tmp_path: Path
     main(["compare", str(run), str(run), "--metric", "mean_cost", "--resamples", "50"])
     main(["thresholds", str(run), "--reset"])
     assert not (run / "best" / "distance.npz").exists()
+    assert RunFolder.open(run).require_intact() is None
 
 
 def test_each_of_several_classes_has_a_confidence(place: Path, tmp_path: Path, capsys) -> None:
