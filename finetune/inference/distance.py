@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from finetune.inference.loop import without_blank
 from finetune.inference.vectors import decision_vectors
@@ -22,8 +24,8 @@ from finetune.tasks.base import Task
 from finetune.tasks.definition import run_data
 from finetune.types import UserError, quantity
 
-FILE = "distance.npz"
-"""File of a saved model with the statistics of its training vectors."""
+FILE = "distance.safetensors"
+"""File of a saved model with the statistics of its training vectors; a hub download includes it."""
 MOST_VECTORS = 20_000
 """Training examples to compute vectors of: a covariance needs no more."""
 RIDGE = 1e-3
@@ -54,7 +56,7 @@ class TrainingVectors:
     def save(self, folder: Path) -> None:
         """Write the statistics into the folder of a model."""
         with replace_file(folder / FILE, binary=True) as file:
-            np.savez(file, mean=self.mean, whitening=self.whitening)
+            file.write(save({"mean": self.mean, "whitening": self.whitening}))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -64,9 +66,9 @@ class TrainingVectors:
             UserError: The file is missing or damaged.
         """
         try:
-            with np.load(folder / FILE, allow_pickle=False) as arrays:
-                return cls(arrays["mean"], arrays["whitening"])
-        except (OSError, ValueError, KeyError, EOFError) as error:
+            arrays = load((folder / FILE).read_bytes())
+            return cls(arrays["mean"], arrays["whitening"])
+        except (OSError, SafetensorError, KeyError) as error:
             raise UserError(
                 f"{folder / FILE}: missing or damaged ({error}): choose it again with `finetune "
                 "thresholds RUN --unlike RATE`, or remove it with --reset."

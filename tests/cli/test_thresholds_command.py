@@ -173,7 +173,7 @@ def test_sets_distances_and_costs_are_saved_together(place: Path, tmp_path: Path
     assert "Prediction sets by gold class" in (tmp_path / "page.html").read_text("utf-8")
     main(["compare", str(run), str(run), "--metric", "mean_cost", "--resamples", "50"])
     main(["thresholds", str(run), "--reset"])
-    assert not (run / "best" / "distance.npz").exists()
+    assert not (run / "best" / "distance.safetensors").exists()
     assert RunFolder.open(run).require_intact() is None
 
 

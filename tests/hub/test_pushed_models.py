@@ -64,6 +64,15 @@ def test_predictions_are_those_of_the_folder(kind: str, hub: Hub) -> None:
     assert [each.record() for each in here] == [each.record() for each in there]
 
 
+def test_decisions_are_pushed_with_their_files(hub: Hub, tmp_path: Path) -> None:
+    own = shutil.copytree(trained("classify"), tmp_path / "own")
+    found = run("thresholds", own, "--unlike", "0.5")
+    assert found.code == 0, found.err
+    shutil.copytree(own / "best", hub.model("lab/decided"), dirs_exist_ok=True)
+    here, there = (finetune.load(name).predict(WORDS) for name in (own, "lab/decided"))
+    assert here[0].record() == there[0].record() and "distance" in here[0].record()
+
+
 @pytest.mark.parametrize("kind", ["pairs", "crf", "ner", "bilstm", "pretrain", "classify"])
 def test_init_from(kind: str, hub: Hub, tmp_path: Path) -> None:
     task, changes = KINDS[kind]
