@@ -58,6 +58,14 @@ class Relation(NamedTuple):
     label: str
 
 
+class Decision(NamedTuple):
+    """A label that a model predicts: the number of its class, and its words (None: all)."""
+
+    label: str
+    number: int
+    words: tuple[int, int] | None = None
+
+
 class Answer(NamedTuple):
     """An answer to a question: its text, and the character of the context where it starts.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from finetune.cli.output import TableFormat, show
 from finetune.config.options import Help, argument
@@ -149,6 +149,28 @@ class EvaluationOptions(FormatOption, GoldOptions):
 
     split: str = "test"
     """Split of the predictions in run folders."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReasonOptions:
+    """Options of the commands that tell why a model predicts a label."""
+
+    group: ClassVar[str] = "output"
+
+    explain: Annotated[bool | Literal["leave-out", "gradients"], Help(common=True)] = False
+    """Score each word for each predicted label of `classify`, `nli`, `tag` or `ner`: by how much
+    the label loses without the word (`leave-out`, also without a value), or by integrated
+    gradients."""
+    nearest: Annotated[int | None, Help("N", common=True)] = None
+    """Add the N training examples of the run whose vectors are nearest to the input for the model.
+    """
+
+    @property
+    def wants_reasons(self) -> bool:
+        """True if one of the options is given; UserError for a number that is not legal."""
+        if self.nearest is not None and self.nearest < 1:
+            raise UserError(f"--nearest must be 1 or more, not {self.nearest}.")
+        return bool(self.explain) or self.nearest is not None
 
 
 @dataclass(frozen=True, kw_only=True)

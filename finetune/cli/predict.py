@@ -13,8 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from finetune.cli.command import Command
-from finetune.cli.options import InputOptions, OutOption, SpeedOptions
-from finetune.cli.output import check_output, inputs_of, open_records, quiet_libraries, show
+from finetune.cli.options import InputOptions, OutOption, ReasonOptions, SpeedOptions
+from finetune.cli.output import (
+    check_output,
+    inputs_of,
+    open_records,
+    print_table,
+    quiet_libraries,
+    show,
+)
 from finetune.config.options import DATA, OUTPUT, Help, argument
 from finetune.config.tasks import LARGEST
 from finetune.data.json_files import read_object
@@ -35,8 +42,10 @@ if TYPE_CHECKING:
     from finetune.inference.parts import Parts, Shard
     from finetune.inference.predictor import Predictor
     from finetune.runtime.progress import Reporter
-    from finetune.types import Example
+    from finetune.types import Example, Prediction
 
+STRONGEST = 12
+"""Words that a table of an explanation has."""
 PREDICTED = 8
 """Rows that are predicted to see the fields of predictions."""
 
@@ -44,11 +53,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(OutOption, SpeedOptions, InputOptions, Command):
+class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
     """Predict with a trained model: one line for each input, in input order.
 
     Examples:
-        finetune predict runs/nli --text "A man eats." --pair "Somebody eats."
+        finetune predict runs/nli --text "A man eats." --pair "Somebody eats." --explain
         finetune predict runs/tag --file new.txt --out predictions.csv
         finetune predict runs/nli --file shards/ --out predictions/ --shard 0/8
     """
@@ -111,6 +120,11 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
         self.require_input("predict")
         if len(self.text) > 1 and self.pair is not None:
             raise UserError("--pair is the second text of one --text: write pairs to a file.")
+        if self.wants_reasons and (self._predictor or self._in_parts):
+            raise UserError(
+                "--explain and --nearest are for trained models, and for files that are not in "
+                "parts: leave them out, or name a file with --out."
+            )
         if (predict := self._predictor) is not None:
             if self._in_parts:
                 raise UserError(f"--out {self.out}: this run writes a file: name one.")
@@ -152,7 +166,10 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
         as_table = Path(output or f"x.{self.format}").suffix.lower() in tables
         predictions, found = self._predictions(model, as_table)
         records = (record for _, record in found)
-        if output is None or process_index() > 0:
+        if output is None and self.text and self.format is None and self.wants_reasons:
+            for record in records:
+                _show_reasons(record)
+        elif output is None or process_index() > 0:
             for line in csv_lines(records) if as_table else map(json_line, records):
                 show(line)
         else:
@@ -298,18 +315,19 @@ class Predict(OutOption, SpeedOptions, InputOptions, Command):
                 wanted = parts.wants_row
         keep = self.keep_columns or as_table
         examples = self._examples(model.task, rows if keep else None, wanted)
+        noted: dict[int, Example] = {}
+        reasons = model.reasons(self.explain, self.nearest)
+        if self.wants_reasons:
+            examples = _noting(examples, noted)
         predictions = model.stream(_noting_keys(examples, keys), chunked=chunked)
-        records = (
-            (
-                prediction.id,
-                with_columns(
-                    prediction.record() | {"id": keys.pop(prediction.id, prediction.id)},
-                    rows.pop(prediction.id, {}),
-                ),
-            )
-            for prediction in predictions
-        )
-        return predictions, records
+
+        def record_of(found: Prediction) -> dict[str, Any]:
+            record = found.record() | {"id": keys.pop(found.id, found.id)}
+            if noted:
+                record |= reasons(noted.pop(found.id), found).record()
+            return with_columns(record, rows.pop(found.id, {}))
+
+        return predictions, ((found.id, record_of(found)) for found in predictions)
 
     def _show_notes(self, model: Predictor, predictions: PredictionStream) -> None:
         """Print how many inputs lack something."""
@@ -372,6 +390,31 @@ def _naming_parts(output: str) -> Iterator[None]:
             error=True,
         )
         sys.exit(130)
+
+
+def _noting(examples: Iterator[Example], noted: dict[int, Example]) -> Iterator[Example]:
+    """Yield the examples and enter them by id in ``noted``."""
+    for example in examples:
+        noted[example.id] = example
+        yield example
+
+
+def _show_reasons(record: Mapping[str, Any]) -> None:
+    """Print a prediction, its words with the largest scores, and its nearest training examples."""
+    show(json_line({k: v for k, v in record.items() if k not in ("explanation", "nearest")}))
+    for each in record.get("explanation", ()):
+        words, scores = ([*each[k], *each.get(f"pair_{k}", ())] for k in ("words", "scores"))
+        rows = sorted(zip(words, scores, strict=True), key=lambda row: -abs(row[1]))[:STRONGEST]
+        about = f" ({' '.join(words[each['start'] : each['end']])})" if "start" in each else ""
+        print_table(("word", "score"), rows, f"{each['label']}{about}")
+    if near := record.get("nearest"):
+        texts = [each.get("text") or " ".join(each.get("words", ())) for each in near]
+        columns = ("similarity", "gold", "text", "place")
+        values = [
+            [each["similarity"], each["gold"], text, each.get("where", "")]
+            for each, text in zip(near, texts, strict=True)
+        ]
+        print_table(columns, values, "nearest training examples")
 
 
 def _noting_keys(examples: Iterator[Example], keys: dict[int, str | int]) -> Iterator[Example]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from finetune.cli.command import Command
-from finetune.cli.options import GoldOptions
-from finetune.cli.output import TableFormat, print_table, print_tables, show
+from finetune.cli.options import GoldOptions, ReasonOptions
+from finetune.cli.output import TableFormat, print_table, print_tables, quiet_libraries, show
 from finetune.config.options import COMMON, Help, argument
 from finetune.config.tasks import flag
 from finetune.config.values import shown_value
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from finetune.evaluation.errors import ErrorCase
     from finetune.reporting.rendering import Table
 
+if TYPE_CHECKING:
+    from finetune.inference.predictor import Reasons
+
 ON_A_PAGE, IN_A_TEXT = 300, 10
 """Examples with errors on a page, and errors of each category in a text, if --examples is unset."""
 
@@ -30,14 +33,14 @@ MOST_COLUMNS, MOST_ROWS = 20, 15
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(GoldOptions, Command):
+class Report(ReasonOptions, GoldOptions, Command):
     """Write an HTML page on a run or several, or print the analysis of one system.
 
     It has scores, curves, scores by class and subgroup, confusions, calibration and errors.
 
     Examples:
         finetune report runs/a runs/b --out report.html
-        finetune report runs/ner --format table
+        finetune report runs/ner --explain --nearest 2
         finetune report predictions.jsonl --gold gold.conll --format csv
     """
 
@@ -61,6 +64,8 @@ class Report(GoldOptions, Command):
             raise UserError(f"--examples must be 0 or more, not {self.examples}.")
         if self.format == "html":
             self._write_page()
+        elif self.wants_reasons:
+            raise UserError("--explain and --nearest are for a page: leave --format out.")
         else:
             self._print_analysis(self.format)
 
@@ -78,10 +83,20 @@ class Report(GoldOptions, Command):
             out=Path(self.out) if self.out else None,
             split=self.split,
             most_examples=ON_A_PAGE if self.examples is None else self.examples,
+            reasons=self._reasons if self.wants_reasons else None,
         )
         for line in warnings:
             show(line, error=True)
         show(str(path))
+
+    def _reasons(self, folder: Path, examples: Sequence[Any]) -> list[Reasons]:
+        """Return the reasons of the predictions of a run for examples with errors."""
+        quiet_libraries()
+        from finetune.inference.predictor import Predictor
+
+        model = Predictor(folder)
+        reasons = model.reasons(self.explain, self.nearest)
+        return list(map(reasons, examples, model.predict(examples)))
 
     def _print_analysis(self, format: TableFormat) -> None:
         if self.out is not None or len(self.folders) > 1:

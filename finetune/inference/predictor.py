@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -25,8 +25,9 @@ from finetune.evaluation.costs import check_costs
 from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.kinds import KINDS
 from finetune.inference.distance import TrainingVectors
+from finetune.inference.explanation import Explanation, explain, explaining_method
 from finetune.inference.loop import PredictionStream, predict, without_blank
-from finetune.inference.vectors import decision_vectors
+from finetune.inference.vectors import Neighbor, Neighbors, decision_vectors
 from finetune.models.half_precision import keep_cast_weights
 from finetune.preprocessing.texts import Input
 from finetune.runtime.device import place, resolve_precision
@@ -36,6 +37,7 @@ from finetune.runtime.records import with_same_columns
 from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.calibration import least_confidence, with_thresholds
+from finetune.tasks.definition import run_data
 from finetune.tasks.inputs import TextInputs
 from finetune.tasks.zero_shot import TEMPLATE, zero_shot
 from finetune.types import (
@@ -53,6 +55,22 @@ from finetune.types import (
 
 Given = Input | Example | SpanPrediction | TokenPrediction
 """An input, an example, or for a model of relations the spans that another model predicted."""
+
+
+class Reasons(NamedTuple):
+    """The reasons of a prediction: None for what was not asked for."""
+
+    explanation: Sequence[Explanation] | None
+    """One for each label."""
+    nearest: Sequence[Neighbor] | None
+
+    def record(self) -> dict[str, Any]:
+        """Return the reasons as JSON values."""
+        asked = ((name, found) for name, found in self._asdict().items() if found is not None)
+        return {name: [each.record() for each in found] for name, found in asked}
+
+
+ReasonsOf = Callable[[Example, Prediction], Reasons]
 
 
 class Predictor:
@@ -100,7 +118,7 @@ class Predictor:
             UserError: The folder holds no saved model, or its task does not know the decoding or
                 labels given at prediction.
         """
-        folder = model_folder(folder)
+        self.folder = folder = model_folder(folder)
         task = saved_task(folder)
         config = task.record.config
         changed: dict[str, Any] = {"batching": batching, "max_tokens": max_tokens}
@@ -111,6 +129,7 @@ class Predictor:
                 raise UserError(f"--decoding {decoding}: {what}.{did_you_mean(decoding, legal)}")
             changed["decoding"] = decoding
         self.task = replace(task, record=replace(task.record, config=replace(config, **changed)))
+        self._has_new_labels = labels is not None
         if labels is not None:
             self.task = zero_shot(self.task, labels, template or TEMPLATE, multi_label=multi_label)
         elif template is not None or multi_label:
@@ -185,24 +204,120 @@ class Predictor:
             >>> found.tags  # doctest: +SKIP
             ('B-PER', 'I-PER', 'O', 'O', 'B-LOC', 'O')
         """
-        if isinstance(inputs, str):
-            raise UserError(f"predict takes a list of inputs: write predict([{inputs!r:.40}]).")
-        if (table := input_table(inputs)) is not None:
-            rows = list(self.task.record.inputs.read(table, columns=columns))
-            if documents is None:
-                return list(self.stream(rows))
-            inputs = rows
-        elif columns:
-            raise UserError(
-                f"columns={dict(columns)!r:.60} apply to rows, such as a data frame: leave it out."
-            )
-        examples = list(self._examples(inputs))
+        if documents is None and input_table(inputs) is not None:
+            return list(self.stream(self.examples(inputs, columns=columns)))
+        examples = self.examples(inputs, columns=columns)
         if documents is not None:
             examples = list(_in_documents(self.task, examples, documents))
         filled, blank = without_blank(self.task, examples)
         found = predict(self.task, self.model, filled, self.accelerator) if filled else []
         by_id = {each.id: each for each in found} | blank
         return list(self._decide(examples, [by_id[example.id] for example in examples]))
+
+    def explain(
+        self,
+        inputs: Sequence[Given] | Any,
+        method: Literal["leave-out", "gradients"] | None = None,
+        *,
+        columns: Mapping[str, str] | None = None,
+    ) -> list[list[Explanation]]:
+        """Explain the prediction for each input: the score of each word for each predicted label.
+
+        Tags are explained without O. A text without a label has no explanation.
+
+        Args:
+            inputs: As for ``predict``.
+            method: ``leave-out`` or ``gradients`` (``finetune.inference.explanation``); None leaves
+                words out.
+            columns: As for ``predict``.
+
+        Raises:
+            UserError: The model cannot be explained, or an input is not what it reads.
+
+        Examples:
+            >>> ((found,),) = finetune.load("runs/x").explain(["What a film."])  # doctest: +SKIP
+            >>> found.strongest(1)  # doctest: +SKIP
+            [('film', 0.71)]
+        """
+        chosen = explaining_method(self.task, method)
+        examples = self.examples(inputs, columns=columns)
+        pairs = zip(examples, self.predict(examples), strict=True)
+        return [self.explained(*pair, chosen) for pair in pairs]
+
+    def nearest(
+        self,
+        inputs: Sequence[Given] | Any,
+        number: int = 3,
+        *,
+        columns: Mapping[str, str] | None = None,
+    ) -> list[list[Neighbor]]:
+        """Return the training examples of the run that are nearest to each input.
+
+        The cosine compares the vectors that the model decides on (``decision_vectors``).
+
+        Args:
+            inputs: As for ``predict``.
+            number: The number of training examples for each input.
+            columns: As for ``predict``.
+
+        Raises:
+            UserError: The model is not in its run folder, or the data of the run have changed.
+
+        Examples:
+            >>> ((found,),) = model.nearest(["What a film."], 1)  # doctest: +SKIP
+            >>> found.example.label  # doctest: +SKIP
+            'positive'
+        """
+        return self.training.nearest(self.examples(inputs, columns=columns), number)
+
+    @functools.cached_property
+    def training(self) -> Neighbors:
+        """The training examples of the run with their vectors, which are computed once."""
+        if self._has_new_labels:
+            raise UserError("--nearest: no training example has one of the --labels: leave it out.")
+        need = "--nearest compares with its training data"
+        data = run_data(self.task, self.folder, need, otherwise="leave it out")
+        return Neighbors(self.task, self.model, data.splits["train"], self.accelerator)
+
+    def explained(self, example: Example, prediction: Prediction, method: str) -> list[Explanation]:
+        """Explain a prediction for an example by a method that fits the model (``explain``)."""
+        device = self.accelerator.device
+        return explain(self.task, self.model, example, prediction, method, device)
+
+    def reasons(self, explain: bool | str, nearest: int | None) -> ReasonsOf:
+        """Return the function that gives the reasons of a prediction for an example.
+
+        Args:
+            explain: Whether to explain predictions, or a method.
+            nearest: The number of training examples; None for none.
+
+        Raises:
+            UserError: As for ``explain`` and ``nearest``.
+        """
+        wanted = None if explain is True else str(explain)
+        method = explaining_method(self.task, wanted) if explain else ""
+        training = None if nearest is None else self.training
+
+        def reasons(example: Example, prediction: Prediction) -> Reasons:
+            explained = self.explained(example, prediction, method) if method else None
+            near = None if training is None else training.nearest([example], nearest or 0)[0]
+            return Reasons(explained, near)
+
+        return reasons
+
+    def examples(
+        self, inputs: Sequence[Given] | Any, *, columns: Mapping[str, str] | None = None
+    ) -> list[Example]:
+        """Return inputs as examples; see ``predict``."""
+        if isinstance(inputs, str):
+            raise UserError(f"predict takes a list of inputs: write predict([{inputs!r:.40}]).")
+        if (table := input_table(inputs)) is not None:
+            return list(self.task.record.inputs.read(table, columns=columns))
+        if columns:
+            raise UserError(
+                f"columns={dict(columns)!r:.60} apply to rows, such as a data frame: leave it out."
+            )
+        return list(self._examples(inputs))
 
     def stream(
         self,

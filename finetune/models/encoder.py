@@ -15,7 +15,8 @@ each of which is set for a ``with`` block and put back at its end:
   layers take no other weights than their own.
 - the function of gradient checkpointing of each layer (``_same_in_backward``), since a layer that
   runs again in the backward pass needs the first two again.
-- hidden states to keep (``recording``), since a head, which calls the encoder, returns logits only.
+- hidden states to keep (``recording``) and vectors to read (``reading``), since a head, which calls
+  the encoder, takes a batch and returns logits only.
 """
 
 from __future__ import annotations
@@ -113,6 +114,7 @@ class Encoder(nn.Module):
         self.padding_reason = _padding_reason(model, self.family, batching)
         self.packed = not self.padding_reason
         self._recorded: tuple[Sequence[int], list[Tensor]] | None = None
+        self._vectors: Tensor | None = None
 
     @classmethod
     def from_pretrained(cls, name: str, *, batching: Batching = "auto", **options: Any) -> Encoder:
@@ -151,6 +153,15 @@ class Encoder(nn.Module):
             output_hidden_states=True,
         )
         return torch.stack(states)
+
+    @contextlib.contextmanager
+    def reading(self, vectors: Tensor) -> Iterator[None]:
+        """Read ``vectors`` [T, E] in a ``with`` block, by a head or not (``forward``)."""
+        self._vectors = vectors
+        try:
+            yield
+        finally:
+            self._vectors = None
 
     @contextlib.contextmanager
     def recording(self, numbers: Sequence[int]) -> Iterator[list[Tensor]]:
@@ -201,6 +212,7 @@ class Encoder(nn.Module):
         self, model: Any, batch: Batch, vectors: Tensor | None = None, **settings: Any
     ) -> Iterator[tuple[LengthGroup, Any]]:
         """Yield groups of a batch, and the output of the model, or one around it, on their rows."""
+        vectors = self._vectors if vectors is None else vectors
         single_precision = torch.autocast(batch.input_ids.device.type, enabled=False)
         for group in length_groups(batch, 0.0 if self.family.reads_padding else None):
             own = None if vectors is None else vectors.index_select(0, group.tokens)
@@ -286,7 +298,7 @@ class Encoder(nn.Module):
             num_tokens = len(batch.input_ids)
             if needs_round_size(batch):
                 batch = with_round_size(batch, self.max_length)
-            inputs = self.packed_inputs(batch, vectors)
+            inputs = self.packed_inputs(batch, self._vectors if vectors is None else vectors)
             attention = partial(packed_attention, self.model.config)
             with keyed_dropout(batch), self._same_in_backward(attention):
                 if self.family.packing == "forward":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -80,23 +81,55 @@ def encode_texts(
         template = tokenizer.single if second is None else tokenizer.pair
         room = max_length - template.num_special
         size = len(first) + len(second or ())
-        if size <= room:
-            parts = [(first, second)]
-        elif long_text == "error":
+        if size > room and long_text == "error":
             raise UserError(
                 f"{example.where}: the text has {_counted(example, size, max_length)}, "
                 f"--max-length {max_length} leaves room for {room}: raise it, or write "
                 "--long-text truncate or --long-text window."
             )
-        elif long_text == "truncate":
-            parts = [truncated(first, second, room)]
-            num_cut += 1
-        else:
-            parts = _windows(first, second, room, overlap)
-            num_cut += min(len(first), len(second or ())) > room // 2  # the shorter is cut
+        in_windows = min(len(first), len(second or ())) <= room // 2  # else the shorter is cut
+        num_cut += size > room and not (long_text == "window" and in_windows)
+        parts = _fitting(first, second, room, long_text, overlap)
         built = [tokenizer.build(*part) for part in parts]
         result.append([Encoding(example.id, *b, part=k) for k, b in enumerate(built)])
     return result, num_cut
+
+
+def _fitting(
+    first: list[int], second: list[int] | None, room: int, long_text: str, overlap: int
+) -> list[tuple[list[int], list[int] | None]]:
+    """Return a text or pair, cut or in windows, of ``room`` subwords at most."""
+    if len(first) + len(second or ()) <= room:
+        return [(first, second)]
+    if long_text == "window":
+        return _windows(first, second, room, overlap)
+    return [truncated(first, second, room)]
+
+
+def words_of_subwords(
+    example: TextExample, tokenizer: Subwords, max_length: int, long_text: str, overlap: int
+) -> list[list[int]]:
+    """Return the number of the word of each token of the sequences of ``encode_texts``.
+
+    It is -1 for special tokens. The words of the second text follow those of the first; a subword
+    of several words counts as one of the first.
+    """
+    numbers, before = list[list[int]](), 0
+    for text in example.texts():
+        ends = [end for _, end in split_words(text)[1]]
+        offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
+        last = len(ends) - 1
+        numbers.append([before + min(bisect_right(ends, start), last) for start, _ in offsets])
+        before += len(ends)
+    template = tokenizer.single if example.pair is None else tokenizer.pair
+    room = max_length - template.num_special
+    first, second = numbers[0], numbers[1] if example.pair is not None else None
+    special = ([-1] * len(each) for each in (template.prefix, template.middle, template.suffix))
+    prefix, middle, suffix = special
+    return [
+        [*prefix, *one, *middle, *(other or ()), *suffix]
+        for one, other in _fitting(first, second, room, long_text, overlap)
+    ]
 
 
 def encode_apart(

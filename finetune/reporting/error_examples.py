@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finetune.evaluation.error_analysis import Analysis
-from finetune.evaluation.errors import AROUND, ErrorCase, most_confident
+from finetune.evaluation.errors import AROUND, ErrorCase, example_text, most_confident
 from finetune.evaluation.kinds.kind import Shown
-from finetune.reporting.highlight import Part, clip, highlight
+from finetune.reporting.highlight import Part, Weighed, clip, highlight, weighed
 from finetune.types import Span, TextExample, TokenExample
+
+if TYPE_CHECKING:
+    from finetune.inference.predictor import Reasons
 
 MOST_EXAMPLES = 300
 """Examples with errors that a report holds, of all its runs together."""
@@ -52,12 +55,22 @@ class ErrorExample:
     deviation: float | None = None
     """Distance of a predicted number from gold."""
     sentences: Sequence[tuple[str, Sequence[Part]]] = ()
+    explanations: Sequence[tuple[str, Sequence[Weighed]]] = ()
+    """A predicted label, and the words with their scores for it."""
+    neighbors: Sequence[tuple[float, Sequence[tuple[str, str]], str, str]] = ()
+    """Nearest training examples: similarity, labels with their marks, text, and place."""
 
 
-def error_examples(name: str, analysis: Analysis, most: int) -> tuple[list[ErrorExample], int]:
+def error_examples(
+    name: str,
+    analysis: Analysis,
+    most: int,
+    reasons: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
+) -> tuple[list[ErrorExample], int]:
     """Return at most ``most`` examples with errors, and the number of all of them.
 
-    The most confident errors come first. ``name`` is the name of the run in the report.
+    The most confident errors come first. ``name`` is the name of the run in the report, ``reasons``
+    returns the ``Reasons`` of its predictions for examples.
     """
     run = analysis.scored
     by_id: defaultdict[int, list[ErrorCase]] = defaultdict(list)
@@ -74,8 +87,10 @@ def error_examples(name: str, analysis: Analysis, most: int) -> tuple[list[Error
     }
     order = sorted(by_id, key=lambda id: -max(each.confidence or 0.0 for each in by_id[id]))
     indices = {example.id: index for index, example in enumerate(run.examples)}
+    chosen = [run.examples[indices[id]] for id in order[:most]]
+    why = reasons(chosen) if reasons and chosen else [None] * len(chosen)
     found = []
-    for id in order[:most]:
+    for id, reason in zip(order[:most], why, strict=True):
         index, errors = indices[id], by_id[id]
         example = run.examples[index]
         sides = [side for each in errors for side in (each.gold, each.predicted)]
@@ -95,6 +110,7 @@ def error_examples(name: str, analysis: Analysis, most: int) -> tuple[list[Error
                 errors=errors,
                 label_error=label_errors.get(id),
                 **content,
+                **(_reasons(example, reason, errors) if reason else {}),
             )
         )
     return found, len(by_id)
@@ -116,6 +132,27 @@ def _text_content(
         "confidence": shown.confidence,
         "deviation": shown.deviation,
         **({} if context is None else _in_context(example.id, context, errors[0])),
+    }
+
+
+def _reasons(example: Any, found: Reasons, errors: Sequence[ErrorCase]) -> dict[str, Any]:
+    """Return the words of each wrong label with their scores, and the nearest training examples."""
+    wrong = [e.predicted for e in errors if isinstance(e.predicted, Mapping)]
+    gold = example.gold_labels() or ()
+    neighbors = []
+    for near in found.nearest or ():
+        labels = dict.fromkeys(near.example.gold_labels() or ())
+        marks = [(label, "right" if label in gold else "wrong") for label in labels]
+        text = clip(example_text(near.example), MOST_CHARACTERS // 4)
+        neighbors.append((near.similarity, marks, text, near.example.where))
+    return {
+        "neighbors": neighbors,
+        "explanations": [
+            (each.decision.label, weighed(example, each.words, each.scores, MOST_WORDS))
+            for each in found.explanation or ()
+            if (words := each.decision.words) is None
+            or any(side["start"] <= words[0] and words[1] <= side["end"] for side in wrong)
+        ],
     }
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ _SCORE = re.compile(r"(?!inner_)\w*(f1|f1_\w+|accuracy|matthews|pearson|spearman
 _CLASS_TABLES = ("type", "label", "tag", "counted")
 _DECISION_TABLES = ("risk", "answered", "sets", "costs")
 
+ReasonsOf = Callable[[Path, Sequence[Any]], Sequence[Any]]
+"""Returns the ``Reasons`` of the predictions of a run folder for examples."""
 NamedRuns = Sequence[tuple[str, Run]]
 NamedEvaluations = Sequence[tuple[str, Analysis]]
 
@@ -62,12 +65,14 @@ def write_report(
     out: Path | None = None,
     split: str | None = None,
     most_examples: int = MOST_EXAMPLES,
+    reasons: ReasonsOf | None = None,
 ) -> tuple[Path, list[str]]:
     """Write one report on the runs in ``folders``, and the model card of a run without one.
 
     Each folder holds a run or several seeds. ``out`` defaults to `report.html` in the only folder,
     else in the working directory; ``split`` defaults to a test split, else another with gold.
-    Return the path of the report, and a line for each missing part.
+    ``reasons`` returns the reasons of predictions of a run, to show beside errors. Return the path
+    of the report, and a line for each missing part.
     """
     if most_examples < 0:
         raise UserError(f"--examples must be 0 or more, not {most_examples}.")
@@ -83,7 +88,7 @@ def write_report(
     if (number := sum(len(system.runs) for system in systems)) > MOST_RUNS:
         raise UserError(f"{number} runs are too many for one report: name {MOST_RUNS} at most.")
     out = out or (folders[0] / REPORT_FILE if len(folders) == 1 else Path(REPORT_FILE))
-    _write_page(systems, out, most_examples)
+    _write_page(systems, out, most_examples, reasons)
     if len(systems) == 1 and not (folders[0] / "best" / "README.md").exists():
         _write_card(systems[0])  # an existing card may have been edited
     return out, [f"{system.folder}: {line}" for system in systems for line in system.problems]
@@ -97,8 +102,10 @@ def write_run_report(folder: Path) -> System:
     return system
 
 
-def _write_page(systems: Sequence[System], out: Path, most_examples: int) -> None:
-    text = page(systems, most_examples)
+def _write_page(
+    systems: Sequence[System], out: Path, most_examples: int, reasons: ReasonsOf | None = None
+) -> None:
+    text = page(systems, most_examples, reasons)
     require_replaceable(out, "<!doctype html")
     if out.is_dir() or not out.absolute().parent.is_dir():
         problem = "is a folder" if out.is_dir() else "its folder does not exist"
@@ -112,19 +119,27 @@ def _write_card(system: System) -> None:
         write_card(system)
 
 
-def page(systems: Sequence[System], most_examples: int = MOST_EXAMPLES) -> str:
-    """Return the report on one system or several as HTML."""
+def page(
+    systems: Sequence[System],
+    most_examples: int = MOST_EXAMPLES,
+    reasons: ReasonsOf | None = None,
+) -> str:
+    """Return the report on one system or several as HTML; see ``write_report``."""
     runs = [(_run_name(s, run, systems), run) for s in systems for run in s.runs]
     evaluated = [(name, run.evaluated) for name, run in runs if run.evaluated]
     return render(
         "page.html",
-        **inlined(),
+        **inlined(*["reasons.css"] * bool(reasons)),
         systems=systems,
         runs=runs,
         level=1 - ALPHA,
         intervals=_intervals(systems),
         comparison=_comparison(systems),
-        errors=_errors(evaluated, most_examples),
+        errors=_errors(
+            evaluated,
+            most_examples,
+            {name: reasons and partial(reasons, run.path) for name, run in runs},
+        ),
         score_tables=_score_tables(systems, runs),
         curves=_curves(runs, next((s.headline.metric for s in systems if s.headline), None)),
         class_tables=_class_tables(evaluated),
@@ -208,10 +223,10 @@ def _compare(first: System, second: System) -> SystemComparison:
     )
 
 
-def _errors(evaluated: NamedEvaluations, most: int) -> dict[str, Any]:
+def _errors(evaluated: NamedEvaluations, most: int, reasons: Mapping[str, Any]) -> dict[str, Any]:
     """Collect the examples with errors of all runs, and the values that they are filtered by."""
     per_run = max(1, most // max(1, len(evaluated)))
-    found = [error_examples(name, each, per_run) for name, each in evaluated]
+    found = [error_examples(name, each, per_run, reasons[name]) for name, each in evaluated]
     examples = [example for some, _ in found for example in some]
     values = {
         "run": ("Run", [e.run for e in examples] if len(evaluated) > 1 else []),

@@ -10,7 +10,7 @@ import numpy as np
 
 from finetune.config.tasks import LabelConfig, named_strength
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
-from finetune.types import Batch, Prediction, Sequences
+from finetune.types import Batch, Decision, Encoding, Prediction, Sequences
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +22,8 @@ EncodeChunk = Callable[[int], Encoded]
 Gather = Callable[[EncodeChunk, Sequence[int]], Encoded]
 """Calls an ``EncodeChunk`` for all chunks, and joins the results."""
 
+EXPLAINED_BY = ("leave-out", "gradients")
+"""The methods that explain predictions, the more faithful one first (docs/results.md)."""
 CoupledLoss = Callable[[Any, "torch.Tensor", Sequences], tuple["torch.Tensor", "torch.Tensor"]]
 """Returns the sum of the losses of an optimizer batch, and the number to divide it by, from the
 head, the vectors [N, H] and their sequences."""
@@ -140,6 +142,33 @@ class Abilities:
 
     def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
         """Return targets of sequences without gold, which add nothing to the loss."""
+        raise NotImplementedError
+
+    @property
+    def explained_by(self) -> Sequence[str]:
+        """The methods that explain predictions, of ``EXPLAINED_BY``; none by default."""
+        return ()
+
+    def decisions(self, prediction: Any) -> Sequence[Decision]:
+        """Return the labels of a prediction to explain."""
+        raise NotImplementedError
+
+    def decision_scores(self, logits: Any) -> torch.Tensor:
+        """Return the score of each class in each row of the logits, to be explained: [R, C].
+
+        It is the log-probability of one of several classes, else the logit, uncalibrated.
+        """
+        raise NotImplementedError
+
+    def decision_row(self, decision: Decision, sequence: Encoding) -> int | None:
+        """Return the row of a decision among those of a sequence; None if it has none."""
+        return 0
+
+    def words_of_tokens(self, example: Any, sequence: Encoding) -> Sequence[int]:
+        """Return the word of each token of a sequence, -1 for tokens of no word of the example.
+
+        The words of a text are those of ``split_words``, with those of a second text after them.
+        """
         raise NotImplementedError
 
     limited: Callable[[int, int | None], Task] | None = None

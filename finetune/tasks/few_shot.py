@@ -157,9 +157,16 @@ class FewShotTask(TextClassificationTask):
 
     def decode(self, logits: SentenceOutput, batch: Batch) -> list[Partial]:
         """Return the probabilities [C] of each text."""
-        weights = logits.classifier
-        logits_of_classes = functional.linear(logits.vectors, weights[:, :-1], weights[:, -1])
-        return super().decode(logits_of_classes, batch)
+        return super().decode(_class_logits(logits), batch)
+
+    def decision_scores(self, logits: SentenceOutput) -> torch.Tensor:
+        """Return log-probabilities of classes [N, C]."""
+        return super().decision_scores(_class_logits(logits))
+
+
+def _class_logits(output: SentenceOutput) -> torch.Tensor:
+    weights = output.classifier
+    return functional.linear(output.vectors, weights[:, :-1], weights[:, -1])
 
 
 class _VectorTask(FewShotTask):

@@ -26,7 +26,8 @@ from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.kinds import scores_of
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
-from finetune.preprocessing.span_candidates import num_candidates
+from finetune.preprocessing.span_candidates import candidate_index, num_candidates
+from finetune.tasks.abilities import EXPLAINED_BY
 from finetune.tasks.class_losses import (
     class_divergence,
     class_losses,
@@ -39,7 +40,16 @@ from finetune.tasks.decoding import SpanDecoder
 from finetune.tasks.span_decoding import choose_thresholds
 from finetune.tasks.span_targets import SpanTargets
 from finetune.tasks.word_task import WordRecord, WordTask, with_gold
-from finetune.types import IGNORED, Batch, Encoding, LabelSet, Partial, SpanPrediction, TokenExample
+from finetune.types import (
+    IGNORED,
+    Batch,
+    Decision,
+    Encoding,
+    LabelSet,
+    Partial,
+    SpanPrediction,
+    TokenExample,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +256,28 @@ class SpanNerTask(WordTask):
     ) -> SpanPrediction:
         """Predict the most probable set of spans that the constraint allows."""
         return self.record.finish(example, partials)
+
+    @property
+    def explained_by(self) -> Sequence[str]:
+        """The methods that explain predictions, of sentences that are read alone."""
+        return EXPLAINED_BY if self.record.config.context == "none" else ()
+
+    def decisions(self, prediction: SpanPrediction) -> Sequence[Decision]:
+        """Return the type of each span."""
+        ids = self.record.labels.id
+        return [Decision(each.label, ids(each.label), each[:2]) for each in prediction.spans]
+
+    def decision_scores(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return the logits of types against no type: [S, C]."""
+        return logits if self.record.config.multi_label else logits[:, 1:] - logits[:, :1]
+
+    def decision_row(self, decision: Decision, sequence: Encoding) -> int | None:
+        """Return the row of a span; None in windows without it."""
+        assert decision.words is not None
+        start, end = (word - sequence.first_word for word in decision.words)
+        if start < 0 or end > sequence.num_words:
+            return None
+        return int(candidate_index(start, end, sequence.num_words, self.record.max_width))
 
     def fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[SpanPrediction]

@@ -28,8 +28,14 @@ from finetune.models.heads.pretrained import Problem
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.warm_start import WarmStart
 from finetune.preprocessing.encodings import Encodings, Ragged
-from finetune.preprocessing.texts import encode_apart, encode_marked, encode_texts
+from finetune.preprocessing.texts import (
+    encode_apart,
+    encode_marked,
+    encode_texts,
+    words_of_subwords,
+)
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.tasks.abilities import EXPLAINED_BY
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import (
@@ -48,7 +54,7 @@ from finetune.tasks.text_data import (
     nli_label_order,
     prepare_texts,
 )
-from finetune.types import Batch, Encoding, Partial, TextExample, TextPrediction
+from finetune.types import Batch, Decision, Encoding, Partial, TextExample, TextPrediction
 
 NUM_CODES = 16
 """Codes of a poly-encoder by default."""
@@ -294,6 +300,36 @@ class TextClassificationTask(Task):
     ) -> TextPrediction:
         """Average the windows; take the best label, those over the threshold, or the number."""
         return self.record.finish(example, partials)
+
+    @property
+    def explained_by(self) -> Sequence[str]:
+        """The methods that explain predictions."""
+        config = self.record.config
+        if config.marked_words:
+            return ()
+        return ("leave-out",) if config.custom_head else EXPLAINED_BY
+
+    def decisions(self, prediction: TextPrediction) -> Sequence[Decision]:
+        """Return the predicted label, also a withheld one, each of several, or the number."""
+        labels, label = self.record.labels, prediction.label
+        label = prediction.decided.get("withheld") if label is None else label
+        if label is None:
+            return ()
+        if self.record.problem == "regression":
+            return (Decision(labels[0], 0),)
+        names = label if isinstance(label, tuple) else (str(label),)
+        return [Decision(name, labels.id(name)) for name in names]
+
+    def decision_scores(self, logits: Any) -> torch.Tensor:
+        """Return log-probabilities of classes, logits of several labels, or the number: [N, C]."""
+        scores: torch.Tensor = logits
+        return scores.log_softmax(-1) if self.record.problem == "single" else scores
+
+    def words_of_tokens(self, example: TextExample, sequence: Encoding) -> Sequence[int]:
+        """Return the word of each token of a sequence."""
+        record = self.record
+        cut = record.max_length, record.config.long_text, record.overlap
+        return words_of_subwords(example, self.tokenizer, *cut)[sequence.part]
 
     def fit(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]

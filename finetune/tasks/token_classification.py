@@ -30,6 +30,7 @@ from finetune.models.heads.crf import CrfScores
 from finetune.models.heads.crf_tagger import CrfTagger
 from finetune.models.heads.token_classification import TokenClassifier
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
+from finetune.tasks.abilities import EXPLAINED_BY
 from finetune.tasks.class_losses import (
     class_divergence,
     class_frequencies,
@@ -43,6 +44,7 @@ from finetune.tasks.word_task import WordRecord, WordTask, with_gold
 from finetune.types import (
     IGNORED,
     Batch,
+    Decision,
     Encoding,
     LabelSet,
     Partial,
@@ -272,6 +274,30 @@ class TokenClassificationTask(WordTask):
     ) -> TokenPrediction:
         """Predict one tag for each word."""
         return self.record.finish(example, partials, log_probabilities=log_probabilities)
+
+    @property
+    def explained_by(self) -> Sequence[str]:
+        """The methods that explain predictions, of sentences that are read alone."""
+        return EXPLAINED_BY if self.record.config.context == "none" else ()
+
+    def decisions(self, prediction: TokenPrediction) -> Sequence[Decision]:
+        """Return the tag of each word, without O and withheld tags."""
+        ids = self.record.labels.ids(prediction.tags, -1)
+        tags = enumerate(zip(prediction.tags, ids, strict=True))
+        return [Decision(*tag, (n, n + 1)) for n, tag in tags if tag[0] not in ("O", None)]
+
+    def decision_scores(self, logits: torch.Tensor | CrfScores) -> torch.Tensor:
+        """Return log-probabilities of tags, of a CRF those of the emissions alone: [W, C]."""
+        return (logits.emissions if isinstance(logits, CrfScores) else logits).log_softmax(-1)
+
+    def decision_row(self, decision: Decision, sequence: Encoding) -> int | None:
+        """Return the row of a word, or of its first subword; None in the other windows."""
+        assert decision.words is not None
+        word = decision.words[0] - sequence.first_word
+        if not 0 <= word < sequence.num_words:
+            return None
+        starts = sequence.word_starts
+        return starts[word] - starts[0] if self.record.all_subwords else word
 
     def fit(
         self, gold: Sequence[TokenExample], predicted: Sequence[TokenPrediction]

@@ -17,6 +17,7 @@ from finetune.tasks.base import Task
 from finetune.tasks.text_classification import TextClassificationTask, TextRecord
 from finetune.types import (
     Batch,
+    Decision,
     Encoding,
     LabelSet,
     Partial,
@@ -59,6 +60,20 @@ class ZeroShotTask(TextClassificationTask):
                     number = window * len(self._hypotheses) + index
                     found.append(replace(encoding, part=number))
         return result, most_cut
+
+    @property
+    def explained_by(self) -> Sequence[str]:
+        """The methods that explain predictions."""
+        return super().explained_by[:1]
+
+    def decision_scores(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return the log-probability of entailment, of whatever label: [N, K]."""
+        entailed = logits.log_softmax(-1)[:, self._entailment, None]
+        return entailed.expand(-1, len(self._hypotheses))
+
+    def decision_row(self, decision: Decision, sequence: Encoding) -> int | None:
+        """Return the only row of a sequence with the hypothesis of a label."""
+        return 0 if sequence.part % len(self._hypotheses) == decision.number else None
 
     def decode(self, logits: torch.Tensor, batch: Batch) -> list[Partial]:
         """Return the logits of entailment and contradiction [2] of each sequence."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests import laboratory as lab
 from tests.browser import CONTRAST, PHONE, screenshot
 from tests.command import run
 from tests.runs import label_run, spans_run, tag_run
@@ -21,6 +22,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     fourth = label_run(place / "many", many)
     for folder in (first, second, third, fourth):
         assert run("report", folder).code == 0
+    explained = {}
+    for task in ("nli", "tag"):
+        explained[task] = place / f"{task}.html"
+        options = ("--explain", "--nearest", "2", "--split", "validation", "--out", explained[task])
+        assert run("report", lab.trained(task), *options).code == 0
     label_run(place / "other texts")
     both = run("report", second, place / "other texts", "--out", place / "both.html")
     assert both.code == 0, both.err
@@ -30,6 +36,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "nested": third / "report.html",
         "many": fourth / "report.html",
         "both": place / "both.html",
+        **explained,
     }
 
 
@@ -106,7 +113,7 @@ def test_theme(opened: Any, scheme: str):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["entities", "texts", "both"])
+@pytest.mark.parametrize("name", ["entities", "texts", "both", "nli", "tag"])
 def test_phone(opened: Any, name: str, scheme: str):
     page = opened(name, viewport=PHONE, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
@@ -117,12 +124,25 @@ def test_phone(opened: Any, name: str, scheme: str):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["entities", "texts", "nested"])
+@pytest.mark.parametrize("name", ["entities", "texts", "nested", "nli", "tag"])
 def test_contrast(opened: Any, name: str, scheme: str):
     """Text reaches the ratio of 4.5 to what lies behind it (WCAG 2.2, 1.4.3)."""
     page = opened(name, color_scheme=scheme)
     worst = page.evaluate(CONTRAST)
     assert worst["ratio"] >= 4.5, worst
+
+
+@pytest.mark.parametrize("name", ["nli", "tag"])
+def test_reasons(opened: Any, name: str):
+    page = opened(name)
+    first = page.locator("#errors > li", has=page.locator(".why")).first
+    words = first.locator(".why span[title]")
+    assert words.count() > 1 and words.first.get_attribute("title")[0] in "+-"
+    strongest = first.locator("[style='--share:1.0000']").first
+    background = "e => getComputedStyle(e).backgroundColor"
+    assert strongest.evaluate(background) != page.locator("body").evaluate(background)
+    assert first.locator(".neighbors li").count() == 2 and first.locator(".neighbors mark").count()
+    screenshot(page, f"{name}-reasons")
 
 
 def test_other_scripts(opened: Any):
