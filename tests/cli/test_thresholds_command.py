@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 import finetune
 from finetune.cli.main import main
 from finetune.evaluation.runs import RunFolder
+from tests import laboratory as lab
 from tests import small_data
+from tests.command import run
 from tests.tiny import save_tiny_checkpoint
 
 
@@ -217,6 +220,31 @@ def test_predict_takes_costs_and_thresholds_of_any_task(
     assert "share one threshold: write a number" in capsys.readouterr().err
     main(["thresholds", str(tmp_path / "tag"), "--risk", "0.9", "--delta", "0.9"])
     assert "withheld" in finetune.load(tmp_path / "tag").predict(["a b"])[0].record()
+
+
+@pytest.mark.parametrize("task", lab.DATA)
+def test_answers_of_every_task_are_withheld(task: str, tmp_path: Path) -> None:
+    own = shutil.copytree(lab.trained(task), tmp_path / "run")
+    file = next(lab.data(task).glob("test.*"))
+    chosen = run("thresholds", own, "--coverage", "0.5")
+    if task in ("sentence", "pretrain"):
+        assert chosen.code == 2 and "no answers with a probability" in chosen.err
+        assert run("predict", own, "--text", "a", "--threshold", "1").code == 2
+        return
+    found = run("thresholds", own, "--unlike", "0.5")
+    assert (chosen.code, found.code) == (0, 0) or "no answers with a probability" in chosen.err
+    rows = {}
+    for name in ("decided", "plain"):
+        out = tmp_path / f"{name}.jsonl"
+        assert run("predict", own, "--file", file, "--out", out).code == 0
+        rows[name] = list(map(json.loads, out.read_text("utf-8").splitlines()))
+        run("thresholds", own, "--reset")
+    has_answers = task != "ner" or any(row["spans"] for row in rows["plain"])
+    assert any(row["withheld"] for row in rows["decided"]) == has_answers
+    for row, before in zip(rows["decided"], rows["plain"], strict=True):
+        assert "distance" in row and row.get("scores") == before.get("scores")
+        if not row["withheld"] and row["withheld"] != "":
+            assert {name: row[name] for name in before} == before
 
 
 def test_damaged_thresholds_are_refused(place: Path, capsys) -> None:
