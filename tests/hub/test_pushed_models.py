@@ -73,7 +73,15 @@ def test_decisions_are_pushed_with_their_files(hub: Hub, tmp_path: Path) -> None
     assert here[0].record() == there[0].record() and "distance" in here[0].record()
 
 
-@pytest.mark.parametrize("kind", ["pairs", "crf", "ner", "bilstm", "pretrain", "classify"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "crf",
+        "ner",
+        "pretrain",
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("pairs", "bilstm")),
+    ],
+)
 def test_init_from(kind: str, hub: Hub, tmp_path: Path) -> None:
     task, changes = KINDS[kind]
     options = {} if kind == "pretrain" else changes

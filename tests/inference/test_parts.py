@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -98,70 +97,64 @@ def test_parts_have_the_rows_of_a_file(place: Path, tmp_path: Path) -> None:
     assert content(tmp_path / "parts") == before
 
 
+@pytest.fixture(scope="module")
+def whole(place: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The parts of each format; tests change copies."""
+    folder = tmp_path_factory.mktemp("whole")
+    for suffix in ("parquet", "jsonl"):
+        assert predict(place, folder / suffix, "--format", suffix).code == 0
+    return {path.name: path for path in folder.iterdir()}
+
+
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_missing_and_damaged_parts_are_made_again(suffix: str, place: Path, tmp_path: Path) -> None:
-    out = tmp_path / "parts"
-    assert predict(place, out, "--format", suffix).code == 0
+def test_missing_and_damaged_parts_are_made_again(
+    suffix: str, place: Path, tmp_path: Path, whole: dict[str, Path]
+) -> None:
+    out = shutil.copytree(whole[suffix], tmp_path / "parts")
     before = content(out)
     first, second, third, last = sorted(out.glob("part-*"))
-    first.unlink()
-    second.write_bytes(second.read_bytes()[: 40 if suffix == "parquet" else -5])
-    last.write_bytes(b"")
+    bytes_of = {path: path.read_bytes() for path in (first, second, last)}
+    changes: list[dict[Path, bytes | None]] = [
+        {first: None, second: bytes_of[second][: 40 if suffix == "parquet" else -5], last: b""},
+        {first: flipped(bytes_of[first])},
+        {first: b"\n" * 8 if suffix == "jsonl" else b""},
+        {first: bytes_of[second], second: bytes_of[first]},  # swapped
+        {first: bytes_of[first]},  # without its digest
+    ]
     kept = third.stat().st_mtime_ns
-    done = predict(place, out, "--format", suffix)
-    assert done.code == 0 and "wrote 3 of 4 parts" in done.err, done.err
-    assert f"{second.name} is damaged" in done.err and f"{last.name} is damaged" in done.err
-    assert content(out) == before and third.stat().st_mtime_ns == kept
+    for changed in changes:
+        for path, damaged in changed.items():
+            path.unlink() if damaged is None else path.write_bytes(damaged)
+        if changed == changes[-1]:
+            min(out.glob("_digest-*")).unlink()
+        done = predict(place, out, "--format", suffix)
+        assert done.code == 0 and f"wrote {len(changed)} of 4 parts" in done.err, done.err
+        for path, damaged in changed.items():
+            said = f"{path.name} is damaged: predicted again" in done.err
+            assert said == (damaged is not None), done.err
+        assert content(out) == before and third.stat().st_mtime_ns == kept
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-@pytest.mark.parametrize("damage", ["flipped", "blank lines", "swapped", "no digest"])
-def test_parts_are_as_they_were_written(
-    damage: str, suffix: str, place: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "parts"
-    assert predict(place, out, "--format", suffix).code == 0
-    before = content(out)
-    first, second, *_ = sorted(out.glob("part-*"))
-    whole = first.read_bytes()
-    if damage == "flipped":
-        middle = len(whole) // 2
-        first.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-    elif damage == "blank lines":
-        first.write_bytes(b"\n" * 8 if suffix == "jsonl" else b"")
-    elif damage == "swapped":
-        first.write_bytes(second.read_bytes())
-        second.write_bytes(whole)
-    else:
-        min(out.glob("_digest-*")).unlink()
-    done = predict(place, out, "--format", suffix)
-    number = 2 if damage == "swapped" else 1
-    assert done.code == 0 and f"wrote {number} of 4 parts" in done.err, done.err
-    assert f"{first.name} is damaged: predicted again" in done.err
-    assert content(out) == before
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_a_damaged_manifest(place: Path, tmp_path: Path, whole: dict[str, Path]) -> None:
+    out = shutil.copytree(whole["parquet"], tmp_path / "parts")
+    before, manifest = content(out), out / "_predictions.json"
+    saved = json.loads(manifest.read_text("utf-8"))
+    for change, message in (
         ({"model": None}, "model was None"),
         ({"part rows": "8"}, "part rows was '8', now it is 8"),
-        ({"more": []}, "more was \\[\\], now it is None"),
+        ({"more": []}, "more was [], now it is None"),
         ("[]", "_predictions.json: damaged: delete it"),
         ("{}", "finetune was None"),
         ("{", "_predictions.json: damaged: delete it"),
-    ],
-    ids=str,
-)
-def test_a_damaged_manifest(change: Any, message: str, place: Path, tmp_path: Path) -> None:
-    out = tmp_path / "parts"
-    assert predict(place, out).code == 0
-    before = content(out)
-    manifest = out / "_predictions.json"
-    saved = json.loads(manifest.read_text("utf-8"))
-    manifest.write_text(change if isinstance(change, str) else json.dumps(saved | change))
-    refused = predict(place, out)
-    assert refused.code == 2 and re.search(message, refused.err), refused.err
+    ):
+        manifest.write_text(change if isinstance(change, str) else json.dumps(saved | change))
+        refused = predict(place, out)
+        assert refused.code == 2 and message in refused.err, refused.err
     manifest.unlink()
     done = predict(place, out)
     assert done.code == 0 and "wrote 0 of 4 parts" in done.err, done.err
@@ -177,9 +170,8 @@ def test_progress_has_a_total(place: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_interruptions_change_nothing(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, tmp_path: Path, whole: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert predict(place, tmp_path / "whole").code == 0
     out = tmp_path / "parts"
     with monkeypatch.context() as patch:
         written = []
@@ -200,26 +192,27 @@ def test_interruptions_change_nothing(
     assert len(list(out.glob("part-*"))) == 2
     done = predict(place, out)
     assert done.code == 0 and "wrote 2 of 4 parts" in done.err, done.err
-    assert content(out) == content(tmp_path / "whole")
+    assert content(out) == content(whole["parquet"])
 
 
-def test_jobs_and_processes_make_the_same_parts(place: Path, tmp_path: Path) -> None:
-    assert predict(place, tmp_path / "whole").code == 0
+def test_jobs_and_processes_make_the_same_parts(
+    place: Path, tmp_path: Path, whole: dict[str, Path]
+) -> None:
     for index in (2, 0, 1):
         done = predict(place, tmp_path / "jobs", "--shard", f"{index}/3")
         assert done.code == 0, done.err
-    assert content(tmp_path / "jobs") == content(tmp_path / "whole")
+    assert content(tmp_path / "jobs") == content(whole["parquet"])
     out = tmp_path / "processes"
     words = [sys.executable, "-m", "finetune", "predict", place / "run", "--file", place / "new"]
     started = in_two_forks([*map(str, words), "--out", f"{out}/", *PARTS])
     assert [process.wait(timeout=120) for process in started] == [0, 0]
     for process in started:
         assert "wrote 2 of 4 parts" in process.communicate()[1]
-    assert content(out) == content(tmp_path / "whole")
+    assert content(out) == content(whole["parquet"])
     min(out.glob("part-*")).unlink()  # the other process has nothing left
     started = in_two_forks([*map(str, words), "--out", f"{out}/", *PARTS])
     assert [process.wait(timeout=120) for process in started] == [0, 0]
-    assert content(out) == content(tmp_path / "whole")
+    assert content(out) == content(whole["parquet"])
 
 
 def test_all_parts_have_one_schema(place: Path, tmp_path: Path) -> None:

@@ -31,13 +31,13 @@ from tests.models.heads import (
 )
 from tests.models.parity import CLOSE
 
-every_head = pytest.mark.parametrize(("family", "kind"), HEADS + covering(tiny.FAMILIES, OWN))
-some_heads = [
+OF_FAMILIES = [
     pytest.param(family, kind, marks=() if i % len(OF_TRANSFORMERS) == j else pytest.mark.slow)
     for i, family in enumerate(tiny.FAMILIES)
     for j, kind in enumerate(OF_TRANSFORMERS)
     if (family, kind) in HEADS
 ]
+every_head = pytest.mark.parametrize(("family", "kind"), OF_FAMILIES + covering(tiny.FAMILIES, OWN))
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -127,7 +127,7 @@ def trained(kind: str, source: Path, **more: Any) -> Any:
     return KINDS[kind].head.from_pretrained(str(source), labels=KINDS[kind].labels, **settings)
 
 
-@pytest.mark.parametrize(("family", "kind"), some_heads + covering(tiny.FAMILIES, OWN))
+@every_head
 @torch.no_grad()
 def test_train_from_checkpoint_save_and_load(
     family: str, kind: str, tmp_path: Path, caplog: Any

@@ -1,7 +1,7 @@
 """Runs of every kind that are interrupted, killed while they continue, and continued again.
 
-They end with the bytes of an uninterrupted run. ``tests/drills/test_kills.py`` kills at any
-operation on files, and real processes.
+They end with the bytes of an uninterrupted run. ``tests/drills`` kills at any operation on files,
+and real processes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ lr: 1e-3
 precision: fp32
 max_length: 48
 """
-COMMON = "--max-length 48 --batch-size 8 --precision fp32 --lr 1e-2 --steps 9 --eval-every 4"
+COMMON = "--max-length 48 --batch-size 8 --precision fp32 --lr 1e-2 --steps 6 --eval-every 4"
 SLOW = "slow"
 ONE_RUN = f"""
 classify --data sentiment --sampling balanced:0.5 --patience 9
@@ -65,16 +65,16 @@ sentence --data pairs --objective softmax --max-tokens 60 | {SLOW}
 sentence --data numbers --objective cosine | {SLOW}
 run both.yaml
 distill teacher --model narrow --unlabeled entities/test.jsonl
-distill teacher --layers 2 --hidden-weight 0 --unlabeled entities/test.jsonl | {SLOW}
+distill teacher --layers 1 --hidden-weight 0 --unlabeled entities/test.jsonl | {SLOW}
 distill words --layers 1 | {SLOW}
 """
 """Commands that ``--resume`` continues."""
 SEVERAL_RUNS = {
-    "classify --data sentiment --seeds 2 --per-class 8": 12,
-    "classify --data sentiment --folds 2": 12,
-    "classify --data sentiment --sizes 10,20 --seeds 1": 12,
-    "search classify --data sentiment --trials 3": 12,
-    "distill teacher --layers 1 --baseline": 12,
+    "classify --data sentiment --seeds 2 --per-class 8": 9,
+    "classify --data sentiment --folds 2": 9,
+    "classify --data sentiment --sizes 10,20 --seeds 1": 9,
+    "search classify --data sentiment --trials 3": 9,
+    "distill teacher --layers 1 --baseline": 9,
 }
 """Commands that train several models, and the step in which they are interrupted."""
 
@@ -86,7 +86,7 @@ class Killed(BaseException):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("resume")
-    shutil.copytree(lab.checkpoint(dropout=0.1, layers=3), place / "dropout")
+    shutil.copytree(lab.checkpoint(dropout=0.1, layers=2), place / "dropout")
     shutil.copytree(lab.checkpoint(hidden_size=16), place / "narrow")
     for name in ("sentiment", "numbers", "pairs", "documents", "relations", "questions", "choices"):
         shutil.copytree(lab.data(name), place / name)
@@ -108,7 +108,7 @@ def carry_out(command: str, out: str, *more: str) -> Outcome:
     if words[0] == "run":
         options = iter(())
     elif words[0] == "distill":
-        words += ["--batch-size", "8", "--steps", "9", "--eval-every", "4"]
+        words += ["--batch-size", "8", "--steps", "6", "--eval-every", "4"]
         options = iter(())
     else:
         words += ["--model", "dropout"]
@@ -176,7 +176,7 @@ def test_a_run_continues_bit_equal(
     command: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(place)
-    check_bit_equal(command, 3 if "--few-shot" in command else 5, ("--resume",))
+    check_bit_equal(command, 3, ("--resume",))
 
 
 @pytest.mark.parametrize("command", SEVERAL_RUNS)
