@@ -161,7 +161,7 @@ class KindPaths(NamedTuple):
 PREDICTION_KINDS = {
     "subwords": KindPaths(
         "finetune.pretraining.subwords:SUBWORDS",
-        ("mlm_accuracy", "mlm_loss", "perplexity", "nsp_accuracy"),
+        ("mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy"),
     ),
     "senses": KindPaths(
         "finetune.embeddings.sense_data:SENSES",

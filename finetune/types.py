@@ -729,8 +729,8 @@ class MaskedPrediction:
     probabilities, the best first. In evaluation, ``gold`` are the subwords of the text, ``losses``
     their -log P, ``read_as`` is the kind of input of the model (``masked``, ``random`` or
     ``kept``), and ``counts`` are the occurrences of the gold subwords in the training data.
-    ``follows`` is true if the second text of a pair follows the first, ``follows_score`` its
-    predicted probability.
+    ``boundary_losses`` are losses of the span boundary objective, if used. ``follows`` is true if
+    the second text of a pair follows the first, ``follows_score`` its predicted probability.
     """
 
     id: int
@@ -741,6 +741,7 @@ class MaskedPrediction:
     losses: tuple[float, ...] = ()
     read_as: tuple[str, ...] = ()
     counts: tuple[int, ...] = ()
+    boundary_losses: tuple[float, ...] | None = None
     follows: bool | None = None
     follows_score: float | None = None
 
@@ -762,6 +763,8 @@ class MaskedPrediction:
             "read_as": list(self.read_as),
             "counts": list(self.counts),
         }
+        if self.boundary_losses is not None:
+            record["boundary_losses"] = [round(loss, 6) for loss in self.boundary_losses]
         if self.follows_score is not None:
             record |= {"follows": self.follows, "follows_score": round(self.follows_score, 6)}
         return record

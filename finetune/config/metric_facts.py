@@ -48,7 +48,7 @@ FACTS: Mapping[str, MetricFacts] = {
     **dict.fromkeys(("spearman", "spearman_all"), _SPEARMAN),
     "mse": MetricFacts(highest=math.inf, lower_is_better=True, hub="mse"),
     "perplexity": MetricFacts(highest=math.inf, lower_is_better=True, hub="perplexity"),
-    **dict.fromkeys(("mlm_loss", "soft_cross_entropy", "mean_cost"), _LOSS),
+    **dict.fromkeys(("mlm_loss", "sbo_loss", "soft_cross_entropy", "mean_cost"), _LOSS),
     **dict.fromkeys(("hamming_loss", "ece", "jensen_shannon"), MetricFacts(lower_is_better=True)),
     "agreement": MetricFacts(of_gold=True),
     "votes_entropy": MetricFacts(highest=math.inf, of_gold=True),

@@ -213,6 +213,7 @@ _TYPES = {
     "losses": list[float],
     "read_as": list[str],
     "counts": list[int],
+    "boundary_losses": list[float],
     "follows": bool,
     "follows_score": float,
 }

@@ -34,6 +34,7 @@ SPAN_LENGTHS = SPAN_PROBABILITY * (1 - SPAN_PROBABILITY) ** np.arange(LONGEST_SP
 SPAN_LENGTHS /= SPAN_LENGTHS.sum()
 """Probabilities of the lengths 1 to 10: 3.80 words on average."""
 _CUMULATIVE = np.cumsum(SPAN_LENGTHS[:-1])
+_SIDES = "left", "right"
 
 
 class Mask(NamedTuple):
@@ -61,6 +62,8 @@ class Masking:
             choose each part in turn, one an epoch (Zheng et al., 2020, "fully-explored").
         frequency: Counts of the subwords of the training data [V], by which random subwords are
             drawn; None draws uniformly.
+        separator: True for the special tokens around and between texts [V]; if it is given, masks
+            have the targets of the span boundary objective.
     """
 
     special: Array
@@ -69,6 +72,7 @@ class Masking:
     probability: float = 0.15
     explore: bool = False
     frequency: Array | None = None
+    separator: Array | None = None
     _pool: Array = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -80,11 +84,14 @@ class Masking:
         """Return sequences with the masks of an epoch; without a seed, with masks for scoring.
 
         ``word_starts`` of the sequences begin the words. The targets ``position``, ``token``,
-        ``kind`` and ``unit`` describe a mask; an earlier mask is undone first.
+        ``kind`` and ``unit`` describe a mask; an earlier mask is undone first. With ``separator``
+        there are also ``left`` and ``right``, the positions beside the unit of each target: -1 for
+        a special token, as at the ends of a text.
         """
         ids, offsets, width = sequences.ids
         ids = np.array(_original(sequences))
-        targets: dict[str, list[Any]] = {name: [] for name in ("token", *Mask._fields)}
+        names = ("position", "token", "kind", "unit", *_SIDES[: 2 * (self.separator is not None)])
+        targets: dict[str, list[Any]] = {name: [] for name in names}
         words = sequences.words
         for row, (start, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
             own = ids[start:end]
@@ -98,6 +105,9 @@ class Masking:
             targets["token"].append(own[mask.position])
             for name in Mask._fields:
                 targets[name].append(getattr(mask, name))
+            if self.separator is not None:
+                for name, beside in zip(_SIDES, _neighbors(mask, self.separator[own]), strict=True):
+                    targets[name].append(beside)
             own[mask.position[mask.kind == MASKED]] = self.mask_id
             random = mask.position[mask.kind == RANDOM]
             drawn = generator.random(len(random)) * self._pool[-1]
@@ -166,6 +176,16 @@ def _original(sequences: Encodings) -> Array:
     values = values.copy()
     values[position.values + np.repeat(sequences.ids.offsets[:-1], position.counts)] = token.values
     return values
+
+
+def _neighbors(mask: Mask, separator: Array) -> tuple[Array, Array]:
+    """Return the positions before and after the unit of each chosen one [M]; -1 if one of the two
+    is a separator or outside of the sequence."""
+    left = mask.position[np.searchsorted(mask.unit, mask.unit)] - 1
+    right = mask.position[np.searchsorted(mask.unit, mask.unit, side="right") - 1] + 1
+    outside = np.pad(separator, (0, 1), constant_values=True)  # -1 and the length are outside
+    lacking = outside[left] | outside[right]
+    return np.where(lacking, -1, left), np.where(lacking, -1, right)
 
 
 def keyed_generator(

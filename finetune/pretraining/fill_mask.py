@@ -100,7 +100,7 @@ class MaskedTask(Task):
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
         targets = {
             name: torch.from_numpy(rows[name].values.astype(np.int64))
-            for name in ("position", "token", "kind", "next")
+            for name in ("position", "token", "kind", "left", "right", "next")
             if name in rows
         }
         return targets | {"number": torch.from_numpy(rows["position"].counts)}
@@ -108,14 +108,18 @@ class MaskedTask(Task):
     def head(self, folder: str | Path | None = None) -> Any:
         """Make a model to train, or load one from a folder."""
         config = self.record.config
-        model = PretrainingModel if config.nsp else MaskedLanguageModel
+        options: dict[str, Any] = {"batching": config.batching}
+        model: type[Any] = MaskedLanguageModel
+        if config.boundary or config.nsp:
+            model = PretrainingModel
+            options |= {"boundary": config.boundary, "nsp": config.nsp}
         if folder is not None:
-            return model.from_pretrained(str(folder), new_head=False, batching=config.batching)
+            return model.from_pretrained(str(folder), new_head=False, **options)
         if config.config is not None:
             made = new_config(config.config, self.tokenizer.tokenizer)
-            return model.from_config(made, batching=config.batching)
+            return model.from_config(made, **options)
         with self._pretrained() as checkpoint:
-            return model.from_pretrained(batching=config.batching, **checkpoint)
+            return model.from_pretrained(**options, **checkpoint)
 
 
 @dataclass(eq=False)

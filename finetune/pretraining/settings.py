@@ -26,7 +26,7 @@ class PretrainConfig(TrainConfig):
         reads_targets=True,
         labels=False,
         fills_masks=True,
-        metrics=("mlm_accuracy", "mlm_loss", "perplexity", "nsp_accuracy"),
+        metrics=("mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy"),
         pipeline="fill-mask",
         example="The city lies on a {mask}.",
     )
@@ -55,6 +55,8 @@ class PretrainConfig(TrainConfig):
     """Draw random subwords from the vocabulary, or by their frequency in the training text."""
     explore: bool = False
     """Mask each subword exactly once in every 1 / --mask-probability epochs."""
+    boundary: bool = False
+    """With --mask spans, predict the subwords of a span also from its two neighbors (SpanBERT)."""
     nsp: bool = False
     """Add next sentence prediction (BERT): half of the sequences are two parts of one document,
     half have a second part from another one."""
@@ -91,6 +93,11 @@ class PretrainConfig(TrainConfig):
         self._check_encoder()
         if self.explore and self.mask == "spans":
             raise UserError("--explore divides subwords or words: choose another --mask.")
+        if self.boundary and self.mask != "spans":
+            raise UserError(
+                f"--boundary predicts spans from their neighbors, not {self.mask}: add --mask "
+                "spans, or leave --boundary out."
+            )
         if self.nsp and self.packing != "doc-sentences":
             raise UserError(
                 f"--nsp divides texts of one document: leave --packing {self.packing} out."

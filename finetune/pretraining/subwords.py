@@ -32,8 +32,16 @@ def subword_counts(scored: Scored) -> np.ndarray:
 
 def subword_losses(scored: Scored) -> np.ndarray:
     """Return the summed loss and the number of the masked subwords of each sequence [N, 2]."""
-    rows = [(math.fsum(p.losses), len(p.losses)) for p in scored.predictions]
-    return np.array(rows, dtype=float)
+    return _summed([prediction.losses for prediction in scored.predictions])
+
+
+def boundary_losses(scored: Scored) -> np.ndarray:
+    """Return the summed loss and the number of the boundary losses of each sequence [N, 2]."""
+    return _summed([prediction.boundary_losses or () for prediction in scored.predictions])
+
+
+def _summed(losses: Sequence[Sequence[float]]) -> np.ndarray:
+    return np.array([(math.fsum(each), len(each)) for each in losses], dtype=float)
 
 
 def next_sentence_counts(scored: Scored) -> np.ndarray:
@@ -58,6 +66,9 @@ class Subwords(OfTexts):
         "mlm_accuracy": Metric(subword_counts, mean),
         "mlm_loss": Metric(subword_losses, mean),
         "perplexity": Metric(subword_losses, perplexity),
+        "sbo_loss": Metric(
+            boundary_losses, mean, lambda scored: any(p.boundary_losses for p in scored.predictions)
+        ),
         "nsp_accuracy": Metric(
             next_sentence_counts,
             mean,
@@ -91,6 +102,8 @@ class Subwords(OfTexts):
                 "prediction file that finetune pretrain wrote."
             )
         further = {name: row[name] for name in ("follows", "follows_score") if name in row}
+        if row.get("boundary_losses") is not None:
+            further["boundary_losses"] = tuple(row["boundary_losses"])
         return MaskedPrediction(
             example.id,
             tuple(row["subwords"]),

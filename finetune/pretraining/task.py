@@ -7,14 +7,13 @@ Pretraining". An example is a block of whole lines that makes one sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
 from finetune.data import Dataset
 from finetune.models.warm_start import LANGUAGE_MODELS
@@ -24,10 +23,12 @@ from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.fill_mask import (
     MaskedTask,
     PretrainingRecord,
+    begins_of,
     joined_values,
     partials_of,
 )
 from finetune.pretraining.model import require_next_sentence
+from finetune.pretraining.objectives import NextSentence, SpanBoundary
 from finetune.pretraining.sentence_pairs import SentencePairs, block_targets, pair_notes
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import large_documents, packed_documents
@@ -62,14 +63,29 @@ class PretrainingTask(MaskedTask):
     @cached_property
     def _masking(self) -> Masking:
         config, tokenizer = self.record.config, self.tokenizer.tokenizer
+        special = special_subwords(tokenizer)
         return Masking(
-            special_subwords(tokenizer),
+            special,
             tokenizer.mask_token_id,
             config.mask,
             config.mask_probability,
             config.explore,
             self._frequency if config.replacement == "unigram" else None,
+            self._separator(len(special)) if config.boundary else None,
         )
+
+    @cached_property
+    def _objectives(self) -> list[SpanBoundary | NextSentence]:
+        """The objectives besides the masked language model."""
+        config = self.record.config
+        return [*[SpanBoundary()] * config.boundary, *[NextSentence()] * config.nsp]
+
+    def _separator(self, size: int) -> Array:
+        """Return which subwords are the special tokens around and between texts [V]."""
+        single = self.tokenizer.single  # sep_token_id is also between two texts
+        found = np.zeros(size, dtype=bool)
+        found[[*single.prefix, *single.suffix, self.tokenizer.tokenizer.sep_token_id]] = True
+        return found
 
     @property
     def _masking_of_scores(self) -> Masking:
@@ -104,6 +120,11 @@ class PretrainingTask(MaskedTask):
         """Return all ids: any subword can be drawn as a random one."""
         return range(len(self.tokenizer.tokenizer))
 
+    @property
+    def loss_counts(self) -> Callable[[Batch], torch.Tensor] | None:
+        """The counts of masks and further objectives; None without further ones."""
+        return self._loss_counts if self._objectives else None
+
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         before, found = len(self.tokenizer.single.prefix), []
         for example in examples:
@@ -118,17 +139,42 @@ class PretrainingTask(MaskedTask):
         """Return what a sequence keeps of its block."""
         return None
 
+    def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
+        """Return the targets of the masked language model and of the span boundaries."""
+        sequences = Encodings.of(encodings)
+        targets = super().collate(sequences)
+        if "left" in targets:
+            begins = begins_of(sequences).repeat_interleave(targets["number"])
+            targets |= SpanBoundary.targets(targets, begins)
+        return targets
+
     def loss(self, scores: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the summed cross entropy of the chosen positions, and their number."""
-        return scores.loss.sum(), torch.ones_like(scores.loss).sum()
+        """Return the summed cross entropy of the chosen positions, and their number.
+
+        With further objectives, return the sum and the number of each.
+        """
+        if not self._objectives:
+            return scores.loss.sum(), torch.ones_like(scores.loss).sum()
+        further = (objective.losses(scores, batch.targets) for objective in self._objectives)
+        losses = [scores.loss, *further]
+        counts = [each.new_full((), len(each)) for each in losses]
+        return torch.stack([each.sum() for each in losses]), torch.stack(counts)
+
+    def _loss_counts(self, batch: Batch) -> torch.Tensor:
+        """Return the numbers of chosen positions and of the losses of each objective."""
+        names = ("position", *(objective.name for objective in self._objectives))
+        return torch.tensor([float(len(batch.targets.get(name, ()))) for name in names])
 
     def decode(self, scores: Any, batch: Batch) -> list[Partial]:
-        """Return loss, best subword, gold subword and kind of each target [M, 4]."""
-        columns = self._columns(scores, batch.targets)
-        return partials_of(torch.stack([column.double().cpu() for column in columns], 1), batch)
+        """Return loss, best subword, gold subword and kind of each target [M, 4].
 
-    def _columns(self, scores: Any, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        return [scores.loss, scores.best, targets["token"], targets["kind"]]
+        The objectives add columns.
+        """
+        targets = batch.targets
+        columns = [scores.loss, scores.best, targets["token"], targets["kind"]]
+        for objective in self._objectives:
+            columns += objective.columns(scores, targets)
+        return partials_of(torch.stack([column.double().cpu() for column in columns], 1), batch)
 
     def finish(
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
@@ -136,6 +182,11 @@ class PretrainingTask(MaskedTask):
         """Name the subwords of all targets in order."""
         values, names = joined_values(partials), self.tokenizer.tokenizer.convert_ids_to_tokens
         best, token, kind = values[:, 1:4].T.astype(np.int64)
+        further: dict[str, Any] = {}
+        first = 4
+        for objective in self._objectives:
+            further |= objective.fields(values[:, first : first + objective.width])
+            first += objective.width
         return MaskedPrediction(
             example.id,
             tuple(names(best.tolist())),
@@ -143,6 +194,7 @@ class PretrainingTask(MaskedTask):
             losses=tuple(values[:, 0].tolist()),
             read_as=tuple(KINDS[each] for each in kind),
             counts=tuple(self._frequency[token].tolist()),
+            **further,
         )
 
 
@@ -176,36 +228,6 @@ class PairedTask(PretrainingTask):
 
     def _block_targets(self, example: TextExample, *parts: list[int]) -> Any:
         return block_targets(example, *parts)
-
-    @property
-    def loss_counts(self) -> Callable[[Batch], torch.Tensor]:
-        """The numbers of chosen positions and of pairs."""
-        return lambda batch: torch.tensor(
-            [float(len(batch.targets.get(name, ()))) for name in ("position", "next")]
-        )
-
-    def loss(self, scores: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the summed cross entropies of chosen positions and of pairs, and their numbers."""
-        pairs = cross_entropy(scores.next, batch.targets["next"], reduction="none")
-        losses = scores.loss, pairs
-        counts = [each.new_full((), len(each)) for each in losses]
-        return torch.stack([each.sum() for each in losses]), torch.stack(counts)
-
-    def _columns(self, scores: Any, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """Add 1 if the second text is random, and the probability that it follows."""
-        of_pairs = targets["next"], scores.next.softmax(-1)[:, 0]
-        spread = [each.repeat_interleave(targets["number"]) for each in of_pairs]
-        return super()._columns(scores, targets) + spread
-
-    def finish(
-        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
-    ) -> MaskedPrediction:
-        """Add whether the second text follows, and the probability."""
-        prediction, values = super().finish(example, partials), joined_values(partials)
-        if not len(values):
-            return prediction
-        random, score = values[0, 4:]
-        return replace(prediction, follows=not random, follows_score=float(score))
 
 
 def _numbers(array: bytes) -> list[int]:

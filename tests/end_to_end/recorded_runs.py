@@ -106,7 +106,8 @@ def runs(folder: Path) -> dict[str, list[list[str | Path]]]:
         "recipe": ["run", recipe, "--seeds", "2"],
     }
     for objective, more in {
-        "spans": ("--mask", "spans", "--nsp"),
+        "spans": ("--mask", "spans", "--boundary", "--nsp"),
+        "boundary": ("--mask", "spans", "--boundary"),
         "nsp": ("--nsp",),
         "words": ("--mask", "words", "--explore", "--packing", "full-sentences"),
         "frequency": ("--replacement", "unigram", "--mask-probability", "0.3"),

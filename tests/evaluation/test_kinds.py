@@ -60,7 +60,9 @@ WRITTEN: dict[str, tuple[Example, Prediction]] = {
     "subwords": (TEXT, MaskedPrediction(0, ("a", "b"), gold=("a", "c"), **MASKED)),
     "next sentences": (
         TEXT,
-        MaskedPrediction(0, ("a",), gold=("b",), losses=(1.0,), follows_score=0.25),
+        MaskedPrediction(
+            0, ("a",), gold=("b",), losses=(1.0,), boundary_losses=(0.5,), follows_score=0.25
+        ),
     ),
 }
 """An example and its prediction of each kind."""

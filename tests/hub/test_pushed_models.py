@@ -31,7 +31,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "choice": ("choice", {}),
     "few-shot": ("classify", {"few_shot": True}),
     "sentence": ("sentence", {}),
-    "pretrain": ("pretrain", {"mask": "spans"}),
+    "pretrain": ("pretrain", {"boundary": True, "mask": "spans"}),
 }
 WORDS = ["Ana saw the river near Oslo ."]
 INPUTS = {

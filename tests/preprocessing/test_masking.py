@@ -198,3 +198,29 @@ def test_degenerate_sequences(unit: str) -> None:
     assert found.targets["position"].counts[:3].tolist() == [0, 0, 1]
     assert 4 not in found.targets["position"].row(3)
     assert 1 <= found.targets["position"].counts[3] <= 3
+
+
+def test_boundaries_of_spans() -> None:
+    """Neighbors of merged spans are never masked; a span beside a special token has none."""
+    rule = replace(RULE, unit="spans", separator=np.isin(np.arange(VOCABULARY), [1, 2]))
+    given = sequences(400, length=40)
+    found = rule.apply(given, seed=1, epoch=0)
+    beside = [lists(found.targets[side]) for side in ("left", "right")]
+    at_ends = 0
+    for number, (mask, left, right) in enumerate(zip(masks(found), *beside, strict=True)):
+        ids = given[number].input_ids
+        for unit in range(int(mask.unit[-1]) + 1):
+            own = mask.unit == unit
+            first, last = int(mask.position[own][0]), int(mask.position[own][-1])
+            assert last - first + 1 == own.sum(), "spans that touch are merged"
+            expected = (first - 1, last + 1)
+            assert not {*expected} & {*mask.position.tolist()}
+            if first == 1 or last == len(ids) - 2:
+                expected = (-1, -1)
+                at_ends += 1
+            sides = np.array(left)[own], np.array(right)[own]
+            assert {*zip(*map(np.ndarray.tolist, sides), strict=True)} == {expected}
+    assert at_ends > 20
+    assert np.array_equal(
+        found.ids.values, replace(rule, separator=None).apply(given, 1, 0).ids.values
+    )

@@ -217,6 +217,7 @@ def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(
         ({"data": ""}, "--data must name running text"),
         ({"metric": "mlm_loss", "steps": 1}, "cannot select a model; legal are mlm_accuracy"),
         ({"overlap": 3}, "does not apply to running text"),
+        ({"boundary": True}, "add --mask spans"),
         ({"nsp": True, "packing": "full-sentences"}, "leave --packing full-sentences out"),
         ({"nsp": True, "limit": 1}, "train split has a single document"),
         ({"nsp": True, "max_length": 40}, "every sequence of train is a single line"),
@@ -238,14 +239,15 @@ def test_text_that_the_model_cannot_read(place: Path, tmp_path: Path) -> None:
 
 
 def test_further_objectives(place: Path, tmp_path: Path) -> None:
-    """Both objectives are scored, and saved for plain transformers."""
-    changes = {"mask": "spans", "nsp": True, "epochs": 8.0, "eval_every": 200}
+    """All three objectives learn, are scored, and are saved for plain transformers."""
+    changes = {"mask": "spans", "boundary": True, "nsp": True, "epochs": 8.0, "eval_every": 200}
     changes["data"] = str(small_data.running_text(tmp_path / "text", short=True))
     config = config_of(place, out=str(tmp_path / "run"), **changes)
     task, data = load_task(config, "pretrain")
     result = fit(task, data, config)
-    names = {"mlm_accuracy", "mlm_loss", "perplexity", "nsp_accuracy"}
+    names = {"mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy"}
     assert set(result.metrics["test"]) == names
+    assert result.metrics["test"]["sbo_loss"] < math.log(len(task.tokenizer.tokenizer))
     encoded = {split: task.encode(data.splits[split]).sequences for split in data.splits}
     first = task.sequences_of_epoch(encoded["train"], config.seed, 0)
     for split, pairs in {**encoded, "train": first}.items():

@@ -57,7 +57,7 @@ ner --data entities --sparse-embeddings on --weight-decay 0.3
 relations --data relations
 qa --data questions | {SLOW}
 choice --data choices
-pretrain --data text --mask spans --nsp
+pretrain --data text --mask spans --boundary --nsp
 pretrain --data text --mask words | {SLOW}
 sentence --data numbers --objective mirror --max-tokens 60
 sentence --data text --objective cmlm --max-tokens 60

@@ -51,7 +51,7 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "several labels of spans": ("ner", "entities", {"multi_label": True}),
     "deberta": ("classify", "sentiment", {"model": "deberta-v2"}),
     "pretrain": ("pretrain", "text", {}),
-    "pretrain spans": ("pretrain", "text", {"mask": "spans", "nsp": True}),
+    "pretrain spans": ("pretrain", "text", {"mask": "spans", "boundary": True, "nsp": True}),
 }
 
 

@@ -66,7 +66,7 @@ def config_of(kind: str, place: Path, out: Path, **changes) -> TrainConfig:
     if kind == "balanced":
         settings["sampling"] = "balanced:0.5"
     if kind == "pretrain":
-        objectives = {"mask": "spans", "nsp": "modernbert" not in model}
+        objectives = {"mask": "spans", "boundary": True, "nsp": "modernbert" not in model}
         return PretrainConfig(data=str(place / "text"), **{**objectives, **settings})
     return ClassifyConfig(data=str(place / "sentiment"), **settings)
 
@@ -96,7 +96,7 @@ def weights_after(kind: str, config: TrainConfig) -> dict[str, torch.Tensor]:
         ("ner", "dropout", {"representation": "biaffine"}),
         ("context", "dropout", {}),
         ("choice", "dropout", {}),
-        ("pretrain", "dropout", {"mask": "words", "nsp": False}),
+        ("pretrain", "dropout", {"mask": "words", "boundary": False, "nsp": False}),
         ("balanced", "dropout", {"loss": "focal:2", "class_weights": "auto"}),
         ("tag", "dropout", {"label_smoothing": 0.1, "word_score": "mean"}),
         pytest.param(
@@ -148,7 +148,7 @@ def command(config: TrainConfig, kind: str, *more: str) -> list[str]:
     ]
     own = ["--overlap", "8"] if task_of(kind) == "tag" else []
     own += ["--context", "doc"] if kind == "context" else []
-    own += ["--mask", "spans", "--nsp"] if kind == "pretrain" else []
+    own += ["--mask", "spans", "--boundary", "--nsp"] if kind == "pretrain" else []
     return [sys.executable, "-m", "finetune", task_of(kind), *flags, *own, *more]
 
 
@@ -175,6 +175,11 @@ def test_number_of_processes_does_not_matter(
     first, second = (
         load_file(str(tmp_path / n / "last" / "model.safetensors")) for n in ("one", "two")
     )
+    if kind == "pretrain":
+        first, second = (
+            model | load_file(str(tmp_path / n / "last" / "boundary.safetensors"))
+            for n, model in (("one", first), ("two", second))
+        )
     for name, value in first.items():
         if kind == "choice" and name == "classifier.bias":
             continue  # the same for all choices: as below

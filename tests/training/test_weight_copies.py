@@ -53,7 +53,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "crf": ("tag", {"crf": True, "max_tokens": 60, "batch_size": 4}),
     "ner": ("ner", {"max_tokens": 60, "batch_size": 4}),
     "coupled": ("sentence", {"objective": "simcse", "max_tokens": 60, "batch_size": 4}),
-    "tied": ("pretrain", {"mask": "spans", "max_tokens": 200}),
+    "tied": ("pretrain", {"mask": "spans", "boundary": True, "max_tokens": 200}),
 }
 DATA = {
     "classify": "sentiment",

@@ -20,8 +20,6 @@ Layers = Callable[[Any, Tensor], Tensor]
 """From a model and hidden states [R, H] to logits [R, C]."""
 POOLED = ("modernbert", "ultrabert", "eurobert")
 """Model types whose configuration says what stands for a sequence (``classifier_pooling``)."""
-NEXT_SENTENCE = ("bert", "big_bird", "ernie", "fnet", "megatron-bert", "mobilebert")
-"""Model types whose class for pretraining has a head for next sentence prediction."""
 
 
 def layers_of(auto_class: Any, model_type: str) -> Layers | None:
@@ -48,10 +46,6 @@ def _dense(model: Any, states: Tensor) -> Any:
 
 def _eurobert(model: Any, states: Tensor) -> Any:
     return model.classifier(model.activation(model.dense(states)))
-
-
-def _mask_of_bert(model: Any, states: Tensor) -> Any:
-    return model.cls.predictions(states)
 
 
 def _mask_of_deberta(model: Any, states: Tensor) -> Any:
@@ -110,9 +104,9 @@ _LAYERS: Mapping[str, Mapping[str, Layers]] = {
     },
     "MaskedLM": {
         **_same(
-            _mask_of_bert,
-            *(*NEXT_SENTENCE, "layoutlm", "nomic_bert", "rembert", "roc_bert", "roformer"),
-            *("squeezebert", "yoso"),
+            lambda model, states: model.cls.predictions(states),
+            *("bert", "big_bird", "ernie", "fnet", "layoutlm", "megatron-bert", "mobilebert"),
+            *("nomic_bert", "rembert", "roc_bert", "roformer", "squeezebert", "yoso"),
         ),
         **_same(
             lambda model, states: model.lm_head(states),
@@ -129,7 +123,6 @@ _LAYERS: Mapping[str, Mapping[str, Layers]] = {
         "albert": lambda model, states: model.predictions(states),
         "distilbert": _mask_of_distilbert,
     },
-    "PreTraining": _same(_mask_of_bert, *NEXT_SENTENCE),
 }
 """The layers of each model type that tests compare with the class of transformers, by the end of
 the name of that class."""

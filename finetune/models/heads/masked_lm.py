@@ -100,7 +100,7 @@ class MaskedLanguageModel(PretrainedHead):
         )
 
     @classmethod
-    def from_config(cls, config: Any, *, batching: Batching = "auto") -> Self:
+    def from_config(cls, config: Any, *, batching: Batching = "auto") -> MaskedLanguageModel:
         """Make a model with random weights."""
         require_class(cls.auto_class, config.model_type, config)
         return cls(cls.auto_class.from_config(config), batching)
