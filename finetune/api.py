@@ -21,7 +21,8 @@ from finetune.config.recipes import MultitaskRecipe, RecipeRun
 from finetune.config.tasks import CONFIGS, IN_MEMORY, TrainConfig
 from finetune.evaluation.kinds import DEFAULT_METRICS
 from finetune.registry import TASKS
-from finetune.reporting import write_report, write_run_readme, write_run_report
+from finetune.reporting.html import write_report, write_run_report
+from finetune.reporting.model_card import write_run_readme
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
 
 if TYPE_CHECKING:

@@ -76,7 +76,7 @@ class Report(ReasonOptions, GoldOptions, Command):
                     f"{flag(name)} applies to the analysis that is printed: add --format table, or "
                     "leave it out."
                 )
-        from finetune.reporting import write_report
+        from finetune.reporting.html import write_report
 
         path, warnings = write_report(
             [Path(folder) for folder in self.folders],

@@ -210,8 +210,8 @@ def recipe_command(path: str, *, smoke: bool) -> RecipeCommand:
 
 def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     """Train a model; print its scores, how they compare with the recipe's, and its folder."""
-    from finetune.reporting import REPORT_FILE
     from finetune.reporting.environment import predict_command, resume_command
+    from finetune.reporting.html import REPORT_FILE
     from finetune.runtime.progress import clock
     from finetune.training.run_folder import with_run_folder
 
@@ -315,7 +315,7 @@ def announce(kind: str, config: TrainConfig, finished: bool, *, error: bool = Fa
 def _print_runs(results: RunResults, folder: Path, begin: float) -> None:
     """Print the scores over seeds or folds, and write their report."""
     from finetune.evaluation.reproduction import summary_table
-    from finetune.reporting import REPORT_FILE
+    from finetune.reporting.html import REPORT_FILE
     from finetune.runtime.launch import is_main_process
     from finetune.runtime.progress import clock
 
@@ -426,7 +426,7 @@ def score_lines(
 ) -> str:
     """Format the overall scores (not of single types) of each split, each with its baseline."""
     from finetune.evaluation.positive import metric_title
-    from finetune.reporting import format_score
+    from finetune.reporting.rendering import format_score
 
     lines = []
     for split, values in metrics.items():
@@ -445,7 +445,7 @@ def report_run(folder: Path) -> list[str]:
 
     Return the lines that sum up the run.
     """
-    from finetune.reporting import write_run_report
+    from finetune.reporting.html import write_run_report
     from finetune.reporting.runs import summary_lines
 
     try:

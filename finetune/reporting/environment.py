@@ -26,7 +26,6 @@ from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import model_license
 from finetune.runtime.files import write_text
 from finetune.runtime.processes import num_processes
-from finetune.training.optimizer import Schedule
 from finetune.types import Example, TextExample, quantity
 
 if TYPE_CHECKING:  # reports are read without torch
@@ -138,6 +137,8 @@ def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> s
     few = len(train) < FEW_EXAMPLES
     if not degenerate and (config.schedule.once or not few):
         return ""
+    from finetune.training.optimizer import Schedule  # which loads torch
+
     schedule = Schedule.from_config(config, len(train))
     names = [example.label if isinstance(example, TextExample) else None for example in train]
     labels = {name for name in names if isinstance(name, str)}

@@ -21,7 +21,7 @@ from finetune.evaluation.reproduction import (
     standard_deviation,
 )
 from finetune.evaluation.runs import RunFolder
-from finetune.reporting import REPORT_FILE
+from finetune.reporting.html import REPORT_FILE
 from finetune.reporting.rendering import Section, Table, page_of
 from finetune.runtime.files import write_text
 from finetune.suites.definition import AVERAGES, Member, Score, SubmissionFile, Suite

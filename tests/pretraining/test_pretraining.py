@@ -19,7 +19,7 @@ from finetune.inference.predictor import Predictor
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.preprocessing.batching import pack
 from finetune.pretraining.settings import PretrainConfig
-from finetune.reporting import write_run_report
+from finetune.reporting.html import write_run_report
 from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from finetune.types import UserError
