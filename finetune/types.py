@@ -161,20 +161,28 @@ class TextExample:
         total = math.fsum(number for _, number in self.votes)
         return {name: number / total for name, number in self.votes}
 
-    def content(self) -> list[Any]:
-        """Return what a fingerprint of the data holds of the example."""
-        content: list[Any] = ["text", self.text, self.pair, self.label]
-        if self.votes is not None:
-            content.append(self.votes)
-        if self.answers is not None:
-            return [*content, self.answers]
-        if self.choices:
-            return [*content, self.choices]
-        if self.targets is not None:
-            return [*content, self.negative, self.document, self.targets]
-        if self.document is not None:
-            return [*content, self.negative, self.document]
-        return content if self.negative is None else [*content, self.negative]
+    CONTENT: ClassVar[tuple[str, ...]] = (
+        *("text", "pair", "label", "votes", "answers"),
+        *("choices", "targets", "negative", "document"),
+    )
+    """The fields that ``content_of`` takes."""
+
+    @staticmethod
+    def content_of(*values: Any) -> list[Any]:
+        """Return what a fingerprint holds of an example with these values of ``CONTENT``."""
+        text, pair, label, votes, answers, choices, targets, negative, document = values
+        content = ["text", text, pair, label]
+        if votes is not None:
+            content.append(votes)
+        if answers is not None:
+            return [*content, answers]
+        if choices:
+            return [*content, choices]
+        if targets is not None:
+            return [*content, negative, document, targets]
+        if document is not None:
+            return [*content, negative, document]
+        return content if negative is None else [*content, negative]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,16 +237,22 @@ class TokenExample:
             return [span.label for span in (*spans, *unreachable)]
         return None if tags is None else list(tags)
 
-    def content(self) -> list[Any]:
-        """Return what a fingerprint of the data holds of the example."""
-        content: list[Any] = ["token", self.words, self.spans, self.tags, self.document]
-        content += [self.text, self.offsets]
-        if self.relations is not None:
-            content.append(self.relations)
-        if self.targets:
-            targets = [(t.start, t.end, t.lemma, t.pos, t.senses) for t in self.targets]
-            return [*content, self.unreachable, targets]
-        return [*content, self.unreachable] if self.unreachable else content
+    CONTENT: ClassVar[tuple[str, ...]] = (
+        *("words", "spans", "tags", "document", "text", "offsets"),
+        *("relations", "unreachable", "targets"),
+    )
+    """The fields that ``content_of`` takes."""
+
+    @staticmethod
+    def content_of(*values: Any) -> list[Any]:
+        """Return what a fingerprint holds of an example with these values of ``CONTENT``."""
+        *content, relations, unreachable, targets = "token", *values
+        if relations is not None:
+            content.append(relations)
+        if targets:
+            targets = [(t.start, t.end, t.lemma, t.pos, t.senses) for t in targets]
+            return [*content, unreachable, targets]
+        return [*content, unreachable] if unreachable else content
 
 
 Example = TextExample | TokenExample

@@ -570,7 +570,8 @@ def _rendered(rows: Examples) -> bytes:
         texts, labels = (map(_encode, rows.column(name)) for name in ("text", "label"))
         lines = zip(texts, pairs, labels, strict=True)
         return "".join(f'["text",{text},{pair},{label}]\n' for text, pair, label in lines).encode()
-    return "".join(f"{_encode(each.content())}\n" for each in rows).encode()
+    contents = itertools.starmap(rows.kind.content_of, rows.columns(*rows.kind.CONTENT))
+    return "".join(f"{_encode(content)}\n" for content in contents).encode()
 
 
 def computed_facts(examples: Iterable[Example]) -> Mapping[str, Numbers]:
