@@ -92,6 +92,8 @@ def conforms(value: object, hint: Any) -> bool:
     >>> conforms({"a": [1, 2]}, dict[str, list[float]]), conforms(True, int)
     (True, False)
     """
+    if type(value) is hint:
+        return True
     origin, arguments = get_origin(hint), get_args(hint)
     if is_typeddict(hint):
         hints = get_type_hints(hint, include_extras=True)

@@ -378,11 +378,11 @@ class Senses(Kind):
         self, file: PredictionFile, gold: Gold
     ) -> tuple[list[SenseTarget], list[tuple[str, ...]], str]:
         """Align the senses of targets by id; systems may leave targets out."""
-        if file.ids is None:
+        if (own := file.ids) is None:
             raise DataError(f"{file}: its lines have no ids: write the `id` of each target.")
         keys = [target.key for target in gold.examples]
         places = [target.where for target in gold.examples]
-        order = align_ids(file, keys, places, gold.name, [False] * len(keys))
+        order = align_ids(file, own, keys, places, gold.name, [False] * len(keys))
         pairs = [
             (target, ("", {}) if row is None else file.rows[row])
             for target, row in zip(gold.examples, order, strict=True)

@@ -43,8 +43,11 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     """
     source = source or GoldSource()
     files = [read_predictions(path, source.encoding) for path in paths]
-    files = _in_one_order(files)
+    ids = [file.ids for file in files]
     kinds = common_kinds([file.kind for file in files])
+    _check_kinds(files, kinds)
+    if not kinds[0].may_leave_out:
+        files = _in_one_order(files, ids)
     if source.usual_columns is None:
         known = RunFolder.open(paths[0].parent).columns if source.gold or source.train else {}
         source = replace(source, usual_columns=known)
@@ -74,21 +77,17 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     return AlignedRuns(runs, gold.name, vocabulary, source.gold is None and len(files) == 1, note)
 
 
-def _in_one_order(files: Sequence[PredictionFile]) -> list[PredictionFile]:
-    """Return the files with their rows in the order of one of them, by id if they have ids.
-
-    Files that may leave examples out stay as they are.
-    """
-    first = next((file for file in files if file.ids is not None), files[0])
-    kinds = common_kinds([file.kind for file in files])
-    _check_kinds(files, kinds)
-    if kinds[0].may_leave_out:
-        return list(files)
+def _in_one_order(
+    files: Sequence[PredictionFile], ids: Sequence[list[str] | None]
+) -> list[PredictionFile]:
+    """Return the files with their rows in the order of one of them, by id if they have ids."""
+    number = next((index for index, own in enumerate(ids) if own is not None), 0)
+    first, first_ids = files[number], ids[number]
     places = [where for where, _ in first.rows]
     found = []
-    for file in files:
-        if first.ids is not None and file.ids is not None:
-            order = align_ids(file, first.ids, places, str(first))
+    for file, own in zip(files, ids, strict=True):
+        if first_ids is not None and own is not None:
+            order = align_ids(file, own, first_ids, places, str(first))
             file = replace(file, rows=[file.rows[index or 0] for index in order])
         elif len(file.rows) != len(first.rows):
             raise DataError(
@@ -118,7 +117,7 @@ def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
         )
     first = next((file for file in with_gold if file.format == "conll"), with_gold[0])
     for other in with_gold:
-        if first.format != "jsonl" or other.format != "jsonl":
+        if other is first or first.format != "jsonl" or other.format != "jsonl":
             continue
         same_kind = other.kind is first.kind
         if _contents(first, same_kind) != _contents(other, same_kind):

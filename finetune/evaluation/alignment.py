@@ -38,8 +38,11 @@ def pair_rows(
     golds = [gold_of(each) is not None for each in gold.examples]
     needed = list(map(operator.and_, words, golds))
     keys = ids_of([(example.key, example.where) for example in gold.examples])
-    if keys is not None and file.ids is not None:
-        order = align_ids(file, keys, [each.where for each in gold.examples], gold.name, needed)
+    own = file.ids
+    if keys is not None and own is not None:
+        order = align_ids(
+            file, own, keys, [each.where for each in gold.examples], gold.name, needed
+        )
         pairs = zip(order, gold.examples, strict=True)
         return [(file.rows[i], each) for i, each in pairs if i is not None], "id"
     filters = ([True] * len(golds), words, needed, golds)
@@ -52,9 +55,9 @@ def pair_rows(
         )
     examples = list(compress(gold.examples, kept))
     numbers = [str(number) for number in range(len(examples))]
-    if file.ids is None or {*file.ids} != {*numbers}:
+    if own is None or {*own} != {*numbers}:
         return list(zip(file.rows, examples, strict=True)), "position"
-    order = align_ids(file, numbers, [each.where for each in examples], gold.name)
+    order = align_ids(file, own, numbers, [each.where for each in examples], gold.name)
     return [(file.rows[i or 0], each) for i, each in zip(order, examples, strict=True)], "id"
 
 
@@ -70,6 +73,7 @@ def _mismatch(gold: Sequence[Example | SenseTarget], number: int) -> str:
 
 def align_ids(
     file: PredictionFile,
+    own: Sequence[str],
     ids: Sequence[str],
     places: Sequence[str],
     name: str,
@@ -77,13 +81,13 @@ def align_ids(
 ) -> list[int | None]:
     """Return the index of the row of each id; None for missing rows that are not needed.
 
-    ``places`` are the ``file:line`` of the ids in the file ``name``.
+    ``own`` are the ids of the rows; ``places`` are the ``file:line`` of ``ids`` in the file
+    ``name``.
 
     Raises:
         DataError: An id is unknown, missing or occurs twice; not if both sides repeat the same.
     """
-    own = file.ids or []
-    if own == [*ids]:
+    if own == ids:
         return list(range(len(own)))
     rows, known = dict[str, int](), dict[str, str]()
     for index, (id, (where, _)) in enumerate(zip(own, file.rows, strict=True)):

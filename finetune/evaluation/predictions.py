@@ -246,11 +246,10 @@ def _json_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:
             if row.get("withheld") is None:  # a blank text
                 row = {name: v for name, v in row.items() if name not in ("score", "scores")}
             row["label"] = NO_LABEL
-        for key, hint in _TYPES.items():
-            if key in row and not conforms(row[key], hint):
-                raise DataError(
-                    f"{where}: {key} must be {description(hint)}, not {row[key]!r:.60}."
-                )
+        for key, value in row.items():
+            if key in _TYPES and not conforms(value, _TYPES[key]):
+                legal = description(_TYPES[key])
+                raise DataError(f"{where}: {key} must be {legal}, not {value!r:.60}.")
         for key in ("tags", "label"):
             if key in row:
                 check_names(where, key, row[key], tags=key == "tags")
