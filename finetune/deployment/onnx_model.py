@@ -10,6 +10,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -293,6 +294,8 @@ class OnnxModel:
             values = self.output.values(self.logits(windows), windows)
             for (row, window), value in zip(group, values, strict=True):
                 found[row].append(Partial(row, window.part, value))
+        for partials in found:
+            partials.sort(key=attrgetter("part"))
         pairs = zip(examples, found, strict=True)
         return [self.output.finish(example, partials) for example, partials in pairs]
 

@@ -272,8 +272,7 @@ class SentenceTask(Task):
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> SentencePrediction:
         """Return the vectors, and for a pair its label or its cosine."""
-        parts = sorted(partials, key=lambda partial: partial.part)[:2]
-        vectors = np.stack([part.values[0] for part in parts])
+        vectors = np.stack([partial.values[0] for partial in partials[:2]])
         if example.pair is None:
             return SentencePrediction(example.id, vectors)
         u, v = vectors.astype(np.float64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import zip_longest
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -85,6 +86,7 @@ def predict(
             example, num_windows, found = waiting[partial.example]
             found.append(partial)
             if len(found) == num_windows:
+                found.sort(key=attrgetter("part"))
                 predicted.append(
                     task.finish(example, found, log_probabilities=keep_log_probabilities)
                 )

@@ -198,6 +198,5 @@ def partials_of(values: torch.Tensor, batch: Batch) -> list[Partial]:
 
 def joined_values(partials: Sequence[Partial]) -> Array:
     """Return the values of all windows in order."""
-    ordered = sorted(partials, key=lambda partial: partial.part)
-    values: Array = np.concatenate([partial.values for partial in ordered])
+    values: Array = np.concatenate([partial.values for partial in partials])
     return values

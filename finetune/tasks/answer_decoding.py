@@ -76,7 +76,6 @@ class AnswerDecoder(Decoder):
     ) -> AnswerPrediction:
         """Return the best answers of all windows of a context."""
         context = example.pair or ""
-        partials = sorted(partials, key=lambda partial: partial.part)
         scores = [partial.values.astype(np.float64) for partial in partials]
         starts = [partial.part for partial in partials]
         found = candidates(tokens, starts, [own[1:] for own in scores], self.max_answer)

@@ -250,7 +250,7 @@ class Task(Abilities, ABC):
     def finish(
         self, example: Any, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> Any:
-        """Make the prediction for an example from the partial results of its sequences."""
+        """Make the prediction for an example from the partial results of its sequences in order."""
 
     def score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         """Compute metrics by name from predictions of examples in order; none without gold."""

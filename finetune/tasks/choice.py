@@ -234,8 +234,7 @@ class ChoiceTask(Task):
         self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> ChoicePrediction:
         """Predict the choice with the highest score."""
-        ordered = sorted(partials, key=attrgetter("part"))
-        probabilities = np.exp(log_softmax(np.array([partial.values for partial in ordered])))
+        probabilities = np.exp(log_softmax(np.array([partial.values for partial in partials])))
         return self._decided(example, probabilities)
 
     def _decided(self, example: TextExample, probabilities: np.ndarray) -> ChoicePrediction:

@@ -82,7 +82,6 @@ class TextDecoder(Decoder):
 
     def finish(self, example: TextExample, partials: Sequence[Partial]) -> TextPrediction:
         """Average the windows; take the best label, those over the threshold, or the number."""
-        partials = sorted(partials, key=lambda partial: partial.part)  # a fixed summation
         values = np.mean([partial.values for partial in partials], axis=0)
         if self.problem == "regression":
             return TextPrediction(example.id, float(values[0]))
@@ -174,7 +173,7 @@ class TagDecoder(Decoder):
         self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> TokenPrediction:
         """Predict one tag for each word; keep the log-probabilities [W, C] of all on request."""
-        values = [p.values for p in sorted(partials, key=lambda partial: partial.part)]
+        values = [partial.values for partial in partials]
         logs = None
         if isinstance(values[0], Chain):
             _, transitions, classes, probabilities = values[0]
@@ -293,7 +292,6 @@ class SpanDecoder(Decoder):
 
     def finish(self, example: TokenExample, partials: Sequence[Partial]) -> SpanPrediction:
         """Predict the most probable set of spans that the constraint allows."""
-        partials = sorted(partials, key=lambda partial: partial.part)
         check_complete(example, max(p.first_word + p.values.num_words for p in partials))
         prediction = SpanPrediction(
             example.id,

@@ -265,7 +265,7 @@ class RelationTask(WordTask):
         record, spans = self.record, _spans(example)
         pairs = list(_pairs(record.config, record.related, spans))
         found: dict[tuple[Span, Span], tuple[float, Relation]] = {}
-        for partial in sorted(partials, key=lambda partial: partial.part):
+        for partial in partials:
             best = int(partial.values.argmax())
             if best:
                 subject, object = pairs[partial.part]

@@ -82,7 +82,7 @@ def answers(task: Any, examples: list[TokenExample]) -> list[Any]:
     flat = [e for windows in encoded for e in windows]
     batch = pack(flat, task.collate(flat))
     partials = task.decode(gold_logits(task, batch.targets["span"]), batch)
-    return [task.finish(e, [p for p in reversed(partials) if p.example == e.id]) for e in examples]
+    return [task.finish(e, [p for p in partials if p.example == e.id]) for e in examples]
 
 
 def out_of_reach(task: Any, examples: list[TokenExample]) -> int:
