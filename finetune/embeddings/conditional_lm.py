@@ -16,9 +16,10 @@ from torch.nn import functional as F
 
 from finetune.models.encoder import Batching
 from finetune.models.heads.base import load_module, save_module
+from finetune.models.heads.layers import pooled_tokens
 from finetune.models.heads.masked_lm import MaskedLanguageModel, MaskedScores
 from finetune.models.heads.pair_classifier import separate_texts
-from finetune.models.heads.sentence_encoder import Pooling, SentenceOutput, pool, save_modules
+from finetune.models.heads.sentence_encoder import Pooling, SentenceOutput, save_modules
 from finetune.models.loading import local_model
 from finetune.models.padding import take_sequences
 from finetune.runtime.device import to_device
@@ -101,7 +102,7 @@ class ConditionalMaskedLM(MaskedLanguageModel):
 
     def vectors(self, batch: Batch) -> Tensor:
         """Return the vector of each sequence [N, H]."""
-        vectors = pool(self.encoder(batch), batch.cu_seqlens.diff().long(), self.pooling)
+        vectors = pooled_tokens(self.encoder(batch), batch, self.pooling)
         return F.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def check_batch(self, batch: Batch) -> None:

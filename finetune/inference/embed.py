@@ -20,7 +20,7 @@ from torch import Tensor
 from finetune.data.word_splitting import split_words
 from finetune.inference.loop import chunks, forward_passes, predict
 from finetune.models.encoder import Batching, Encoder
-from finetune.models.heads.sentence_encoder import pool
+from finetune.models.heads.layers import pool, pooled_tokens
 from finetune.models.heads.token_classification import subword_rows
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Encoded
@@ -282,18 +282,14 @@ class Embedder:
         else:
             hidden = states.sum(0) if self.combine == "sum" else states.mean(0)
         if self.unit == "text":
-            return self._pool(hidden, batch.cu_seqlens.diff().long())
-        return self._pool(hidden.index_select(0, subword_rows(batch)), batch.word_lengths)
+            return pooled_tokens(hidden, batch, self.pooling)
+        return pool(hidden.index_select(0, subword_rows(batch)), batch.word_lengths, self.pooling)
 
     def _by_window(self, vectors: Tensor, batch: Batch) -> list[_WindowVectors]:
         """Divide the vectors of a batch among its sequences."""
         counts = [1] * len(batch.lengths) if self.unit == "text" else batch.num_words
         by_sequence = np.split(vectors.cpu().numpy(), np.cumsum(counts)[:-1])
         return list(map(_WindowVectors, batch.part, batch.lengths, by_sequence))
-
-    def _pool(self, rows: Tensor, lengths: Tensor) -> Tensor:
-        """Pool consecutive rows: [sum of lengths, X] -> [number of lengths, X]."""
-        return pool(rows, lengths, "cls" if self.pooling == "first" else self.pooling)
 
     def _joined(self, parts: Sequence[_WindowVectors]) -> Array:
         """Join the words of all windows, or pool the windows of a text."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
-import torch
 from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from finetune.models.encoder import ABOVE, Batching, Encoder, remove_pooler
+from finetune.models.heads.layers import pool
 from finetune.models.loading import (
     copy_tokenizer,
     load_config,
@@ -101,8 +101,7 @@ class Head(nn.Module):
         hidden: Tensor = self.encoder(batch)
         if not len(batch.words):
             return hidden.index_select(0, batch.cu_seqlens[:-1])
-        words, lengths = hidden.index_select(0, batch.words), batch.words_cu.diff()
-        return torch.segment_reduce(words, "mean", lengths=lengths, axis=0, unsafe=True, initial=0)
+        return pool(hidden.index_select(0, batch.words), batch.words_cu.diff())
 
     def is_head(self, parameter_name: str) -> bool:
         """Return whether a parameter is above the hidden states: a head, or a layer under it."""

@@ -27,11 +27,22 @@ def layers_of(auto_class: Any, model_type: str) -> Layers | None:
     return _LAYERS[auto_class.__name__.removeprefix("AutoModelFor")].get(model_type)
 
 
-def token_means(values: Tensor, batch: Batch) -> Tensor:
-    """Return the mean over the tokens of each sequence: [T, X] -> [N, X]."""
-    lengths = batch.cu_seqlens.diff().long()
-    # unsafe: checking lengths would wait for a GPU; empty sequences are 0
-    return torch.segment_reduce(values, "mean", lengths=lengths, axis=0, unsafe=True, initial=0)
+def pool(rows: Tensor, lengths: Tensor, pooling: str = "mean") -> Tensor:
+    """Pool consecutive rows by their mean, their maximum or the first (``cls``, ``first``).
+
+    ``rows`` [sum of lengths, X] and ``lengths`` [N] give [N, X]. The mean of no rows is 0; a
+    maximum or a first row needs one.
+    """
+    if pooling in ("cls", "first"):
+        return rows.index_select(0, lengths.cumsum(0) - lengths)
+    initial = 0 if pooling == "mean" else None
+    # unsafe: checking lengths would wait for a GPU
+    return torch.segment_reduce(rows, pooling, lengths=lengths, unsafe=True, initial=initial)
+
+
+def pooled_tokens(values: Tensor, batch: Batch, pooling: str = "mean") -> Tensor:
+    """Pool the tokens of each sequence: [T, X] -> [N, X]."""
+    return pool(values, batch.cu_seqlens.diff().long(), pooling)
 
 
 def _pooled(pooler: Layers) -> Layers:

@@ -17,7 +17,7 @@ from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
 from finetune.models.heads.base import EncoderModel
 from finetune.models.heads.configurations import PairClassifierConfig
-from finetune.models.heads.sentence_encoder import pool
+from finetune.models.heads.layers import pool, pooled_tokens
 from finetune.types import Batch
 
 
@@ -86,7 +86,7 @@ class PairClassifier(EncoderModel):
         """Return the queries [N, M, H] and candidates [N, H] of a batch of pairs."""
         hidden = self.encoder(texts)
         if self.config.marked_words:
-            vectors = pool(hidden, batch.word_lengths, "mean")
+            vectors = pool(hidden, batch.word_lengths)
             vectors = vectors.unflatten(0, (len(batch.lengths), -1))
             return vectors[:, 1:2], vectors[:, -2]
         queries = self.query_vectors(hidden, texts, step=2)
@@ -104,7 +104,7 @@ class PairClassifier(EncoderModel):
 
     def text_vectors(self, hidden: Tensor, texts: Batch) -> Tensor:
         """Return the mean of the hidden states [T, H] of each text: [N, H]."""
-        return pool(hidden, texts.cu_seqlens.diff().long(), "mean")
+        return pooled_tokens(hidden, texts)
 
     def query_vectors(self, hidden: Tensor, texts: Batch, step: int = 1) -> Tensor:
         """Return the vectors of every ``step``-th text as a query: [N, M, H], M is 1 for ``bi``."""

@@ -17,7 +17,7 @@ from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching, Encoder
 from finetune.models.families import family_of
 from finetune.models.heads.base import Head, labels_of
-from finetune.models.heads.layers import POOLED, layers_of, token_means
+from finetune.models.heads.layers import POOLED, layers_of, pooled_tokens
 from finetune.models.loading import copy_tokenizer, load_config, load_weights, quiet
 from finetune.models.padding import batch_of_rows, restore_order, unpad
 from finetune.types import Batch, LabelSet, UserError
@@ -161,7 +161,7 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         """Return the hidden states [N, H] that the head decides on (``Head.vectors``)."""
         if self._pooling == "first":
             return super().vectors(batch)
-        return token_means(self.encoder(batch), batch)
+        return pooled_tokens(self.encoder(batch), batch)
 
     def _rows(self, batch: Batch) -> Tensor | None:
         """Return the rows of hidden states that the head reads; None for all T."""
@@ -175,12 +175,12 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
             return logits if rows is None or not self.per_token else logits.index_select(0, rows)
         hidden, pooling = self.encoder(batch), self._pooling
         if pooling == "mean":
-            hidden = token_means(hidden, batch)
+            hidden = pooled_tokens(hidden, batch)
         elif pooling != "late" and rows is not None:
             hidden = hidden.index_select(0, rows)
         with keyed_dropout(batch, torch.arange(len(hidden)) if rows is None else rows):
             logits = self._layers(self.model, hidden)
-        return token_means(logits, batch) if pooling == "late" else logits
+        return pooled_tokens(logits, batch) if pooling == "late" else logits
 
     @property
     def _pooling(self) -> str:

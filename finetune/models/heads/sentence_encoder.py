@@ -21,6 +21,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import read_object
 from finetune.models.encoder import Batching, Encoder, remove_pooler
 from finetune.models.heads.base import Head, labels_of, save_module
+from finetune.models.heads.layers import pooled_tokens
 from finetune.models.loading import (
     library_errors,
     load_config,
@@ -164,7 +165,7 @@ class SentenceEncoder(Head):
         if self.pooling == "mask":
             vectors = hidden.index_select(0, batch.words)
         else:
-            vectors = pool(hidden, batch.cu_seqlens.diff().long(), self.pooling)
+            vectors = pooled_tokens(hidden, batch, self.pooling)
         if self.normalize:
             vectors = F.normalize(vectors, dim=-1)
         return SentenceOutput(vectors, self.classifier_weights())
@@ -229,17 +230,6 @@ def save_modules(head: Any, folder: Path) -> None:
     if head.normalize:
         (folder / "2_Normalize").mkdir(exist_ok=True)
         (folder / "2_Normalize" / "config.json").write_text("{}\n", encoding="utf-8")
-
-
-def pool(rows: Tensor, lengths: Tensor, pooling: str) -> Tensor:
-    """Pool consecutive rows by their mean, their maximum or the first (``cls``).
-
-    ``rows`` [sum of lengths, X] and ``lengths`` [N], each at least 1, give [N, X].
-    """
-    if pooling == "cls":
-        return rows.index_select(0, lengths.cumsum(0) - lengths)
-    # unsafe: checking lengths would wait for a GPU
-    return torch.segment_reduce(rows, pooling, lengths=lengths, axis=0, unsafe=True)
 
 
 def saved_settings(folder: Path) -> tuple[Pooling | None, bool]:
