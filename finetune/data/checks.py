@@ -304,7 +304,7 @@ def _lengths(
     vanished: list[str] = []
     for row, counts in zip(rows, _subword_counts(rows, count_subwords), strict=True):
         totals.append(_num_subwords(row, counts))
-        if isinstance(row, TokenExample):
+        if words:
             vanished += [
                 f"{row.where}, word {i} ({row.words[i]!r})"
                 for i, count in enumerate(counts)

@@ -47,7 +47,7 @@ def folded(data: Dataset) -> Dataset:
     counts = Counter(
         _type(name) if tagged else name
         for rows in data.splits.values()
-        for tagged in [any(isinstance(r, TokenExample) and r.spans is None for r in rows[:1])]
+        for tagged in [rows.are_words and rows[0].spans is None]
         for names in rows.golds()
         for name in names or ()
     )

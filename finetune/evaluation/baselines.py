@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from finetune.config.metric_facts import facts_of
 from finetune.data.examples import Examples
 from finetune.evaluation.kinds import KINDS, is_built_in, kind_of_line
-from finetune.types import Example, TextExample, TokenExample
+from finetune.types import Example
 
 SELECTING_METRICS = (
     "pearson",
@@ -57,8 +57,8 @@ def baselines_of(
     The rule is to predict the most frequent training label, and for multiple choice the better one
     of choosing at random and of choosing the most frequent position in training.
     """
-    train = splits["train"]
-    if isinstance(train[0], TextExample) and any(Examples.of(train).column("choices")):
+    train = Examples.of(splits["train"])
+    if not train.are_words and any(train.column("choices")):
         return {
             split: _of_choices(train, splits[split])
             for split, values in metrics.items()
@@ -109,12 +109,11 @@ def _gold_names(examples: Sequence[Example]) -> Iterator[str]:
     """Yield the tags of all words, or the labels of all texts that have one."""
     if not examples:
         return
-    if isinstance(examples[0], TokenExample):
-        yield from chain.from_iterable(filter(None, Examples.of(examples).column("tags")))
+    rows = Examples.of(examples)
+    if rows.are_words:
+        yield from chain.from_iterable(filter(None, rows.column("tags")))
     else:
-        yield from (
-            label for label in Examples.of(examples).column("label") if isinstance(label, str)
-        )
+        yield from (label for label in rows.column("label") if isinstance(label, str))
 
 
 def degenerate(

@@ -14,7 +14,7 @@ from finetune.data.json_files import read_object
 from finetune.data.tag_schemes import spell_spans, tags_to_spans
 from finetune.data.tokens import tags_and_scheme
 from finetune.runtime.files import replace_file
-from finetune.types import Example, SenseTarget, Span, TokenExample
+from finetune.types import Example, SenseTarget, Span
 
 Vocabulary = Mapping[str, Collection[str]]
 """The types of each surface form, or the tags of each word, in training data."""
@@ -36,9 +36,9 @@ class TrainingVocabulary:
     @classmethod
     def of(cls, examples: Sequence[Example | SenseTarget]) -> TrainingVocabulary:
         """Collect the vocabulary of training examples; of texts it is empty."""
-        if not examples or not isinstance(examples[0], TokenExample):
-            return cls({}, {})
         sentences = Examples.of(examples)
+        if not sentences.are_words:
+            return cls({}, {})
         all_tags, lack_spans = set[str](), False
 
         def forms() -> Iterator[FormSets]:

@@ -213,17 +213,15 @@ class Embedder:
             item = TextExample(index, item)
         elif not isinstance(item, TextExample | TokenExample):
             item = TokenExample(index, tuple(item))
-        if isinstance(item, TextExample) and item.pair is not None:
+        is_text = isinstance(item, TextExample)
+        if is_text and item.pair is not None:
             raise UserError(f"{item.where}: a pair of texts has no vector: name one column.")
         id = index if item.key is None else item.key
-        words: Sequence[str] = () if isinstance(item, TextExample) else item.words
         if self.unit == "word":
-            offsets = None if isinstance(item, TextExample) else item.offsets
-            if isinstance(item, TextExample):
-                split, characters = split_words(item.text)
-                words, offsets = split, tuple(characters)
+            words, offsets = split_words(item.text) if is_text else (item.words, item.offsets)
+            offsets = None if offsets is None else tuple(offsets)
             return _Units(id, tuple(words), self.tokenizer.word_subwords([words])[0], offsets)
-        text = " ".join(words) if item.text is None else item.text
+        text = " ".join(item.words) if item.text is None else item.text
         encoding = self.tokenizer.backend.encode(text, add_special_tokens=False)
         subwords = [[id] for id in encoding.ids]
         if self.unit == "subword":

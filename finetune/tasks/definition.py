@@ -37,7 +37,7 @@ from finetune.models.warm_start import WarmStart, find_warm_start
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import TASK_FILE, saved_task, task_class
 from finetune.tasks.base import Task
-from finetune.types import TextExample, UserError, quantity
+from finetune.types import UserError, quantity
 
 
 def read_data(task: type[Task], config: TrainConfig, source: Any = None) -> Dataset:
@@ -269,8 +269,7 @@ def limited(data: Dataset, config: TrainConfig) -> Dataset:
             continue
         splits[split] = examples[:limit]
         note = f"{option}: the first {limit:,} of {quantity(len(examples), 'example')} of {split}"
-        texts = isinstance(examples[0], TextExample)
-        labels = set(splits[split].column("label")) if texts else set()
+        labels = set() if examples.are_words else set(splits[split].column("label"))
         if len(labels) == 1 and None not in labels:
             note += f"; no label but {labels.pop()!r}: the data are sorted, shuffle them"
         notes.append(note)

@@ -23,7 +23,7 @@ from finetune.runtime.workers import ahead
 from finetune.tasks.base import Task
 from finetune.training import cache
 from finetune.training.optimizer import Schedule
-from finetune.types import Batch, Example, TokenExample, quantity
+from finetune.types import Batch, Example, quantity
 
 
 class StepBatch(NamedTuple):
@@ -106,7 +106,7 @@ def training_data(
 ) -> TrainingData:
     """Encode all splits for a run, and call ``report`` with notes on them."""
     train = dataset.splits["train"]
-    if isinstance(train[0], TokenExample) and any(train.column("unreachable")):
+    if train.are_words and any(train.column("unreachable")):
         train = train.map(lambda _, example: split_at_gold(example))
     splits = {**dataset.splits, "train": train}
     shares = None
