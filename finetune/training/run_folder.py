@@ -234,7 +234,7 @@ def open_run(
         raise UserError("--out must name the run folder.")
     accelerator = accelerator or make_accelerator(config)
     with hold(Path(config.out)):
-        writer = RunWriter(Path(config.out), accelerator, last)
+        writer = RunWriter(RunFolder.open(Path(config.out)), accelerator, last)
         with contextlib.closing(writer):
             yield writer
 
@@ -302,16 +302,15 @@ class RunWriter:
     ``wait`` raises the error if that fails.
     """
 
-    def __init__(self, path: Path, accelerator: Accelerator, last: Path | None = None) -> None:
+    def __init__(self, run: RunFolder, accelerator: Accelerator, last: Path | None = None) -> None:
         """See ``open_run``.
 
         ``teacher`` has the settings of a run of ``finetune distill``.
         """
         self._background = _Background()
-        self.path, self.accelerator = path, accelerator
-        self.run = RunFolder.open(path)
-        self.best, self.last = self.run.best, last or path / "last"
-        self.adapter = path / "adapter"
+        self.run, self.path, self.accelerator = run, run.path, accelerator
+        self.best, self.last = run.best, last or run.path / "last"
+        self.adapter = run.path / "adapter"
         self.teacher: Mapping[str, Any] | None = None
 
     def begin(self, config: TrainConfig, data: Dataset) -> tuple[bool, list[str]]:

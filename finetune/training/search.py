@@ -28,6 +28,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
 from finetune.data.sources import PartOf, is_test
 from finetune.evaluation.custom_metrics import custom_metrics
+from finetune.evaluation.runs import RunFolder
 from finetune.runtime.files import (
     FolderInUse,
     SaveError,
@@ -290,7 +291,8 @@ class Search:
             torch.cuda.empty_cache()
 
     def _train(self, number: int, values: Mapping[str, Any], watch: _Watch) -> float:
-        folder = RunWriter(self._folder(number), self.accelerator)  # held since ``_claim``
+        run = RunFolder.open(self._folder(number))  # held since ``_claim``
+        folder = RunWriter(run, self.accelerator)
         config = replace(self.config, **values, out=str(folder.path), resume=folder.run.is_run)
         task, data = load_task(config, self.task, self.data)
         watch.schedule = Schedule.from_config(config, len(data.splits["train"]))
