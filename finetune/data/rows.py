@@ -35,6 +35,7 @@ from finetune.data.files import (
 from finetune.data.formats import read_file
 from finetune.data.sources import open_input, open_splits, resolve
 from finetune.data.tables import MissingColumn, Table, check_columns, column_notes
+from finetune.runtime.memory import without_garbage_collection
 from finetune.runtime.progress import stage
 from finetune.types import abbreviated, quantity
 
@@ -100,6 +101,7 @@ class RowReader(ABC):
         """Return what ``choose`` makes of a row as an example to predict."""
         return made
 
+    @without_garbage_collection()
     def read(
         self,
         spec: Any,
