@@ -210,10 +210,7 @@ def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
                 "--data",
                 sentiment,
                 *SMALL,
-                "--trials=1",
-                "--space",
-                "lr=1e-4,1e-3",
-                "--out",
+                *"--trials=1 --space lr=1e-4,1e-3 --out".split(),
                 out / "s",
             ]
         ],

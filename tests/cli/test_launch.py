@@ -185,10 +185,7 @@ def test_two_machines_end_with_the_process_that_is_killed_and_resume(place: Path
             subprocess.Popen(
                 [
                     sys.executable,
-                    "-m",
-                    "torch.distributed.run",
-                    "--nnodes=2",
-                    "--nproc-per-node=1",
+                    *"-m torch.distributed.run --nnodes=2 --nproc-per-node=1".split(),
                     f"--node-rank={rank}",
                     "--master-addr=127.0.0.1",
                     f"--master-port={port}",

@@ -284,16 +284,7 @@ def test_two_processes_load_once_and_report_once(hub: Hub, encoder: Path, tmp_pa
 
 def test_a_run_is_continued_on_its_commit(hub: Hub, encoder: Path, tmp_path: Path) -> None:
     publish(hub, "lab/rows", {"default": {"train": texts("old", 12)}})
-    flags = (
-        "--model",
-        "lab/encoder",
-        "--steps",
-        "2",
-        "--max-length",
-        "16",
-        "--out",
-        tmp_path / "x",
-    )
+    flags = (*"--model lab/encoder --steps 2 --max-length 16 --out".split(), tmp_path / "x")
     assert run("classify", "--data", "lab/rows", *flags).code == 0
     used = json.loads((tmp_path / "x" / "config.json").read_text())["data_used"]
     publish(hub, "lab/rows", {"default": {"train": texts("new", 12)}})

@@ -53,12 +53,7 @@ def train(place: Path, kind: str, out: Path, *more: str) -> Outcome:
         place / f"{kind}-data",
         "--out",
         out,
-        "--steps",
-        "2",
-        "--batch-size",
-        "8",
-        "--precision",
-        "fp32",
+        *"--steps 2 --batch-size 8 --precision fp32".split(),
         *KINDS[kind][1],
         *more,
     )

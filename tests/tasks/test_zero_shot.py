@@ -102,11 +102,7 @@ def test_command(folder: Path, tmp_path: Path):
         folder,
         "--text",
         TEXTS[0],
-        "--labels",
-        "music,animals",
-        "--multi-label",
-        "--threshold",
-        "0",
+        *"--labels music,animals --multi-label --threshold 0".split(),
     )
     assert json.loads(several.out)["label"] == ["music", "animals"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from safetensors.torch import load_file
 
 from finetune.embeddings.settings import SentenceConfig
 from finetune.models.dropout import fast_dropout
@@ -18,9 +16,9 @@ from finetune.tasks import load_task
 from finetune.training.data import training_data
 from finetune.training.step import Step
 from finetune.training.trainer import fit
-from tests.command import in_two_processes
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
+from tests.training.two_processes import same_weights, train_in_two_processes
 
 TEXTS = [
     "the train from paris was late",
@@ -153,26 +151,8 @@ def test_dropout_of_torch_is_replayed(family: str, place: Path, tmp_path: Path) 
 def test_two_processes_and_small_passes_change_nothing(place: Path, tmp_path: Path) -> None:
     config = config_of("softmax", place, tmp_path / "one", batch_size=9)  # then 1, for 2 processes
     fit(*load_task(config, "sentence"), config)
-    words = [sys.executable, "-m", "finetune", "sentence"]
-    for name, value in (
-        ("model", config.model),
-        ("data", config.data),
-        ("out", tmp_path / "two"),
-        ("objective", "softmax"),
-        ("batch-size", 9),
-        ("lr", 1e-2),
-        ("epochs", 3),
-        ("eval-every", 2),
-        ("precision", "fp32"),
-        ("max-length", 40),
-        ("max-tokens", 40),
-    ):
-        words += [f"--{name}", str(value)]
-    processes = in_two_processes(words)
-    outputs = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    for file in ("model.safetensors", "classifier.safetensors"):
-        first, second = (load_file(str(tmp_path / run / "last" / file)) for run in ("one", "two"))
-        for name, value in first.items():
-            if not name.endswith("key.bias"):  # no gradient but rounding, which AdamW blows up
-                torch.testing.assert_close(second[name], value, rtol=0, atol=2e-4, msg=name)
+    options = "--objective softmax --batch-size 9 --lr 1e-2 --epochs 3 --eval-every 2"
+    places = ("--model", config.model, "--data", config.data, "--out", tmp_path / "two")
+    more = "--precision fp32 --max-length 40 --max-tokens 40".split()
+    train_in_two_processes("sentence", *places, *options.split(), *more)
+    same_weights(tmp_path / "one/last", tmp_path / "two/last")

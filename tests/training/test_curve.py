@@ -19,21 +19,8 @@ def test_a_curve_is_measured_extended_and_written(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     save_tiny_checkpoint(tmp_path / "model", "bert")
     data.sentiment(tmp_path / "data", (24, 8, 8))
-    command = [
-        "classify",
-        "--model",
-        "model",
-        "--data",
-        "data",
-        "--steps",
-        "1",
-        "--batch-size",
-        "8",
-        "--out",
-        "curve",
-        "--seeds",
-        "1",
-    ]
+    options = "--model model --data data --steps 1 --batch-size 8 --out curve --seeds 1"
+    command = ["classify", *options.split()]
     outcome = run(*command, "--sizes", "6", "12")
     assert outcome.code == 0, outcome.err
     more = run(*command, "--sizes", "6,12,24")

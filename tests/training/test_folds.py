@@ -24,21 +24,8 @@ def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytes
     rows = [json.loads(line) for line in Path("data/train.jsonl").read_text().splitlines()]
     rows.append({"text": "the only one of its kind", "label": "mixed"})
     data.write_jsonl(tmp_path / "only.jsonl", rows)
-    command = [
-        "classify",
-        "--model",
-        "model",
-        "--data",
-        "only.jsonl",
-        "--steps",
-        "2",
-        "--batch-size",
-        "8",
-        "--folds",
-        "2",
-        "--out",
-        "folds",
-    ]
+    options = "--data only.jsonl --steps 2 --batch-size 8 --folds 2 --out folds"
+    command = ["classify", "--model", "model", *options.split()]
     outcome = run(*command)
     assert outcome.code == 0, outcome.err
     tested = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,8 @@ from finetune.runtime.signals import Interrupted
 from finetune.training.multitask import planned_steps, share_encoder
 from finetune.types import UserError
 from tests import small_data, tiny
-from tests.command import in_two_processes
 from tests.training.stopping import interrupt_in_step
+from tests.training.two_processes import same_weights, train_in_two_processes
 
 
 @pytest.fixture(scope="module")
@@ -138,16 +137,9 @@ def test_a_run_that_ended_before_its_first_checkpoint_starts_again(
 
 @pytest.mark.slow
 def test_two_processes_train_the_same_weights(whole: Path, place: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "finetune", "run", str(place / "both.yaml")]
-    processes = in_two_processes([*command, f"--out={tmp_path / 'run'}"])
-    outputs = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
+    train_in_two_processes("run", place / "both.yaml", "--out", tmp_path / "run")
     for name in ("mood", "names"):
-        file = Path("last", name, "model.safetensors")
-        ours, theirs = load_file(whole / file), load_file(tmp_path / "run" / file)
-        for key, value in ours.items():
-            if not key.endswith("key.bias"):
-                torch.testing.assert_close(theirs[key], value, rtol=0, atol=2e-4, msg=key)
+        same_weights(whole / "last" / name, tmp_path / "run" / "last" / name)
 
 
 @pytest.mark.parametrize(

@@ -165,23 +165,9 @@ def test_a_search_from_the_command_line_to_its_recipe(
     test = next(data.glob("test*"))
     rows = test.read_bytes()
     test.write_text("{this is no JSON")  # the test split: nobody may read it until the end
-    command = [
-        "search",
-        "classify",
-        "--model",
-        str(place / "model"),
-        "--data",
-        "data",
-        "--epochs",
-        "1",
-        "--out",
-        "found",
-        "--space",
-        "lr=1e-3,1e30",
-        "batch_size=8,16",
-        "--space",
-        "freeze=none,all",
-    ]
+    space = "--space lr=1e-3,1e30 batch_size=8,16 --space freeze=none,all"
+    options = f"--data data --epochs 1 --out found {space}".split()
+    command = ["search", "classify", "--model", str(place / "model"), *options]
     outcome = run(*command, "--metric", "quality")  # a mistake that the next call corrects
     assert outcome.code == 2 and "--metric 'quality' cannot select a model" in outcome.err
     outcome = run(*command, "--trials", "5")
@@ -309,11 +295,7 @@ def test_a_search_from_python_with_data_in_memory_and_an_own_metric(place: Path,
 def command_line(place: Path, out: Path, trials: int) -> list[str]:
     return [
         sys.executable,
-        "-m",
-        "finetune",
-        "search",
-        "classify",
-        "--model",
+        *"-m finetune search classify --model".split(),
         str(place / "model"),
         "--data",
         str(place / "data"),

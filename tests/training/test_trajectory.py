@@ -128,24 +128,8 @@ def test_dropout_does_not_depend_on_the_layout(
 
 
 def command(config: TrainConfig, kind: str, *more: str) -> list[str]:
-    flags = [
-        "--model",
-        config.model,
-        "--data",
-        config.data,
-        "--out",
-        str(config.out),
-        "--lr",
-        str(config.lr),
-        "--epochs",
-        str(config.epochs),
-        "--precision",
-        "fp32",
-        "--batch-size",
-        str(config.batch_size),
-        "--max-length",
-        str(config.max_length),
-    ]
+    names = ("model", "data", "out", "lr", "epochs", "precision", "batch_size", "max_length")
+    flags = [f"--{name.replace('_', '-')}={getattr(config, name)}" for name in names]
     own = ["--overlap", "8"] if task_of(kind) == "tag" else []
     own += ["--context", "doc"] if kind == "context" else []
     own += ["--mask", "spans", "--boundary", "--nsp"] if kind == "pretrain" else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import RobertaConfig, RobertaForSequenceClassification
 
@@ -32,10 +30,10 @@ from finetune.training.step import Step
 from finetune.training.trainer import fit
 from finetune.types import Encoding
 from tests import small_data as data
-from tests.command import in_two_processes
 from tests.operators import CountOperators, paths_of_a_gpu
 from tests.tiny import save_tiny_checkpoint
 from tests.training.test_trajectory import same_files
+from tests.training.two_processes import same_weights, train_in_two_processes
 
 FAMILIES = ("bert", "albert", "deberta-v2", "modernbert", "mpnet")
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -143,38 +141,12 @@ def test_a_run_is_that_of_autocast(
 
 @pytest.mark.slow
 def test_two_processes_train_the_weights_of_one(place: Path, tmp_path: Path) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "finetune",
-        "classify",
-        "--model",
-        place / "bert",
-        "--data",
-        place / "sentiment",
-        "--steps",
-        "4",
-        "--eval-every",
-        "4",
-        "--batch-size",
-        "8",
-        "--max-length",
-        "48",
-        "--precision",
-        "bf16",
-        "--lr",
-        "1e-3",
-        "--out",
-        tmp_path / "two",
-    ]
-    for process in in_two_processes([str(word) for word in words]):
-        _, error = process.communicate(timeout=120)
-        assert process.returncode == 0, error
     _, config = config_of("bert", place, steps=4, eval_every=4, out=str(tmp_path / "one"), lr=1e-3)
     fit(*load_task(config, "classify"), config)
-    one, two = (load_file(tmp_path / name / "last/model.safetensors") for name in ("one", "two"))
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, rtol=0, atol=2e-3, msg=name)
+    options = "--steps 4 --eval-every 4 --batch-size 8 --max-length 48 --precision bf16 --lr 1e-3"
+    places = ("--model", place / "bert", "--data", place / "sentiment", "--out", tmp_path / "two")
+    train_in_two_processes("classify", *places, *options.split())
+    same_weights(tmp_path / "one/last", tmp_path / "two/last", atol=2e-3)
 
 
 def test_layers_that_are_not_copied() -> None:
