@@ -29,11 +29,8 @@ from finetune.training.repeated_runs import require_runs_folder
 from finetune.training.run_folder import open_run
 from finetune.training.trainer import fit
 from finetune.types import (
-    Prediction,
-    SpanPrediction,
     TextExample,
     TextPrediction,
-    TokenExample,
     TokenPrediction,
     UserError,
     quantity,
@@ -154,7 +151,7 @@ def _predict_fold(
     return {example.id: _json_values(task, example, each) for example, each in pairs}
 
 
-def _json_values(task: Task, example: Any, predicted: Prediction) -> Any:
+def _json_values(task: Task, example: Any, predicted: Any) -> Any:
     """Return the probabilities of a prediction, as in ``OutOfFold``."""
     if isinstance(predicted, TextPrediction):
         return [(predicted.scores or {})[label] for label in task.record.labels]
@@ -163,7 +160,6 @@ def _json_values(task: Task, example: Any, predicted: Prediction) -> Any:
         logs = np.asarray(predicted.log_probabilities, dtype=float)
         probabilities = np.exp(logs - logs.max(-1, keepdims=True))
         return (probabilities / probabilities.sum(-1, keepdims=True)).round(6).tolist()
-    assert isinstance(predicted, SpanPrediction) and isinstance(example, TokenExample)
     scores = dict(predicted.candidates)
     pairs = zip(predicted.spans, predicted.scores, strict=True)
     return {

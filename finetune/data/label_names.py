@@ -12,7 +12,7 @@ from typing import Any
 
 from finetune.data.dataset import Dataset
 from finetune.data.votes import majority, renamed_votes, voted_names
-from finetune.types import TextExample, TokenExample, abbreviated
+from finetune.types import TextExample, abbreviated
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")
 """The three classes in the order of our models."""
@@ -91,7 +91,6 @@ def with_names(row: Any, mapping: Mapping[str, str]) -> Any:
         if isinstance(label, tuple):
             return replace(row, label=tuple(dict.fromkeys(mapping.get(n, n) for n in label)))
         return replace(row, label=mapping.get(label, label)) if isinstance(label, str) else row
-    assert isinstance(row, TokenExample)
 
     def spans(old: Any) -> Any:
         return old and tuple(s._replace(label=mapping.get(s.label, s.label)) for s in old)
