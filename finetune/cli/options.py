@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -13,6 +13,7 @@ from finetune.types import UserError
 
 if TYPE_CHECKING:
     from finetune.evaluation.predictions import GoldSource
+    from finetune.inference.predictor import Predictor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +172,17 @@ class ReasonOptions:
         if self.nearest is not None and self.nearest < 1:
             raise UserError(f"--nearest must be 1 or more, not {self.nearest}.")
         return bool(self.explain) or self.nearest is not None
+
+    def reasons(self, model: Predictor, examples: Sequence[Any]) -> dict[str, list[Any]]:
+        """Return the explanations and the nearest training examples of each example, if wanted."""
+        found: dict[str, list[Any]] = {}
+        if self.explain:
+            found["explanation"] = model.explain(
+                examples, None if self.explain is True else self.explain
+            )
+        if self.nearest is not None:
+            found["nearest"] = model.nearest(examples, self.nearest)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -295,17 +295,18 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         )
         if self.pair is not None and model.task.description.words:
             raise UserError("--pair needs a model of pairs of texts, and this model tags words.")
+        self.reasons(model, [])  # refused before anything is predicted
         return model
 
     def _predictions(
         self, model: Predictor, as_table: bool, parts: Parts | None = None
     ) -> tuple[PredictionStream, Iterator[tuple[int, dict[str, Any]]]]:
         """Return the predictions of all inputs, or of ``parts``, and their records by row."""
-        keys: dict[int, str | int] = {}
+        noted: dict[int, Example] = {}
         rows: dict[int, Mapping[str, Any]] = {}
 
         def drop(row: int) -> None:
-            keys.pop(row, None)
+            noted.pop(row, None)
             rows.pop(row, None)
 
         wanted, chunked = None, None
@@ -315,16 +316,13 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
                 wanted = parts.wants_row
         keep = self.keep_columns or as_table
         examples = self._examples(model.task, rows if keep else None, wanted)
-        noted: dict[int, Example] = {}
-        reasons = model.reasons(self.explain, self.nearest)
-        if self.wants_reasons:
-            examples = _noting(examples, noted)
-        predictions = model.stream(_noting_keys(examples, keys), chunked=chunked)
+        predictions = model.stream(_noting(examples, noted), chunked=chunked)
 
         def record_of(found: Prediction) -> dict[str, Any]:
-            record = found.record() | {"id": keys.pop(found.id, found.id)}
-            if noted:
-                record |= reasons(noted.pop(found.id), found).record()
+            example = noted.pop(found.id)
+            record = found.record() | {"id": found.id if example.key is None else example.key}
+            for name, (reasons,) in self.reasons(model, [example]).items():
+                record[name] = [each.record() for each in reasons]
             return with_columns(record, rows.pop(found.id, {}))
 
         return predictions, ((found.id, record_of(found)) for found in predictions)
@@ -392,13 +390,6 @@ def _naming_parts(output: str) -> Iterator[None]:
         sys.exit(130)
 
 
-def _noting(examples: Iterator[Example], noted: dict[int, Example]) -> Iterator[Example]:
-    """Yield the examples and enter them by id in ``noted``."""
-    for example in examples:
-        noted[example.id] = example
-        yield example
-
-
 def _show_reasons(record: Mapping[str, Any]) -> None:
     """Print a prediction, its words with the largest scores, and its nearest training examples."""
     show(json_line({k: v for k, v in record.items() if k not in ("explanation", "nearest")}))
@@ -417,9 +408,8 @@ def _show_reasons(record: Mapping[str, Any]) -> None:
         print_table(columns, values, "nearest training examples")
 
 
-def _noting_keys(examples: Iterator[Example], keys: dict[int, str | int]) -> Iterator[Example]:
-    """Yield the examples and enter the ids in their data, if any, in ``keys``."""
+def _noting(examples: Iterator[Example], noted: dict[int, Example]) -> Iterator[Example]:
+    """Yield the examples and enter them in ``noted``."""
     for example in examples:
-        if example.key is not None:
-            keys[example.id] = example.key
+        noted[example.id] = example
         yield example

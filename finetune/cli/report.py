@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from finetune.evaluation.errors import ErrorCase
     from finetune.reporting.rendering import Table
 
-if TYPE_CHECKING:
-    from finetune.inference.predictor import Reasons
-
 ON_A_PAGE, IN_A_TEXT = 300, 10
 """Examples with errors on a page, and errors of each category in a text, if --examples is unset."""
 
@@ -89,14 +86,12 @@ class Report(ReasonOptions, GoldOptions, Command):
             show(line, error=True)
         show(str(path))
 
-    def _reasons(self, folder: Path, examples: Sequence[Any]) -> list[Reasons]:
+    def _reasons(self, folder: Path, examples: Sequence[Any]) -> dict[str, list[Any]]:
         """Return the reasons of the predictions of a run for examples with errors."""
         quiet_libraries()
         from finetune.inference.predictor import Predictor
 
-        model = Predictor(folder)
-        reasons = model.reasons(self.explain, self.nearest)
-        return list(map(reasons, examples, model.predict(examples)))
+        return self.reasons(Predictor(folder), examples)
 
     def _print_analysis(self, format: TableFormat) -> None:
         if self.out is not None or len(self.folders) > 1:

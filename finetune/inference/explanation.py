@@ -29,7 +29,6 @@ from finetune.inference.loop import CPU_TOKENS, forward_passes, precision_on
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Array
 from finetune.runtime.device import batch_to_device
-from finetune.tasks.abilities import EXPLAINED_BY
 from finetune.tasks.base import Task
 from finetune.types import Decision, Encoding, TextExample, TokenExample, UserError
 
@@ -83,34 +82,22 @@ class Explanation:
                 record[f"{prefix}scores"] = [round(score, 6) for score in self.scores[part]]
         return record
 
-    def strongest(self, number: int) -> list[tuple[str, float]]:
-        """Return the words of the largest scores, positive or negative, with their scores."""
-        pairs = zip(self.words.words, self.scores, strict=True)
-        return sorted(pairs, key=lambda pair: -abs(pair[1]))[:number]
-
 
 def explaining_method(task: Task, method: str | None = None) -> str:
     """Return the method that explains the predictions of a task: as given, or the most faithful.
 
     Raises:
-        UserError: The method is unknown, or does not explain such predictions.
+        UserError: No method, or not this one, explains such predictions.
     """
     legal = task.explained_by
-    if method is None and legal:
-        return legal[0]
-    if method is not None and method in legal:
-        return method
-    if method is not None and method not in EXPLAINED_BY:
-        raise UserError(f"--explain {method}: legal are {', '.join(EXPLAINED_BY)}.")
-    if legal:
+    if not legal:
         raise UserError(
-            f"--explain {method}: this model reads texts apart, or hypotheses of labels, whose "
-            f"subwords are not those of one text: write --explain {legal[0]}."
+            f"--explain: the predictions of this `{task.name}` model cannot be explained: legal "
+            "are models of classify, nli, tag and ner without --marked-words and --context."
         )
-    raise UserError(
-        f"--explain: the predictions of this `{task.name}` model cannot be explained: legal are "
-        "models of classify, nli, tag and ner without --marked-words and --context."
-    )
+    if method not in (None, *legal):
+        raise UserError(f"--explain {method}: legal for this model: {', '.join(legal)}.")
+    return method or legal[0]
 
 
 def words_of(example: TextExample | TokenExample) -> Words:
@@ -154,18 +141,9 @@ def _shortened(text: str, left_out: Collection[int]) -> str:
 
 
 def explain(
-    task: Task, head: Any, example: Any, prediction: Any, method: str, device: torch.device
+    example: Any, prediction: Any, task: Task, head: Any, method: str, device: torch.device
 ) -> list[Explanation]:
-    """Explain each label of a prediction for an example.
-
-    Args:
-        task: The task of the model.
-        head: The model, on the device.
-        example: The example.
-        prediction: Its prediction.
-        method: ``leave-out`` or ``gradients``.
-        device: See ``head``.
-    """
+    """Explain each label of a prediction for an example, by a model on a device."""
     decisions, words = task.decisions(prediction), words_of(example)
     if not decisions:
         return []
@@ -313,24 +291,19 @@ def faithfulness(
     if model.task.record.kind != "label":
         raise UserError("faithfulness is measured for models of one label for a text or pair.")
     random = np.random.default_rng(seed)
-    examples = [e for e in model.examples(inputs) if words_of(e).words]
-    predictions: Any = model.predict(examples)
-    found: dict[str, list[list[float]]] = {}
-    for method in (*model.task.explained_by, "random"):
-        rows = found.setdefault(method, [])
-        for example, prediction in zip(examples, predictions, strict=True):
-            number = len(words_of(example).words)
-            scores = random.random(number)
-            if method != "random":
-                scores = np.array(model.explained(example, prediction, method)[0].scores)
-            order = np.argsort(-scores, kind="stable")
-            cuts = [max(1, math.ceil(share * number - 1e-9)) for share in bins]
-            changed = [without(model.task, example, {*order[:cut].tolist()}) for cut in cuts]
-            changed += [without(model.task, example, {*order[cut:].tolist()}) for cut in cuts]
-            label = model.labels.id(prediction.label)
-            decision = [Decision(prediction.label, label)]
-            device = model.accelerator.device
-            logs = decision_scores(model.task, model.model, [example, *changed], decision, device)
-            falls = np.exp(logs[0]) - np.exp(logs[1:, 0])
-            rows.append([falls[: len(bins)].mean(), falls[len(bins) :].mean()])
-    return {method: Faithfulness(*np.mean(rows, axis=0).tolist()) for method, rows in found.items()}
+    examples = [each for each in model.examples(inputs) if words_of(each).words]
+    explained = {method: model.explain(examples, method) for method in model.task.explained_by}
+    found, first = dict[str, Faithfulness](), next(iter(explained.values()))
+    for method in (*explained, "random"):
+        falls = []
+        for example, (why,) in zip(examples, explained.get(method, first), strict=True):
+            scores = random.random(len(why.scores)) if method == "random" else np.array(why.scores)
+            order = np.argsort(-scores, kind="stable").tolist()
+            cuts = [max(1, math.ceil(share * len(order) - 1e-9)) for share in bins]
+            left_out = [*({*order[:cut]} for cut in cuts), *({*order[cut:]} for cut in cuts)]
+            changed = [example, *(without(model.task, example, each) for each in left_out)]
+            place = model.task, model.model, changed, [why.decision], model.accelerator.device
+            whole, *others = np.exp(decision_scores(*place)[:, 0])
+            falls.append((whole - np.array(others)).reshape(2, -1).mean(1))
+        found[method] = Faithfulness(*np.mean(falls, axis=0).tolist())
+    return found

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from finetune.evaluation.kinds import KINDS
 from finetune.inference.distance import TrainingVectors
 from finetune.inference.explanation import Explanation, explain, explaining_method
 from finetune.inference.loop import PredictionStream, predict, without_blank
-from finetune.inference.vectors import Neighbor, Neighbors, decision_vectors
+from finetune.inference.vectors import Neighbor, decision_vectors
 from finetune.models.half_precision import keep_cast_weights
 from finetune.preprocessing.texts import Input
 from finetune.runtime.device import place, resolve_precision
@@ -55,22 +55,6 @@ from finetune.types import (
 
 Given = Input | Example | SpanPrediction | TokenPrediction
 """An input, an example, or for a model of relations the spans that another model predicted."""
-
-
-class Reasons(NamedTuple):
-    """The reasons of a prediction: None for what was not asked for."""
-
-    explanation: Sequence[Explanation] | None
-    """One for each label."""
-    nearest: Sequence[Neighbor] | None
-
-    def record(self) -> dict[str, Any]:
-        """Return the reasons as JSON values."""
-        asked = ((name, found) for name, found in self._asdict().items() if found is not None)
-        return {name: [each.record() for each in found] for name, found in asked}
-
-
-ReasonsOf = Callable[[Example, Prediction], Reasons]
 
 
 class Predictor:
@@ -217,7 +201,7 @@ class Predictor:
     def explain(
         self,
         inputs: Sequence[Given] | Any,
-        method: Literal["leave-out", "gradients"] | None = None,
+        method: str | None = None,
         *,
         columns: Mapping[str, str] | None = None,
     ) -> list[list[Explanation]]:
@@ -236,13 +220,13 @@ class Predictor:
 
         Examples:
             >>> ((found,),) = finetune.load("runs/x").explain(["What a film."])  # doctest: +SKIP
-            >>> found.strongest(1)  # doctest: +SKIP
-            [('film', 0.71)]
+            >>> max(zip(found.scores, found.words.words))  # doctest: +SKIP
+            (0.71, 'film')
         """
-        chosen = explaining_method(self.task, method)
+        chosen, device = explaining_method(self.task, method), self.accelerator.device
         examples = self.examples(inputs, columns=columns)
         pairs = zip(examples, self.predict(examples), strict=True)
-        return [self.explained(*pair, chosen) for pair in pairs]
+        return [explain(*pair, self.task, self.model, chosen, device) for pair in pairs]
 
     def nearest(
         self,
@@ -268,42 +252,29 @@ class Predictor:
             >>> found.example.label  # doctest: +SKIP
             'positive'
         """
-        return self.training.nearest(self.examples(inputs, columns=columns), number)
+        training, vectors = self.training
+        if not (examples := self.examples(inputs, columns=columns)):
+            return []
+        cosines = self._directions(examples) @ vectors.T
+        best = np.argsort(-cosines, axis=1, kind="stable")[:, :number]
+        rows = zip(cosines, best.tolist(), strict=True)
+        return [[Neighbor(float(own[i]), training[i]) for i in order] for own, order in rows]
 
     @functools.cached_property
-    def training(self) -> Neighbors:
-        """The training examples of the run with their vectors, which are computed once."""
+    def training(self) -> tuple[Sequence[Example], Any]:
+        """The training examples of the run and their vectors of length 1 [N, H], computed once."""
         if self._has_new_labels:
             raise UserError("--nearest: no training example has one of the --labels: leave it out.")
         need = "--nearest compares with its training data"
-        data = run_data(self.task, self.folder, need, otherwise="leave it out")
-        return Neighbors(self.task, self.model, data.splits["train"], self.accelerator)
+        examples = run_data(self.task, self.folder, need, otherwise="leave it out").splits["train"]
+        return examples, self._directions(examples)
 
-    def explained(self, example: Example, prediction: Prediction, method: str) -> list[Explanation]:
-        """Explain a prediction for an example by a method that fits the model (``explain``)."""
-        device = self.accelerator.device
-        return explain(self.task, self.model, example, prediction, method, device)
-
-    def reasons(self, explain: bool | str, nearest: int | None) -> ReasonsOf:
-        """Return the function that gives the reasons of a prediction for an example.
-
-        Args:
-            explain: Whether to explain predictions, or a method.
-            nearest: The number of training examples; None for none.
-
-        Raises:
-            UserError: As for ``explain`` and ``nearest``.
-        """
-        wanted = None if explain is True else str(explain)
-        method = explaining_method(self.task, wanted) if explain else ""
-        training = None if nearest is None else self.training
-
-        def reasons(example: Example, prediction: Prediction) -> Reasons:
-            explained = self.explained(example, prediction, method) if method else None
-            near = None if training is None else training.nearest([example], nearest or 0)[0]
-            return Reasons(explained, near)
-
-        return reasons
+    def _directions(self, examples: Sequence[Any]) -> np.ndarray:
+        """Return the vectors that the model decides on, scaled to length 1 [N, H]."""
+        found = decision_vectors(self.task, self.model, examples, self.accelerator)
+        lengths = np.linalg.norm(found, axis=1, keepdims=True)
+        scaled: np.ndarray = found / np.maximum(lengths, np.finfo(np.float32).tiny)
+        return scaled
 
     def examples(
         self, inputs: Sequence[Given] | Any, *, columns: Mapping[str, str] | None = None

@@ -71,37 +71,3 @@ class Neighbor(NamedTuple):
         """Return the training example with its gold as JSON values."""
         words = isinstance(self.example, TokenExample) and {"words": list(self.example.words)}
         return {"similarity": round(self.similarity, 6)} | (words or {}) | gold_record(self.example)
-
-
-class Neighbors:
-    """The vectors of training examples, to find the nearest ones: those that a decision is like.
-
-    Args:
-        task: The task of the model.
-        head: The model, on the accelerator's device.
-        examples: The training examples.
-        accelerator: The device.
-    """
-
-    def __init__(
-        self, task: Task, head: Any, examples: Sequence[Any], accelerator: Accelerator
-    ) -> None:
-        self.task, self.head, self.accelerator = task, head, accelerator
-        self.training = examples
-        self.vectors = self._vectors(examples)
-
-    def nearest(self, examples: Sequence[Any], number: int) -> list[list[Neighbor]]:
-        """Return the nearest training examples of each example, the nearest first."""
-        cosines = self._vectors(examples) @ self.vectors.T
-        order = np.argsort(-cosines, axis=1, kind="stable")[:, :number]
-        return [
-            [Neighbor(float(own[index]), self.training[int(index)]) for index in best]
-            for own, best in zip(cosines, order, strict=True)
-        ]
-
-    def _vectors(self, examples: Sequence[Any]) -> Array:
-        """Return the vectors of examples, scaled to length 1."""
-        found = decision_vectors(self.task, self.head, examples, self.accelerator)
-        lengths = np.linalg.norm(found, axis=1, keepdims=True)
-        scaled: Array = found / np.maximum(lengths, np.finfo(np.float32).tiny)
-        return scaled

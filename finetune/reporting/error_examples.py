@@ -7,16 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from finetune.evaluation.error_analysis import Analysis
 from finetune.evaluation.errors import AROUND, ErrorCase, example_text, most_confident
 from finetune.evaluation.kinds.kind import Shown
-from finetune.reporting.highlight import Part, Weighed, clip, highlight, weighed
+from finetune.reporting.highlight import Part, clip, highlight
 from finetune.types import Span, TextExample, TokenExample
-
-if TYPE_CHECKING:
-    from finetune.inference.predictor import Reasons
 
 MOST_EXAMPLES = 300
 """Examples with errors that a report holds, of all its runs together."""
@@ -55,8 +52,8 @@ class ErrorExample:
     deviation: float | None = None
     """Distance of a predicted number from gold."""
     sentences: Sequence[tuple[str, Sequence[Part]]] = ()
-    explanations: Sequence[tuple[str, Sequence[Weighed]]] = ()
-    """A predicted label, and the words with their scores for it."""
+    explanations: Sequence[tuple[str, Sequence[tuple[str, float, float]]]] = ()
+    """A predicted label, and each word with its score, also in units of the largest one."""
     neighbors: Sequence[tuple[float, Sequence[tuple[str, str]], str, str]] = ()
     """Nearest training examples: similarity, labels with their marks, text, and place."""
 
@@ -65,12 +62,12 @@ def error_examples(
     name: str,
     analysis: Analysis,
     most: int,
-    reasons: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
+    reasons: Callable[[Sequence[Any]], Mapping[str, Sequence[Any]]] | None = None,
 ) -> tuple[list[ErrorExample], int]:
     """Return at most ``most`` examples with errors, and the number of all of them.
 
     The most confident errors come first. ``name`` is the name of the run in the report, ``reasons``
-    returns the ``Reasons`` of its predictions for examples.
+    returns the reasons of its predictions for examples.
     """
     run = analysis.scored
     by_id: defaultdict[int, list[ErrorCase]] = defaultdict(list)
@@ -88,9 +85,9 @@ def error_examples(
     order = sorted(by_id, key=lambda id: -max(each.confidence or 0.0 for each in by_id[id]))
     indices = {example.id: index for index, example in enumerate(run.examples)}
     chosen = [run.examples[indices[id]] for id in order[:most]]
-    why = reasons(chosen) if reasons and chosen else [None] * len(chosen)
+    why = reasons(chosen) if reasons and chosen else {}
     found = []
-    for id, reason in zip(order[:most], why, strict=True):
+    for place, id in enumerate(order[:most]):
         index, errors = indices[id], by_id[id]
         example = run.examples[index]
         sides = [side for each in errors for side in (each.gold, each.predicted)]
@@ -110,7 +107,7 @@ def error_examples(
                 errors=errors,
                 label_error=label_errors.get(id),
                 **content,
-                **(_reasons(example, reason, errors) if reason else {}),
+                **_reasons(example, errors, **{name: own[place] for name, own in why.items()}),
             )
         )
     return found, len(by_id)
@@ -135,25 +132,32 @@ def _text_content(
     }
 
 
-def _reasons(example: Any, found: Reasons, errors: Sequence[ErrorCase]) -> dict[str, Any]:
+def _reasons(
+    example: Any,
+    errors: Sequence[ErrorCase],
+    explanation: Sequence[Any] = (),
+    nearest: Sequence[Any] = (),
+) -> dict[str, Any]:
     """Return the words of each wrong label with their scores, and the nearest training examples."""
     wrong = [e.predicted for e in errors if isinstance(e.predicted, Mapping)]
     gold = example.gold_labels() or ()
     neighbors = []
-    for near in found.nearest or ():
+    for near in nearest:
         labels = dict.fromkeys(near.example.gold_labels() or ())
         marks = [(label, "right" if label in gold else "wrong") for label in labels]
         text = clip(example_text(near.example), MOST_CHARACTERS // 4)
         neighbors.append((near.similarity, marks, text, near.example.where))
-    return {
-        "neighbors": neighbors,
-        "explanations": [
-            (each.decision.label, weighed(example, each.words, each.scores, MOST_WORDS))
-            for each in found.explanation or ()
-            if (words := each.decision.words) is None
-            or any(side["start"] <= words[0] and words[1] <= side["end"] for side in wrong)
-        ],
-    }
+    explanations = []
+    for each in explanation:
+        words = each.decision.words
+        if words is None or any(e["start"] <= words[0] and words[1] <= e["end"] for e in wrong):
+            largest = max(map(abs, each.scores), default=0.0) or 1.0
+            pairs = zip(each.words.words, each.scores, strict=True)
+            parts = [(clip(word), score, score / largest) for word, score in pairs]
+            if each.words.num_first < len(parts):
+                parts.insert(each.words.num_first, ("‖", 0.0, 0.0))
+            explanations.append((each.decision.label, parts[:MOST_WORDS]))
+    return {"neighbors": neighbors, "explanations": explanations}
 
 
 def _in_context(id: int, context: str, error: ErrorCase) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from finetune.types import Span, TokenExample
 
@@ -22,8 +22,6 @@ class Fragment(NamedTuple):
     last: bool
 
 
-Weighed = tuple[str, float, float]
-"""A text, its score, and the score in units of the largest one, from -1 to 1."""
 Part = tuple[str, str]
 """A "text", or the "start" or the "end" of a highlight, with the text, the style or the label."""
 
@@ -82,28 +80,6 @@ def highlight(
             open_.append(fragment)
         parts.append(("text", clip(example.words[index])))
     return [*parts, ("text", " …")] if last < len(example.words) else parts
-
-
-def weighed(example: Any, words: Any, scores: Sequence[float], most: int) -> list[Weighed]:
-    """Return the words of an example with their scores, and what stands between them.
-
-    ``words`` are its ``Words``. A longer example is cut after ``most`` words.
-    """
-    largest = max(map(abs, scores), default=0.0) or 1.0
-    parts, end = list[Weighed](), 0
-    texts = example.texts()
-    for number, (word, score) in enumerate(zip(words.words, scores, strict=True)):
-        if number == most:
-            return [*parts, (" …", 0.0, 0.0)]
-        second = number >= words.num_first
-        if number == words.num_first:
-            parts, end = [*parts, (" ‖ ", 0.0, 0.0)], 0
-        between = " " if number else ""
-        if words.offsets is not None:
-            start, stop = words.offsets[number]
-            between, end = texts[second][end:start], stop
-        parts += [(clip(between), 0.0, 0.0), (clip(word), score, score / largest)]
-    return parts
 
 
 def clip(text: str, length: int = MAX_WORD_LENGTH) -> str:

@@ -53,8 +53,8 @@ _SCORE = re.compile(r"(?!inner_)\w*(f1|f1_\w+|accuracy|matthews|pearson|spearman
 _CLASS_TABLES = ("type", "label", "tag", "counted")
 _DECISION_TABLES = ("risk", "answered", "sets", "costs")
 
-ReasonsOf = Callable[[Path, Sequence[Any]], Sequence[Any]]
-"""Returns the ``Reasons`` of the predictions of a run folder for examples."""
+ReasonsOf = Callable[[Path, Sequence[Any]], Mapping[str, Sequence[Any]]]
+"""Returns the ``explanation`` and the ``nearest`` examples of examples that a run predicted."""
 NamedRuns = Sequence[tuple[str, Run]]
 NamedEvaluations = Sequence[tuple[str, Analysis]]
 

@@ -67,10 +67,13 @@ def decided(model: Predictor, example: Any) -> list[Decision]:
     return found[:2]
 
 
-def explained(model: Predictor, example: Any, method: str, monkeypatch: Any) -> list[Any]:
-    decisions = decided(model, example)
+def explained(
+    model: Predictor, example: Any, method: str, monkeypatch: Any, given: Any = None
+) -> list[Any]:
+    decisions = given or decided(model, example)
     monkeypatch.setattr(type(model.task), "decisions", lambda *_: decisions)
-    return model.explained(example, None, method)  # type: ignore[arg-type]
+    device = model.accelerator.device
+    return explanation.explain(example, None, model.task, model.model, method, device)
 
 
 def score(example: Any, decision: Decision, model: Predictor, *, masked: bool = False) -> float:
@@ -165,8 +168,7 @@ def test_words_of_sentences_are_masked(task: str, family: str, monkeypatch: Any)
     mask = model.task.tokenizer.tokenizer.mask_token
     example = TokenExample(0, ("Anna", "saw", "New", "York"))
     decision = Decision(model.labels[0], 0, (2, 3))
-    monkeypatch.setattr(type(model.task), "decisions", lambda *_: [decision])
-    (found,) = model.explained(example, None, "leave-out")  # type: ignore[arg-type]
+    (found,) = explained(model, example, "leave-out", monkeypatch, [decision])
 
     def value(words: tuple[str, ...]) -> float:
         (answer,) = predict(
@@ -210,13 +212,13 @@ def test_shortened_texts(text: str, left_out: set[int], expected: str) -> None:
 @pytest.mark.parametrize(
     ("task", "settings", "options", "method", "problem"),
     [
-        ("nli", {"pair_encoder": "bi"}, {}, "gradients", "write --explain leave-out"),
-        ("nli", {}, {"labels": "a,b"}, "gradients", "write --explain leave-out"),
+        ("nli", {"pair_encoder": "bi"}, {}, "gradients", "legal for this model: leave-out"),
+        ("nli", {}, {"labels": "a,b"}, "gradients", "legal for this model: leave-out"),
         ("choice", {}, {}, "leave-out", "`choice` model cannot be explained"),
         ("qa", {}, {}, "gradients", "`qa` model cannot be explained"),
         ("relations", {}, {}, "leave-out", "`relations` model cannot be explained"),
         ("sentence", {}, {}, "leave-out", "`sentence` model cannot be explained"),
-        ("classify", {}, {}, "magic", "legal are leave-out, gradients"),
+        ("classify", {}, {}, "magic", "legal for this model: leave-out, gradients"),
     ],
 )
 def test_models_that_cannot_be_explained(
@@ -268,7 +270,7 @@ def test_faithfulness_by_hand() -> None:
 
 def test_nearest_is_the_largest_cosine() -> None:
     model = finetune.load(lab.trained("classify"))
-    training = model.training.training
+    training, _ = model.training
     vectors = decision_vectors(model.task, model.model, training)
     (own,) = decision_vectors(model.task, model.model, [TextExample(0, "the train was late")])
     cosines = [float(own @ v / np.linalg.norm(own) / np.linalg.norm(v)) for v in vectors]
