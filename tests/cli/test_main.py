@@ -12,7 +12,6 @@ from unittest import mock
 
 import pytest
 
-from finetune import reporting
 from finetune.cli import train
 from finetune.cli.check import Check
 from finetune.cli.compare import Compare
@@ -25,6 +24,7 @@ from finetune.cli.score import Score
 from finetune.config.recipes import RecipeRun
 from finetune.config.tasks import CONFIGS, TagConfig
 from finetune.config.values import converted
+from finetune.reporting import html
 from finetune.types import UserError
 from tests.command import run
 from tests.tiny import save_tiny_checkpoint
@@ -184,7 +184,7 @@ def test_a_report_that_fails_leaves_the_run_finished(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def fail_with(error: Exception) -> str:
-        monkeypatch.setattr(reporting, "write_run_report", mock.Mock(side_effect=error))
+        monkeypatch.setattr(html, "write_run_report", mock.Mock(side_effect=error))
         train.report_run(Path("a run"))
         return capsys.readouterr().err
 
@@ -306,16 +306,8 @@ def test_version():
 def test_a_dry_run_prints_settings_that_are_no_defaults(tmp_path: Path):
     save_tiny_checkpoint(tmp_path / "bert", "bert")
     data = ROOT / "examples" / "data" / "sentiment"
-    outcome = run(
-        "classify",
-        "--model",
-        tmp_path / "bert",
-        "--data",
-        data,
-        "--steps=1",
-        "--max-length=32",
-        "--dry-run",
-    )
+    places = ("--model", tmp_path / "bert", "--data", data)
+    outcome = run("classify", *places, "--steps=1", "--max-length=32", "--dry-run")
     last = outcome.out.splitlines()[-2:]
     assert last[0] == (
         f"settings: --model {tmp_path / 'bert'}, --data {data}, --steps 1, --max-length 32"

@@ -247,22 +247,13 @@ def test_wrong_folders(place: Path, tmp_path: Path):
 
 def test_a_run_says_what_it_began_with(place: Path, tmp_path: Path):
     before = place / "runs" / "bert-nli"
-    outcome = run(
-        "nli",
-        "--init-from",
-        before,
-        "--data",
-        place / "rte",
-        "--steps",
-        "2",
-        "--out",
-        tmp_path / "run",
-    )
+    start = ("nli", "--init-from", before, "--data", place / "rte")
+    outcome = run(*start, "--steps", "2", "--out", tmp_path / "run")
     assert outcome.code == 0, outcome.err
     said = f"encoder and head from {before}; classes by name: entailment; new: not_entailment"
     assert said in outcome.err + outcome.out
     readme = (tmp_path / "run" / "README.md").read_text("utf-8")
     assert said in readme and f"# nli: {before} on" in readme
     assert "finetune-" not in (tmp_path / "run" / "best" / "config.json").read_text("utf-8")
-    planned = run("nli", "--init-from", before, "--data", place / "rte", "--dry-run")
+    planned = run(*start, "--dry-run")
     assert planned.code == 0 and said in planned.out

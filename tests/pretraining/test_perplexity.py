@@ -109,17 +109,8 @@ def test_command_on_texts(tmp_path: Path):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(TEXTS), encoding="utf-8")
     output = tmp_path / "scores.jsonl"
-    done = run(
-        "perplexity",
-        checkpoint(),
-        "--file",
-        texts,
-        "--out",
-        output,
-        "--subwords",
-        "--format",
-        "json",
-    )
+    more = ("--subwords", "--format", "json")
+    done = run("perplexity", checkpoint(), "--file", texts, "--out", output, *more)
     assert done.code == 0, done.err
     record = json.loads(done.out)
     rows = [json.loads(line) for line in output.read_text().splitlines()]

@@ -45,18 +45,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(place: Path, kind: str, out: Path, *more: str) -> Outcome:
-    return run(
-        TASK.get(kind, kind),
-        "--model",
-        place / "bert",
-        "--data",
-        place / f"{kind}-data",
-        "--out",
-        out,
-        *"--steps 2 --batch-size 8 --precision fp32".split(),
-        *KINDS[kind][1],
-        *more,
-    )
+    places = ("--model", place / "bert", "--data", place / f"{kind}-data", "--out", out)
+    options = (*"--steps 2 --batch-size 8 --precision fp32".split(), *KINDS[kind][1], *more)
+    return run(TASK.get(kind, kind), *places, *options)
 
 
 def card_of(run_folder: Path) -> str:

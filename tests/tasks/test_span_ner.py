@@ -265,17 +265,8 @@ def test_tagged_data_will_do(place: Path, tmp_path: Path):
     ] * 4
     for split in ("train", "validation"):
         write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows_of_tags)
-    trained = run(
-        "ner",
-        "--model",
-        place / "bert",
-        "--data",
-        tmp_path / "data",
-        "--steps",
-        2,
-        "--out",
-        tmp_path / "r",
-    )
+    places = ("--model", place / "bert", "--data", tmp_path / "data", "--out", tmp_path / "r")
+    trained = run("ner", *places, "--steps", "2")
     assert trained.code == 0, trained.err
     assert "decoding flat" in trained.err + trained.out
     assert "always predicting" not in trained.out

@@ -97,13 +97,8 @@ def test_command(folder: Path, tmp_path: Path):
     outcome = run("predict", folder, "--file", texts, "--labels", "music,animals=a dog")
     rows = [json.loads(line) for line in outcome.out.splitlines()]
     assert [list(row["scores"]) for row in rows] == [["music", "animals"]] * 3
-    several = run(
-        "predict",
-        folder,
-        "--text",
-        TEXTS[0],
-        *"--labels music,animals --multi-label --threshold 0".split(),
-    )
+    options = "--labels music,animals --multi-label --threshold 0".split()
+    several = run("predict", folder, "--text", TEXTS[0], *options)
     assert json.loads(several.out)["label"] == ["music", "animals"]
 
 

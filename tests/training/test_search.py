@@ -293,22 +293,10 @@ def test_a_search_from_python_with_data_in_memory_and_an_own_metric(place: Path,
 
 
 def command_line(place: Path, out: Path, trials: int) -> list[str]:
-    return [
-        sys.executable,
-        *"-m finetune search classify --model".split(),
-        str(place / "model"),
-        "--data",
-        str(place / "data"),
-        "--epochs",
-        "2",
-        "--out",
-        str(out),
-        "--trials",
-        str(trials),
-        "--space",
-        "lr=1e-4:1e-2:log",
-        "batch_size=4,8",
-    ]
+    places = ["--model", str(place / "model"), "--data", str(place / "data"), "--out", str(out)]
+    space = "--epochs 2 --space lr=1e-4:1e-2:log batch_size=4,8".split()
+    start = [sys.executable, "-m", "finetune", "search", "classify"]
+    return [*start, *places, "--trials", str(trials), *space]
 
 
 @pytest.mark.slow

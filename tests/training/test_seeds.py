@@ -315,18 +315,15 @@ def test_the_metric_asked_for_counts(tmp_path: Path):
 def test_seeds_of_other_data_are_refused_before_they_train(drawn: tuple, tmp_path: Path):
     save_tiny_checkpoint(tmp_path / "model", "bert")
     data.sentiment(tmp_path / "data")
-    words = (
-        "classify",
+    places = (
         "--model",
         tmp_path / "model",
         "--data",
         tmp_path / "data",
-        "--steps",
-        "1",
         "--out",
         tmp_path / "runs",
-        *drawn,
     )
+    words = ("classify", *places, "--steps", "1", *drawn)
     assert run(*words, "--seeds", "1").code == 0
     data.sentiment(tmp_path / "data", (39, 12, 12))
     done = run(*words, "--seeds", "2")
