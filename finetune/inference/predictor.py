@@ -188,7 +188,8 @@ class Predictor:
             >>> found.tags  # doctest: +SKIP
             ('B-PER', 'I-PER', 'O', 'O', 'B-LOC', 'O')
         """
-        if documents is None and input_table(inputs) is not None:
+        rows = None if isinstance(inputs, str) else input_table(inputs)
+        if documents is None and rows is not None:
             return list(self.stream(self.examples(inputs, columns=columns)))
         examples = self.examples(inputs, columns=columns)
         if documents is not None:

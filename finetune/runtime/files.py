@@ -298,7 +298,7 @@ def lock_folder(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterat
         FolderInUse: Another process holds the folder.
         SaveError: The folder or the lock cannot be written.
     """
-    created = not folder.exists()
+    created = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder.resolve() / name
@@ -327,8 +327,8 @@ def lock_folder(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterat
             with contextlib.suppress(OSError):
                 if not _LOCKS:
                     path.unlink()
-                if created:
-                    folder.rmdir()  # fails unless it is empty
+                for each in created:
+                    each.rmdir()  # fails unless it is empty
 
 
 def _this_process() -> str:

@@ -298,8 +298,8 @@ def test_a_folder_is_held_until_its_process_ends(tmp_path: Path) -> None:
 
 
 def test_locking_leaves_no_folder_behind(tmp_path: Path) -> None:
-    with lock_folder(tmp_path / "one"):
-        assert (tmp_path / "one").is_dir()
+    with lock_folder(tmp_path / "runs" / "one"):
+        assert (tmp_path / "runs" / "one").is_dir()
     with lock_folder(tmp_path / "two"):
         (tmp_path / "two" / "file").touch()
     assert [path.name for path in tmp_path.iterdir()] == ["two"]
