@@ -71,7 +71,7 @@ def counted_votes(labels: Iterable[Any], where: str) -> Votes | None:
                 "correct it, or name one column, --columns label=NAME."
             )
         if label is not None:  # a column of whole numbers with empty cells may hold 1.0
-            votes[f"{label:g}" if isinstance(label, float) else str(label)] += 1
+            votes[str(int(label) if isinstance(label, float) else label)] += 1
     return tuple(sorted(votes.items())) or None
 
 

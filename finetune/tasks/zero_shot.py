@@ -143,13 +143,11 @@ def zero_shot(
         )
     return ZeroShotTask(
         replace(
-            record,
+            record.unfitted(),
             labels=LabelSet(list(words)),
             problem="multi" if multi_label else "single",
             pairs=False,
             positive=None,
-            temperature=None,
-            thresholds={},
         ),
         task.tokenizer,
         _hypotheses=tuple(template.replace("{}", each) for each in words.values()),

@@ -93,6 +93,14 @@ def test_a_column_for_each_annotator(suffix: str, tmp_path: Path) -> None:
     assert sides(read_text_file(path, usual_columns=columns)) == expected
 
 
+def test_whole_numbers_of_annotators_keep_their_digits(tmp_path: Path) -> None:
+    rows = [("x", 1234567.0, 1234567, None), ("y", 2.0, 2, 2)]
+    names = ("text", "A", "B", "C")
+    write_jsonl(tmp_path / "a.jsonl", [dict(zip(names, row, strict=True)) for row in rows])
+    data = read_text(str(tmp_path / "a.jsonl"), columns={"label": "A+B+C"})
+    assert sides(data.splits["train"]) == [("1234567", (("1234567", 2),)), ("2", (("2", 3),))]
+
+
 def test_votes_and_plain_labels_may_be_mixed(tmp_path: Path) -> None:
     rows = read_text([*ROWS, {"text": "bad", "label": "neg"}]).splits["train"]
     assert sides(rows) == [*FOUND, ("neg", None)]

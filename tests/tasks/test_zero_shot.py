@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -123,3 +124,17 @@ def test_another_model_is_refused(tmp_path: Path):
     folder = _save_model(tmp_path, ("equal", "different"))
     with pytest.raises(UserError, match=r"a label entailment.*different"):
         finetune.load(folder, labels="a,b")
+
+
+def test_decisions_on_other_labels_are_left_out(folder: Path, tmp_path: Path):
+    copied = shutil.copytree(folder, tmp_path / "decided")
+    path = copied / "finetune.json"
+    record = json.loads(path.read_text())
+    names = ("entailment", "neutral", "contradiction")
+    costs = {gold: dict.fromkeys(names, 1.0) for gold in names}
+    record["extra"]["decisions"] = {"costs": costs, "confidence": 0.999, "distance": 0.001}
+    path.write_text(json.dumps(record))
+    found = finetune.load(copied, labels=LABELS).predict(TEXTS)
+    assert [each.record() for each in found] == [
+        each.record() for each in finetune.load(folder, labels=LABELS).predict(TEXTS)
+    ]
