@@ -103,8 +103,8 @@ def _rows_by_annotator(files: Mapping[str, Annotations]) -> dict[str, list[Any]]
                 rows[name if len(files) > 1 else str(row.annotator)].append(row.as_text())
     if len(rows) < 2:
         raise UserError(
-            f"{next(iter(files))}: no rows of two annotators: give one file for each, or a file "
-            "with the column _annotator_id or annotator."
+            f"{next(iter(files))}: no rows of two annotators: give one file for each, a file with "
+            "the column _annotator_id or annotator, or --columns label=A+B with one for each."
         )
     return dict(sorted(rows.items()) if len(files) == 1 else rows)
 
@@ -297,9 +297,15 @@ def print_agreement(command: AgreementCommand) -> None:
     """Print the tables of the agreement; notes go to standard error."""
     stems = [Path(file).stem for file in command.files]
     names = stems if len({*stems}) == len(stems) else command.files
+    columns = command.column_map
+    sources = {name: (file, columns) for name, file in zip(names, command.files, strict=True)}
+    annotators = columns.get("label", "").split("+")
+    if len(sources) == 1 and len(annotators) > 1:  # a column of each
+        file = command.files[0]
+        sources = {name: (file, {**columns, "label": name}) for name in annotators}
     files = {
-        name: read_annotations(file, **command.reading)
-        for name, file in zip(names, command.files, strict=True)
+        name: read_annotations(file, columns=own, encoding=command.encoding)
+        for name, (file, own) in sources.items()
     }
     found = measure_agreement(files, num_resamples=command.resamples, seed=command.seed)
     for note in found.notes:

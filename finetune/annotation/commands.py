@@ -97,8 +97,8 @@ class Agreement(FormatOption, ResampleOptions, DataOptions, Command):
     """
 
     files: Annotated[tuple[str, ...], argument("FILE …")]
-    """One file for each annotator, or one export that names the annotator of each row; any format
-    of `finetune convert`."""
+    """One file for each annotator, one export that names the annotator of each row, or one table
+    with a column of each (`--columns label=ann+ben`); any format of `finetune convert`."""
 
     def run(self) -> None:
         """Print the tables; notes go to standard error."""

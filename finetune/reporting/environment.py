@@ -158,7 +158,7 @@ def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> s
         command += [] if option in command else ["--epochs", str(epochs)]
     if few or each < ENOUGH_EXAMPLES:
         many = f"{ENOUGH_EXAMPLES} of each label or more; " if labels else ""
-        ways.append(f"more labeled examples ({many}--sizes estimates what more bring)")
+        ways.append(f"more labeled examples ({many}--sizes shows how the score grows with them)")
     if len(command) == 3:
         ways.append(
             "another --lr (`finetune search` tries several), or `finetune check` of the data"

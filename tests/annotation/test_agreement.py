@@ -173,3 +173,15 @@ def test_command(tmp_path):
     outcome = run("agreement", *files[:2], "--format", "csv")
     rows = list(csv.reader(io.StringIO(outcome.out.split("\n\n")[0])))
     assert rows[1][:3] == ["ann", "bob", "4"]
+
+
+def test_a_column_of_each_annotator(tmp_path):
+    path = tmp_path / "votes.csv"
+    path.write_text("text,ann,bob,eve\na,x,x,\nb,x,y,x\nc,y,y,y\n")
+    outcome = run("agreement", path, "--columns", "label=ann+bob+eve", "--format", "json")
+    pairs = json.loads(outcome.out)["pairs"]
+    assert [(row["first"], row["second"], row["number"]) for row in pairs] == [
+        ("ann", "bob", 3),
+        ("ann", "eve", 2),
+        ("bob", "eve", 2),
+    ]
