@@ -266,8 +266,13 @@ def _without_skipped(records: list[Record]) -> tuple[list[Record], list[str]]:
 
 def _of_tokens(table: Table, records: list[Record], columns: Mapping[str, str]) -> Annotations:
     columns = {role: name for role, name in columns.items() if role in tokens.ROLES}
-    chosen = guess_columns(table, columns, records)
     kept, notes = _without_skipped(records)
+    if unsure := [row for row in kept if _has_null(row.values.get("tags"))]:
+        names = [row.key or row.where for row in unsure]
+        notes += counted(names, "with tags that are withheld", "read without tags")
+        ids = {*map(id, unsure)}
+        kept = [r._replace(values={**r.values, "tags": None}) if id(r) in ids else r for r in kept]
+    chosen = guess_columns(table, columns, kept)
     text = columns.get("text", "text")
     found = [_with_text(token_record(row, chosen, table.names), row, text) for row in kept]
     examples, more = _examples(found)
@@ -275,6 +280,10 @@ def _of_tokens(table: Table, records: list[Record], columns: Mapping[str, str]) 
     more += counted(related, "with relations between spans", "the relations are not written")
     rows = _rows(WordRow, examples, kept, {*chosen})
     return Annotations("tokens", rows, [*table.notes, *notes, *more])
+
+
+def _has_null(tags: Any) -> bool:
+    return isinstance(tags, list) and None in tags
 
 
 def _with_text(record: TokenRecord, row: Record, column: str) -> TokenRecord:

@@ -50,6 +50,7 @@ def page(rows: Sequence[Row], title: str, labels: Iterable[str] = ()) -> tuple[s
     items: list[dict[str, Any]] = []
     sentences: dict[Any, dict[str, Any]] = {}
     for number, row in enumerate(rows, 1):
+        row = _with_withheld(row)
         if row.get("label", "") is None and "given" not in row:  # a blank text
             continue
         _check_row(row, f"{title}:{number}")
@@ -98,6 +99,22 @@ _TYPES: Mapping[str, Any] = {
     "scores": dict[str, float] | list[float] | None,
 }
 """The types of the fields that the page shows."""
+
+
+def _with_withheld(row: Row) -> Row:
+    """Return a prediction with the answers that are withheld, which a person shall decide on."""
+    left_out = row.get("withheld")
+    if isinstance(left_out, str) and "label" in row:
+        return {**row, "label": left_out}
+    if not isinstance(left_out, list):
+        return row
+    for name in ("label", "spans"):
+        if isinstance(row.get(name), list):
+            return {**row, name: [*row[name], *left_out]}
+    if isinstance(row.get("tags"), list) and conforms(left_out, list[dict[str, Any]]):
+        names = iter(each.get("label") for each in left_out)
+        return {**row, "tags": [next(names, tag) if tag is None else tag for tag in row["tags"]]}
+    return row
 
 
 def _check_row(row: Row, where: str) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -245,9 +245,9 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         if not examples:
             return []
         # another process may have nothing left, so this one does not predict together with it
-        record = typical(model.stream(examples[:PREDICTED], chunked=chunks)).record()
+        found = typical(model.stream(examples[:PREDICTED], chunked=chunks))
         sample = []
-        for example in examples:
+        for example, record in product(examples, [each.record() for each in found]):
             own: dict[str, Any] = {"id": example.id if example.key is None else example.key}
             if isinstance(example, TokenExample) and "words" in record:
                 own["words"] = list(example.words)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from finetune.evaluation.thresholds import LabelProbabilities
     from finetune.tasks.base import Task
 
+DELTA = 0.05
+"""The default of --delta."""
 GOALS = ("metric", "precision", "recall", "risk", "coverage", "sets", "unlike", "costs")
 """The options of which one is given."""
 
@@ -66,7 +68,7 @@ class Thresholds(FormatOption, Command):
     probability 1 - δ on new data of the same kind."""
     coverage: float | None = None
     """Withhold answers below the confidence that leaves this share of them."""
-    delta: float = 0.05
+    delta: float = DELTA
     """The probability δ that the guarantee of --risk fails."""
     sets: Annotated[float | None, Help("LEVEL")] = None
     """Predict sets of classes that hold the right one with this probability."""
@@ -161,6 +163,11 @@ class Thresholds(FormatOption, Command):
                 raise UserError(f"--{name} must be above 0 and {legal}, not {value:g}.")
         if (self.per_class or self.set_scores != "probability") and self.sets is None:
             raise UserError("--per-class and --set-scores are about sets: add --sets LEVEL.")
+        if self.delta != DELTA and self.risk is None and self.coverage is None:
+            raise UserError("--delta is about the bound of the risk: add --risk or --coverage.")
+        if self.reset and (given or self.dry_run):
+            other = flag(given[0]) if given else "--dry-run"
+            raise UserError(f"--reset removes what was saved: leave out {other}.")
         return given[0] if given else ""
 
     def _runs(self, positive: str | None = None) -> dict[str, Scored]:
@@ -244,10 +251,10 @@ class Thresholds(FormatOption, Command):
         from finetune.inference.distance import TrainingVectors, largest_distance, vectors_of_run
 
         assert self.unlike is not None
-        vectors = vectors_of_run(task, model)
+        vectors = vectors_of_run(task, model, self.split)
         found = TrainingVectors.fit(vectors["train"])
         distances = {split: found.distances(own) for split, own in vectors.items()}
-        largest = largest_distance(distances["validation"], self.unlike)
+        largest = largest_distance(distances[self.split], self.unlike)
         if not self.dry_run:
             found.save(model)
         rows = [

@@ -202,7 +202,7 @@ def by_class(answers: Answers, confidence: float | Mapping[str, float]) -> Table
                 "answers": len(own),
                 "coverage": len(given) / len(own),
                 "risk of all": own.risk,
-                "risk": given.risk,
+                "risk": given.risk if len(given) else None,
             }
         )
     return rows

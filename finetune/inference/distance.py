@@ -75,15 +75,15 @@ class TrainingVectors:
             ) from error
 
 
-def vectors_of_run(task: Task, model: Path) -> dict[str, np.ndarray]:
+def vectors_of_run(task: Task, model: Path, needed: str) -> dict[str, np.ndarray]:
     """Return the vectors [N, H] of the examples of each split that a model was trained on.
 
     Raises:
-        UserError: The data are gone or have changed, or there is no validation split.
+        UserError: The data are gone or have changed, or have no split ``needed``.
     """
     data = run_data(task, model, "--unlike compares with its training data")
-    if not len(data.splits.get("validation", ())):
-        raise UserError(f"{data.name}: --unlike needs a validation split: train with one.")
+    if not len(data.splits.get(needed, ())):
+        raise UserError(f"{data.name}: --unlike needs a {needed} split: train with one.")
     accelerator = make_accelerator()
     head = place(task.head(model), accelerator.device)
     examples = {split: list(rows[:MOST_VECTORS]) for split, rows in data.splits.items()}
@@ -105,7 +105,7 @@ def largest_distance(distances: np.ndarray, rate: float) -> float:
     rank = math.ceil((number + 1) * (1 - rate) - 1e-9)
     if rank > number:
         raise UserError(
-            f"--unlike {rate:g}: {quantity(number, 'validation example')}, where "
+            f"--unlike {rate:g}: {quantity(number, 'example')}, where "
             f"{math.ceil(1 / rate - 1 - 1e-9):,} are needed: add some, or raise the rate."
         )
     return float(np.sort(distances)[rank - 1])

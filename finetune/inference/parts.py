@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,10 +30,13 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.records import Record, record_writer
 from finetune.types import (
     AnswerPrediction,
+    ChoicePrediction,
     Example,
     FoundAnswer,
+    MaskedPrediction,
     Relation,
     RelationPrediction,
+    SentencePrediction,
     Span,
     SpanPrediction,
     TextPrediction,
@@ -287,16 +291,40 @@ def _rows(path: Path, content: Content) -> int | None:
     return None if header is None else content.num_lines - header
 
 
-def typical(predictions: Iterable[Any]) -> Any:
-    """Return a prediction with a value in each place that a prediction may leave empty.
+def typical(predictions: Iterable[Any]) -> list[Any]:
+    """Return predictions with a value in each place that a prediction may leave empty.
 
-    The types of its record are the types of all records of the model.
+    The types of their records are the types of all records of the model. Of a model that withholds
+    answers, the second one has them withheld.
     """
     found, *others = predictions
+    if isinstance(found, TextPrediction):
+        own = ((each, _label(each)) for each in (found, *others))
+        found = next((each for each, label in own if label is not None), found)
+    full = _full(found)
+    if isinstance(full, MaskedPrediction | SentencePrediction) or not full.decided:
+        return [full]
+    known = full.class_probabilities if "set" in full.decided else ()
+    filled = {"set": [*known], "distance": 0.5, "unlike": False, "withheld": None}
+    decided = {name: filled.get(name, value) for name, value in full.decided.items()}
+    given = replace(full, decided=decided)
+    return [given, given.withhold(lambda _: math.inf)] if "withheld" in decided else [given]
+
+
+def _label(prediction: TextPrediction) -> Any:
+    """Return the label of a text, also if it is withheld."""
+    withheld = prediction.decided.get("withheld")
+    return withheld if prediction.label is None else prediction.label
+
+
+def _full(found: Any) -> Any:
+    """Return a prediction with an answer."""
     span, words, place = Span(0, 1, ""), ("",), ((0, 0),)
     if isinstance(found, TextPrediction):
-        found = next((each for each in (found, *others) if each.label is not None), found)
-        return replace(found, label=("",)) if found.label == () else found
+        several = tuple(found.scores or ("",))[:1]
+        return replace(found, label=several if found.label == () else _label(found))
+    if isinstance(found, ChoicePrediction):
+        return replace(found, choice=0)
     if isinstance(found, AnswerPrediction):
         answer = FoundAnswer(0, 0, "", 0.5)
         return replace(found, answer=answer, best=(answer,))

@@ -409,6 +409,16 @@ def test_spans_of_empty_words_are_left_out(to: str, tmp_path):
     assert spans == [[(0, "PER"), (10, "LOC")], [(0, "PER"), (10, "LOC")]]
 
 
+def test_withheld_tags_leave_a_sentence_without_tags(tmp_path):
+    rows = [
+        {"id": n, "words": ["a", "b"], "tags": tags, "scores": [0.9, 0.4], "withheld": []}
+        for n, tags in enumerate([[None, "X"], ["Y", "X"]])
+    ]
+    found = read_annotations(write(rows, tmp_path / "p.jsonl"))
+    assert [row.gold for row in found.rows] == [None, ("Y", "X")]
+    assert found.notes == ["1 row with tags that are withheld: read without tags (0)"]
+
+
 @pytest.mark.parametrize("task", ["qa", "choice"])
 @pytest.mark.parametrize("command", ["convert", "agreement"])
 def test_questions_are_not_supported(task: str, command: str, tmp_path):

@@ -41,6 +41,20 @@ def test_rows_that_are_shown(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    "row",
+    [
+        LABEL | {"label": None, "withheld": "unsure"},
+        LABEL | {"label": ["pos"], "withheld": ["unsure"]},
+        SENTENCE | {"spans": [], "withheld": span(label="unsure")},
+        TAGGED | {"tags": [None, "O"], "withheld": span(label="unsure")},
+    ],
+)
+def test_answers_that_are_withheld_are_shown(row: dict[str, Any]) -> None:
+    html, number = page([row], "x.jsonl")
+    assert number == 1 and "unsure" in html
+
+
+@pytest.mark.parametrize(
     ("row", "changes", "field"),
     [
         (SUSPECT, {"confidence": None}, "confidence"),

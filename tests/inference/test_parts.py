@@ -16,11 +16,13 @@ import pyarrow.dataset
 import pytest
 from pyarrow import parquet
 
+from finetune.evaluation.decisions import Decisions
 from finetune.inference import parts as parts_module
 from finetune.runtime import progress
 from finetune.runtime.files import lock_folder
 from finetune.types import (
     AnswerPrediction,
+    ChoicePrediction,
     FoundAnswer,
     Relation,
     RelationPrediction,
@@ -265,7 +267,35 @@ def test_a_column_that_changes_its_type_is_refused(
 def test_empty_predictions_have_the_types_of_full_ones(empty: Any, full: Any) -> None:
     types = [
         pyarrow.Table.from_pylist([each.record()]).schema
-        for each in (full, parts_module.typical([full]), parts_module.typical([empty]))
+        for each in (full, *parts_module.typical([full]), *parts_module.typical([empty]))
+    ]
+    assert types[0] == types[1] == types[2]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        TOKENS,
+        TokenPrediction(0, ("a",), ("X",), (0.5,)),
+        SPANS,
+        RELATIONS,
+        TextPrediction(0, ("a",), scores={"a": 0.5}),
+        TextPrediction(0, "a", 0.5, {"a": 0.5}),
+        ChoicePrediction(0, 0, "x", (0.5,)),
+        AnswerPrediction(0, ANSWER, 0.5, best=(ANSWER,)),
+    ],
+    ids=str,
+)
+def test_withheld_answers_have_the_types_of_given_ones(found: Any) -> None:
+    given = Decisions(confidence=0.0).apply(found)
+    unsure = Decisions(confidence=1.0).apply(found)
+    types = [
+        pyarrow.Table.from_pylist([each.record() for each in rows]).schema
+        for rows in (
+            (given, unsure),
+            parts_module.typical([given]),
+            parts_module.typical([unsure]),
+        )
     ]
     assert types[0] == types[1] == types[2]
 
