@@ -260,7 +260,7 @@ def _of_texts(table: Table, records: list[Record], columns: Mapping[str, str]) -
 
 def _without_skipped(records: list[Record]) -> tuple[list[Record], list[str]]:
     kept = [row for row in records if row.values.get("answer") not in SKIPPED_ANSWERS]
-    left = [row.key or row.where for row in records if row.values.get("answer") in SKIPPED_ANSWERS]
+    left = [_name(row) for row in records if row.values.get("answer") in SKIPPED_ANSWERS]
     return kept, list(counted(left, "that annotators rejected or ignored", "left out"))
 
 
@@ -268,7 +268,7 @@ def _of_tokens(table: Table, records: list[Record], columns: Mapping[str, str]) 
     columns = {role: name for role, name in columns.items() if role in tokens.ROLES}
     kept, notes = _without_skipped(records)
     if unsure := [row for row in kept if _has_null(row.values.get("tags"))]:
-        names = [row.key or row.where for row in unsure]
+        names = [_name(row) for row in unsure]
         notes += counted(names, "with tags that are withheld", "read without tags")
         ids = {*map(id, unsure)}
         kept = [r._replace(values={**r.values, "tags": None}) if id(r) in ids else r for r in kept]
@@ -276,10 +276,15 @@ def _of_tokens(table: Table, records: list[Record], columns: Mapping[str, str]) 
     text = columns.get("text", "text")
     found = [_with_text(token_record(row, chosen, table.names), row, text) for row in kept]
     examples, more = _examples(found)
-    related = [row.key or row.where for row in kept if row.values.get(chosen.relations or "")]
+    related = [_name(row) for row in kept if row.values.get(chosen.relations or "")]
     more += counted(related, "with relations between spans", "the relations are not written")
     rows = _rows(WordRow, examples, kept, {*chosen})
     return Annotations("tokens", rows, [*table.notes, *notes, *more])
+
+
+def _name(record: Record | TokenRecord) -> str | int:
+    """Return the id of a row, else its location."""
+    return record.where if record.key is None else record.key
 
 
 def _has_null(tags: Any) -> bool:
@@ -308,7 +313,7 @@ def _examples(records: list[TokenRecord]) -> tuple[list[TokenExample], list[str]
     """Return records as examples, with tags in BIO, and notes."""
     notes = list(
         counted(
-            [r.key or r.where for r in records if r.discontinuous],
+            [_name(r) for r in records if r.discontinuous],
             "with discontinuous spans",
             "read from the first start to the last end",
         )
