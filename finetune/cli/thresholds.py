@@ -15,7 +15,7 @@ from finetune.cli.output import print_tables, show
 from finetune.config.options import Help, argument
 from finetune.config.tasks import flag
 from finetune.data.dataset import DataError
-from finetune.types import UserError
+from finetune.types import UserError, abbreviated
 
 if TYPE_CHECKING:
     from finetune.evaluation.kinds import Scored
@@ -226,7 +226,11 @@ class Thresholds(FormatOption, Command):
             tables.append((f"by predicted class, {self.split}", tuple(classes[0]), cells))
         return Choice(
             {"confidence": max(0.0, chosen.confidence - 5e-7)},  # files have six digits
-            chosen._asdict() | {"splits": [dict(zip(columns, row, strict=True)) for row in rows]},
+            chosen._asdict()
+            | {
+                "splits": [dict(zip(columns, row, strict=True)) for row in rows],
+                "classes": classes,
+            },
             tables,
             [f"answers with a probability below {chosen.confidence:.4f} are withheld"],
         )
@@ -350,6 +354,13 @@ class Thresholds(FormatOption, Command):
         for split, (old, new) in scores.items():
             how = " (each half with the threshold of the other)" if split == self.split else ""
             notes.append(f"{split} {metric}: {old:.4f} at {default:g}, now {new:.4f}{how}")
+        wanted = self.recall if self.precision is None else self.precision
+        column = 3 if self.precision is None else 2
+        rows = table_of(data, chosen) if by_rate else []
+        if missed := [row[0] for row in rows if row[column] < (wanted or 0) and row[-1] >= FEWEST]:
+            notes.append(
+                f"no threshold reaches this for {abbreviated(missed)}: the nearest is taken"
+            )
         title = f"{goal}, chosen on {len(data.gold):,} examples of {self.split}"
         field = "confidence" if data.is_of_one else "thresholds"
         return Choice({field: chosen}, content | {"scores": before_after}, tables, notes, title)

@@ -128,6 +128,11 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
     JSON Lines (by suffix) and standard input are UTF-8; ``encoding`` applies to other files.
     """
     always_utf_8 = str(path) == "-" or format_of(path) in ("jsonl", "json")
+    if format_of(path) in ("csv", "xlsx", "parquet"):
+        raise DataError(
+            f"{path}: predictions are read from JSON Lines: write them with `finetune predict "
+            "--out FILE.jsonl`."
+        )
     opened = open_data(path, encoding=UTF_8 if always_utf_8 else encoding)
     format = opened.format if opened.format in ("conll", "conllu") else "jsonl"
     if opened.format in ("txt", "tsv", "unknown"):

@@ -238,7 +238,8 @@ class Predictor:
     ) -> list[list[Neighbor]]:
         """Return the training examples of the run that are nearest to each input.
 
-        The cosine compares the vectors that the model decides on (``decision_vectors``).
+        The cosine compares the vectors that the model decides on (``decision_vectors``). A blank
+        text has none.
 
         Args:
             inputs: As for ``predict``.
@@ -258,8 +259,12 @@ class Predictor:
             return []
         cosines = self._directions(examples) @ vectors.T
         best = np.argsort(-cosines, axis=1, kind="stable")[:, :number]
-        rows = zip(cosines, best.tolist(), strict=True)
-        return [[Neighbor(float(own[i]), training[i]) for i in order] for own, order in rows]
+        _, blank = without_blank(self.task, examples)
+        rows = zip(examples, cosines, best.tolist(), strict=True)
+        return [
+            [Neighbor(float(own[i]), training[i]) for i in order if example.id not in blank]
+            for example, own, order in rows
+        ]
 
     @functools.cached_property
     def training(self) -> tuple[Sequence[Example], Any]:

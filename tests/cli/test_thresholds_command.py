@@ -191,6 +191,8 @@ def test_each_of_several_classes_has_a_confidence(place: Path, tmp_path: Path, c
     with pytest.raises(SystemExit):
         main(["thresholds", str(run)])
     assert "Give --risk, --coverage, --precision" in capsys.readouterr().err
+    main(["thresholds", str(run), "--precision", "1", "--dry-run"])
+    assert "no threshold reaches this for" in capsys.readouterr().out
     main(["thresholds", str(run), "--precision", "0.5"])
     least = decisions(run)["confidence"]
     assert "micro_f1" in capsys.readouterr().out and least.keys() == {*finetune.load(run).labels}

@@ -418,6 +418,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
         "pos.conll: the last column but one (NN) holds no gold",
         "--gold FILE",
     ),
+    "table.csv good.jsonl --gold gold.jsonl": ("table.csv: predictions are read from JSON Lines",),
     f"{TWO} --gold no.jsonl": ("no.jsonl does not exist",),
     "good.jsonl no.jsonl --gold gold.jsonl": ("no.jsonl does not exist",),
     f"{TWO} --gold gold.jsonl --metric span_f1": (

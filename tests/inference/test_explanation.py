@@ -281,6 +281,7 @@ def test_nearest_is_the_largest_cosine() -> None:
     )
     assert {each.example.label for each in found} <= {*model.labels}
     ((first, *_),) = model.nearest([training[5].text], 1)
+    assert model.nearest([" "], 1) == [[]]
     assert first.similarity == pytest.approx(1, abs=1e-5) and first.example.text == training[5].text
 
 
