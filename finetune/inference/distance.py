@@ -87,10 +87,12 @@ def vectors_of_run(task: Task, model: Path, needed: str) -> dict[str, np.ndarray
     accelerator = make_accelerator()
     head = place(task.head(model), accelerator.device)
     examples = {split: list(rows[:MOST_VECTORS]) for split, rows in data.splits.items()}
-    return {
+    found = {
         split: decision_vectors(task, head, without_blank(task, rows)[0], accelerator)
         for split, rows in examples.items()
     }
+    # an example without a sequence, such as a sentence without two spans, has no vector
+    return {split: vectors[vectors.any(axis=1)] for split, vectors in found.items()}
 
 
 def largest_distance(distances: np.ndarray, rate: float) -> float:

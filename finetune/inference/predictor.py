@@ -257,12 +257,17 @@ class Predictor:
         training, vectors = self.training
         if not (examples := self.examples(inputs, columns=columns)):
             return []
-        cosines = self._directions(examples) @ vectors.T
+        directions = self._directions(examples)
+        if not directions.any():  # no example has a sequence
+            return [[] for _ in examples]
+        cosines = directions @ vectors.T
         best = np.argsort(-cosines, axis=1, kind="stable")[:, :number]
         _, blank = without_blank(self.task, examples)
         rows = zip(examples, cosines, best.tolist(), strict=True)
         return [
             [Neighbor(float(own[i]), training[i]) for i in order if example.id not in blank]
+            if own.any()
+            else []
             for example, own, order in rows
         ]
 
@@ -328,8 +333,10 @@ class Predictor:
         filled, _ = without_blank(self.task, examples)
         if self.training_vectors is not None and filled:
             vectors = decision_vectors(self.task, self.model, filled, self.accelerator)
-            found = self.training_vectors.distances(vectors).tolist()
-            distances = {example.id: own for example, own in zip(filled, found, strict=True)}
+            known = vectors.any(axis=1)  # else the example has no sequence
+            if known.any():
+                found = iter(self.training_vectors.distances(vectors[known]).tolist())
+                distances = {e.id: next(found) for e, k in zip(filled, known, strict=True) if k}
         return [self.decisions.apply(each, distances.get(each.id)) for each in predictions]
 
     def _examples(self, given: Iterable[Given]) -> Iterator[Example]:

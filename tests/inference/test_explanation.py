@@ -15,7 +15,9 @@ import pytest
 import torch
 
 import finetune
+from finetune.evaluation.decisions import Decisions
 from finetune.inference import explanation
+from finetune.inference.distance import TrainingVectors
 from finetune.inference.explanation import faithfulness, without, words_of
 from finetune.inference.loop import predict
 from finetune.inference.predictor import Predictor
@@ -297,6 +299,16 @@ def test_training_data_must_be_those_of_the_run(tmp_path: Path) -> None:
         finetune.load(folder).nearest(["x"])
     with pytest.raises(UserError, match="leave it out"):
         finetune.load(lab.trained("nli"), labels="a,b").nearest(["x"])
+
+
+def test_a_sentence_without_spans_has_no_vector() -> None:
+    model = finetune.load(lab.trained("relations"))
+    alone = [TokenExample(0, ("a", "b"), spans=())]
+    assert model.nearest(alone, 1) == [[]]
+    size = decision_vectors(model.task, model.model, model.training[0][:1]).shape[1]
+    model.training_vectors = TrainingVectors(np.zeros(size), np.eye(size))
+    model.decisions = Decisions(distance=0.0)
+    assert model.predict(alone)[0].decided["distance"] is None
 
 
 def test_command(tmp_path: Path) -> None:
