@@ -333,7 +333,7 @@ class Predictor:
         filled, _ = without_blank(self.task, examples)
         if self.training_vectors is not None and filled:
             vectors = decision_vectors(self.task, self.model, filled, self.accelerator)
-            known = vectors.any(axis=1)  # else the example has no sequence
+            known: Any = vectors.any(axis=1)  # else the example has no sequence
             if known.any():
                 found = iter(self.training_vectors.distances(vectors[known]).tolist())
                 distances = {e.id: next(found) for e, k in zip(filled, known, strict=True) if k}
