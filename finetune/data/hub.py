@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -122,6 +123,7 @@ class Download:
     size: int
     """Its bytes."""
     read: Callable[[], dict[str, Table]]
+    """Returns its tables; pickled for other processes."""
 
     def tables(self) -> dict[str, Table]:
         """Return its tables by the hub's split names."""
@@ -173,17 +175,17 @@ def _copy(
             by_split.setdefault(match["split"].removeprefix("partial-"), []).append(name)
     wanted = list(chain.from_iterable(by_split.values()))
 
-    def tables() -> dict[str, Table]:
-        folder = repository.download(wanted)
-        allow_open_files(len(wanted))
-        return {
-            split: _joined_files([folder / name for name in names], split, chosen.id)
-            for split, names in by_split.items()
-        }
-
-    repository.download(wanted)
+    folder = repository.download(wanted)
+    files_of = {split: [folder / name for name in names] for split, names in by_split.items()}
     used = HubDataset(chosen.id, None if config == "default" else config, repository.commit)
-    return Download(used, sum(repository.files[name] for name in wanted), tables)
+    size = sum(repository.files[name] for name in wanted)
+    return Download(used, size, partial(_copied_tables, files_of, chosen.id))
+
+
+def _copied_tables(files_of: Mapping[str, Sequence[Path]], id: str) -> dict[str, Table]:
+    """Return the tables of the splits of a Parquet copy from their files."""
+    allow_open_files(sum(map(len, files_of.values())))
+    return {split: _joined_files(files, split, id) for split, files in files_of.items()}
 
 
 def _joined_files(paths: Sequence[Path], split: str, id: str) -> Table:
@@ -227,7 +229,7 @@ def _prepare(chosen: HubDataset, repository: Repository) -> Download:
     config = None if builder.config.name == "default" else builder.config.name
     size = sum(int(rows.data.nbytes) for rows in splits.values())
     used = HubDataset(chosen.id, config, commit)
-    return Download(used, size, lambda: dataset_tables(splits, chosen.id))
+    return Download(used, size, partial(dataset_tables, splits, chosen.id))
 
 
 def _data_files(builder: Any, repository: Repository) -> list[str]:

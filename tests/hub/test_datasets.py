@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import sys
 import time
@@ -113,6 +114,16 @@ def test_all_splits_of_a_name_are_read(hub: Hub) -> None:
     chosen = read_text("lab/anli,train=train_r2,test=dev_r1")
     assert (len(chosen.splits["train"]), ids(chosen, "test")) == (2, ["dev1 text 0"])
     assert (chosen.pinned or "").endswith(",train=train_r2,test=dev_r1")
+
+
+@pytest.mark.parametrize("revision", ["main", COPY])
+def test_the_main_process_can_send_what_it_downloaded(revision: str, hub: Hub) -> None:
+    publish(hub, "lab/sent", {"default": {"train": texts("a")}}, revision=revision)
+    chosen = hub_data.HubDataset("lab/sent", None, None if revision == "main" else revision)
+    found = hub_data.downloaded(chosen)
+    sent, own = (each.tables() for each in (pickle.loads(pickle.dumps(found)), found))
+    assert sent.keys() == own.keys() == {"train"}
+    assert [r.values for r in sent["train"].records] == [r.values for r in own["train"].records]
 
 
 def test_the_configuration_is_chosen(hub: Hub) -> None:
