@@ -110,7 +110,8 @@ def data_cases() -> Iterator[Case]:
     rows: dict[str, bytes] = {
         "text is an object": texts({"text": {"a": 1}, "label": "a"}, *GOOD),
         "text is null": texts({"text": None, "label": "a"}, *GOOD),
-        "label is an object": texts({"text": "a", "label": {"a": 1}}, *GOOD),
+        "label has no votes": texts({"text": "a", "label": {"a": 0}}, *GOOD),
+        "label has votes below 0": texts({"text": "a", "label": {"a": 1, "b": -1}}, *GOOD),
         "label is a nested list": texts({"text": "a", "label": [["a"]]}, *GOOD),
         "label is infinite": texts({"text": "a", "label": float("inf")}, *GOOD),
         "no rows": b"",
