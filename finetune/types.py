@@ -681,7 +681,7 @@ class AnswerPrediction:
 
     @property
     def is_withheld(self) -> bool:
-        """Whether an answer, or that there is none, was found and is withheld."""
+        """True if the prediction, an answer or none, is withheld."""
         return self.decided.get("withheld") is not None
 
     def withhold(self, least: Callable[[str], float]) -> Self:
@@ -810,11 +810,8 @@ def _divided(
 
 
 def _withheld(prediction: Any, answers: Any) -> dict[str, Any]:
-    """Return what is decided on a prediction, with the answers that are withheld until now."""
-    before = prediction.decided.get("withheld")
-    if isinstance(answers, list):
-        answers = [*(before or ()), *answers]
-    return {**prediction.decided, "withheld": before if answers is None else answers}
+    """Return the decisions on a prediction, with the answers that are withheld."""
+    return {**prediction.decided, "withheld": answers}
 
 
 def _span_records(

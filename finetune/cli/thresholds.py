@@ -26,11 +26,13 @@ DELTA = 0.05
 """The default of --delta."""
 GOALS = ("metric", "precision", "recall", "risk", "coverage", "sets", "unlike", "costs")
 """The options of which one is given."""
+_OF_ANSWERS = {"thresholds", "confidence", "costs"}
+"""The rules of which one decides the answers of a model."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen: the fields of the model's record, and what to print."""
+    """A choice: the fields of the model's record that it sets, and its output."""
 
     fields: Mapping[str, Any]
     content: Mapping[str, Any]
@@ -104,22 +106,21 @@ class Thresholds(FormatOption, Command):
             )
         task = saved_task(model)
         record: Any = task.record
-        own: dict[str, Any] = {"thresholds": {}} if _chooses_labels(task) else {}
+        no_thresholds: dict[str, Any] = {"thresholds": {}} if _chooses_labels(task) else {}
         if self.reset:
             (model / DISTANCE_FILE).unlink(missing_ok=True)
-            self._save(task, own | {"decisions": {}}, model)
+            self._save(task, no_thresholds | {"decisions": {}}, model)
             show(f"{model}: thresholds and decisions removed.")
             return
         choice = self._chosen(goal, task, model)
-        if "thresholds" in choice.fields or {"confidence", "costs"} & choice.fields.keys():
-            others = {**record.decisions, "confidence": None, "costs": None}  # one rule decides
-        else:
-            others, own = {**record.decisions}, {}
-        fields = own | {name: v for name, v in choice.fields.items() if name == "thresholds"}
-        others |= {name: v for name, v in choice.fields.items() if name != "thresholds"}
-        kept = {name: value for name, value in others.items() if value is not None}
+        fields, decisions = {}, dict(record.decisions)
+        if _OF_ANSWERS & choice.fields.keys():  # one rule decides
+            fields = no_thresholds
+            decisions = {n: value for n, value in decisions.items() if n not in _OF_ANSWERS}
+        for name, value in choice.fields.items():
+            (fields if name == "thresholds" else decisions)[name] = value
         if not self.dry_run:
-            self._save(task, fields | {"decisions": kept}, model)
+            self._save(task, fields | {"decisions": decisions}, model)
         if self.format == "json":
             show(json.dumps(choice.content, indent=2, ensure_ascii=False))
             return

@@ -70,7 +70,7 @@ def set_scores(probabilities: np.ndarray, how: str, ids: Sequence[int]) -> np.nd
 
 @dataclass(frozen=True)
 class Decisions:
-    """What `finetune thresholds` saves with a model, and `predict` and `serve` apply.
+    """The decisions that `finetune thresholds` saves with a model, for `predict` and `serve`.
 
     Attributes:
         confidence: Answers with a lower probability are withheld: a number, or one for each label.
@@ -134,7 +134,7 @@ def _cheapest(prediction: Any, costs: Costs) -> Any:
         return prediction
     expected = {name: sum(p * costs[gold][name] for gold, p in known.items()) for name in known}
     label = min(known, key=lambda name: (expected[name], -known[name]))
-    decided = {"cost": round(expected[label], 6)}  # of all labels, also of one that was withheld
+    decided = {**prediction.decided, "cost": round(expected[label], 6)}
     return dataclasses.replace(prediction, label=label, score=known[label], decided=decided)
 
 

@@ -118,7 +118,7 @@ class RunFolder:
 
     @property
     def decisions(self) -> Decisions:
-        """What `finetune thresholds` saved with the best model."""
+        """The decisions that `finetune thresholds` saved with the best model."""
         path = self.best / "finetune.json"
         extra = read_object(path, {"extra": dict}).get("extra", {}) if path.is_file() else {}
         return Decisions.restored(extra.get("decisions", {}))

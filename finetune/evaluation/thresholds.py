@@ -94,7 +94,7 @@ class LabelProbabilities:
 
     @property
     def is_of_one(self) -> bool:
-        """Whether one of more than two labels is right, and thresholds withhold it."""
+        """True if one of more than two labels is right, so that a threshold withholds it."""
         return self.kind is LABELS and bool((self.scores < 0).any())
 
     @property

@@ -1,7 +1,7 @@
 """Texts unlike the training data: the distance of the vectors that a model decides on.
 
-The distance is that of Mahalanobis from the mean of the training vectors, with their covariance
-(Lee et al. 2018; for encoders Podolskiy et al. 2021).
+It is the Mahalanobis distance from the mean of the training vectors, under their covariance (Lee et
+al. 2018; for encoders Podolskiy et al. 2021).
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Abilities:
 
     @property
     def calibrated(self) -> bool:
-        """Whether values of the record are fitted on the validation split after training."""
+        """True if values of the record are fitted on the validation split after training."""
         return False
 
     def fit(self, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[dict[str, Any], str]:
@@ -67,7 +67,7 @@ class Abilities:
         return None
 
     takes_metrics: ClassVar[bool] = True
-    """Whether metrics of users compare its predictions with gold, in the form of their kind."""
+    """True if metrics of users compare its predictions with gold, in the form of their kind."""
 
     @property
     def sampling(self) -> float | None:
@@ -83,7 +83,7 @@ class Abilities:
         raise NotImplementedError
 
     grouped: bool = False
-    """Whether the loss of a micro-batch needs all sequences of an example: training keeps them
+    """True if the loss of a micro-batch needs all sequences of an example: training keeps them
     together. An example of more than ``--max-tokens`` tokens is a micro-batch of its own."""
 
     def sequences_of_epoch(
@@ -137,7 +137,7 @@ class Abilities:
 
     @property
     def per_subword(self) -> bool:
-        """Whether a word has a row of logits for each of its subwords."""
+        """True if a word has a row of logits for each of its subwords."""
         return False
 
     def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
@@ -161,13 +161,13 @@ class Abilities:
         raise NotImplementedError
 
     def decision_row(self, decision: Decision, sequence: Encoding) -> int | None:
-        """Return the row of a decision among those of a sequence; None if it has none."""
+        """Return the row of a decision among the rows of a sequence; None if it has no row."""
         return 0
 
     def words_of_tokens(self, example: Any, sequence: Encoding) -> Sequence[int]:
         """Return the word of each token of a sequence, -1 for tokens of no word of the example.
 
-        The words of a text are those of ``split_words``, with those of a second text after them.
+        ``split_words`` divides a text into its words; the words of a second text come after them.
         """
         raise NotImplementedError
 

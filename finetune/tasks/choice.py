@@ -97,7 +97,7 @@ class ChoiceTask(Task):
 
     @property
     def calibrated(self) -> bool:
-        """Whether a temperature is fitted."""
+        """True if a temperature is fitted."""
         return self.record.config.calibrate != "none"
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:

@@ -180,7 +180,7 @@ class QuestionAnsweringTask(Task):
 
     @property
     def calibrated(self) -> bool:
-        """Whether a threshold of no answer is chosen."""
+        """True if a threshold of no answer is chosen."""
         return self.record.unanswerable
 
     @property

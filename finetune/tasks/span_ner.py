@@ -68,7 +68,7 @@ class SpanRecord(WordRecord, SpanDecoder):
 
     @property
     def multi_label(self) -> bool:  # type: ignore[override]  # an attribute of what is restored
-        """Whether a span can have several types."""
+        """True if a span can have several types."""
         return self.config.multi_label
 
     @property
@@ -127,7 +127,7 @@ class SpanNerTask(WordTask):
 
     @property
     def calibrated(self) -> bool:
-        """Whether thresholds are chosen."""
+        """True if thresholds are chosen."""
         return self.record.config.calibrate != "none"
 
     @property

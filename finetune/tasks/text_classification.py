@@ -75,7 +75,7 @@ class TextRecord(TaskRecord, TextDecoder):
     class_frequencies: tuple[float, ...] | None = None
     """Fraction of the training examples with each label, for a loss that needs it."""
     votes: bool = False
-    """Whether the loss compares with the votes of annotators, who disagree on training texts."""
+    """True if the loss compares with the votes of annotators, who disagree on training texts."""
     positive: str | None = None
     temperature: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class TextClassificationTask(Task):
 
     @property
     def calibrated(self) -> bool:
-        """Whether a temperature is fitted."""
+        """True if a temperature is fitted."""
         return self.record.config.calibrate != "none"
 
     @property

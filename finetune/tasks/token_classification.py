@@ -75,7 +75,7 @@ class TagRecord(WordRecord, TagDecoder):
 
     @property
     def constrained(self) -> bool:  # type: ignore[override]  # an attribute of what is restored
-        """Whether illegal tag sequences are ruled out."""
+        """True if illegal tag sequences are ruled out."""
         return self.config.decoding == "constrained"
 
     @property
@@ -85,7 +85,7 @@ class TagRecord(WordRecord, TagDecoder):
 
     @property
     def all_subwords(self) -> bool:  # type: ignore[override]
-        """Whether the head computes logits for all subwords of a word; never for a CRF."""
+        """True if the head computes logits for all subwords of a word; never for a CRF."""
         config = self.config
         return not config.crf and (config.label_subwords == "all" or config.word_score != "first")
 
@@ -148,7 +148,7 @@ class TokenClassificationTask(WordTask):
 
     @property
     def calibrated(self) -> bool:
-        """Whether a temperature is fitted."""
+        """True if a temperature is fitted."""
         return self.record.config.calibrate != "none"
 
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
@@ -236,7 +236,7 @@ class TokenClassificationTask(WordTask):
 
     @property
     def per_subword(self) -> bool:
-        """Whether a word has a row of logits for each of its subwords."""
+        """True if a word has a row of logits for each of its subwords."""
         return self.record.all_subwords
 
     def num_logits(self, sequences: Encodings) -> Array:
@@ -287,7 +287,7 @@ class TokenClassificationTask(WordTask):
         return [Decision(*tag, (n, n + 1)) for n, tag in tags if tag[0] not in ("O", None)]
 
     def decision_scores(self, logits: torch.Tensor | CrfScores) -> torch.Tensor:
-        """Return log-probabilities of tags, of a CRF those of the emissions alone: [W, C]."""
+        """Return log-probabilities of tags; a CRF gives them from its emissions alone: [W, C]."""
         return (logits.emissions if isinstance(logits, CrfScores) else logits).log_softmax(-1)
 
     def decision_row(self, decision: Decision, sequence: Encoding) -> int | None:

@@ -37,6 +37,7 @@ SAYS = {
     "rank": "ranked in",
     "vocabulary": "copied",
     "little_data": "95 % interval",
+    "other_domains": "examples/data/topics distance",
     "guarantees": "sets by randomized: coverage",
     "annotation_loop": '"by": "both", "seed": 1, "labeled": 30',
 }
