@@ -87,31 +87,24 @@ class Bench(Command):
         """Measure the phases; print a table for each case, or one JSON object."""
         import torch
 
-        from finetune.benchmark.measure import (
-            environment,
-            freed_memory_returned,
-            measure,
-            modules_not_collected,
-            peak_memory,
-            table,
-        )
+        from finetune.benchmark.measure import environment, measure, peak_memory, table
         from finetune.benchmark.subject import cases_of
         from finetune.runtime.launch import make_accelerator
+        from finetune.runtime.memory import memory_returned
 
         before, rows = torch.get_num_threads(), []
         torch.set_num_threads(self.threads or before)
         device = make_accelerator().device
         try:
-            with modules_not_collected():
-                for case, rounds in cases_of(self, device):
-                    show(f"{case.phase}: {case.name}: {len(case.arms)} arms", error=True)
-                    case.arms[0].heaviest()  # the first call fills shared caches
-                    with freed_memory_returned():  # memory first, which also warms up
-                        most = [peak_memory(arm.heaviest, device) for arm in case.arms]
-                    found = measure(case, rounds, most)
-                    rows += found
-                    if self.format == "table":
-                        show(table(found))
+            for case, rounds in cases_of(self, device):
+                show(f"{case.phase}: {case.name}: {len(case.arms)} arms", error=True)
+                case.arms[0].heaviest()  # the first call fills shared caches
+                with memory_returned():  # memory first, which also warms up
+                    most = [peak_memory(arm.heaviest, device) for arm in case.arms]
+                found = measure(case, rounds, most)
+                rows += found
+                if self.format == "table":
+                    show(table(found))
         finally:
             machine = environment(device)
             torch.set_num_threads(before)

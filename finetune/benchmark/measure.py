@@ -7,15 +7,14 @@ returns freed tensors at once; this is slow, so no times are taken then.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import platform
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,13 +22,10 @@ import transformers
 
 WARM_STEPS = 3
 """Training steps before those that count: the first ones wait for memory that later ones reuse."""
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
-"""Numbers of two settings of glibc's ``mallopt``."""
 CLEAR = Path("/proc/self/clear_refs")
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """Work of one turn of an arm: examples, and tokens without padding."""
 
     examples: float
@@ -53,6 +49,14 @@ class Arm:
     latencies: list[float] | None = None
 
 
+class Case(NamedTuple):
+    """Arms to compare."""
+
+    phase: str
+    name: str
+    arms: Sequence[Arm]
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """The measurement of one arm, over all rounds.
@@ -73,24 +77,15 @@ class Row:
     lowest: float
     highest: float
     tokens_per_second: float
-    ratio: float | None
+    ratio: float
     peak_memory_bytes: int | None
     milliseconds: float
     p50_milliseconds: float | None = None
     p95_milliseconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """Arms to compare."""
-
-    phase: str
-    name: str
-    arms: tuple[Arm, ...]
-
-
 def measure(case: Case, rounds: int, memory: Sequence[int | None]) -> list[Row]:
-    """Time the arms of a case in turns.
+    """Time the arms of a case, of which one is ``finetune``, in turns.
 
     Every other round is in reverse order: an arm is slower after one that leaves much memory.
 
@@ -102,15 +97,15 @@ def measure(case: Case, rounds: int, memory: Sequence[int | None]) -> list[Row]:
     Returns:
         One row per arm.
     """
-    rates: list[list[float]] = [[] for _ in case.arms]
+    rates = {arm.name: list[float]() for arm in case.arms}
     for number in range(rounds):
-        for arm, column in list(zip(case.arms, rates, strict=True))[:: -1 if number % 2 else 1]:
-            column.append(arm.work.tokens / arm.turn())
-    ours = next((r for a, r in zip(case.arms, rates, strict=True) if a.name == "finetune"), None)
+        for arm in case.arms[:: -1 if number % 2 else 1]:
+            rates[arm.name].append(arm.work.tokens / arm.turn())
     rows = []
-    for arm, own, most in zip(case.arms, rates, memory, strict=True):
-        rate, examples = statistics.median(own), arm.work.examples / arm.work.tokens
-        pairs = None if ours is None else zip(ours, own, strict=True)
+    for arm, most in zip(case.arms, memory, strict=True):
+        own = np.array(rates[arm.name])
+        rate, examples = float(np.median(own)), arm.work.examples / arm.work.tokens
+        latencies = 1e3 * np.percentile(arm.latencies, [50, 95]) if arm.latencies else None
         rows.append(
             Row(
                 phase=case.phase,
@@ -118,22 +113,17 @@ def measure(case: Case, rounds: int, memory: Sequence[int | None]) -> list[Row]:
                 case=case.name,
                 precision=arm.precision,
                 examples_per_second=rate * examples,
-                lowest=min(own) * examples,
-                highest=max(own) * examples,
+                lowest=float(own.min()) * examples,
+                highest=float(own.max()) * examples,
                 tokens_per_second=rate,
-                ratio=None if pairs is None else statistics.median(a / b for a, b in pairs),
+                ratio=float(np.median(rates["finetune"] / own)),
                 peak_memory_bytes=most,
                 milliseconds=1e3 * arm.work.tokens / rate,
-                p50_milliseconds=_percentile(arm.latencies, 50),
-                p95_milliseconds=_percentile(arm.latencies, 95),
+                p50_milliseconds=None if latencies is None else float(latencies[0]),
+                p95_milliseconds=None if latencies is None else float(latencies[1]),
             )
         )
     return rows
-
-
-def _percentile(latencies: Sequence[float] | None, percent: int) -> float | None:
-    """Return a percentile of seconds, in milliseconds; None without any."""
-    return 1e3 * float(np.percentile(latencies, percent)) if latencies else None
 
 
 COLUMNS = ("arm", "precision", "examples/s", "spread", "tokens/s", "finetune is", "MiB", "ms")
@@ -141,15 +131,10 @@ COLUMNS = ("arm", "precision", "examples/s", "spread", "tokens/s", "finetune is"
 
 def table(rows: Sequence[Row]) -> str:
     """Return the arms of one case as a Markdown table under its name."""
-    first = rows[0]
-    title = f"{first.phase}: {first.case}"
-    columns = [*COLUMNS, *(["p50 ms", "p95 ms"] if first.p50_milliseconds else [])]
-    rule = "|---|---|" + "--:|" * (len(columns) - 2)
-    return "\n".join([title, "", _line(columns), rule, *(_line(_cells(row)) for row in rows), ""])
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    columns = [*COLUMNS, *(["p50 ms", "p95 ms"] if rows[0].p50_milliseconds else [])]
+    lines = [f"| {' | '.join(cells)} |" for cells in (columns, *map(_cells, rows))]
+    lines.insert(1, "|---|---|" + "--:|" * (len(columns) - 2))
+    return "\n".join([f"{rows[0].phase}: {rows[0].case}", "", *lines, ""])
 
 
 def _cells(row: Row) -> list[str]:
@@ -160,7 +145,7 @@ def _cells(row: Row) -> list[str]:
         _short(row.examples_per_second),
         f"{_short(row.lowest)} to {_short(row.highest)}",
         f"{row.tokens_per_second:,.0f}",
-        "" if row.ratio is None else f"{row.ratio:.2f}x",
+        f"{row.ratio:.2f}x",
         "" if memory is None else f"{memory / 2**20:,.1f}",
         f"{row.milliseconds:,.1f}",
         *(f"{p:,.2f}" for p in (row.p50_milliseconds, row.p95_milliseconds) if p is not None),
@@ -189,15 +174,10 @@ def environment(device: torch.device) -> dict[str, object]:
     }
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished its work."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
-
-
 def now(device: torch.device) -> float:
     """Return the time in seconds after the device has finished its work."""
-    synchronize(device)
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
     return time.perf_counter()
 
 
@@ -210,8 +190,8 @@ def seconds(run: Callable[[], object], device: torch.device) -> float:
 
 def peak_memory(run: Callable[[], object], device: torch.device) -> int | None:
     """Return the bytes that a call adds to memory at its peak; None if they cannot be measured."""
+    gc.collect()
     if device.type == "cuda":
-        gc.collect()
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         run()
@@ -219,26 +199,11 @@ def peak_memory(run: Callable[[], object], device: torch.device) -> int | None:
     if device.type != "cpu" or not measures_resident_set():
         run()
         return None
-    gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     CLEAR.write_text("5", encoding="ascii")  # reset the peak
     before = _resident("VmRSS")
     run()
     return max(0, _resident("VmHWM") - before)
-
-
-@contextlib.contextmanager
-def modules_not_collected() -> Iterator[None]:
-    """Exclude existing objects, mostly modules, from garbage collection, which would take long."""
-    gc.collect()
-    if gc.get_freeze_count() > len(gc.get_objects()):  # the program has excluded them itself
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _resident(name: str) -> int:
@@ -250,24 +215,3 @@ def _resident(name: str) -> int:
 def measures_resident_set() -> bool:
     """Return whether the system reports the peak of the resident set (Linux, most containers)."""
     return CLEAR.exists() and platform.libc_ver()[0] == "glibc"
-
-
-@contextlib.contextmanager
-def freed_memory_returned() -> Iterator[None]:
-    """Context in which glibc returns freed blocks of 64 KiB and more to the system at once.
-
-    By default it keeps blocks of up to 32 MiB, which hides the memory that a call needs again. It
-    is set to that afterwards, as its previous values cannot be read.
-    """
-    if not measures_resident_set():
-        yield
-        return
-    glibc = ctypes.CDLL(None)
-    glibc.mallopt(MMAP_THRESHOLD, 64 * 2**10)
-    glibc.mallopt(TRIM_THRESHOLD, 128 * 2**10)
-    glibc.malloc_trim(0)
-    try:
-        yield
-    finally:
-        glibc.mallopt(MMAP_THRESHOLD, 32 * 2**20)
-        glibc.mallopt(TRIM_THRESHOLD, 64 * 2**20)

@@ -1,84 +1,85 @@
-"""Prediction of this toolkit and of transformers' pipelines, from raw texts to labels.
+"""Prediction from raw texts: by this toolkit, transformers' pipelines, and exported graphs.
 
-Both load the same saved model. Their predictions are compared before any of them is timed.
+All load the same saved model. Torch, a graph and the graph in int8 run on the CPU: texts one by
+one, for the latency of each, and all at once, for the throughput.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from transformers import pipeline
 
-from finetune.benchmark.measure import Arm, Case, seconds
-from finetune.benchmark.subject import Subject
+from finetune.benchmark.commands import Bench
+from finetune.benchmark.measure import Arm, Case, Work, seconds
+from finetune.benchmark.subject import Size, Subject
+from finetune.deployment.onnx import export_onnx, validation_examples
+from finetune.deployment.onnx_int8 import quantize
+from finetune.deployment.onnx_model import OnnxModel
 from finetune.inference.loop import predict
+from finetune.models.half_precision import keep_cast_weights
 from finetune.models.loading import quiet
+from finetune.runtime.device import resolve_precision
+from finetune.tasks import model_folder, saved_task
+from finetune.tasks.base import Task
 from finetune.types import TextExample
 
-Predicted = tuple[str, float] | None
-"""A label and its probability; None for a word without subwords in a pipeline."""
-
-TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
-"""Largest difference of two probabilities, by precision."""
+CPU = torch.device("cpu")
+ONE_BY_ONE = 4
+"""Every N-th text is predicted alone, to measure latency."""
 
 
-def case_of(subject: Subject) -> Case:
-    """Return the arms; AssertionError if their predictions differ."""
-    task, best, work = subject.task, subject.precision, subject.work
-    texts = [subject.texts[place] for batch in subject.mixed for place in batch]  # in random order
-    head = task.head(subject.folder).to(subject.device)
+def cases_of(subject: Subject) -> Iterator[Case]:
+    """Yield the arms beside pipelines."""
+    best, texts = subject.precision, _texts(subject)
+    head = subject.task.head(subject.folder).to(subject.device)
+    ours = partial(predict, subject.task, head, texts, subject.accelerator)
     pipe = _pipeline(subject, texts, torch.float32)
-
-    def ours(precision: str) -> list[Predicted]:
-        found: list[Any] = predict(task, head, texts, subject.accelerator, precision=precision)
-        if task.description.words:
-            return [pair for p in found for pair in zip(p.tags, p.scores, strict=True)]
-        return [(p.label, p.score) for p in found]
-
-    expected = pipe(1)
-    for precision in {"fp32", best}:
-        compare(expected, ours(precision), TOLERANCE[precision], 0.1 * task.description.words)
-
     runs: list[tuple[str, str, Callable[[], object]]] = [
-        ("finetune", best, lambda: ours(best)),
-        ("finetune-fp32", "fp32", lambda: ours("fp32")),
-        ("pipeline-default", "fp32", lambda: pipe(1)),
-        ("pipeline-batch32", "fp32", lambda: pipe(32)),
+        ("finetune", best, partial(ours, precision=best)),
+        ("finetune-fp32", "fp32", partial(ours, precision="fp32")),
+        ("pipeline-default", "fp32", partial(pipe, 1)),
+        ("pipeline-batch32", "fp32", partial(pipe, 32)),
     ]
     if subject.device.type == "cuda" and best == "bf16":
         half = _pipeline(subject, texts, torch.bfloat16)
-        runs.append(("pipeline-batch32-bf16", "bf16", lambda: half(32)))
+        runs.append(("pipeline-batch32-bf16", "bf16", partial(half, 32)))
+    work = subject.work_of(subject.mixed)
     arms = [
-        Arm(name, precision, work, functools.partial(seconds, run, subject.device), run)
+        Arm(name, precision, work, partial(seconds, run, subject.device), run)
         for name, precision, run in runs
     ]
-    return Case("predict", subject.case, tuple(arms))
+    yield Case("predict", subject.case, arms)
+
+
+def _texts(subject: Subject) -> list[Any]:
+    """Return the texts of the random batches."""
+    return [subject.texts[place] for batch in subject.mixed for place in batch]
 
 
 def _pipeline(
     subject: Subject, texts: Sequence[Any], kind_of_weights: torch.dtype
-) -> Callable[[int], list[Predicted]]:
+) -> Callable[[int], list[Any]]:
     """Return a function that runs a pipeline over all texts with a batch size."""
-    kind: Any = "token-classification" if subject.task.description.words else "text-classification"
+    words = subject.task.description.words
+    kind: Any = "token-classification" if words else "text-classification"
     with quiet():
         pipe = pipeline(
             kind, model=str(subject.folder), device=subject.device, dtype=kind_of_weights
         )
+    settings: dict[str, Any] = {"truncation": True, "max_length": subject.task.record.max_length}
+    settings = {"ignore_labels": []} if words else settings
     inputs = [_input(example) for example in texts]
-    settings: dict[str, Any] = {"ignore_labels": []} if subject.task.description.words else {}
-    if not subject.task.description.words:
-        settings = {"truncation": True, "max_length": subject.task.record.max_length}
 
-    def run(batch_size: int) -> list[Predicted]:
+    def run(batch_size: int) -> list[Any]:
         with quiet():
-            found = pipe(inputs, batch_size=batch_size, **settings)
-        if not subject.task.description.words:
-            return [(each["label"], each["score"]) for each in found]
-        pairs = zip(texts, found, strict=True)
-        return [label for example, labels in pairs for label in _at_words(example, labels)]
+            found: list[Any] = pipe(inputs, batch_size=batch_size, **settings)
+        return found
 
     return run
 
@@ -92,27 +93,66 @@ def _input(example: Any) -> Any:
     return {"text": example.text, "text_pair": example.pair}
 
 
-def _at_words(example: Any, labels: Sequence[dict[str, Any]]) -> list[Predicted]:
-    """Return the label of the first subword of each word, which may start with a space."""
-    by_start = {each["start"]: (each["entity"], each["score"]) for each in labels}
-    found, start = [], 0
-    for word in example.words:
-        found.append(by_start.get(start - 1) or by_start.get(start))
-        start += len(word) + 1
-    return found
+def exported_run(settings: Bench, size: Size) -> Iterator[Case]:
+    """Yield the cases of a trained run on texts of its validation split."""
+    run = settings.folder or ""
+    folder = model_folder(run)
+    task = saved_task(folder)
+    texts = validation_examples(task, folder, settings.data or None)
+    yield from _exported(task, folder, texts[: size.num_batches * size.batch_size], run)
 
 
-def compare(
-    expected: Sequence[Predicted], found: Sequence[Predicted], tolerance: float, rarely: float = 0.0
-) -> None:
-    """Raise AssertionError if two lists of predictions differ.
+def exported_cases(subject: Subject) -> Iterator[Case]:
+    """Yield the cases of a model with a new head."""
+    yield from _exported(subject.task, subject.folder, _texts(subject), subject.source)
 
-    One label in ten may differ, where two are almost equally probable. The fraction ``rarely`` of
-    the probabilities may exceed the tolerance: words can have other subwords in running text.
-    """
-    assert len(found) == len(expected), f"{len(found)} predictions for {len(expected)}"
-    pairs = [(a, b) for a, b in zip(expected, found, strict=True) if a and b]
-    apart = sum(abs(one[1] - other[1]) > tolerance for one, other in pairs)
-    assert apart <= rarely * len(expected), f"{apart} of {len(pairs)} probabilities differ"
-    differing = sum(one[0] != other[0] for one, other in pairs)
-    assert differing <= len(pairs) / 10, f"{differing} of {len(pairs)} labels differ"
+
+def _exported(task: Task, folder: Path, texts: Sequence[Any], source: str) -> Iterator[Case]:
+    head = task.head(folder).eval()
+    best = resolve_precision(task.record.config, CPU)
+    keep_cast_weights(head, best)  # as in a `Predictor`
+
+    def torch_in(precision: str) -> Callable[[Sequence[Any]], object]:
+        return lambda rows: predict(task, head, rows, precision=precision, device=CPU)
+
+    with TemporaryDirectory() as temporary:
+        full, small = Path(temporary) / "fp32", Path(temporary) / "int8"
+        for graph in (full, small):
+            export_onnx(folder, graph)
+        quantize(small, texts)
+        graphs = [OnnxModel(graph, threads=torch.get_num_threads()) for graph in (full, small)]
+        runs: list[tuple[str, str, Callable[[Sequence[Any]], object]]] = [
+            ("finetune", best, torch_in(best)),
+            *([("finetune-fp32", "fp32", torch_in("fp32"))] if best != "fp32" else []),
+            ("onnx", "fp32", graphs[0].predict_examples),
+            ("onnx-int8", "int8", graphs[1].predict_examples),
+        ]
+        for how, groups in (
+            ("one by one", [[text] for text in texts[::ONE_BY_ONE]]),
+            ("in batches", [texts]),
+        ):
+            own = [text for group in groups for text in group]
+            work = Work(len(own), int(task.encode(own).lengths.sum()))
+            mean = work.tokens / work.examples
+            title = f"{task.name}, {len(own)} texts of {source}, {mean:.1f} tokens each, {how}"
+            arms = [_in_groups(name, precision, work, run, groups) for name, precision, run in runs]
+            yield Case("onnx", title, arms)
+
+
+def _in_groups(
+    name: str,
+    precision: str,
+    work: Work,
+    run: Callable[[Sequence[Any]], object],
+    groups: Sequence[Sequence[Any]],
+) -> Arm:
+    """Return an arm that predicts one group of texts after another, with the latency of each."""
+    times: list[float] = []
+
+    def turn() -> float:
+        found = [seconds(partial(run, group), CPU) for group in groups]
+        times.extend(found)
+        return sum(found)
+
+    heaviest = partial(run, groups[-1])
+    return Arm(name, precision, work, turn, heaviest, times if len(groups[0]) == 1 else None)

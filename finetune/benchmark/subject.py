@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import gc
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from finetune.benchmark.commands import Bench
 from finetune.benchmark.measure import Case, Work
-from finetune.benchmark.random_models import write_shape
-from finetune.benchmark.synthetic_texts import LIKE, Words, sample, strata
+from finetune.benchmark.synthetic import LIKE, Words, sample, strata, write_shape
 from finetune.config.tasks import CONFIGS, choices
 from finetune.data import Dataset
 from finetune.data.examples import Examples
@@ -39,15 +37,8 @@ MOST_READ = 20_000
 """Number of training examples of --data from which the texts are taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Amount of work.
-
-    Attributes:
-        batch_size: examples per training step.
-        num_batches: batches of a turn.
-        rounds: turns of each arm.
-    """
+class Size(NamedTuple):
+    """Amount of work: examples per training step, batches of a turn, and turns of each arm."""
 
     batch_size: int
     num_batches: int
@@ -59,32 +50,26 @@ SIZES = {"small": Size(4, 2, 1), "default": Size(32, 8, 3), "large": Size(32, 64
 
 @dataclass(frozen=True)
 class Subject:
-    """A task with its model, and the texts of a turn.
-
-    Attributes:
-        task, head, accelerator: the task, its model and the device.
-        folder: the saved model.
-        source: description of the texts.
-        texts: examples.
-        encoded: their sequences.
-        occurring: sequences with all subwords of the whole data.
-        grouped: random batches of texts of similar length, as indices of ``texts``.
-        mixed: random batches of a sample of the whole data, of other texts.
-        precision: the best precision of the hardware.
-        size: the amount of work.
-    """
+    """A task with its model, and the texts of a turn."""
 
     task: Task
     head: Any
     accelerator: Any
     folder: Path
+    """The saved model."""
     source: str
-    texts: list[Example]
-    encoded: list[list[Encoding]]
+    """Description of the texts."""
+    texts: Sequence[Example]
+    encoded: Sequence[Sequence[Encoding]]
+    """Their sequences."""
     occurring: Sequence[Sequence[Sequence[Encoding]]]
-    grouped: list[list[int]]
-    mixed: list[list[int]]
+    """Sequences with all subwords of the whole data, which decide the embeddings to train."""
+    grouped: Sequence[Sequence[int]]
+    """Random batches of texts of similar length, as indices of ``texts``."""
+    mixed: Sequence[Sequence[int]]
+    """Random batches of a sample of the whole data, of other texts."""
     precision: str
+    """The best precision of the hardware."""
     size: Size
 
     @property
@@ -100,14 +85,8 @@ class Subject:
     @property
     def case(self) -> str:
         """Description of the texts."""
-        work = self.work
-        mean = work.tokens / work.examples
-        return f"{self.task.name}, {work.examples} texts {self.source}, {mean:.1f} tokens each"
-
-    @property
-    def work(self) -> Work:
-        """Work of one forward pass over the random batches."""
-        return self.work_of(self.mixed)
+        count, tokens = self.work_of(self.mixed)
+        return f"{self.task.name}, {count} texts {self.source}, {tokens / count:.1f} tokens each"
 
     def work_of(self, batches: Sequence[Sequence[int]]) -> Work:
         """Return the work of one forward pass over batches."""
@@ -121,25 +100,27 @@ def cases_of(command: Bench, device: torch.device) -> Iterator[tuple[Case, int]]
     Raises:
         UserError: If the model or data cannot be measured.
     """
-    from finetune.benchmark import exported, prediction, pretraining, training
+    from finetune.benchmark import prediction, training
 
     size = SIZES[command.size or ("large" if device.type == "cuda" else "default")]
-    size = replace(size, batch_size=command.batch_size or size.batch_size)
-    rounds, phases = command.rounds or size.rounds, command.chosen_phases
+    size = size._replace(batch_size=command.batch_size or size.batch_size)
+    rounds = command.rounds or size.rounds
     if command.folder is not None:
-        yield from ((case, rounds) for case in exported.cases_of_run(command, size))
+        yield from ((case, rounds) for case in prediction.exported_run(command, size))
         return
-    of_texts = {"train": training.case_of, "predict": prediction.case_of}
-    with model_of(command) as model:
-        if chosen := [phase for phase in phases if phase in of_texts]:
-            with subject_of(command, model, size) as subject:
-                for phase in chosen:
-                    yield of_texts[phase](subject), rounds
-                    gc.collect()
-        if "onnx" in phases:
-            yield from ((case, rounds) for case in exported.cases_of(command, model, size))
-        if "pretrain" in phases:
-            yield pretraining.case_of(model, size), rounds
+    of_texts: dict[str, Callable[[Subject], Iterator[Case]]] = {
+        "train": training.cases_of,
+        "predict": prediction.cases_of,
+        "onnx": prediction.exported_cases,
+    }
+    with ExitStack() as stack:
+        model, subject = stack.enter_context(model_of(command)), None
+        for phase in command.chosen_phases:
+            if phase == "pretrain":
+                yield training.pretraining_case(model, size), rounds
+                continue
+            subject = subject or stack.enter_context(subject_of(command, model, size))
+            yield from ((case, rounds) for case in of_texts[phase](subject))
 
 
 @contextmanager
@@ -165,13 +146,24 @@ def subject_of(command: Bench, model: str, size: Size) -> Iterator[Subject]:
     accelerator = make_accelerator()
     torch.manual_seed(0)
     head = task.head().to(accelerator.device)
-    examples, encoded = _in_one_window(task, data)
-    small = head.encoder.width < 512
-    count = size.num_batches if small else max(1, size.num_batches // 2)
-    lengths = [len(encoding.input_ids) for (encoding,) in encoded]
-    like = list(chain.from_iterable(strata(lengths, count, size.batch_size)))
-    places = [*sample(lengths, len(like)), *like]
-    mixed, grouped = _in_batches(len(like), size.batch_size)
+    examples = data.splits["train"][:MOST_READ]
+    sequences = [list(windows) for windows in task.encode(examples)]
+    whole = [place for place, windows in enumerate(sequences) if len(windows) == 1]
+    examples, sequences = [examples[p] for p in whole], [sequences[p] for p in whole]
+    lengths = [len(encoding.input_ids) for (encoding,) in sequences]
+    num_batches = size.num_batches
+    if head.encoder.width >= 512:
+        num_batches = max(1, num_batches // 2)
+    like = list(chain.from_iterable(strata(lengths, num_batches, size.batch_size)))
+    places, number = [*sample(lengths, len(like)), *like], len(like)
+    starts, random_, order = (
+        range(0, number, size.batch_size),
+        random.Random(0),
+        list(range(number)),
+    )
+    grouped = [[number + p for p in order[start : start + size.batch_size]] for start in starts]
+    random_.shuffle(grouped)
+    random_.shuffle(order)
     with TemporaryDirectory() as folder:
         head.save_pretrained(folder)
         save_task(task, Path(folder))
@@ -182,38 +174,13 @@ def subject_of(command: Bench, model: str, size: Size) -> Iterator[Subject]:
             folder=Path(folder),
             source=source,
             texts=[replace(examples[place], id=index) for index, place in enumerate(places)],
-            encoded=[encoded[place] for place in places],
-            occurring=[*occurring, encoded],
+            encoded=[sequences[place] for place in places],
+            occurring=[*occurring, sequences],
             grouped=grouped,
-            mixed=mixed,
+            mixed=[order[start : start + size.batch_size] for start in starts],
             precision=resolve_precision(task.record.config, accelerator.device),
             size=size,
         )
-
-
-def _in_one_window(task: Task, data: Dataset) -> tuple[list[Example], list[list[Encoding]]]:
-    """Return the training examples that are one sequence each, and their sequences."""
-    examples = data.splits["train"][:MOST_READ]
-    pairs = zip(examples, task.encode(examples), strict=True)
-    kept = [(example, list(windows)) for example, windows in pairs if len(windows) == 1]
-    return [example for example, _ in kept], [windows for _, windows in kept]
-
-
-def _in_batches(number: int, batch_size: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the indices of 2 ``number`` texts in random batches.
-
-    Returns:
-        Batches of the first half of the texts, drawn at random; and batches of neighbors in the
-        second half, in random order.
-    """
-    random_, texts = random.Random(0), list(range(number))
-    grouped = [
-        [number + place for place in texts[start : start + batch_size]]
-        for start in range(0, number, batch_size)
-    ]
-    random_.shuffle(grouped)
-    random_.shuffle(texts)
-    return [texts[start : start + batch_size] for start in range(0, number, batch_size)], grouped
 
 
 def _task(
@@ -243,7 +210,7 @@ def _task(
     splits = {"train": Examples(examples), "validation": Examples(examples[:1])}
     drawn = Dataset("drawn", splits, fingerprint_of=lambda: "drawn")
     task, data = load_task(config, command.task, drawn)
-    return task, data, [[words.occurring()]], f"like {like.name}"
+    return task, data, [[[Encoding(-1, words.ids)]]], f"like {like.name}"
 
 
 def longest(model: str) -> int:

@@ -3,49 +3,88 @@
 All arms compute the same random batches, except ``trainer-best``, whose batches have texts of
 similar length. A turn of an arm creates an optimizer, takes some steps that do not count, and then
 steps over all of its batches. Texts are encoded before, and packed by a thread as in training.
+
+In masked language modeling the peer is transformers' run_mlm example. It encodes each line with
+special tokens, joins all of them and cuts the result into rows of equal length (``run-mlm``), or
+pads each line to the longest of its batch (``run-mlm-lines``); it masks with its collator, and
+computes the logits of all positions. This toolkit packs whole lines, and computes logits of chosen
+positions. Both read the same documents, with the same batch size and longest sequence; only tokens
+of the text count.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import starmap
+from itertools import chain, starmap
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from finetune.benchmark.measure import WARM_STEPS, Arm, Case, now
-from finetune.benchmark.subject import Subject
-from finetune.benchmark.transformers_trainer import TrainerRun
+import torch
+from accelerate.state import AcceleratorState, PartialState
+from datasets import Dataset as Rows
+from transformers import (
+    AutoModelForMaskedLM,
+    DataCollatorForLanguageModeling,
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from finetune.benchmark.measure import WARM_STEPS, Arm, Case, Work, now
+from finetune.benchmark.subject import Size, Subject, longest
+from finetune.benchmark.synthetic import LIKE, Words
+from finetune.data import Dataset
+from finetune.data.examples import Examples
 from finetune.models.dropout import fast_dropout
+from finetune.models.heads.masked_lm import MaskedLanguageModel
+from finetune.models.loading import load_config, load_weights, quiet
 from finetune.models.sparse_embedding import SparseEmbeddings
 from finetune.preprocessing.batching import micro_batches, pack, step_seed
 from finetune.preprocessing.encodings import Encoded
+from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.pretraining.settings import PretrainConfig
+from finetune.runtime.device import resolve_precision
+from finetune.runtime.launch import make_accelerator
 from finetune.runtime.memory import memory_kept
 from finetune.runtime.workers import ahead
-from finetune.training.optimizer import make_optimizer
+from finetune.tasks import load_task
+from finetune.training.optimizer import default_learning_rate, make_optimizer
 from finetune.training.step import Step
-from finetune.types import Batch
+from finetune.types import IGNORED, Batch, Encoding, TextExample
+
+LINE = replace(LIKE["classify"], name="prose", mean=25, deviation=12, vocabulary=0.6)
+"""Lengths of lines in subwords, as of sentences of prose."""
+NUM_LINES = 8
+"""Lines of a document."""
+
+Batches = Sequence[Sequence[int]]
+"""The examples of each step."""
 
 
-def case_of(subject: Subject) -> Case:
-    """Return the arms."""
-    trainer, best = TrainerRun.of(subject), subject.precision
-    mixed, grouped = subject.mixed, subject.grouped
+def cases_of(subject: Subject) -> Iterator[Case]:
+    """Yield the arms of the task."""
+    best, mixed = subject.precision, subject.mixed
+    name, words = str(subject.folder), subject.task.description.words
+    collator = DataCollatorForTokenClassification if words else DataCollatorWithPadding
+    trainer = TrainerRun(
+        load_weights(type(subject.head).auto_class, name, load_config(name), new_head=False).to(
+            subject.device
+        ),
+        Rows.from_list([_row(encoding) for (encoding, *_) in subject.encoded]),
+        collator(subject.task.tokenizer.tokenizer),
+        subject.device,
+        default_learning_rate(subject.head.encoder.width),
+    )
 
-    def ours(name: str, precision: str, vocabulary: Literal["auto", "off"]) -> Arm:
-        steps = partial(_seconds, subject, precision=precision, sparse_embeddings=vocabulary)
-        return _arm(name, precision, mixed, steps)
-
-    def theirs(name: str, precision: str, batches: Sequence[Sequence[int]]) -> Arm:
-        bf16 = precision == "bf16"
-        return _arm(name, precision, batches, lambda own: trainer.seconds(own, bf16=bf16))
-
-    def _arm(
-        name: str,
-        precision: str,
-        batches: Sequence[Sequence[int]],
-        steps: Callable[[Sequence[Sequence[int]]], float],
+    def arm(
+        name: str, precision: str, steps: Callable[[Batches], float], batches: Batches = mixed
     ) -> Arm:
         """Return an arm of steps; the batch with the longest text needs most memory."""
         heaviest = max(batches, key=lambda batch: max(map(subject.length, batch)))
@@ -53,21 +92,17 @@ def case_of(subject: Subject) -> Case:
         return Arm(name, precision, work, lambda: steps(batches), lambda: steps([heaviest]))
 
     arms = (
-        ours("finetune", best, "auto"),
-        ours("finetune-whole-vocabulary", best, "off"),
-        ours("finetune-fp32", "fp32", "auto"),
-        theirs("trainer-best", best, grouped),
-        theirs("trainer-dynamic-fp32", "fp32", mixed),
+        arm("finetune", best, partial(_seconds, subject, best, "auto")),
+        arm("finetune-whole-vocabulary", best, partial(_seconds, subject, best, "off")),
+        arm("finetune-fp32", "fp32", partial(_seconds, subject, "fp32", "auto")),
+        arm("trainer-best", best, partial(trainer.seconds, best), subject.grouped),
+        arm("trainer-dynamic-fp32", "fp32", partial(trainer.seconds, "fp32")),
     )
-    return Case("train", f"{subject.case}, batches of {subject.size.batch_size}", arms)
+    yield Case("train", f"{subject.case}, batches of {subject.size.batch_size}", arms)
 
 
 def _seconds(
-    subject: Subject,
-    batches: Sequence[Sequence[int]],
-    *,
-    precision: str,
-    sparse_embeddings: Literal["auto", "off"],
+    subject: Subject, precision: str, sparse_embeddings: Literal["auto", "off"], batches: Batches
 ) -> float:
     """Return the seconds of this toolkit's steps over the batches, after some that do not count."""
     task, head = subject.task, subject.head
@@ -80,19 +115,8 @@ def _seconds(
         return seconds_of_steps(step, head, Encoded.of(subject.encoded), batches)
 
 
-def seconds_of_steps(
-    step: Step, head: Any, encoded: Encoded, batches: Sequence[Sequence[int]]
-) -> float:
+def seconds_of_steps(step: Step, head: Any, encoded: Encoded, batches: Batches) -> float:
     """Return the seconds of steps over batches, after some that do not count."""
-    with memory_kept(), fast_dropout(head):
-        take_steps(step, encoded, batches[:WARM_STEPS])
-        begin = now(step.device)
-        take_steps(step, encoded, batches)
-        return now(step.device) - begin
-
-
-def take_steps(step: Step, encoded: Encoded, batches: Iterable[Sequence[int]]) -> None:
-    """Take a step for each batch of examples, packed ahead by a thread."""
     max_tokens = step.config.tokens_on(step.device.type)
 
     def packed(number: int, examples: Sequence[int]) -> list[Batch]:
@@ -102,6 +126,174 @@ def take_steps(step: Step, encoded: Encoded, batches: Iterable[Sequence[int]]) -
         seed = step_seed(step.config.seed, number)
         return [pack(group, step.task.collate(group), seed) for group in groups]
 
-    with contextlib.closing(ahead(starmap(packed, enumerate(batches)))) as ready:
-        for each in ready:
-            step(each, weight=1.0, lr_factor=1.0)
+    def take_steps(batches: Batches) -> None:
+        with contextlib.closing(ahead(starmap(packed, enumerate(batches)))) as ready:
+            for each in ready:
+                step(each, weight=1.0, lr_factor=1.0)
+
+    with memory_kept(), fast_dropout(head):
+        take_steps(batches[:WARM_STEPS])
+        begin = now(step.device)
+        take_steps(batches)
+        return now(step.device) - begin
+
+
+def pretraining_case(model: str, size: Size) -> Case:
+    """Return the arms of masked language modeling."""
+    accelerator = make_accelerator()
+    device = accelerator.device
+    length = longest(model)
+    config = PretrainConfig(
+        model=model, data="random text", max_length=length, validation="none", lr=1e-4
+    )
+    tokenizer = SubwordTokenizer.from_pretrained(model)
+    number = size.num_batches * size.batch_size
+    words = Words(tokenizer, LINE.vocabulary, random.Random(0))
+    documents = []
+    for index in range(int(2 * number * length / (LINE.mean * NUM_LINES)) + 1):
+        lines = (words.draw(LINE.draw(words.random)) for _ in range(NUM_LINES))
+        documents.append(TextExample(index, "\n".join(map(" ".join, lines))))
+    data = Dataset("random text", {"train": Examples(documents)}, fingerprint_of=lambda: "random")
+    task, packed = load_task(config, "pretrain", data)
+    blocks = packed.splits["train"][:number]
+    encoded = task.encode(blocks)
+    batches = [list(range(i, i + size.batch_size)) for i in range(0, number, size.batch_size)]
+    best = resolve_precision(config, device)
+
+    def arm(name: str, precision: str, tokens: int, steps: Callable[[Batches], float]) -> Arm:
+        work = Work(number, tokens)
+        return Arm(name, precision, work, lambda: steps(batches), lambda: steps(batches[:1]))
+
+    def ours(name: str, precision: str) -> Arm:
+        torch.manual_seed(0)
+        head = MaskedLanguageModel(task.head().model).to(device)
+        step = Step(task, head, make_optimizer(head, config), config, accelerator, precision)
+        tokens = int(encoded.lengths.sum()) - number * tokenizer.single.num_special
+        return arm(name, precision, tokens, partial(seconds_of_steps, step, head, encoded))
+
+    texts = [line for document in documents for line in document.text.split("\n")]
+    separate = [tokenizer.build(line)[0] for line in tokenizer.text_subwords(texts)]
+    joined = list(chain.from_iterable(separate))
+    rows = [joined[start : start + length] for start in range(0, len(joined) - length, length)]
+    model_of_hub = load_weights(AutoModelForMaskedLM, model, load_config(model)).to(device)
+    collator = DataCollatorForLanguageModeling(tokenizer.tokenizer)
+
+    def theirs(name: str, rows: Sequence[Sequence[int]], precision: str) -> Arm:
+        used = [{"input_ids": list(row)} for row in rows[:number]]
+        run = TrainerRun(model_of_hub, used, collator, device, config.lr or 0.0)
+        special = {*tokenizer.single.prefix, *tokenizer.single.suffix}
+        real = sum(id not in special for row in rows[:number] for id in row)
+        return arm(name, precision, real, partial(run.seconds, precision))
+
+    arms = [
+        ours("finetune", best),
+        *([ours("finetune-fp32", "fp32")] if best != "fp32" else []),
+        *([theirs("run-mlm", rows, best)] if best != "fp32" else []),
+        theirs("run-mlm-fp32", rows, "fp32"),
+        theirs("run-mlm-lines-fp32", separate, "fp32"),
+    ]
+    name = f"{number} sequences of up to {length} tokens, batches of {size.batch_size}"
+    return Case("pretrain", name, tuple(arms))
+
+
+@dataclass(frozen=True)
+class TrainerRun:
+    """A Hugging Face model with its usual attention, rows and a collator for Trainer."""
+
+    model: Any
+    rows: Any
+    collator: Any
+    device: torch.device
+    lr: float
+
+    def seconds(self, precision: str, batches: Batches) -> float:
+        """Return the seconds for batches of rows, after some that do not count."""
+        warm = batches[:WARM_STEPS]
+        clock = Clock(self.device, len(warm))
+        order = [place for batch in (*warm, *batches) for place in batch]
+        with TemporaryDirectory() as folder, state_restored(), quiet():
+            arguments = TrainingArguments(
+                folder,
+                per_device_train_batch_size=len(batches[0]),
+                max_steps=len(warm) + len(batches),
+                learning_rate=self.lr,
+                bf16=precision == "bf16",
+                save_strategy="no",
+                report_to=[],
+                disable_tqdm=True,
+                use_cpu=self.device.type == "cpu",
+                dataloader_pin_memory=self.device.type == "cuda",
+            )
+            arguments._n_gpu = min(1, arguments.n_gpu)
+            trainer = InOrder(
+                order,
+                model=self.model,
+                args=arguments,
+                train_dataset=self.rows,
+                data_collator=self.collator,
+                callbacks=[clock],
+            )
+            trainer.remove_callback(PrinterCallback)
+            trainer.train()
+        return clock.end - clock.begin
+
+
+class InOrder(Trainer):
+    """Trainer that reads examples in a given order.
+
+    Trainer's sampler groups by length within a quarter of a small data set, and so poorly. The
+    given order is as in a large data set.
+    """
+
+    def __init__(self, order: Sequence[int], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.order = order
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return self.order
+
+
+class Clock(TrainerCallback):
+    """The times at the end of the steps that do not count, and of the last step."""
+
+    def __init__(self, device: torch.device, num_warm: int) -> None:
+        self.device, self.num_warm, self.begin, self.end = device, num_warm, 0.0, 0.0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Read the clock only at these steps, as waiting for the device takes time."""
+        if state.global_step == self.num_warm:
+            self.begin = now(self.device)
+        elif state.global_step == state.max_steps:
+            self.end = now(self.device)
+
+
+@contextlib.contextmanager
+def state_restored() -> Iterator[None]:
+    """Context that restores accelerate's process state, which Trainer's arguments replace."""
+    kinds = (PartialState, AcceleratorState)
+    before = [dict(kind._shared_state) for kind in kinds]
+    try:
+        yield
+    finally:
+        for kind, state in zip(kinds, before, strict=True):
+            kind._shared_state.clear()
+            kind._shared_state.update(state)
+
+
+def _row(encoding: Encoding) -> dict[str, Any]:
+    """Return a sequence with its label, or with the labels of words at their first subwords."""
+    target = encoding.target or {}
+    row: dict[str, Any] = {
+        "input_ids": encoding.input_ids,
+        "attention_mask": [1] * len(encoding.input_ids),
+    }
+    if encoding.segment_ids is not None:
+        row["token_type_ids"] = encoding.segment_ids
+    if encoding.word_starts:
+        row["labels"] = [IGNORED] * len(encoding.input_ids)
+        firsts = encoding.word_starts[:-1]
+        for start, tag in zip(firsts, target["tag"], strict=True):
+            row["labels"][start] = tag
+    else:
+        (row["labels"],) = target["label"]
+    return row

@@ -11,15 +11,12 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-TRIM_THRESHOLD, MMAP_MAX = -1, -4
+TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4
 """Settings in glibc's malloc.h: free bytes at the end of the heap before they are returned, and the
-number of blocks that may come directly from the operating system."""
-USUAL = {TRIM_THRESHOLD: 2**26, MMAP_MAX: 2**16}
-"""Values that glibc itself arrives at when large blocks are freed."""
-KEPT = {TRIM_THRESHOLD: 2**31 - 1, MMAP_MAX: 0}
+least size and the number of blocks that may come directly from the operating system."""
 VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
 
 
@@ -35,19 +32,36 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-@contextlib.contextmanager
-def memory_kept() -> Iterator[None]:
+def memory_kept() -> contextlib.AbstractContextManager[None]:
     """Context in which freed memory is kept, and returned at the end; no effect without glibc."""
-    library = _glibc()
-    if library is None:
+    return _malloc(
+        {TRIM_THRESHOLD: 2**31 - 1, MMAP_MAX: 0}, {TRIM_THRESHOLD: 2**26, MMAP_MAX: 2**16}
+    )
+
+
+def memory_returned() -> contextlib.AbstractContextManager[None]:
+    """Context in which freed blocks of 64 KiB and more are returned at once, which is slow.
+
+    By default glibc keeps blocks of up to 32 MiB, which hides the memory that a call needs again.
+    """
+    return _malloc(
+        {MMAP_THRESHOLD: 2**16, TRIM_THRESHOLD: 2**17},
+        {MMAP_THRESHOLD: 2**25, TRIM_THRESHOLD: 2**26},
+    )
+
+
+@contextlib.contextmanager
+def _malloc(during: Mapping[int, int], usual: Mapping[int, int]) -> Iterator[None]:
+    """Context with settings of glibc; it ends with those that glibc itself arrives at."""
+    if (library := _glibc()) is None:
         yield
         return
-    for name, value in KEPT.items():
+    for name, value in during.items():
         library.mallopt(name, value)
     try:
         yield
     finally:
-        for name, value in USUAL.items():
+        for name, value in usual.items():
             library.mallopt(name, value)
         library.malloc_trim(0)
 
