@@ -68,51 +68,18 @@ TEXTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Quantized:
-    """The score of a graph on validation, before and after quantization to int8."""
-
-    metric: str
-    before: float
-    after: float
-    examples: int
-    size: int  # in bytes, before
-
-    @property
-    def loss(self) -> float:
-        """The loss of score in points."""
-        return 100 * (self.before - self.after)
-
-
-@dataclass(frozen=True, slots=True)
 class Exported:
     """Result of an export."""
 
-    folder: Path
     inputs: tuple[str, ...]
-    size: int  # in bytes
-    difference: float  # the largest between logits of onnxruntime and torch
-    scale: float  # the largest logit
-    batches: tuple[int, ...]  # sizes of the compared batches
-    lengths: tuple[int, ...]  # tokens of the compared sequences
-    quantized: Quantized | None = None
-
-    def lines(self) -> list[str]:
-        """Return the result in lines for the user."""
-        batches = ", ".join(map(str, self.batches))
-        lines = [
-            f"largest difference to torch: {self.difference:.1e} (logits up to {self.scale:.3g}; "
-            f"batches of {batches} sequences, {min(self.lengths)} to {max(self.lengths)} tokens)"
-        ]
-        if (found := self.quantized) is not None:
-            lines.append(
-                f"int8: validation {found.metric} {found.before:.4f} to {found.after:.4f} "
-                f"({-found.loss:+.2f} points) on {quantity(found.examples, 'example')}; "
-                f"{found.size / 1e6:,.1f} MB to {self.size / 1e6:,.1f} MB"
-            )
-        lines.append(
-            f"{self.folder / GRAPH}: {self.size / 1e6:,.1f} MB, inputs {', '.join(self.inputs)}"
-        )
-        return lines
+    size: int
+    """Bytes of the graph."""
+    difference: float
+    """The largest between logits of onnxruntime and torch."""
+    scale: float
+    """The largest logit."""
+    lines: tuple[str, ...]
+    """The result in lines for the user."""
 
 
 def export_onnx(
@@ -167,11 +134,15 @@ def export_onnx(
             path.write_text(text, encoding="utf-8")
         (fresh / "requirements.txt").write_text(requirements(), encoding="utf-8")
         (fresh / "LICENSE").write_text(_license_text(source), encoding="utf-8")
-        exported = _export(task, head, fresh, output)
+        exported = _export(task, head, fresh)
+        lines, size = exported.lines, exported.size
         if int8:
-            found = _quantize(task, fresh, validation, max_loss)
-            exported = replace(exported, size=_size(fresh), quantized=found)
-        return exported
+            score = _quantize(task, fresh, validation, max_loss)
+            before, size = size, (fresh / GRAPH).stat().st_size
+            lines += (f"{score}; {before / 1e6:,.1f} MB to {size / 1e6:,.1f} MB",)
+        inputs = ", ".join(exported.inputs)
+        lines += (f"{output / GRAPH}: {size / 1e6:,.1f} MB, inputs {inputs}",)
+        return replace(exported, size=size, lines=lines)
 
 
 def _require_export(task: Task, source: Path) -> None:
@@ -317,22 +288,25 @@ def _require_known_labels(task: Task, examples: list[Any]) -> None:
         )
 
 
-def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -> Quantized:
-    """Replace the graph by one with weights of 8 bits; refuse if that costs too much."""
-    size, before = _size(fresh), _score(task, fresh, validation)
+def _quantize(task: Task, fresh: Path, validation: list[Any], max_loss: float) -> str:
+    """Replace the graph by one with weights of 8 bits; return its score, or refuse a lower one."""
+    scores = _score(task, fresh, validation)
     quantize(fresh, validation)
-    after = _score(task, fresh, validation)
     metric = task.record.metric
-    if metric not in before:  # a custom one
+    if metric not in scores:  # a custom one
         metric = DEFAULT_METRICS[task.record.kind]
-    found = Quantized(metric, before[metric], after[metric], len(validation), size)
-    if not found.loss <= max_loss:
+    before, after = scores[metric], _score(task, fresh, validation)[metric]
+    loss = 100 * (before - after)
+    if not loss <= max_loss:
         raise UserError(
-            f"int8 lowers {metric} on validation by {found.loss:.2f} points, from "
-            f"{found.before:.4f} to {found.after:.4f}, more than --max-loss {max_loss:g}: export "
-            "without --int8, or raise --max-loss."
+            f"int8 lowers {metric} on validation by {loss:.2f} points, from {before:.4f} to "
+            f"{after:.4f}, more than --max-loss {max_loss:g}: export without --int8, or raise "
+            "--max-loss."
         )
-    return found
+    return (
+        f"int8: validation {metric} {before:.4f} to {after:.4f} ({-loss:+.2f} points) on "
+        f"{quantity(len(validation), 'example')}"
+    )
 
 
 def _score(task: Task, folder: Path, examples: list[Any]) -> dict[str, float]:
@@ -341,26 +315,13 @@ def _score(task: Task, folder: Path, examples: list[Any]) -> dict[str, float]:
     return task.score(examples, model.predict_examples(examples))
 
 
-def _size(folder: Path) -> int:
-    """Return the bytes of the graph; weights over 2 GB are in separate files."""
-    others = {
-        "LICENSE",
-        "requirements.txt",
-        "config.json",
-        "finetune.json",
-        SETTINGS,
-        "tokenizer.json",
-        "tokenizer_config.json",
-    }
-    return sum(p.stat().st_size for p in folder.iterdir() if p.is_file() and p.name not in others)
-
-
-def _export(task: Task, head: Any, fresh: Path, output: Path) -> Exported:
+def _export(task: Task, head: Any, fresh: Path) -> Exported:
     """Write the graph and compare it with the head."""
     groups = _batches(task)
     segments = head.encoder.num_segments > 1 and task.tokenizer.uses_segments
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if segments else [])]
-    traced = _inputs(head, names, pack(groups[3]))  # two sequences, one of them padded
+    padded = head.encoder.padded_inputs(pack(groups[3]))  # two sequences, [2, L] each
+    traced = {name: padded[name] for name in names}
     kind = head.encoder.model.config.model_type
     module: nn.Module
     axes: tuple[str, ...]
@@ -372,6 +333,7 @@ def _export(task: Task, head: Any, fresh: Path, output: Path) -> Exported:
         module = Logits(model, tuple(traced))
         of_tokens = task.description.words or isinstance(head, QuestionAnswerer)
         axes = ("batch", "sequence") if of_tokens else ("batch",)
+    others = {*fresh.iterdir()}
     with packed_attention(head.encoder.model.config, "eager"):  # others guard against empty rows
         trace(module, kind, traced, fresh / GRAPH, axes)
     with export_errors(kind):
@@ -382,10 +344,14 @@ def _export(task: Task, head: Any, fresh: Path, output: Path) -> Exported:
             f"{kind} models cannot be exported: onnxruntime's logits are off by {difference:.1e} "
             f"from torch's (up to {scale:.3g}): use `finetune predict`."
         )
-    lengths_ = tuple(len(sequence.input_ids) for sequence in groups[-1])
-    return Exported(
-        output, tuple(traced), _size(fresh), difference, scale, tuple(map(len, groups)), lengths_
+    size = sum(path.stat().st_size for path in {*fresh.iterdir()} - others)  # perhaps with weights
+    lengths = [len(sequence.input_ids) for sequence in groups[-1]]
+    line = (
+        f"largest difference to torch: {difference:.1e} (logits up to {scale:.3g}; batches of "
+        f"{', '.join(str(len(group)) for group in groups)} sequences, {min(lengths)} to "
+        f"{max(lengths)} tokens)"
     )
+    return Exported(tuple(traced), size, difference, scale, (line,))
 
 
 def _batches(task: Task) -> list[list[Encoding]]:
@@ -403,12 +369,6 @@ def _batches(task: Task) -> list[list[Encoding]]:
     examples = [record.inputs.example(index, item) for index, item in enumerate(inputs)]
     sequences = [windows[0] for windows in replace(task, record=checked).encode(examples)]
     return [sequences[:1], sequences[1:2], sequences[-1:], sequences[:2], sequences]
-
-
-def _inputs(head: Any, names: Sequence[str], batch: Any) -> dict[str, Tensor]:
-    """Return the graph's inputs for a batch, [N, L] each."""
-    padded = head.encoder.padded_inputs(batch)
-    return {name: padded[name] for name in names}
 
 
 def traced_words(sequences: Sequence[Encoding]) -> Tensor:

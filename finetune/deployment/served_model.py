@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -20,7 +20,7 @@ from pydantic import (
 
 from finetune.deployment.batcher import Batcher, Limits
 from finetune.deployment.onnx_model import GRAPH, SETTINGS, OnnxModel
-from finetune.preprocessing.texts import Input, as_example
+from finetune.preprocessing.texts import as_example
 from finetune.tasks import model_folder
 from finetune.tasks.inputs import RowInputs
 from finetune.types import Example, Prediction, UserError, quantity
@@ -67,28 +67,29 @@ class TooLarge(Exception):
 
 
 class Item(NamedTuple):
-    """An example of a request: its number there, from 0, the id in its row, and the input.
+    """An example of a request."""
 
-    The input of a model of rows is a row.
-    """
-
-    number: int
+    example: Example
     id: str | int
-    input: Input | Mapping[str, Any]
+    """The id in its row."""
+    size: int
+    """The number of characters that are read of it."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A loaded model: its task, and the function that predicts examples."""
+    """A loaded model: its task, its inputs, and the function that predicts examples."""
 
     task: str
     labels: Sequence[str]
-    reads_words: bool
+    keys: tuple[str, ...]
     pairs: bool | None
     max_length: int
+    example: Callable[[int, Any, str], Example]
+    """Make an example of a number, of an input or row, and of its name in messages."""
     predict: Callable[[Sequence[Example]], Sequence[Prediction]]
-    rows: RowInputs | None = None
-    """The inputs of a model that reads rows, not texts or words."""
+    reads_rows: bool = False
+    """Whether the model reads rows, not texts or words."""
 
     @classmethod
     def of(cls, predictor: Predictor) -> Engine:
@@ -102,22 +103,30 @@ class Engine:
         return cls(
             task.name,
             list(task.record.labels),
-            task.description.words,
+            inputs.keys,
             task.record.pairs,
             task.record.max_length,
+            inputs.example,
             predictor.predict,
-            inputs if isinstance(inputs, RowInputs) else None,
+            isinstance(inputs, RowInputs),
         )
 
     @classmethod
     def of_export(cls, model: OnnxModel) -> Engine:
         """Return the engine of an exported model, which onnxruntime runs."""
+        pairs, words = model.settings["pairs"], model.reads_words
+        other = ("words",) if words else ("text_pair",) if pairs is not False else ()
+
+        def example(index: int, item: Any, where: str) -> Example:
+            return as_example(index, item, words=words, pairs=pairs, where=where)
+
         return cls(
             model.task,
             list(model.decoder.labels),
-            model.reads_words,
-            model.settings["pairs"],
+            ("text", *other),
+            pairs,
             model.settings["max_length"],
+            example,
             model.predict_examples,
         )
 
@@ -142,13 +151,6 @@ class ServedModel:
         """
         self.name, self.engine, self.limits = name, engine, limits
         self.sha256 = sha256
-        self.keys: tuple[str, ...] = (
-            ("text", "words") if engine.reads_words else ("text", "text_pair")
-        )
-        if engine.pairs is False:
-            self.keys = ("text",)
-        if engine.rows is not None:
-            self.keys = engine.rows.keys
         self.batcher = Batcher(
             self._predict,
             batch_size=limits.batch_size,
@@ -173,7 +175,7 @@ class ServedModel:
             "sha256": self.sha256,
             "task": self.engine.task,
             "labels": list(self.engine.labels),
-            "keys": list(self.keys),
+            "keys": list(self.engine.keys),
             "pairs": self.engine.pairs,
             "max_tokens": self.engine.max_length,
         }
@@ -182,11 +184,10 @@ class ServedModel:
         """Return the type of a request: an example, or a list of them under ``examples``."""
         closed = ConfigDict(extra="forbid")
         keys: Any = {
-            key: (KEYS[key][0], Field(None, description=KEYS[key][1])) for key in self.keys
+            key: (KEYS[key][0], Field(None, description=KEYS[key][1])) for key in self.engine.keys
         }
         id = Field(None, description="Repeated in the row.")
-        pairs = self.engine.pairs is not False
-        kind = next(key for key in SAMPLES if key in self.keys and (pairs or key != "text_pair"))
+        kind = next(key for key in SAMPLES if key in self.engine.keys)
         example = create_model(
             f"Example of {self.name}",
             __config__=closed | {"json_schema_extra": {"examples": [dict(SAMPLES[kind])]}},
@@ -224,49 +225,35 @@ class ServedModel:
                 f"{quantity(len(body.examples), 'example')} in a request: at most "
                 f"{self.limits.max_examples:,}."
             )
-        given = (each.model_dump(exclude_unset=True) for each in body.examples)
-        return [self._item(index, example) for index, example in enumerate(given)]
+        rows = (each.model_dump(exclude_unset=True) for each in body.examples)
+        return [self._item(index, row) for index, row in enumerate(rows)]
 
-    def _item(self, index: int, example: dict[str, Any]) -> Item:
-        where = f"example {index}"
-        id = example.pop("id", index)
-        if self.engine.rows is not None:
-            self.engine.rows.example(index, example, where)  # raises for a row that it cannot read
-            return self._small_enough(Item(index, id, example), where)
-        given = [key for key in self.keys if key in example]
-        if "words" in given and "text" in given:
-            raise UserError(f'{where}: give "text" or "words", not both.')
-        pairs = self.engine.pairs
-        if given[:1] not in (["text"], ["words"]) or (pairs is True and len(given) < 2):
-            needed = f"text and {self.keys[1]}" if pairs else " or ".join(self.keys)
-            raise UserError(f"{where}: give {needed}.")
-        values: list[Any] = [example[key] for key in given]
-        item = Item(index, id, values[0] if len(values) == 1 else tuple(values))
-        return self._small_enough(item, where)
-
-    def _small_enough(self, item: Item, where: str) -> Item:
-        """Return an example; raise TooLarge for too many characters."""
-        if (size := item_size(item)) > self.limits.max_characters:
+    def _item(self, index: int, row: dict[str, Any]) -> Item:
+        where, id = f"example {index}", row.pop("id", index)
+        given = row if self.engine.reads_rows else self._input(row, where)
+        if (size := _size(given)) > self.limits.max_characters:
             raise TooLarge(
                 f"{where}: {quantity(size, 'character')}: at most {self.limits.max_characters:,}."
             )
-        return item
+        return Item(self.engine.example(index, given, where), id, size)
+
+    def _input(self, row: Mapping[str, Any], where: str) -> Any:
+        """Return a text, a pair of texts, or words."""
+        keys, pairs = self.engine.keys, self.engine.pairs
+        given = [key for key in keys if key in row]
+        if "words" in given and "text" in given:
+            raise UserError(f'{where}: give "text" or "words", not both.')
+        if given[:1] not in (["text"], ["words"]) or (pairs is True and len(given) < 2):
+            needed = f"text and {keys[1]}" if pairs else " or ".join(keys)
+            raise UserError(f"{where}: give {needed}.")
+        values: list[Any] = [row[key] for key in given]
+        return values[0] if len(values) == 1 else tuple(values)
 
     def _predict(self, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Predict items of several requests: the rows that ``finetune predict`` writes."""
-        examples = [
-            self._example(number, item.input, f"example {item.number}")
-            for number, item in enumerate(items)
-        ]
-        predictions = self.engine.predict(examples)
-        answered = zip(predictions, items, strict=True)
+        examples = [replace(item.example, id=number) for number, item in enumerate(items)]
+        answered = zip(self.engine.predict(examples), items, strict=True)
         return [prediction.record() | {"id": item.id} for prediction, item in answered]
-
-    def _example(self, number: int, given: Any, where: str) -> Example:
-        if self.engine.rows is not None:
-            return self.engine.rows.example(number, given, where)
-        words, pairs = self.engine.reads_words, self.engine.pairs
-        return as_example(number, given, words=words, pairs=pairs, where=where)
 
 
 def load_served(
@@ -279,10 +266,16 @@ def load_served(
     Raises:
         UserError: There is no model in the folder, or it changed while it was read.
     """
-    source = Path(folder) if is_export(folder) else model_folder(folder)
+    exported = is_export(folder)
+    source = Path(folder) if exported else model_folder(folder)
     before = weights_digest(source)
     try:
-        engine = _engine(source, threads)
+        if exported:
+            engine = Engine.of_export(OnnxModel(source, threads=threads))
+        else:
+            from finetune.inference.predictor import Predictor
+
+            engine = Engine.of(Predictor(source))
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
     if weights_digest(source) != before:
@@ -295,14 +288,6 @@ def is_export(folder: str | Path) -> bool:
     return (Path(folder) / SETTINGS).is_file()
 
 
-def _engine(source: Path, threads: int | None) -> Engine:
-    if is_export(source):
-        return Engine.of_export(OnnxModel(source, threads=threads))
-    from finetune.inference.predictor import Predictor
-
-    return Engine.of(Predictor(source))
-
-
 def weights_digest(folder: Path) -> str:
     """Return the SHA-256 of the weights: ``cat FOLDER/*.safetensors | sha256sum``.
 
@@ -311,20 +296,15 @@ def weights_digest(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(folder.glob(GRAPH if is_export(folder) else "*.safetensors")):
         with path.open("rb") as file:
-            while block := file.read(2**20):
-                digest.update(block)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 
-def item_size(item: Item) -> int:
-    """Return the number of characters that are read of an example.
+def _size(value: Any) -> int:
+    """Return the number of characters that are read of an input.
 
     Each word of a list counts one more. Of a multiple choice, the context is read with each choice.
     """
-    return _size(item.input)
-
-
-def _size(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):

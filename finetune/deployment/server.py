@@ -42,7 +42,6 @@ from finetune.deployment.served_model import (
     PredictAnswer,
     ServedModel,
     TooLarge,
-    item_size,
 )
 from finetune.types import UserError
 
@@ -130,7 +129,7 @@ def make_app(models: Sequence[ServedModel], *, hosts: frozenset[str] | None = No
     async def invalid(request: Request, problem: Any) -> Response:
         status, text = _problem(problem.errors()[0])
         if status == 422:
-            text += f" This model reads {', '.join(by_path[request.url.path].keys)}."
+            text += f" This model reads {', '.join(by_path[request.url.path].engine.keys)}."
         return error_response(request.scope, status, text)
 
     guard: Any = Guard
@@ -144,7 +143,7 @@ def _predict_with(model: ServedModel) -> Callable[..., Awaitable[Response]]:
     async def predict(request: Request, body: Any) -> Response:
         try:
             items = model.items(body)
-            future = model.batcher.submit(items, [item_size(item) for item in items])
+            future = model.batcher.submit(items, [item.size for item in items])
             rows = await _rows(request, future)
         except TooLarge as error:
             raise HTTPException(413, str(error)) from None
@@ -184,9 +183,8 @@ class Metrics:
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.models, own = models, CollectorRegistry()
-        self.registry = own
-        named: Any = {"registry": own}
+        self.models, self.registry = models, CollectorRegistry()
+        named: Any = {"registry": self.registry}
         self.requests = Counter(
             "finetune_requests", "Responses by path and status.", ["path", "status"], **named
         )
@@ -203,8 +201,7 @@ class Metrics:
             **named,
         )
         for model in models:
-            counters = examples.labels(model.name), batches.labels(model.name)
-            model.batcher.count = _counted(*counters)
+            model.batcher.count = _counter(examples.labels(model.name), batches.labels(model.name))
         if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
             self.registry = CollectorRegistry()
             MultiProcessCollector(self.registry)  # type: ignore[no-untyped-call]
@@ -225,7 +222,7 @@ class Metrics:
             self.waiting.labels(model.name).set(model.batcher.waiting)
 
 
-def _counted(examples: Any, batches: Any) -> Callable[[int], None]:
+def _counter(examples: Any, batches: Any) -> Callable[[int], None]:
     def count(number: int) -> None:
         batches.inc()
         examples.inc(number)

@@ -26,7 +26,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def paths_of_server() -> set[str]:
-    engine = Engine("classify", ["a", "b"], False, False, 8, lambda examples: [])
+    engine = Engine("classify", ["a"], ("text",), False, 8, lambda *_: None, lambda examples: [])
     app = make_app([ServedModel("model", engine, Limits())])
     return {route.path for route in app.routes if isinstance(route, APIRoute)}
 
