@@ -27,11 +27,6 @@ PROBLEMS: Mapping[str, tuple[str, ...]] = {
 """The metrics of each `problem` of the task classify."""
 
 
-def no_custom_head(settings: Mapping[str, Any]) -> bool:
-    """Return False: the model of every setting is one of transformers."""
-    return False
-
-
 @dataclass(frozen=True, kw_only=True)
 class TaskDescription:
     """A task in words, and the kind of its examples and models."""
@@ -78,7 +73,7 @@ class TaskDescription:
     """The pipeline of this toolkit for models with a custom head; None if there is none."""
     library: str = "transformers"
     """The library that loads models without a custom head."""
-    custom_head: Callable[[Mapping[str, Any]], bool] = no_custom_head
+    custom_head: Callable[[Mapping[str, Any]], bool] = lambda settings: False
     """Return whether ``library`` cannot load the model of these settings."""
     decoding: str = ""
     """What a prediction does beyond the pipeline of transformers, in words."""

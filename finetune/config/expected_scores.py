@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 from finetune.config.description import PROBLEMS
 from finetune.config.metric_facts import facts_of
+from finetune.config.values import typed_values
 from finetune.types import UserError, abbreviated, did_you_mean
 
 SPLITS = tuple(
@@ -81,20 +81,14 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
             "(and optionally source_checked: false; statistic: median; fingerprint, of the data "
             f"of the source), not {entry!r}."
         )
-    values = {"statistic": "mean", "source_checked": True, "fingerprint": None, **entry}
-
-    def require(legal: object, name: str, wanted: str) -> None:
-        if not legal:
-            raise UserError(f"{where}: {name} must be {wanted}, not {values[name]!r}.")
-
+    values = typed_values(where, "key {!r}", get_type_hints(Expected), entry)
     of_problem = PROBLEMS.get(problem) if isinstance(problem, str) else None
     for name, names in (
         ("split", SPLITS),
         ("metric", of_problem or metrics_of(task)),
         ("statistic", STATISTICS),
     ):
-        value = values[name]
-        require(isinstance(value, str), name, "a name")
+        value = values.get(name, "mean")
         of_type = "span_f1_strict" in names and re.fullmatch("span_f1_strict:.+", value)
         of_test_set = name == "split" and is_split(value)
         if value not in names and not of_type and not of_test_set:
@@ -102,19 +96,19 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
                 f"{where}: unknown {name} {value!r}.{did_you_mean(value, names)} Legal are "
                 f"{abbreviated(names, 20)}."
             )
-    source, data = values["source"], values["fingerprint"]
-    require(isinstance(source, str) and source.strip(), "source", "text that names the origin")
-    require(isinstance(values["source_checked"], bool), "source_checked", "true or false")
-    legal_data = data is None or re.fullmatch("[0-9a-f]{64}", str(data))
-    require(legal_data, "fingerprint", "64 hexadecimal digits, as in a run's config.json")
-    for name in ("value", "tolerance"):
-        number = values[name]
-        with contextlib.suppress(TypeError, ValueError):  # YAML reads 1e-2 as text
-            values[name] = number if isinstance(number, bool) else float(number)
-        require(
-            isinstance(values[name], float) and math.isfinite(values[name]), name, "a finite number"
-        )
-    _check_range(where, **{name: values[name] for name in ("metric", "value", "tolerance")})
+    for name, legal, wanted in (
+        ("source", values["source"].strip(), "text that names the origin"),
+        (
+            "fingerprint",
+            re.fullmatch("[0-9a-f]{64}", values.get("fingerprint") or "0" * 64),
+            "64 hexadecimal digits, as in a run's config.json",
+        ),
+        ("value", math.isfinite(values["value"]), "a finite number"),
+        ("tolerance", math.isfinite(values["tolerance"]), "a finite number"),
+    ):
+        if not legal:
+            raise UserError(f"{where}: {name} must be {wanted}, not {values[name]!r}.")
+    _check_range(where, values["metric"], values["value"], values["tolerance"])
     return Expected(**values)
 
 

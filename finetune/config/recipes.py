@@ -28,7 +28,7 @@ from finetune.config.tasks import (
     setting_types,
     settings,
 )
-from finetune.config.values import converted
+from finetune.config.values import converted, typed_values
 from finetune.registry import LISTS
 from finetune.types import UserError, abbreviated, did_you_mean
 
@@ -485,28 +485,6 @@ def written(name: str, value: Any) -> str:
     """Return a setting as it is written in a command."""
     words = value if isinstance(value, tuple) else () if value is True else (str(value),)
     return " ".join((flag(name), *map(shlex.quote, words)))
-
-
-def typed_values(
-    where: str, what: str, hints: Mapping[str, Any], values: Mapping[Any, Any]
-) -> dict[str, Any]:
-    """Return values of a YAML file with the types of fields; UserError for an unknown name.
-
-    Args:
-        where: The file and line, for messages.
-        what: What a name stands for, with ``{!r}`` for the name.
-        hints: The types by name.
-        values: The values by name.
-    """
-    typed = {}
-    for key, value in values.items():
-        if key not in hints:
-            raise UserError(
-                f"{where}: unknown {what.format(key)}.{did_you_mean(str(key), hints)} Legal are "
-                f"{abbreviated(hints, 50)}."
-            )
-        typed[key] = converted(f"{where}: {key}", value, hints[key])
-    return typed
 
 
 def typed_setting(task: str, name: str, text: str) -> Any:

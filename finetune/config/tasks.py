@@ -418,12 +418,10 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
                 "auto or off."
             )
         if self.validation == "none":
-            for name in ("metric", "patience", "calibrate"):
-                if (value := getattr(self, name, None)) not in (None, "none"):
-                    raise UserError(
-                        f"{flag(name)} {value} needs validation data: leave it out, or leave out "
-                        "--validation none."
-                    )
+            self._refuse(
+                ("metric", "patience", "calibrate"),
+                "needs validation data: leave it out, or leave out --validation none.",
+            )
         if self.tuning != "lora" and self.lora != TrainConfig.lora:
             raise UserError(f"--lora needs --tuning lora: leave it out, not {self.lora!r}.")
         if self.tuning == "head" and self.freeze != "none":
@@ -435,6 +433,12 @@ class TrainConfig(OutputSettings, TrainingSettings, DataSettings, ModelSettings)
                 f"--max-length {self.max_length} exceeds --max-tokens {self.max_tokens} (one "
                 "sequence must fit into a forward pass): raise --max-tokens."
             )
+
+    def _refuse(self, names: Sequence[str], reason: str) -> None:
+        """Raise UserError for the first of these settings that is not at its default."""
+        for name in names:
+            if (value := getattr(self, name, None)) != getattr(type(self), name, None):
+                raise UserError(f"{flag(name)} {value} {reason}")
 
     def tokens_on(self, device: str) -> int:
         """Return the tokens per forward pass on a type of device (``cpu``, ``cuda``, …)."""
@@ -478,25 +482,24 @@ class LabelConfig(TrainConfig):
 
     def _check_combinations(self) -> None:
         super()._check_combinations()
-        built_in = ("loss", "label_smoothing", "class_weights")
-        for name in built_in if self.custom_loss else ():
-            if (value := getattr(self, name)) not in ("none", "ce", 0.0):
-                raise UserError(
-                    f"{flag(name)} {value} is part of the built-in loss, which --custom-loss "
-                    "replaces: leave one of them out."
-                )
+        if self.custom_loss:
+            self._refuse(
+                ("loss", "label_smoothing", "class_weights"),
+                "is part of the built-in loss, which --custom-loss replaces: leave one of them "
+                "out.",
+            )
         name, _ = named_strength(self.loss)
-        for other, default in (("class_weights", "none"), ("sampling", "none")):
-            value = getattr(self, other)
-            if name == "logit-adjusted" and value != default:
-                raise UserError(
-                    f"{flag(other)} {value} must be left out with --loss {self.loss}, which "
-                    "itself corrects for the frequency of the classes."
-                )
-        if name == "focal" and self.label_smoothing:
-            raise UserError(
-                f"--label-smoothing {self.label_smoothing} does not go with --loss {self.loss}, "
-                "which depends on the probability of one gold class: leave one of them out."
+        if name == "logit-adjusted":
+            self._refuse(
+                ("class_weights", "sampling"),
+                f"must be left out with --loss {self.loss}, which itself corrects for the "
+                "frequency of the classes.",
+            )
+        if name == "focal":
+            self._refuse(
+                ("label_smoothing",),
+                f"does not go with --loss {self.loss}, which depends on the probability of one "
+                "gold class: leave one of them out.",
             )
 
 
@@ -568,12 +571,11 @@ class TextConfig(LabelConfig):
         if not self.few_shot:
             return
         names = ("loss", "label_smoothing", "pair_encoder", "marked_words")
-        for name in (*names, "classifier_dropout", "head_lr"):
-            if (value := getattr(self, name)) != getattr(TextConfig, name):
-                raise UserError(
-                    f"{flag(name)} {value} does not apply to --few-shot, whose classifier is a "
-                    "logistic regression on the vectors of texts: leave it out."
-                )
+        self._refuse(
+            (*names, "classifier_dropout", "head_lr"),
+            "does not apply to --few-shot, whose classifier is a logistic regression on the "
+            "vectors of texts: leave it out.",
+        )
         if self.long_text == "window":
             raise UserError("--long-text window: --few-shot reads one sequence of each text.")
         for name in ("epochs", "steps") if self.tuning == "head" else ():
@@ -817,11 +819,10 @@ class NerConfig(WordConfig):
                 f"--max-width {self.max_width} exceeds --max-length {self.max_length} (words "
                 "never outnumber tokens): lower --max-width."
             )
-        if self.label_smoothing:
-            raise UserError(
-                f"--label-smoothing {self.label_smoothing} does not apply to spans, as nearly all "
-                "candidates have no type: leave it out."
-            )
+        self._refuse(
+            ("label_smoothing",),
+            "does not apply to spans, as nearly all candidates have no type: leave it out.",
+        )
         if named_strength(self.loss)[0] == "logit-adjusted":
             raise UserError(
                 f"--loss {self.loss} does not apply to spans, as nearly all candidates have no "

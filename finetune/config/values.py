@@ -6,6 +6,7 @@ import codecs
 import math
 import re
 import types
+from collections.abc import Mapping
 from typing import (
     Any,
     Literal,
@@ -18,7 +19,7 @@ from typing import (
     is_typeddict,
 )
 
-from finetune.types import UserError, did_you_mean
+from finetune.types import UserError, abbreviated, did_you_mean
 
 _NAMES = {
     float: "a number",
@@ -168,6 +169,28 @@ def converted(name: str, value: Any, hint: Any, *, text: bool = False) -> Any:
         except ValueError:
             pass  # float("many")
     raise UserError(f"{name} must be {description(hint)}, not {value!r:.60}.")
+
+
+def typed_values(
+    where: str, what: str, hints: Mapping[str, Any], values: Mapping[Any, Any]
+) -> dict[str, Any]:
+    """Return values of a YAML file with the types of fields; UserError for an unknown name.
+
+    Args:
+        where: The file and line, for messages.
+        what: What a name stands for, with ``{!r}`` for the name.
+        hints: The types by name.
+        values: The values by name.
+    """
+    typed = {}
+    for key, value in values.items():
+        if key not in hints:
+            raise UserError(
+                f"{where}: unknown {what.format(key)}.{did_you_mean(str(key), hints)} Legal are "
+                f"{abbreviated(hints, 50)}."
+            )
+        typed[key] = converted(f"{where}: {key}", value, hints[key])
+    return typed
 
 
 def is_numeric(value: Any) -> bool:

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from finetune.config.expected_scores import is_split, metrics_of
-from finetune.config.recipes import Recipe, load_recipe, open_recipe, typed_values
+from finetune.config.recipes import Recipe, load_recipe, open_recipe
+from finetune.config.values import typed_values
 from finetune.types import UserError, abbreviated, did_you_mean, quantity
 
 Format = Literal["glue", "squad"]

@@ -143,42 +143,43 @@ def _listed(problems: Mapping[str, str]) -> str:
 class TimeLeft:
     """The time left for the runs of a suite: their steps, at the mean rate of this process."""
 
-    def __init__(self, steps: dict[tuple[str, int], int]) -> None:
+    def __init__(self, steps: Mapping[tuple[str, int], int]) -> None:
         self.steps = steps
         """Steps of each run that is not finished, by member and seed."""
         self.seconds, self.trained = 0.0, 0
-        """Seconds and steps of the runs that ended here."""
-        self.begin, self.now = 0.0, 0.0
-        """The start of the current run in this process, and its seconds."""
-        self.first, self.done = 0, 0
-        """Its steps when it began here, and now."""
+        """Seconds and steps of this process in training."""
+        self.begin, self.now, self.done = 0.0, 0.0, 0
+        """The start of the current run, the time of its last news, and its steps then."""
 
     def start(self) -> None:
         """Begin a run."""
-        self.begin, self.now, self.first, self.done = time.monotonic(), 0.0, 0, 0
+        self.begin = self.now = time.monotonic()
+        self.done = 0
 
     def advance(self, done: int, *, first: bool = False) -> None:
         """Note the steps of the run that are done; the ``first`` ones were done before."""
-        self.now, self.done = time.monotonic() - self.begin, done
-        self.first = done if first else self.first
+        before, self.now = self.now, time.monotonic()
+        self.seconds += self.now - before
+        self.trained += 0 if first else done - self.done
+        self.done = done
 
     def stop(self, member: str, seed: int | None = None) -> float:
         """End a run, or without a seed all runs of a member; return the seconds of the last."""
         if seed is not None:
             self.advance(self.done)
-        self.seconds, self.trained = self.seconds + self.now, self.trained + self.done - self.first
-        seconds, self.now, self.first, self.done = self.now, 0.0, 0, 0
-        ended = [run for run in self.steps if run[0] == member and seed in (None, run[1])]
-        for run in ended:
-            del self.steps[run]
-        return seconds
+        self.done = 0
+        self.steps = {
+            (name, own): number
+            for (name, own), number in self.steps.items()
+            if name != member or seed not in (None, own)
+        }
+        return self.now - self.begin
 
     def text(self) -> str:
         """Return the time that is left in words; empty if nothing has been measured."""
-        seconds, steps = self.seconds + self.now, self.trained + self.done - self.first
-        if not steps or not self.steps:
+        if not self.trained or not self.steps:
             return ""
-        left = (sum(self.steps.values()) - self.done) * seconds / steps
+        left = (sum(self.steps.values()) - self.done) * self.seconds / self.trained
         return f"{clock(left)} left for {quantity(len(self.steps), 'run')}"
 
 
