@@ -24,6 +24,7 @@ from finetune.deployment.server import make_app
 from finetune.inference.predictor import Predictor
 from finetune.types import UserError
 from tests.command import run
+from tests.deployment.conftest import close
 
 HOSTS = frozenset({"127.0.0.1", "localhost"})
 NAMES = ("texts", "pairs", "tags", "nested", "choices")
@@ -52,17 +53,6 @@ def client(models: list[ServedModel]) -> Iterator[TestClient]:
         yield made
 
 
-def same(row: Any, expected: Any) -> bool:
-    """Whether rows are equal, probabilities up to the rounding of another batch."""
-    if isinstance(expected, dict):
-        return row.keys() == expected.keys() and all(same(row[k], expected[k]) for k in expected)
-    if isinstance(expected, list):
-        return len(row) == len(expected) and all(map(same, row, expected))
-    return (
-        row == pytest.approx(expected, abs=5e-6) if isinstance(expected, float) else row == expected
-    )
-
-
 def test_the_context_counts_with_each_choice(client: TestClient):
     body = {"context": "x" * 90, "question": "what?", "choices": ["a", "b", "c", "d"]}
     answer = client.post("/models/choices/predict", json=body)
@@ -80,7 +70,7 @@ def test_rows_are_those_of_predict(client: TestClient, runs: dict[str, Path], tm
             (tmp_path / "one.jsonl").write_text(json.dumps(named) + "\n", "utf-8")
             done = run("predict", runs[name], "--file", tmp_path / "one.jsonl")
             assert done.code == 0, done.err
-            assert same(row | {"id": 0}, json.loads(done.out))
+            assert close(row | {"id": 0}, json.loads(done.out))
 
 
 def test_answers_of_concurrent_requests_are_their_own(client: TestClient, runs: dict[str, Path]):
@@ -97,7 +87,7 @@ def test_answers_of_concurrent_requests_are_their_own(client: TestClient, runs: 
     with ThreadPoolExecutor(16) as pool:
         rows = list(pool.map(ask, range(len(texts))))
     for number, (row, want) in enumerate(zip(rows, expected, strict=True)):
-        assert same(row, want | {"id": f"text {number}"})
+        assert close(row, want | {"id": f"text {number}"})
     assert len({row["score"] for row in rows}) > 20
 
 

@@ -37,6 +37,7 @@ from finetune.types import Answer, Span, TextExample, TokenExample, UserError
 from tests import tiny
 from tests.command import Outcome, run
 from tests.covering import covering
+from tests.deployment.conftest import close
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -277,23 +278,7 @@ PAIRS = [*zip(FIRSTS, SECONDS, strict=True), ("", ""), (LONG, "so"), ("so", LONG
 def same(expected: Sequence[Any], found: Sequence[Any], tolerance: float) -> None:
     """Predictions are equal but for small differences of their scores."""
     for one, other in zip(expected, found, strict=True):
-        a, b = one.record(), other.record()
-        assert a.keys() == b.keys()
-        for one_best, other_best in zip(a.pop("best", []), b.pop("best", []), strict=True):
-            assert one_best == pytest.approx(other_best, abs=tolerance)
-        for name in a.keys() - {"scores", "score", "no_answer_score", "spans", "id"}:
-            assert (
-                a[name] == pytest.approx(b[name], abs=tolerance)
-                if name == "label"
-                else (a[name] == b[name])
-            )
-        for name in ("scores", "score", "no_answer_score"):
-            if name in a:
-                assert a[name] == pytest.approx(b[name], abs=tolerance)
-        spans = [[{**span, "score": 0} for span in r.get("spans", [])] for r in (a, b)]
-        assert spans[0] == spans[1]
-        scores = [[span["score"] for span in r.get("spans", [])] for r in (a, b)]
-        assert scores[0] == pytest.approx(scores[1], abs=tolerance)
+        assert close(other.record() | {"id": 0}, one.record() | {"id": 0}, tolerance)
 
 
 def case(task: str, family: str, *, slow: bool = False, **settings: Any) -> Any:
@@ -360,10 +345,7 @@ def test_the_export_predicts_alone(task: str, tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stderr == "", done.stderr
     records = [json.loads(line) for line in done.stdout.splitlines()]
     expected = [p.record() for p in OnnxModel(graph, threads=1).predict(SENTENCES)]
-    assert [r["words"] for r in records] == [r["words"] for r in expected]
-    for one, other in zip(records, expected, strict=True):
-        for span, same_span in zip(one["spans"], other["spans"], strict=True):
-            assert span == pytest.approx(same_span, abs=2e-6)
+    assert close(records, expected)
     with pytest.raises(UserError, match=r"input 0: \[\['a'\]\] is neither"):
         OnnxModel(graph).predict([[["a"]]])
 
