@@ -92,8 +92,6 @@ WRONG = [
     (TagConfig, {"max_length": 10, "max_tokens": 5}, "--max-length 10 exceeds --max-tokens 5"),
 ]
 NAMES = "lr limit steps batch_size max_length head_lr eval_every save_every patience".split()
-    "lr limit steps batch_size max_length head_lr eval_every save_every patience".split()
-)
 WRONG += [(NliConfig, {n: 0}, f"{flag(n)} must be above 0, not 0") for n in NAMES]
 
 
