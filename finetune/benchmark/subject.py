@@ -149,7 +149,7 @@ def subject_of(command: Bench, model: str, size: Size) -> Iterator[Subject]:
     examples = data.splits["train"][:MOST_READ]
     sequences = [list(windows) for windows in task.encode(examples)]
     whole = [place for place, windows in enumerate(sequences) if len(windows) == 1]
-    examples, sequences = [examples[p] for p in whole], [sequences[p] for p in whole]
+    texts, sequences = [examples[place] for place in whole], [sequences[place] for place in whole]
     lengths = [len(encoding.input_ids) for (encoding,) in sequences]
     num_batches = size.num_batches
     if head.encoder.width >= 512:
@@ -173,7 +173,7 @@ def subject_of(command: Bench, model: str, size: Size) -> Iterator[Subject]:
             accelerator=accelerator,
             folder=Path(folder),
             source=source,
-            texts=[replace(examples[place], id=index) for index, place in enumerate(places)],
+            texts=[replace(texts[place], id=index) for index, place in enumerate(places)],
             encoded=[sequences[place] for place in places],
             occurring=[*occurring, sequences],
             grouped=grouped,

@@ -180,7 +180,7 @@ def pretraining_case(model: str, size: Size) -> Case:
 
     def theirs(name: str, rows: Sequence[Sequence[int]], precision: str) -> Arm:
         used = [{"input_ids": list(row)} for row in rows[:number]]
-        run = TrainerRun(model_of_hub, used, collator, device, config.lr or 0.0)
+        run = TrainerRun(model_of_hub, Rows.from_list(used), collator, device, config.lr or 0.0)
         special = {*tokenizer.single.prefix, *tokenizer.single.suffix}
         real = sum(id not in special for row in rows[:number] for id in row)
         return arm(name, precision, real, partial(run.seconds, precision))
@@ -221,36 +221,22 @@ class TrainerRun:
                 save_strategy="no",
                 report_to=[],
                 disable_tqdm=True,
+                # grouping by length works poorly in small data: the order is as in large data
+                train_sampling_strategy="sequential",
                 use_cpu=self.device.type == "cpu",
                 dataloader_pin_memory=self.device.type == "cuda",
             )
             arguments._n_gpu = min(1, arguments.n_gpu)
-            trainer = InOrder(
-                order,
-                model=self.model,
-                args=arguments,
-                train_dataset=self.rows,
+            trainer = Trainer(
+                self.model,
+                arguments,
+                train_dataset=self.rows.select(order),
                 data_collator=self.collator,
                 callbacks=[clock],
             )
             trainer.remove_callback(PrinterCallback)
             trainer.train()
         return clock.end - clock.begin
-
-
-class InOrder(Trainer):
-    """Trainer that reads examples in a given order.
-
-    Trainer's sampler groups by length within a quarter of a small data set, and so poorly. The
-    given order is as in a large data set.
-    """
-
-    def __init__(self, order: Sequence[int], **settings: Any) -> None:
-        super().__init__(**settings)
-        self.order = order
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        return self.order
 
 
 class Clock(TrainerCallback):

@@ -74,8 +74,8 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
     """
     fields = dataclasses.fields(Expected)
     needed = [field.name for field in fields if field.default is dataclasses.MISSING]
-    legal = {field.name for field in fields}
-    if not isinstance(entry, dict) or not set(needed) <= set(entry) or not set(entry) <= legal:
+    names = {field.name for field in fields}
+    if not isinstance(entry, dict) or not {*needed} <= {*entry} <= names:
         raise UserError(
             f"{where}: each entry under `expected` has the keys {', '.join(needed)} "
             "(and optionally source_checked: false; statistic: median; fingerprint, of the data "
@@ -83,24 +83,24 @@ def read_expected(where: str, task: str, problem: Any, entry: Any) -> Expected:
         )
     values = typed_values(where, "key {!r}", get_type_hints(Expected), entry)
     of_problem = PROBLEMS.get(problem) if isinstance(problem, str) else None
-    for name, names in (
+    for name, known in (
         ("split", SPLITS),
         ("metric", of_problem or metrics_of(task)),
         ("statistic", STATISTICS),
     ):
         value = values.get(name, "mean")
-        of_type = "span_f1_strict" in names and re.fullmatch("span_f1_strict:.+", value)
+        of_type = "span_f1_strict" in known and re.fullmatch("span_f1_strict:.+", value)
         of_test_set = name == "split" and is_split(value)
-        if value not in names and not of_type and not of_test_set:
+        if value not in known and not of_type and not of_test_set:
             raise UserError(
-                f"{where}: unknown {name} {value!r}.{did_you_mean(value, names)} Legal are "
-                f"{abbreviated(names, 20)}."
+                f"{where}: unknown {name} {value!r}.{did_you_mean(value, known)} Legal are "
+                f"{abbreviated(known, 20)}."
             )
     for name, legal, wanted in (
         ("source", values["source"].strip(), "text that names the origin"),
         (
             "fingerprint",
-            re.fullmatch("[0-9a-f]{64}", values.get("fingerprint") or "0" * 64),
+            re.fullmatch("([0-9a-f]{64})?", values.get("fingerprint") or ""),
             "64 hexadecimal digits, as in a run's config.json",
         ),
         ("value", math.isfinite(values["value"]), "a finite number"),
