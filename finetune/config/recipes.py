@@ -164,11 +164,6 @@ def local_path(spec: str | Path) -> Path:
     return path
 
 
-def packaged_recipes() -> Path:
-    """Return the folder of recipes."""
-    return packaged_folder("recipes")
-
-
 def recipe_text(
     task: str, config: TrainConfig, description: str, expected: Sequence[Expected]
 ) -> str:
@@ -202,7 +197,7 @@ def find_suites(folder: str | Path) -> list[Path]:
 def _yaml_files(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     if not folder.exists() and folder == Path("recipes"):
-        folder = packaged_recipes()
+        folder = packaged_folder("recipes")
     return sorted(folder.rglob("*.yaml"))
 
 
@@ -389,7 +384,7 @@ def _locate(path: Path) -> Path:
         return path
     inside = path.relative_to("recipes") if path.parts[:1] == ("recipes",) else path
     name = inside.name if inside.suffix == ".yaml" else f"{inside.name}.yaml"
-    folder = packaged_recipes()
+    folder = packaged_folder("recipes")
     found = sorted(folder.rglob(glob.escape(str(inside.parent / name))))
     if len(found) > 1:
         listed = " or ".join(str(other.relative_to(folder).with_suffix("")) for other in found)

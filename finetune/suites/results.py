@@ -115,17 +115,17 @@ class MemberScore(SeedScores):
 
     def record(self) -> dict[str, Any]:
         """Return the score as JSON values."""
-        expected = self.verdict.record() if self.verdict else {}
-        names = {"value": "expected", "tolerance": "tolerance", "statistic": "statistic"}
-        published = {name: expected[key] for name, key in names.items()} if expected else None
+        found = self.verdict.record() if self.verdict else None
+        names = ("tolerance", "statistic", "source")
+        published = found and {"value": found["expected"], **{name: found[name] for name in names}}
         return {
             "split": self.score.split,
             "metric": self.score.metric,
             "mean": self.mean,
             "standard_deviation": self.deviation,
             "seeds": dict(self.seeds),
-            "published": {**published, "source": expected["source"]} if published else None,
-            "verdict": expected.get("verdict"),
+            "published": published,
+            "verdict": found and found["verdict"],
         }
 
 

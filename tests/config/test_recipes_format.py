@@ -13,7 +13,7 @@ from finetune.config.recipes import (
     find_recipes,
     load_multitask,
     load_recipe,
-    packaged_recipes,
+    packaged_folder,
 )
 from finetune.config.tasks import IN_MEMORY, NliConfig, settings
 from finetune.types import UserError
@@ -156,7 +156,7 @@ def test_missing(tmp_path: Path):
     ["cola-minilm", "cola-minilm.yaml", "classify/cola-minilm", "recipes/classify/cola-minilm"],
 )
 def test_bare_names(name: str):
-    assert load_recipe(name).path == packaged_recipes() / "classify" / "cola-minilm.yaml"
+    assert load_recipe(name).path == packaged_folder("recipes") / "classify" / "cola-minilm.yaml"
 
 
 def test_bare_names_of_several_tasks():

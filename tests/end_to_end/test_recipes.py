@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.config.recipes import Recipe, find_recipes, load_recipe, packaged_recipes
+from finetune.config.recipes import Recipe, find_recipes, load_recipe, packaged_folder
 from finetune.config.tasks import CONFIGS, changes_results, flag
 from finetune.data.hub import ALIASES, MANUAL_DOWNLOADS
 from finetune.data.label_names import NLI_LABELS
@@ -86,7 +86,10 @@ def test_a_warm_start_is_the_run_of_another_recipe(path: Path):
 
 
 def test_the_package_contains_the_recipes():
-    inside = {path.relative_to(packaged_recipes()) for path in find_recipes(packaged_recipes())}
+    inside = {
+        path.relative_to(packaged_folder("recipes"))
+        for path in find_recipes(packaged_folder("recipes"))
+    }
     assert inside == {path.relative_to(ROOT / "recipes") for path in RECIPES}
 
 
