@@ -278,7 +278,6 @@ class _Finder:
 
 
 def _name(label: str | tuple[str, ...] | float | None) -> str | None:
-    """Return the label of a text as a name."""
     if isinstance(label, tuple):
         return ", ".join(label) or None
     return label if label is None or isinstance(label, str) else f"{label:g}"

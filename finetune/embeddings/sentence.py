@@ -74,7 +74,6 @@ class SentenceRecord(TaskRecord):
 
 
 def _nothing_to_use(objective: str, split: str, rows: Sequence[TextExample]) -> DataError:
-    """Return the error for a split without any row that is of use."""
     first = rows[0]
     kind = "texts" if first.pair is None else "pairs"
     labels = {str(row.label) for row in rows if row.label is not None}

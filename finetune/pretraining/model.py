@@ -182,7 +182,6 @@ def require_next_sentence(name: str, config: Any) -> None:
 
 
 def _class(name: str, config: Any, nsp: bool) -> Any:
-    """Return the class to load."""
     if nsp:
         require_next_sentence(name, config)
         return AutoModelForPreTraining

@@ -134,7 +134,6 @@ class SentencePairs:
     def _pair(
         self, blocks: _Blocks, row: int, adjacent: bool, generator: np.random.Generator
     ) -> tuple[_Part, _Part]:
-        """Return both texts of a pair."""
         number = blocks.num_lines(row)
         split = 1 + int(generator.integers(number - 1)) if number > 1 else 1
         first = blocks.part(row, 0, split)

@@ -132,8 +132,10 @@ class WordVectors:
         Raises:
             DataError: The dictionary has no pair of known words, or a line is no pair.
         """
-        theirs = {word: row for row, word in reversed(list(enumerate(other.words)))}
-        ours = {word: row for row, word in reversed(list(enumerate(self.words)))}
+        theirs, ours = (
+            {word: row for row, word in reversed(list(enumerate(side.words)))}
+            for side in (other, self)
+        )
         pairs = []
         for number, text in read_lines(str(dictionary), dictionary):
             words = text.split("\t") if "\t" in text else text.split()
@@ -143,7 +145,7 @@ class WordVectors:
                 pairs.append((theirs[words[0]], ours[words[1]]))
         if not pairs:
             raise DataError(f"{dictionary}: no pair has vectors in both files of --vectors.")
-        target, source = (_unit(v.vectors) for v in (other, self))
+        target, source = (unit_rows(v.vectors)[0] for v in (other, self))
         left, right = np.array(pairs).T
         rotation, _ = orthogonal_procrustes(source[right], target[left])
         return WordVectors(self.words, source @ rotation)
@@ -165,7 +167,7 @@ class WordVectors:
         return vectors.astype(np.float32)
 
 
-def _unit(vectors: Array) -> Array:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Array = vectors / np.maximum(lengths, 1e-12)
-    return unit
+def unit_rows(vectors: Array) -> tuple[Array, Array]:
+    """Return vectors of length 1, and which of them are not zero."""
+    lengths = np.linalg.norm(vectors, axis=1)
+    return vectors / np.maximum(lengths, 1e-12)[:, None], lengths > 0

@@ -324,7 +324,6 @@ def read_documents(config: Any, source: Any) -> Dataset:
 
 
 def _lines(document: TextExample) -> str:
-    """Return the text of a document without blank lines."""
     return "\n".join(filter(str.strip, document.text.split("\n")))
 
 

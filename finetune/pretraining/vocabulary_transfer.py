@@ -26,7 +26,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 from finetune.models.families import FAMILIES
 from finetune.models.loading import MissingHead, load_config, load_weights, quiet
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.pretraining.subword_vectors import WordVectors, cooccurrence_vectors
+from finetune.pretraining.subword_vectors import WordVectors, cooccurrence_vectors, unit_rows
 from finetune.runtime.progress import Reporter
 from finetune.types import UserError
 
@@ -55,21 +55,22 @@ class EmbeddingMap:
     """New embeddings as weighted means of old ones.
 
     ``weights`` is [new vocabulary, old vocabulary]; its rows sum to 1, or are empty for unknown
-    subwords. ``copied`` and ``averaged`` count the rows of one and of several weights. Rows without
-    weights get the mean of the old embeddings, plus their standard deviation times Gaussian
-    ``noise``.
+    subwords. Rows without weights get the mean of the old embeddings, plus their standard deviation
+    times Gaussian ``noise``.
     """
 
     weights: Any
     noise: float
-    copied: int
-    averaged: int
 
-    @classmethod
-    def of(cls, weights: Any, noise: float) -> EmbeddingMap:
-        """Count the rows of each kind."""
-        sizes = np.diff(weights.indptr)
-        return cls(weights, noise, int((sizes == 1).sum()), int((sizes > 1).sum()))
+    @property
+    def copied(self) -> int:
+        """The number of rows of one weight."""
+        return int((np.diff(self.weights.indptr) == 1).sum())
+
+    @property
+    def averaged(self) -> int:
+        """The number of rows of several weights."""
+        return int((np.diff(self.weights.indptr) > 1).sum())
 
     def apply(self, old: Tensor, ordinary: Array, seed: int) -> Tensor:
         """Return a new matrix [V, H] or bias [V] from the old one.
@@ -165,15 +166,15 @@ def embedding_map(
     pairs = overlap(old, new)
     of_special = {id: before for id, before in pairs.items() if id in special}
     if init == "mean":
-        return EmbeddingMap.of(_copies(of_special, shape), 0.0)
+        return EmbeddingMap(_copies(of_special, shape), 0.0)
     if init == "overlap":
-        return EmbeddingMap.of(_copies(pairs, shape), 1.0)
+        return EmbeddingMap(_copies(pairs, shape), 1.0)
     if vectors is None:
         similar = focus_weights(cooccurrence_vectors(new, lines), pairs, shape[1])
-        return EmbeddingMap.of(_first(_copies(pairs, shape), similar), 1.0)
+        return EmbeddingMap(_first(_copies(pairs, shape), similar), 1.0)
     similar = wechsel_weights(vectors[1].of_subwords(new), vectors[0].of_subwords(old))
     copies = _copies(pairs, shape)
-    return EmbeddingMap.of(_first(_copies(of_special, shape), similar, copies), 1.0)
+    return EmbeddingMap(_first(_copies(of_special, shape), similar, copies), 1.0)
 
 
 def focus_weights(vectors: Array, pairs: dict[int, int], num_old: int) -> Any:
@@ -186,7 +187,7 @@ def focus_weights(vectors: Array, pairs: dict[int, int], num_old: int) -> Any:
         pairs: The overlap, new ids to old ids.
         num_old: Size of the old vocabulary.
     """
-    units, known = _units(vectors)
+    units, known = unit_rows(vectors)
     anchors = np.array([id for id in sorted(pairs) if known[id]], dtype=np.int64)
     rows = np.array([id for id in range(len(vectors)) if known[id] and id not in pairs])
     blocks, columns = [], np.array([pairs[id] for id in anchors], dtype=np.int64)
@@ -208,7 +209,7 @@ def wechsel_weights(new: Array, old: Array) -> Any:
         new: Static vectors of the new subwords [V, width]; zeros where unknown.
         old: Those of the old subwords, in the same space [V_old, width].
     """
-    (units, known), (old_units, old_known) = _units(new), _units(old)
+    (units, known), (old_units, old_known) = unit_rows(new), unit_rows(old)
     rows, columns = np.flatnonzero(known), np.flatnonzero(old_known)
     blocks = []
     for start in range(0, len(rows) if len(columns) else 0, _ROWS):
@@ -319,12 +320,6 @@ def _matrix(blocks: list[tuple[Array, Array, Array]], shape: tuple[int, int]) ->
     return made
 
 
-def _units(vectors: Array) -> tuple[Array, Array]:
-    """Return vectors of length 1, and which of them are not zero."""
-    lengths = np.linalg.norm(vectors, axis=1)
-    return vectors / np.maximum(lengths, 1e-12)[:, None], lengths > 0
-
-
 def transfer(
     command: Vocabulary,
     old: SubwordTokenizer,
@@ -357,6 +352,6 @@ def transfer(
     model = with_vocabulary(name, old, new, made, seed=command.seed, **options)
     with quiet():
         model.save_pretrained(folder)
-    numbers = {"copied": made.copied, "averaged": made.averaged}
-    other = made.weights.shape[0] - made.copied - made.averaged
-    return {"model": name, "init": command.init, **numbers, "other": other}
+    known = {"copied": made.copied, "averaged": made.averaged}
+    other = made.weights.shape[0] - sum(known.values())
+    return {"model": name, "init": command.init, **known, "other": other}
