@@ -132,7 +132,6 @@ def _predict_fold(
     accelerator: Accelerator,
     reporter: Reporter,
 ) -> dict[int, Any]:
-    """Train a model in a folder, and predict examples with it."""
     config = replace(config, out=str(folder))
     with open_run(config, accelerator) as opened:
         config = replace(config, resume=opened.run.is_run)

@@ -163,7 +163,6 @@ class Suggester:
     def _distinct(
         self, examples: Iterable[Example], waiting: dict[int, Example]
     ) -> Iterator[Example]:
-        """Yield examples with a text that no example before has."""
         seen: set[int] = set()
         for example in examples:
             self.num_read += 1

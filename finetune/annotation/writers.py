@@ -145,7 +145,6 @@ def _merged(
 
 
 def _plain_text(row: TextRow) -> dict[str, Any]:
-    """Return a row of JSON Lines as the readers know it."""
     return _merged(row, _labeled(row))
 
 
@@ -405,7 +404,6 @@ def _one_layer(spans: Iterable[Span]) -> list[Span]:
 
 
 def _brat(rows: Sequence[WordRow], folder: Path, omitted: Omissions) -> None:
-    """Write NAME.txt and NAME.ann for each row."""
     names: set[str] = set()
     width = len(str(len(rows)))
     for number, row in enumerate(rows, 1):

@@ -144,13 +144,6 @@ class Similarity(
 
             fit_threshold(self)
             return
-        self._check()
-        quiet_libraries()
-        from finetune.embeddings.similarity import compare
-
-        compare(self)
-
-    def _check(self) -> None:
         if (self.data is None) == (self.text is None):
             raise UserError("similarity needs either --data, or --text and --pair.")
         if (self.text is None) != (self.pair is None):
@@ -161,6 +154,10 @@ class Similarity(
                 raise UserError("--out needs one cosine of a pair: write --combine mean or sum.")
             inputs = (self.data, self.standardize, self.contexts)
             check_output(self.out, [Path(path) for path in inputs if path], RECORD_SUFFIXES)
+        quiet_libraries()
+        from finetune.embeddings.similarity import compare
+
+        compare(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,18 +105,14 @@ class Threshold:
         return TextPrediction(index, self.above if cosine >= self.value else self.below)
 
 
+@dataclass(frozen=True, eq=False)
 class WordInContext:
     """Predicts whether a word has the same sense in two contexts. Use ``fit`` or ``load``."""
 
-    def __init__(
-        self,
-        settings: PairSettings,
-        threshold: Threshold,
-        standardizer: Standardizer | None,
-        embedder: Embedder,
-    ) -> None:
-        self.settings, self.threshold = settings, threshold
-        self.standardizer, self.embedder = standardizer, embedder
+    settings: PairSettings
+    threshold: Threshold
+    standardizer: Standardizer | None
+    embedder: Embedder
 
     @classmethod
     def fit(

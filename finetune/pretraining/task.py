@@ -30,7 +30,7 @@ from finetune.pretraining.fill_mask import (
     partials_of,
 )
 from finetune.pretraining.model import MOST_TARGETS, PretrainingScores, require_next_sentence
-from finetune.pretraining.sentence_pairs import SentencePairs, block_targets, pair_notes
+from finetune.pretraining.sentence_pairs import BLOCK, SentencePairs, pair_notes
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import large_documents, packed_documents
 from finetune.tasks.abilities import EncodeChunk, Gather
@@ -286,7 +286,9 @@ class PairedTask(PretrainingTask):
         return self._masking.apply(own, seed, epoch)
 
     def _block_targets(self, example: TextExample, *parts: list[int]) -> Any:
-        return block_targets(example, *parts)
+        ids, starts, lines = parts
+        values = ids, starts, [*lines, len(starts) - 1], [example.document or 0]
+        return dict(zip(BLOCK, values, strict=True))
 
 
 def _head_notes(config: Any) -> list[str]:

@@ -255,7 +255,8 @@ def coverage(tokenizer: SubwordTokenizer, sample: Sample) -> Coverage:
     found = tokenizer.raw_word_subwords([list(words)])[0]
     count = np.fromiter(words.values(), np.int64)
     size = np.array([len(subwords) for subwords in found], np.int64)
-    misses = np.array([subwords.count(tokenizer.unknown) for subwords in found], np.int64)
+    unknown = -1 if tokenizer.unknown is None else tokenizer.unknown
+    misses = np.array([subwords.count(unknown) for subwords in found], np.int64)
     num_words, num_subwords = int(count.sum()), int(count @ size)
     of_words = (num_subwords, int(count @ (size > 1)), int(count @ ((misses == 0) & (size > 0))))
     rates = [number * (1 / max(1, num_words)) for number in of_words]
