@@ -140,8 +140,8 @@ def _aligned(
         notes.append(f"{quantity(len(repeated), 'row')} repeat a text: the last one counts ({few})")
     if alone := sum(count == 1 for count in counts.values()):
         notes.append(f"{quantity(alone, 'text')} of one annotator only, not used")
-    for name, each in golds.items():
-        golds[name] = {id: value for id, value in each.items() if counts[id] > 1}
+    for name, own in golds.items():
+        golds[name] = {id: value for id, value in own.items() if counts[id] > 1}
     return golds, notes
 
 

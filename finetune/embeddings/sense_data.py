@@ -143,7 +143,8 @@ def _open(file: DataFile) -> Table:
 
 def _examples(table: Table) -> Iterator[TokenExample]:
     for index, record in enumerate(table.records):
-        tokens = next((v for n in WORD_COLUMNS if (v := record.values.get(n)) is not None), None)
+        columns = (record.values.get(name) for name in WORD_COLUMNS)
+        tokens: Any = next((value for value in columns if value is not None), None)
         if not conforms(tokens, list[str]):
             raise DataError(
                 f"{record.where}: tokens must be a list of words, not {tokens!r:.60}; columns "
@@ -171,7 +172,8 @@ def _targets(
     name = record.key if record.key is not None else index
     for number, item in enumerate(found):
         values = item if isinstance(item, dict) else {}
-        start, end, lemma, pos = (values.get(key) for key in ("start", "end", "lemma", "pos"))
+        fields: Any = map(values.get, ("start", "end", "lemma", "pos"))
+        start, end, lemma, pos = fields
         placed = type(start) is int and type(end) is int and 0 <= start < end <= num_words
         if not (placed and isinstance(lemma, str) and lemma.strip()):
             raise DataError(

@@ -51,8 +51,9 @@ class _Part(NamedTuple):
 
 
 class _Blocks:
-    """The lines of all blocks, from the targets of their sequences: ``text`` without special tokens,
-    the ``starts`` of its words, then their number, and the first word of each of its ``lines``."""
+    """The lines of all blocks, from the targets of their sequences: ``text`` without special
+    tokens, the first subword of each of its words, then their number (``starts``), and the first
+    word of each of its ``lines``."""
 
     def __init__(self, sequences: Encodings) -> None:
         assert sequences.targets is not None

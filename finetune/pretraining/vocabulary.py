@@ -258,9 +258,14 @@ def coverage(tokenizer: SubwordTokenizer, sample: Sample) -> Coverage:
     unknown = -1 if tokenizer.unknown is None else tokenizer.unknown
     misses = np.array([subwords.count(unknown) for subwords in found], np.int64)
     num_words, num_subwords = int(count.sum()), int(count @ size)
-    of_words = (num_subwords, int(count @ (size > 1)), int(count @ ((misses == 0) & (size > 0))))
-    rates = [number * (1 / max(1, num_words)) for number in of_words]
-    return Coverage(num_words, *rates, int(count @ misses) * (1 / max(1, num_subwords)))
+    per_word = 1 / max(1, num_words)
+    return Coverage(
+        num_words,
+        num_subwords * per_word,
+        int(count @ (size > 1)) * per_word,
+        int(count @ ((misses == 0) & (size > 0))) * per_word,
+        int(count @ misses) * (1 / max(1, num_subwords)),
+    )
 
 
 def _wordpiece(
