@@ -398,14 +398,9 @@ def _print_scores(command: Wsd, senses: WordSenses, metrics: dict[str, dict[str,
     vectors = quantity(len(senses.model.vectors), "sense")
     show(f"{vectors} with vectors, prior {senses.model.prior:g}")
     names = ("f1", "precision", "recall", *(f"{name}_f1" for name in BASELINES))
-    counts = ("targets", "backed_off", "unanswered", "without_subwords")
-    table = [
-        (split, *(scores.get(name) for name in names), *(int(scores[name]) for name in counts))
-        for split, scores in metrics.items()
-    ]
-    if table:
-        header = ("split", *(name.replace("_", " ") for name in (*names, *counts)))
-        print_table(header, table)
+    names = (*names, "targets", "backed_off", "unanswered", "without_subwords")
+    if table := [(split, *map(scores.get, names)) for split, scores in metrics.items()]:
+        print_table(("split", *(name.replace("_", " ") for name in names)), table)
     show(f"run folder: {command.out}")
 
 

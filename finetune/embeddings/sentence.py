@@ -214,10 +214,8 @@ class SentenceTask(Task):
         for example, own in zip(examples, texts, strict=True):
             rows = list(islice(subwords, len(own)))
             num_cut += any(len(ids) > room for ids in rows)
-            label, ids_of = objective.label(example), enumerate(rows)
-            result.append(
-                [objective.encoding(example.id, n, ids[:room], label) for n, ids in ids_of]
-            )
+            label, cut = objective.label(example), enumerate(ids[:room] for ids in rows)
+            result.append([objective.encoding(example.id, n, ids, label) for n, ids in cut])
         return result, num_cut
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, Tensor]:
