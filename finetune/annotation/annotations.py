@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -23,29 +24,13 @@ from finetune.data.token_records import TokenRecord, guess_columns, token_record
 from finetune.types import Span, TextExample, TokenExample, abbreviated, quantity
 
 _OF_TOOLS = (
-    "id",
-    "answer",
-    "options",
-    "accept",
-    "config",
-    "_input_hash",
-    "_task_hash",
-    "_view_id",
-    "Comments",
+    *("id", "answer", "options", "accept", "config"),
+    *("_input_hash", "_task_hash", "_view_id", "Comments"),
 )
 _OF_PREDICTIONS = (
-    "scores",
-    "gold",
-    "where",
-    "positive",
-    "positive_label",
-    "offsets",
-    "follows",
-    "follows_score",
-    "votes",
+    *("scores", "gold", "where", "positive", "positive_label"),
+    *("offsets", "follows", "follows_score", "votes"),
 )
-
-
 _OF_QUESTIONS = {
     "answers": "qa",
     "no_answer_score": "qa",
@@ -109,8 +94,8 @@ class TextRow(AnnotatedRow):
     @property
     def texts(self) -> dict[str, Any]:
         """The text by its column, and the second one of a pair."""
-        pair = self.example.pair
-        return super().texts | ({} if pair is None else {"text_pair": pair})
+        both = {"text": self.example.text, "text_pair": self.example.pair}
+        return {name: text for name, text in both.items() if text is not None}
 
     @property
     def content(self) -> Any:
@@ -162,11 +147,9 @@ class WordRow(AnnotatedRow):
         words = self.example.words
         if self.example.text is not None:
             return self
-        starts = [0]
-        for word in words:
-            starts.append(starts[-1] + len(word) + 1)
-        places = zip(starts, words, strict=False)
-        offsets = tuple((start, start + len(word)) for start, word in places)
+        ends = accumulate(len(word) + 1 for word in words)
+        pairs = zip(words, ends, strict=True)
+        offsets = tuple((end - 1 - len(word), end - 1) for word, end in pairs)
         return replace(self, example=replace(self.example, text=" ".join(words), offsets=offsets))
 
 
@@ -232,7 +215,6 @@ def read_annotations(
 
 
 def _hold_words(records: Sequence[Record]) -> bool:
-    """Return whether rows hold words or spans instead of labels of texts."""
     spans = labels = False
     for record in records:
         values = {name.lower(): value for name, value in record.values.items()}
@@ -283,7 +265,6 @@ def _of_tokens(table: Table, records: list[Record], columns: Mapping[str, str]) 
 
 
 def _name(record: Record | TokenRecord) -> str | int:
-    """Return the id of a row, else its location."""
     return record.where if record.key is None else record.key
 
 
@@ -311,13 +292,9 @@ def _with_text(record: TokenRecord, row: Record, column: str) -> TokenRecord:
 
 def _examples(records: list[TokenRecord]) -> tuple[list[TokenExample], list[str]]:
     """Return records as examples, with tags in BIO, and notes."""
-    notes = list(
-        counted(
-            [_name(r) for r in records if r.discontinuous],
-            "with discontinuous spans",
-            "read from the first start to the last end",
-        )
-    )
+    apart = [_name(record) for record in records if record.discontinuous]
+    read = "read from the first start to the last end"
+    notes = list(counted(apart, "with discontinuous spans", read))
     if skipped := sum(record.num_skipped_lines for record in records):
         notes.append(f"{quantity(skipped, 'line')} of .ann files without text not read")
     examples, more = to_bio({"": records})
@@ -339,8 +316,8 @@ def _rows(
     rows = []
     for example, record in zip(examples, records, strict=True):
         values = {name: value for name, value in record.values.items() if name not in unread}
-        annotators = {name: values.pop(name) for name in ANNOTATORS if name in values}
-        annotators = {name: value for name, value in annotators.items() if value is not None}
+        found = {name: values.pop(name, None) for name in ANNOTATORS}
+        annotators = {name: value for name, value in found.items() if value is not None}
         if row is WordRow and example.text is not None:
             values.pop("text", None)
         annotator = next(iter(annotators.values()), None)

@@ -100,8 +100,13 @@ def apply_decisions(
                 rows[index] = replace(rows[index], example=after, predicted=False)
         if not applied:
             left.append(decision["where"])
-    if any(overlapping(getattr(row.example, "spans", None) or ()) for row in rows):
-        rows = [_without_tags(row) for row in rows]  # as in ``to_bio``
+    if annotations.kind == "tokens" and any(overlapping(row.example.spans or ()) for row in rows):
+        rows = [  # as in ``to_bio``
+            row
+            if row.example.spans is None
+            else replace(row, example=replace(row.example, tags=None))
+            for row in rows
+        ]
     notes = [
         f"{quantity(len(decisions) - len(left), 'decision')} applied, "
         f"{quantity(len(changed), 'row')} changed"
@@ -118,11 +123,10 @@ def _matching_rows(
     indices: list[int], rows: Sequence[AnnotatedRow], decision: Decision
 ) -> list[int]:
     """Return the rows with the id and the line of a decision; all given rows if none matches."""
-    id, line = decision.get("id"), decision.get("line")
+    id, line = decision.get("id"), str(decision.get("line"))
     keyed = [i for i in indices if id is not None and str(rows[i].example.key) == str(id)]
-    indices = keyed or indices
-    placed = [i for i in indices if rows[i].example.where.rpartition(":")[2] == str(line)]
-    return placed or indices
+    placed = [i for i in keyed or indices if rows[i].example.where.rpartition(":")[2] == line]
+    return placed or keyed or indices
 
 
 def _relabeled(example: TextExample, decision: Decision) -> TextExample | None:
@@ -168,9 +172,3 @@ def _annotated(example: TokenExample, decision: Decision) -> TokenExample | None
         unreachable=found.unreachable,
         tags=tuple(spans_to_tags(found.spans, place[1], "BIO")) if flat else None,
     )
-
-
-def _without_tags(row: AnnotatedRow) -> AnnotatedRow:
-    if getattr(row.example, "spans", None) is None:
-        return row
-    return replace(row, example=replace(row.example, tags=None))

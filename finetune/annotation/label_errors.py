@@ -190,12 +190,9 @@ def _score_of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]
     predicted = [[Span(*span[:3]) for span in each["spans"]] for each in predictions]
     value = scores_of("spans", gold, predicted)["span_f1_strict"]
     label = Counter(span.label for spans in gold for span in spans).most_common(1)[0][0]
-    single = [
-        [Span(word, word + 1, label) for word in range(len(example.words))] for example in examples
-    ]
-    rule = f"every word as {label!r}"
+    single = [[Span(n, n + 1, label) for n in range(len(example.words))] for example in examples]
     by_rule = scores_of("spans", gold, single)["span_f1_strict"]
-    return CrossFitted("span_f1_strict", value, by_rule, rule)
+    return CrossFitted("span_f1_strict", value, by_rule, f"every word as {label!r}")
 
 
 def _classes(record: Any, example: TokenExample, labels: Sequence[str]) -> np.ndarray:
@@ -243,9 +240,8 @@ def _text_suspects(
     """Return the suspects for probabilities [N, C] and given classes [N]."""
     found = []
     for i, j in probable_label_errors(probabilities, given):
-        sure, old = float(probabilities[i, j]), float(probabilities[i, given[i]])
-        mistake = Mistake("label", labels[given[i]], labels[j], sure)
-        found.append(Suspect(examples[i], mistake, old))
+        mistake = Mistake("label", labels[given[i]], labels[j], float(probabilities[i, j]))
+        found.append(Suspect(examples[i], mistake, float(probabilities[i, given[i]])))
     return found
 
 
@@ -300,18 +296,13 @@ def _of_spans(examples: Sequence[TokenExample], predictions: Sequence[Any]) -> S
         for span, score in scores.items():
             by_type.setdefault(span.label, []).append(score)
     mean = {label: float(np.mean(values)) for label, values in by_type.items()}
-    confidences = [
-        {span: 1 - score for span, score in of_gold.items() if span not in of_predicted}
-        | of_predicted
-        for of_gold, of_predicted in zip(gold_scores, predicted, strict=True)
-    ]
-    wrong = (
-        (index, mistake)
-        for index, example in enumerate(examples)
-        for mistake in span_mistakes(
-            example.words, gold[index], predicted[index], confidences[index]
-        )
-    )
+    wrong = []
+    for index, (known, found_spans) in enumerate(zip(gold_scores, predicted, strict=True)):
+        confidences = {span: 1 - score for span, score in known.items()} | found_spans
+        words = examples[index].words
+        wrong += [
+            (index, each) for each in span_mistakes(words, gold[index], found_spans, confidences)
+        ]
     rows = []
     for index, mistake in wrong:
         given, suggested = mistake.gold, mistake.predicted
@@ -390,7 +381,6 @@ def print_label_errors(
 
 
 def _print_suspects(suspects: Suspects, examples: int) -> None:
-    """Print the number of suspects, the most confused labels and the first suspects."""
     found = quantity(len(suspects.found), "suspect")
     show(f"{found} among the {quantity(suspects.number, suspects.unit)} of the training data")
     show(str(suspects.score))

@@ -119,45 +119,40 @@ def _with_withheld(row: Row) -> Row:
 
 def _check_row(row: Row, where: str) -> None:
     """Raise UserError for a field that has another type or range than in files of this toolkit."""
-    required = ("given", "suggested", "text") if "worst" in row or "suggested" in row else ()
-    checks = [
-        (name, row[name], conforms(row[name], kind)) for name, kind in _TYPES.items() if name in row
-    ]
-    checks += [(name, row.get(name), isinstance(row.get(name), str)) for name in required]
-    _require(where, checks)
-    gold = row.get("gold")
+    for name, value, legal in _checks(row):
+        if not legal:
+            raise UserError(
+                f"{where}: `{name}` cannot be {value!r:.60} here: write the file again, with "
+                "`finetune check --label-errors --out`, `finetune suggest` or `finetune predict "
+                "--keep-columns`."
+            )
+
+
+def _checks(row: Row) -> Iterator[tuple[str, Any, bool]]:
+    """Yield name, value and legality of fields; a field relies on the ones before."""
+    for name, kind in _TYPES.items():
+        if name in row:
+            yield name, row[name], conforms(row[name], kind)
+    for name in ("given", "suggested", "text") if {"worst", "suggested"} & row.keys() else ():
+        yield name, row.get(name), isinstance(row.get(name), str)
+    gold, scores, label = (row.get(name) for name in ("gold", "scores", "label"))
     if "words" not in row or not (isinstance(row.get("spans"), list) or "tags" in row):
-        scores = row.get("scores")
-        _require(
-            where,
-            [
-                ("gold", gold, conforms(gold, _gold_type(row.get("label")))),
-                ("scores", scores, "words" in row or not isinstance(scores, list)),
-            ],
-        )
+        kind = str | list[str] | float | None
+        if isinstance(label, str | list):  # the gold of a text is as its predicted label
+            kind = str | None if isinstance(label, str) else list[str] | None
+        yield "gold", gold, conforms(gold, kind)
+        yield "scores", scores, "words" in row or not isinstance(scores, list)
         return
-    _require(where, [("gold", gold, gold is None or isinstance(gold, dict))])
-    _require(where, _annotation_checks(row, gold or {}))
-
-
-def _gold_type(label: Any) -> Any:
-    """Return the type of the gold of a text: as its predicted label."""
-    if isinstance(label, str):
-        return str | None
-    return list[str] | None if isinstance(label, list) else str | list[str] | float | None
-
-
-def _annotation_checks(row: Row, gold: Row) -> Iterator[tuple[str, Any, bool]]:
-    """Yield name, value and legality of tags, spans and offsets, in a row and in its gold."""
+    yield "gold", gold, gold is None or isinstance(gold, dict)
     words, text, offsets = row["words"], row.get("text"), row.get("offsets")
-    for side in (row, gold):
+    for side in (row, gold or {}):
         if "tags" in side:
             tags = side["tags"]
             yield "tags", tags, conforms(tags, list[str]) and len(tags) == len(words)
         if (spans := side.get("spans")) is not None:
             yield "spans", spans, isinstance(spans, list)
             yield from (("spans", span, _is_span(span, len(words))) for span in spans)
-    unreachable = gold.get("unreachable", [])
+    unreachable = (gold or {}).get("unreachable", [])
     yield "unreachable", unreachable, isinstance(unreachable, list)
     for span in unreachable:
         listed = isinstance(span, list) and len(span) == 3 and text is not None
@@ -171,23 +166,12 @@ def _annotation_checks(row: Row, gold: Row) -> Iterator[tuple[str, Any, bool]]:
 
 
 def _is_span(span: Any, size: int) -> bool:
-    """Return whether a value is a span of ``size`` words or characters."""
     if not isinstance(span, dict) or not isinstance(span.get("label"), str):
         return False
     start, end = span.get("start"), span.get("end")
     if not (type(start) is int and type(end) is int and 0 <= start < end <= size):
         return False
     return conforms(span.get("score"), _Number)
-
-
-def _require(where: str, checks: Iterable[tuple[str, Any, bool]]) -> None:
-    for name, value, legal in checks:
-        if not legal:
-            raise UserError(
-                f"{where}: `{name}` cannot be {value!r:.60} here: write the file again, with "
-                "`finetune check --label-errors --out`, `finetune suggest` or `finetune predict "
-                "--keep-columns`."
-            )
 
 
 def _bare(item: Row) -> Any:
@@ -203,36 +187,30 @@ def _item(row: Row, where: str) -> dict[str, Any]:
         return _sentence(row, where)
     if "given" in row and "suggested" in row and row.get("kind", "label") == "label":
         given, suggested = row["given"], row["suggested"]
-        source = {name: row.get(name) for name in ("id", "file", "line", "text")}
         binary = f"not {given}" == suggested or f"not {suggested}" == given  # one of several labels
         return {
             "kind": "label",
-            "text": row["text"],
-            "given": given,
-            "suggested": suggested,
+            **{name: row[name] for name in ("text", "given", "suggested")},
             "labels": () if binary else (given, suggested),
             "facts": [_suspicion(row)],
-            "source": source,
+            "source": {name: row.get(name) for name in ("id", "file", "line", "text")},
         }
     label = row.get("label")
     names = label if isinstance(label, list) else [label]
     if isinstance(row.get("text"), str) and all(isinstance(name, str) for name in names):
-        scores = row.get("scores") or {}
+        scores, given = row.get("scores") or {}, row.get("gold")
         text = text_and_pair(row["text"], row.get("text_pair"))
         known = sorted(scores.items(), key=lambda each: -each[1])[:3]
-        facts = ", ".join(f"{name} {value:.3f}" for name, value in known)
-        given = row.get("gold")
-        both = [*names, *(given if isinstance(given, list) else [given] if given else [])]
-        kind = "labels" if isinstance(label, list) else "label"
-        if kind == "labels":
+        of_gold = given if isinstance(given, list) else [given] if given else []
+        if isinstance(label, list):
             label, given = sorted(names), None if given is None else sorted(given)
         return {
-            "kind": kind,
+            "kind": "labels" if isinstance(label, list) else "label",
             "text": text,
             "given": given,
             "suggested": label,
-            "labels": (*both, *scores),
-            "facts": [facts],
+            "labels": (*names, *of_gold, *scores),
+            "facts": [", ".join(f"{name} {value:.3f}" for name, value in known)],
             "source": _location(row) | {"text": text},
         }
     if label is not None and "text" not in row and all(isinstance(name, str) for name in names):
@@ -250,13 +228,9 @@ def _item(row: Row, where: str) -> dict[str, Any]:
 
 def _location(row: Row) -> dict[str, Any]:
     """Return the id of a row, and the file and line that it has or that its ``where`` names."""
+    found = {"id": row.get("id")} | {name: row[name] for name in ("file", "line") if name in row}
     file, _, line = str(row.get("where") or "").rpartition(":")
-    found = {"file": file, "line": int(line)} if file and line.isdecimal() else {}
-    return {
-        "id": row.get("id"),
-        **{name: row[name] for name in ("file", "line") if name in row},
-        **found,
-    }
+    return found | ({"file": file, "line": int(line)} if file and line.isdecimal() else {})
 
 
 def _suspicion(row: Row) -> str:
@@ -281,12 +255,8 @@ def _sentence(row: Row, where: str) -> dict[str, Any]:
     source = _location(row)
     item: dict[str, Any] = {"facts": facts, "source": source}
     if "spans" not in row:
-        shown = {
-            "kind": "tags",
-            "given": gold.tags,
-            "suggested": predicted.tags,
-            "labels": (*(gold.tags or ()), *predicted.tags),
-        }
+        shown = {"kind": "tags", "given": gold.tags, "suggested": predicted.tags}
+        shown["labels"] = (*(gold.tags or ()), *predicted.tags)
     else:
         scores = [None if math.isnan(score) else score for score in predicted.scores]
         found, given = list(zip(predicted.spans, scores, strict=True)), gold.spans
@@ -300,7 +270,9 @@ def _sentence(row: Row, where: str) -> dict[str, Any]:
             "labels": [span.label for span in both],
         }
     if offsets is None:
-        gaps = ["", *[_blank(words)] * (len(words) - 1), ""]
+        unspaced = sum(bool(UNSPACED.match(word)) for word in words)
+        blank = "" if 2 * unspaced > len(words) else " "  # as the script of the words
+        gaps = ["", *[blank] * (len(words) - 1), ""]
         return item | shown | {"words": words, "gaps": gaps}
     if not isinstance(text, str):
         raise UserError(
@@ -309,11 +281,6 @@ def _sentence(row: Row, where: str) -> dict[str, Any]:
     edges = [0, *(position for each in offsets for position in each), len(text)]
     pieces = [text[start:end] for start, end in pairwise(edges)]
     return item | shown | {"words": pieces[1::2], "gaps": pieces[::2], "offsets": offsets}
-
-
-def _blank(words: Sequence[str]) -> str:
-    """Return the separator of words without a text: empty for scripts without spaces."""
-    return "" if 2 * sum(bool(UNSPACED.match(word)) for word in words) > len(words) else " "
 
 
 def _split(

@@ -84,12 +84,11 @@ def in_roles(example: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
     Words are in the prediction.
     """
+    found, texts = dict(values), {"text": example.text}
     if isinstance(example, TokenExample):
-        texts = {"text": example.text}
-        values = {name: value for name, value in values.items() if value != [*example.words]}
+        found = {name: value for name, value in found.items() if value != [*example.words]}
     else:
-        texts = {"text": example.text, "text_pair": example.pair}
-    found = dict(values)
+        texts["text_pair"] = example.pair
     for role, text in texts.items():
         if text is not None and found.get(role) != text:
             found = {name: value for name, value in found.items() if value != text}
@@ -163,7 +162,6 @@ class Suggester:
     def _distinct(
         self, examples: Iterable[Example], waiting: dict[int, Example]
     ) -> Iterator[Example]:
-        """Yield examples with a text that no example before has."""
         seen: set[int] = set()
         for example in examples:
             self.num_read += 1
@@ -182,13 +180,12 @@ class Suggester:
     def _vectors(self, found: Sequence[Suggestion]) -> np.ndarray:
         """Return the vector of each example, of length 1; a pair joins the vectors of its texts."""
         embedder = Embedder(self.folder, unit="text", normalize=True, pooling="mean")
-        sides: list[list[Any]] = [[each.example for each in found]]
-        if isinstance(found[0].example, TextExample) and found[0].example.pair is not None:
-            texts = [each.example for each in found]
-            sides = [[each.text for each in texts], [each.pair or "" for each in texts]]  # type: ignore[union-attr]
-        return np.concatenate(
-            [np.stack([each.vectors[0] for each in embedder.encode(side)]) for side in sides], 1
-        )
+        examples: list[Any] = [each.example for each in found]
+        sides = [examples]
+        if isinstance(examples[0], TextExample) and examples[0].pair is not None:
+            sides = [[each.text for each in examples], [each.pair or "" for each in examples]]
+        vectors = ([each.vectors[0] for each in embedder.encode(side)] for side in sides)
+        return np.concatenate(list(map(np.stack, vectors)), 1)
 
 
 def central(vectors: np.ndarray, weights: Sequence[float], number: int, seed: int = 1) -> list[int]:

@@ -90,11 +90,11 @@ def write_annotations(annotations: Annotations, to: str, output: Path) -> tuple[
             file.write(_text(annotations, to, omitted))
     else:
         if annotations.kind == "text":
-            choices = partial(_choices, _labels(rows))
-            plain = _with_votes if any(row.example.votes for row in rows) else _plain_text
-            record: Any = {"prodigy": choices, "doccano": _doccano_label}.get(to, plain)
+            plain = partial(_plain_text, votes=any(row.example.votes for row in rows))
+            of_texts = {"prodigy": partial(_choices, _labels(rows)), "doccano": _doccano_label}
+            record: Any = of_texts.get(to, plain)
             records = [record(row) for row in rows]
-            if record is not plain:
+            if to in of_texts:
                 _omit_votes(rows, omitted)
         else:
             of_words = {"prodigy": _prodigy_spans, "doccano": _doccano_spans}
@@ -144,15 +144,11 @@ def _merged(
     return {**merged, **last}
 
 
-def _plain_text(row: TextRow) -> dict[str, Any]:
-    """Return a row of JSON Lines as the readers know it."""
+def _plain_text(row: TextRow, votes: bool) -> dict[str, Any]:
+    """Return a row of JSON Lines or of a table, its label as votes if some labels are."""
+    if votes and (row.example.votes or row.gold is not None):
+        return _merged(row, row.texts | {"label": dict(row.example.votes or ((row.gold, 1),))})
     return _merged(row, _labeled(row))
-
-
-def _with_votes(row: TextRow) -> dict[str, Any]:
-    """Return a row of JSON Lines or of a table in which some labels are votes."""
-    votes = row.example.votes or (row.gold is not None and ((row.gold, 1),))
-    return _merged(row, row.texts | ({"label": dict(votes)} if votes else {}))
 
 
 def _omit_votes(rows: Sequence[TextRow], omitted: Omissions) -> None:
@@ -240,9 +236,8 @@ def _prodigy_spans(row: WordRow, omitted: Omissions) -> dict[str, Any]:
     example = row.example
     offsets = example.offsets or ()
     if example.unreachable:
-        omitted["with spans inside of words", "written, Prodigy marks whole tokens"].append(
-            row.name
-        )
+        what = "written, Prodigy marks whole tokens"
+        omitted["with spans inside of words", what].append(row.name)
     values: dict[str, Any] = {"text": example.text}
     if example.words:
         values["tokens"] = _tokens(example)
@@ -290,17 +285,16 @@ def _tasks(
     for group in tasks.values():
         merged = _merged(group[0], group[0].texts)
         data = {name: value for name, value in merged.items() if name not in ANNOTATORS}
-        found = [(row, result) for row in group if (result := result_of(row)) is not None]
-        annotations: list[dict[str, Any]] = []
-        for row, result in found:
-            if not row.predicted:
+        task: dict[str, Any] = {"data": data, "annotations": []}
+        for row in group:
+            if (result := result_of(row)) is None:
+                continue
+            if row.predicted:
+                predicted = {"model_version": "finetune", "result": result}
+                task.setdefault("predictions", []).append(predicted)
+            else:
                 who = {} if row.annotator is None else {"completed_by": row.annotator}
-                annotations.append({"result": result, **who})
-        task: dict[str, Any] = {"data": data, "annotations": annotations}
-        if predictions := [result for row, result in found if row.predicted]:
-            task["predictions"] = [
-                {"model_version": "finetune", "result": result} for result in predictions
-            ]
+                task["annotations"].append({"result": result, **who})
         yield task
 
 
@@ -315,9 +309,8 @@ def _choice_result(row: TextRow) -> list[dict[str, Any]] | None:
         return None
     if row.kind == "number":
         return [_region(0, "number", {"number": row.gold})]
-    return [
-        _region(0, "choices", {"choices": list(row.gold if row.kind == "labels" else [row.gold])})
-    ]
+    chosen = list(row.gold) if row.kind == "labels" else [row.gold]
+    return [_region(0, "choices", {"choices": chosen})]
 
 
 def _span_result(row: WordRow) -> list[dict[str, Any]] | None:
@@ -348,6 +341,7 @@ def _spacy(rows: Sequence[WordRow], omitted: Omissions) -> Iterator[list[Any]]:
 
 
 _UNWRITABLE = re.compile(r"[\t\n\r]|\A(\ufeff|-DOCSTART|#)|\A\Z")
+_UNWRITABLE_ALONE = re.compile(rf"\s|{_UNWRITABLE.pattern}")
 
 
 def _conll(rows: Sequence[WordRow], omitted: Omissions) -> Iterator[str]:
@@ -362,9 +356,8 @@ def _conll(rows: Sequence[WordRow], omitted: Omissions) -> Iterator[str]:
         if not example.words:
             omitted["without words", LEFT_OUT].append(row.name)
             continue
-        if any(
-            _UNWRITABLE.search(w) or (not labeled and re.search(r"\s", w)) for w in example.words
-        ):
+        unwritable = _UNWRITABLE if labeled else _UNWRITABLE_ALONE
+        if any(map(unwritable.search, example.words)):
             omitted["with words that columns cannot hold", LEFT_OUT].append(row.name)
             continue
         if row.others:
@@ -394,18 +387,14 @@ def _one_line(value: Any) -> str:
 
 def _one_layer(spans: Iterable[Span]) -> list[Span]:
     """Return spans without those that overlap one that begins earlier, or there and is wider."""
-    ordered = sorted(spans, key=lambda span: (span.start, -span.end))
-    if not overlapping(ordered):
-        return ordered
     kept: list[Span] = []
-    for span in ordered:
+    for span in sorted(spans, key=lambda span: (span.start, -span.end)):
         if not kept or span.start >= kept[-1].end:
             kept.append(span)
     return kept
 
 
 def _brat(rows: Sequence[WordRow], folder: Path, omitted: Omissions) -> None:
-    """Write NAME.txt and NAME.ann for each row."""
     names: set[str] = set()
     width = len(str(len(rows)))
     for number, row in enumerate(rows, 1):

@@ -5,7 +5,7 @@ What each command reads, computes and prints is in the file of its subject, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,10 +22,10 @@ from finetune.cli.options import (
     ResampleOptions,
     SeedOption,
 )
-from finetune.cli.output import check_output, inputs_of, quiet_libraries
+from finetune.cli.output import check_output, inputs_of, quiet_libraries, show
 from finetune.config.options import COMMON, DATA, Help
 from finetune.config.values import MOST_RESAMPLES, require_count
-from finetune.runtime.files import require_replaceable
+from finetune.runtime.files import require_replaceable, write_text
 from finetune.runtime.records import RECORD_SUFFIXES, require_suffix
 from finetune.types import UserError
 
@@ -144,13 +144,6 @@ class Similarity(
 
             fit_threshold(self)
             return
-        self._check()
-        quiet_libraries()
-        from finetune.embeddings.similarity import compare
-
-        compare(self)
-
-    def _check(self) -> None:
         if (self.data is None) == (self.text is None):
             raise UserError("similarity needs either --data, or --text and --pair.")
         if (self.text is None) != (self.pair is None):
@@ -161,6 +154,10 @@ class Similarity(
                 raise UserError("--out needs one cosine of a pair: write --combine mean or sum.")
             inputs = (self.data, self.standardize, self.contexts)
             check_output(self.out, [Path(path) for path in inputs if path], RECORD_SUFFIXES)
+        quiet_libraries()
+        from finetune.embeddings.similarity import compare
+
+        compare(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,6 +289,15 @@ def open_embedder(command: Any, layers: str, **options: Any) -> Embedder:
     return Embedder(command.model, **options, **command.encoder.keywords())
 
 
+def write_pages(outputs: Sequence[str], page: Callable[[], str], figures: str) -> None:
+    """Write the page, or all figures as JSON, to each of --out by its suffix."""
+    for output in outputs:
+        text = page() if output.lower().endswith(".html") else figures + "\n"
+        write_text(Path(output), text, follow=True)
+    if outputs:
+        show(f"wrote {' and '.join(outputs)}", error=True)
+
+
 def layer_numbers(value: str) -> str | tuple[int, ...]:
     """Return the numbers in a list of layers, or the value itself."""
     try:
@@ -300,8 +306,7 @@ def layer_numbers(value: str) -> str | tuple[int, ...]:
         return value
 
 
-def _check_pages(outputs: Iterable[str], data: str) -> None:
-    """Raise UserError if one of --out cannot be a page or a file of figures."""
+def _check_pages(outputs: Sequence[str], data: str) -> None:
     for output in outputs:
         suffixes = (".html", ".json")
         check_output(output, [Path(data)], suffixes)

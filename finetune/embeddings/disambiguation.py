@@ -129,12 +129,12 @@ class Disambiguator:
         if vector is None or not any(sense in self.vectors for sense in candidates):
             return {}
         found = {}
+        weighted = (
+            (self.vectors, 1.0),
+            (self.glosses if self.gloss_weight else {}, self.gloss_weight),
+        )
         for sense in candidates:
-            parts = []
-            if (uses := self.vectors.get(sense)) is not None:
-                parts.append(_unit(uses))
-            if self.gloss_weight and (gloss := self.glosses.get(sense)) is not None:
-                parts.append(self.gloss_weight * _unit(gloss))
+            parts = [weight * _unit(each[sense]) for each, weight in weighted if sense in each]
             if parts:
                 found[sense] = float(_unit(np.sum(parts, axis=0)) @ _unit(vector))
         return found
@@ -203,11 +203,6 @@ def first_senses(
             senses = sorted(counts, key=lambda sense: (-counts[sense], sense))
         found.append(SensePrediction(next(iter(senses), None), {}, True))
     return found
-
-
-def unknown_senses(targets: Sequence[SenseTarget], inventory: Inventory) -> list[str]:
-    """Return the gold senses, one for each use, that the inventory does not list."""
-    return [sense for target in targets for sense in target.senses if sense not in inventory]
 
 
 def _unit(vector: Array) -> Array:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +22,13 @@ from finetune.cli.output import print_tables, show
 from finetune.data.running_text import sample_lines, text_sources
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.attention_norms import analyze_attention, unsupported_reason
-from finetune.embeddings.commands import open_embedder
+from finetune.embeddings.commands import open_embedder, write_pages
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.preprocessing.batching import pack
 from finetune.reporting.charts import Chart, Points, line_chart
 from finetune.reporting.rendering import Table, inlined, render
 from finetune.runtime.device import batch_to_device
-from finetune.runtime.files import write_text
 from finetune.runtime.progress import Reporter
 from finetune.types import Encoding, UserError
 
@@ -77,7 +75,7 @@ class LayerGeometry:
 
     def share(self, number: int) -> float | None:
         """Return the share of the ``number`` largest dimensions; None if it is unknown."""
-        return None if self.shares is None else self.shares.get(number)
+        return (self.shares or {}).get(number)
 
     @property
     def adjusted_self_similarity(self) -> float | None:
@@ -127,18 +125,14 @@ class GeometryMeasure:
         """The number of words read."""
         return self._expected.count
 
-    def self_similarity(self) -> dict[str, Array]:
-        """Return the mean cosine of two uses of each word [L], for words with two uses."""
-        found = {word: each.value for word, each in self._by_word.items() if each.count > 1}
-        return dict(sorted(found.items()))
-
-    def uses(self) -> dict[str, int]:
-        """Return the number of uses of each measured word."""
-        return {word: each.count for word, each in self._by_word.items()}
+    def self_similarity(self) -> list[WordUses]:
+        """Return the mean cosine of two uses of each word, for words with two uses."""
+        known = [(word, each) for word, each in self._by_word.items() if each.count > 1]
+        return [WordUses(word, each.count, each.value.tolist()) for word, each in sorted(known)]
 
     def result(self) -> list[LayerGeometry]:
         """Return the geometry of each layer."""
-        by_word = list(self.self_similarity().values())
+        by_word = [each.self_similarity for each in self.self_similarity()]
         mean_of_words = np.mean(by_word, axis=0) if by_word else None
         contributions = self._expected.contributions
         found = []
@@ -147,16 +141,13 @@ class GeometryMeasure:
             largest = np.argsort(-each, kind="stable")[: TOP_DIMENSIONS[-1]]
             total = float(each.sum())
             sums = np.cumsum(each[largest])
-            shares = (
-                {k: float(sums[min(k, len(sums)) - 1] / total) for k in TOP_DIMENSIONS}
-                if total > 0
-                else None
-            )
+            numbers = TOP_DIMENSIONS if total > 0 else ()
+            shares = {k: float(sums[min(k, len(sums)) - 1] / total) for k in numbers}
             found.append(
                 LayerGeometry(
                     layer,
                     total,
-                    shares,
+                    shares or None,
                     [(int(index), float(each[index])) for index in largest],
                     None if mean_of_words is None else float(mean_of_words[place]),
                     float(self._intra[place] / self._num_texts),
@@ -252,9 +243,13 @@ def measure_geometry(
     fitted, measured = sample[::2], sample[1::2]
     with reporter or Reporter(quiet=True) as shown:
         shown.start("geometry", len(sample), unit="text")
-        texts = enumerate(embedder.encode(fitted), 1)
-        vectors = (_shown(shown, number, each.vectors) for number, each in texts)
-        standardizer = Standardizer.fit(vectors)
+
+        def vectors() -> Iterator[Array]:
+            for number, each in enumerate(embedder.encode(fitted), 1):
+                shown.update(number)
+                yield each.vectors
+
+        standardizer = Standardizer.fit(vectors())
         words = _frequent_words(measured, seed)
         raw, standardized = (GeometryMeasure(embedder.layers, words) for _ in range(2))
         for number, each in enumerate(embedder.encode(measured), len(fitted) + 1):
@@ -264,7 +259,6 @@ def measure_geometry(
             shown.update(number)
     if raw.num_words < 2:
         raise UserError("geometry needs two or more words of text.")
-    uses = raw.uses()
     return Geometry(
         model=embedder.tokenizer.name,
         num_texts=len(measured),
@@ -272,18 +266,10 @@ def measure_geometry(
         num_fitted=standardizer.count,
         raw=raw.result(),
         standardized=standardized.result(),
-        words=[
-            WordUses(word, uses[word], similarity.tolist())
-            for word, similarity in raw.self_similarity().items()
-        ],
+        words=raw.self_similarity(),
         attention=_attention(embedder, measured, sentences, seed),
         seed=seed,
     )
-
-
-def _shown(reporter: Reporter, number: int, value: Any) -> Any:
-    reporter.update(number)
-    return value
 
 
 def _frequent_words(lines: Sequence[str], seed: int) -> set[str]:
@@ -313,10 +299,8 @@ def _attention(
             )
     short = [text for text in lines if _is_short(embedder, text, 3, MOST_TOKENS)]
     short = Random(seed).sample(short, min(len(short), NUM_SENTENCES))
-    shown = (
-        list(sentences)
-        or [text for text in short if _is_short(embedder, text, *SHOWN_TOKENS)][:NUM_SHOWN]
-    )
+    fitting = [text for text in short if _is_short(embedder, text, *SHOWN_TOKENS)]
+    shown = list(sentences) or fitting[:NUM_SHOWN]
     mixing: list[list[float]] = []
     found: list[SentenceAttention] = []
     error = 0.0
@@ -411,15 +395,9 @@ def _mixing_chart(geometry: Geometry) -> Chart | None:
 
 def _layer_table(geometry: Geometry) -> Table:
     columns = [
-        "layer",
-        "expected cosine",
-        "standardized",
-        "mean length",
+        *("layer", "expected cosine", "standardized", "mean length"),
         *(f"top {k}" for k in TOP_DIMENSIONS),
-        "self-similarity",
-        "adjusted",
-        "within a text",
-        "adjusted",
+        *("self-similarity", "adjusted", "within a text", "adjusted"),
     ]
     rows = [
         [
@@ -439,7 +417,7 @@ def _layer_table(geometry: Geometry) -> Table:
 
 
 def _dimension_table(layers: Sequence[LayerGeometry]) -> Table:
-    columns = ["layer", *(f"{n}." for n in range(1, 5))]
+    columns = ["layer", "1.", "2.", "3.", "4."]
     rows = [
         [each.layer, *(f"{index} ({value:+.4f})" for index, value in each.dimensions[:4])]
         for each in layers
@@ -453,12 +431,9 @@ def _word_tables(geometry: Geometry) -> list[Table]:
     if not words:
         return []
     half = min(MOST_LISTED, (len(words) + 1) // 2)
-    middle = geometry.raw[len(geometry.raw) // 2].layer
-    columns = ["word", "uses", "layer 0", f"layer {middle}", f"layer {geometry.raw[-1].layer}"]
-    place = len(geometry.raw) // 2
-    rows = [
-        [each.word, each.uses, *(each.self_similarity[n] for n in (0, place, -1))] for each in words
-    ]
+    places = 0, len(geometry.raw) // 2, -1
+    columns = ["word", "uses", *(f"layer {geometry.raw[place].layer}" for place in places)]
+    rows = [[each.word, each.uses, *(each.self_similarity[n] for n in places)] for each in words]
     least, most = rows[:half], rows[::-1][: len(rows) - half][:half]
     tables = [Table("Words whose vectors change most with the context", columns, least)]
     return [*tables, Table("Words whose vectors change least", columns, most)] if most else tables
@@ -466,16 +441,14 @@ def _word_tables(geometry: Geometry) -> list[Table]:
 
 def _sentence(sentence: SentenceAttention) -> dict[str, Any]:
     """Return tables of attention as percentages of each row, which the script shows by layer."""
-    tables = {
-        "norms": [[_percent(row) for row in layer] for layer in sentence.norms],
-        "weights": [[_percent(row) for row in layer] for layer in sentence.weights],
-    }
+
+    def percent(row: Sequence[float]) -> list[float]:
+        total = sum(row) or 1.0
+        return [round(100 * value / total, 1) for value in row]
+
+    both = {"norms": sentence.norms, "weights": sentence.weights}
+    tables = {name: [list(map(percent, rows)) for rows in each] for name, each in both.items()}
     return {"text": sentence.text, "tokens": sentence.tokens, "tables": tables}
-
-
-def _percent(row: Sequence[float]) -> list[float]:
-    total = sum(row) or 1.0
-    return [round(100 * value / total, 1) for value in row]
 
 
 def print_geometry(command: GeometryCommand) -> None:
@@ -492,12 +465,7 @@ def print_geometry(command: GeometryCommand) -> None:
         name=f"--data {command.data}",
     )
     figures = json.dumps(asdict(geometry), ensure_ascii=False)
-    for output in command.out:
-        is_page = output.lower().endswith(".html")
-        text = page(geometry, command.model, command.data) if is_page else figures + "\n"
-        write_text(Path(output), text, follow=True)
-    if command.out:
-        show(f"wrote {' and '.join(command.out)}", error=True)
+    write_pages(command.out, lambda: page(geometry, command.model, command.data), figures)
     if command.format == "json":
         show(figures)
         return
@@ -506,14 +474,8 @@ def print_geometry(command: GeometryCommand) -> None:
         f"{geometry.num_fitted:,} other words, seed {geometry.seed}"
     )
     columns = (
-        "layer",
-        "expected cosine",
-        "z expected cosine",
-        "top dimension",
-        "top 3",
-        "top 10",
-        "self-similarity",
-        "within text",
+        *("layer", "expected cosine", "z expected cosine", "top dimension", "top 3", "top 10"),
+        *("self-similarity", "within text"),
     )
     rows = [
         (

@@ -14,11 +14,7 @@ from finetune.data.files import UTF_8, ReadOptions, Record
 from finetune.data.rows import open_text_table
 from finetune.data.sources import canonical_split, open_splits, resolve
 from finetune.data.tables import Table, check_columns, find_column
-from finetune.data.texts import (
-    guess_columns,
-    target_columns,
-    text_example,
-)
+from finetune.data.texts import guess_columns, target_columns, text_example
 from finetune.types import TextExample, quantity
 
 SUBSET_COLUMNS = ("subset", "source")
@@ -35,7 +31,6 @@ class SimilarityData:
     compared word in each text, None to compare the texts.
     """
 
-    name: str
     split: str
     pairs: Sequence[TextExample]
     subsets: Sequence[str] | None = None
@@ -92,7 +87,7 @@ def read_similarity(
     known = canonical_split(chosen) or chosen
     split_name = known if source.saved or source.hub or len(source.files) > 1 or "=" in spec else ""
     all_notes = (*opened.notes, *table.notes, *notes, *label_notes)
-    return SimilarityData(source.name, split_name, pairs, subsets, all_notes)
+    return SimilarityData(split_name, pairs, subsets, all_notes)
 
 
 def _subset_column(

@@ -110,13 +110,6 @@ class Ranker:
             return torch.tensor([each.label for each in predicted])
         return torch.tensor([each.scores[self.label] for each in predicted])
 
-    def _encodings(self, texts: Sequence[str]) -> list[Encoding]:
-        tokenizer = self.task.tokenizer
-        room = self.task.record.max_length - tokenizer.single.num_special
-        subwords = tokenizer.first_subwords(texts, self.task.record.max_length)
-        built = (tokenizer.build(text[:room]) for text in subwords)
-        return [Encoding(index, *each) for index, each in enumerate(built)]
-
     def _vectors(
         self,
         head: PairClassifier,
@@ -124,7 +117,10 @@ class Ranker:
         vectors_of: Callable[[Tensor, Batch], Tensor],
     ) -> Tensor:
         """Return the vectors of texts, in order: ``vectors_of`` the hidden states in float32."""
-        encodings = Encodings.of(self._encodings(texts))
+        tokenizer, longest = self.task.tokenizer, self.task.record.max_length
+        room = longest - tokenizer.single.num_special
+        subwords = enumerate(tokenizer.first_subwords(texts, longest))
+        encodings = Encodings.of(Encoding(n, *tokenizer.build(ids[:room])) for n, ids in subwords)
         passes = forward_passes(
             head.encoder,
             encodings.lengths,

@@ -15,6 +15,7 @@ from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 import numpy as np
 
+from finetune.config.values import conforms
 from finetune.data.dataset import DataError, Dataset
 from finetune.data.examples import Examples
 from finetune.data.files import UTF_8, DataFile, ReadOptions, Record, Rows, read_lines
@@ -33,11 +34,7 @@ from finetune.types import SenseTarget, TokenExample, UserError
 
 _POS = {
     **{name: name for name in DATA_FILES},
-    "N": "NOUN",
-    "V": "VERB",
-    "A": "ADJ",
-    "S": "ADJ",
-    "R": "ADV",
+    **{"N": "NOUN", "V": "VERB", "A": "ADJ", "S": "ADJ", "R": "ADV"},
 }
 """The part of speech of each legal name, in upper case: universal tags and WordNet's letters."""
 _MARKED = re.compile(r"\*([^*=\s](?:[^*=]*[^*=\s])?)(?:=([^*]+))?\*")
@@ -127,18 +124,11 @@ def read_sense_gold(source: str | Path | DataFile, encoding: str = UTF_8) -> lis
     """Return the targets of a data file, or of a file of gold keys."""
     file = open_data(source, encoding=encoding)
     if file.format in ("txt", "unknown", "conll"):
-        return [
-            SenseTarget(
-                0,
-                0,
-                senses[0].partition("%")[0],
-                pos_of(senses[0]),
-                tuple(senses),
-                id,
-                where=file.name,
-            )
-            for id, senses in read_keys(file.name, file)
-        ]
+        found = []
+        for id, senses in read_keys(file.name, file):
+            lemma, pos = senses[0].partition("%")[0], pos_of(senses[0])
+            found.append(SenseTarget(0, 0, lemma, pos, tuple(senses), id, where=file.name))
+        return found
     return [target for example in _examples(_open(file)) for target in example.targets]
 
 
@@ -153,8 +143,9 @@ def _open(file: DataFile) -> Table:
 
 def _examples(table: Table) -> Iterator[TokenExample]:
     for index, record in enumerate(table.records):
-        tokens = next((v for n in WORD_COLUMNS if (v := record.values.get(n)) is not None), None)
-        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        columns = (record.values.get(name) for name in WORD_COLUMNS)
+        tokens: Any = next((value for value in columns if value is not None), None)
+        if not conforms(tokens, list[str]):
             raise DataError(
                 f"{record.where}: tokens must be a list of words, not {tokens!r:.60}; columns "
                 f"here: {', '.join(record.values)}."
@@ -181,14 +172,10 @@ def _targets(
     name = record.key if record.key is not None else index
     for number, item in enumerate(found):
         values = item if isinstance(item, dict) else {}
-        start, end, lemma, pos = (values.get(key) for key in ("start", "end", "lemma", "pos"))
-        if not (
-            type(start) is int
-            and type(end) is int
-            and 0 <= start < end <= num_words
-            and isinstance(lemma, str)
-            and lemma.strip()
-        ):
+        fields: Any = map(values.get, ("start", "end", "lemma", "pos"))
+        start, end, lemma, pos = fields
+        placed = type(start) is int and type(end) is int and 0 <= start < end <= num_words
+        if not (placed and isinstance(lemma, str) and lemma.strip()):
             raise DataError(
                 f"{record.where}: {item!r:.100} is not a target of the {num_words} words: write "
                 f"{_TARGET}."
@@ -213,9 +200,7 @@ def _targets(
 
 def _senses(value: Any, where: str) -> Iterable[str]:
     senses = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(senses, list) or not all(
-        isinstance(sense, str) and sense for sense in senses
-    ):
+    if not conforms(senses, list[str]) or not all(senses):
         raise DataError(f"{where}: senses must be a list of sense keys, not {value!r:.60}.")
     return dict.fromkeys(sense_key(sense) or sense for sense in senses)
 
@@ -225,7 +210,9 @@ def read_sense_xml(file: DataFile, options: ReadOptions) -> Table:
 
     Rows have the columns id, document, tokens and targets of JSON Lines.
     """
-    keys = _gold_file(file.name)
+    base = file.name.removesuffix(".gz").removesuffix(".xml").removesuffix(".data")
+    paths = (Path(f"{base}.gold.key.txt{suffix}") for suffix in ("", ".gz"))
+    keys = next(filter(Path.is_file, paths), None)
     gold = None if keys is None else dict(read_keys(str(keys), keys))
     rows: Rows[Record] = Rows(_sentences(file, gold))
     return Table(file.name, ["id", "document", "tokens", "targets"], rows)
@@ -234,30 +221,16 @@ def read_sense_xml(file: DataFile, options: ReadOptions) -> Table:
 def read_keys(name: str, source: Any) -> Iterator[tuple[str, list[str]]]:
     """Yield the id and the sense keys of each line of a file ``ID KEY …``."""
     lines = source if isinstance(source, DataFile) else read_lines(name, source)
-    for line in lines:
-        if parsed := parse_keys(line.text):
-            yield parsed
-        elif line.text.strip():
+    for number, text in lines:
+        id, *senses = text.split() or [""]
+        keys = [key for sense in senses if (key := sense_key(sense)) is not None]
+        if id and not (keys and len(keys) == len(senses)):
             raise DataError(
-                f"{name}:{line.number}: {line.text!r:.60} is not an id with sense keys: write for "
+                f"{name}:{number}: {text!r:.60} is not an id with sense keys: write for "
                 "instance d000.s000.t000 bank%1:14:00::"
             )
-
-
-def parse_keys(line: str) -> tuple[str, list[str]] | None:
-    """Return the id and the sense keys of a line of a key file, None for any other line."""
-    id, *senses = line.split() or [""]
-    keys = [key for sense in senses if (key := sense_key(sense)) is not None]
-    return (id, keys) if id and keys and len(keys) == len(senses) else None
-
-
-def _gold_file(name: str) -> Path | None:
-    """Return the file of gold keys next to a data file; None if it does not exist."""
-    base = name.removesuffix(".gz").removesuffix(".xml").removesuffix(".data")
-    for suffix in (".gold.key.txt", ".gold.key.txt.gz"):
-        if (path := Path(base + suffix)).is_file():
-            return path
-    return None
+        if id:
+            yield id, keys
 
 
 def _sentences(file: DataFile, gold: dict[str, list[str]] | None) -> Iterator[Record]:
@@ -297,12 +270,8 @@ def _row(
         words = (element.text or "").split()
         if element.tag == "instance":
             id = element.get("id", "")
-            target: dict[str, Any] = {
-                "id": id,
-                "start": len(tokens),
-                "end": len(tokens) + len(words),
-            }
-            target |= {name: element.get(name) for name in ("lemma", "pos")}
+            target: dict[str, Any] = {name: element.get(name) for name in ("lemma", "pos")}
+            target |= {"id": id, "start": len(tokens), "end": len(tokens) + len(words)}
             if gold is not None and id in gold:
                 target["senses"] = gold[id]
             targets.append(target)
@@ -364,7 +333,7 @@ class Senses(Kind):
     def gold_of_row(self, index: int, where: str, row: Mapping[str, Any]) -> SenseTarget:
         """Return the target of a line that holds its gold."""
         gold = row["gold"] or []
-        if not isinstance(gold, list) or not all(isinstance(sense, str) for sense in gold):
+        if not conforms(gold, list[str]):
             raise DataError(f"{where}: `gold` must be a list of senses, not {gold!r:.60}.")
         lemma, pos, key = row.get("lemma", ""), row.get("pos", ""), str(row.get("id", ""))
         where = row.get("where", where)
@@ -414,7 +383,6 @@ def _rates(sums: np.ndarray) -> dict[str, Any]:
 
 
 def _keys(senses: Sequence[str]) -> tuple[str, ...]:
-    """Return senses without the syntactic markers of WordNet's keys."""
     return tuple(sense_key(sense) or sense for sense in senses)
 
 

@@ -37,7 +37,6 @@ from finetune.embeddings.disambiguation import (
     choose_prior,
     first_senses,
     sense_scores,
-    unknown_senses,
 )
 from finetune.embeddings.sense_data import marked_sentence, read_sense_file, read_senses
 from finetune.embeddings.vectors import Array
@@ -258,15 +257,10 @@ class _Source(NamedTuple):
         for target, vector in self._target_vectors(train, reporter, "sense vectors"):
             senses.add(target, vector)
         vectors = senses.vectors()
-        return [
-            _disambiguator(
-                settings,
-                {sense: own[view] for sense, own in vectors.items()},
-                senses.counts,
-                inventory,
-            )
-            for view in range(len(self.views))
-        ]
+        by_view = (
+            {sense: own[view] for sense, own in vectors.items()} for view in range(len(self.views))
+        )
+        return [_disambiguator(settings, each, senses.counts, inventory) for each in by_view]
 
     def vectors(
         self, examples: Iterable[TokenExample], reporter: Reporter, title: str
@@ -282,10 +276,8 @@ class _Source(NamedTuple):
         candidates = {sense: None for target in targets for sense in model.candidates(target)}
         glosses = model.inventory.glosses([s for s in candidates if s in model.inventory])
         embeddings = self.embedder.encode(glosses.values())
-        return {
-            sense: self._of_views(embedding.vectors)
-            for sense, embedding in zip(glosses, embeddings, strict=True)
-        }
+        pairs = zip(glosses, embeddings, strict=True)
+        return {sense: self._of_views(embedding.vectors) for sense, embedding in pairs}
 
     def _target_vectors(
         self, examples: Iterable[TokenExample], reporter: Reporter, title: str
@@ -333,7 +325,6 @@ def _cosines(
     glosses: dict[str, Array],
     view: int,
 ) -> list[dict[str, float]]:
-    """Return the cosines of all targets for one choice of layers."""
     model = replace(model, glosses={sense: vector[view] for sense, vector in glosses.items()})
     return [
         model.cosines(target, None if vector is None else vector[view])
@@ -360,12 +351,9 @@ def fit_senses(command: Wsd) -> None:
         inventory=command.inventory,
         max_length=options.pop("max_length"),
     )
+    validation = data.splits.get("validation", ())
     senses = WordSenses.fit(
-        settings,
-        data.splits["train"],
-        data.splits.get("validation", ()),
-        reporter=reporter,
-        **options,
+        settings, data.splits["train"], validation, reporter=reporter, **options
     )
     for note in data.notes:
         show(note, error=True)
@@ -377,12 +365,13 @@ def fit_senses(command: Wsd) -> None:
                 continue
             before = senses.num_without_vector
             targets, predictions = senses.predict(examples, reporter=reporter)
-            records = _records(targets, predictions)
+            records = map(SensePrediction.record, predictions, targets)
             write_records(folder / f"predictions.{split}.jsonl", records)
             scores = sense_scores(targets, predictions)
             for name, trained in BASELINES.items():
                 found = first_senses(senses.model, targets, trained=trained)
-                write_records(folder / f"{name}.{split}.jsonl", _records(targets, found))
+                records = map(SensePrediction.record, found, targets)
+                write_records(folder / f"{name}.{split}.jsonl", records)
                 baseline = sense_scores(targets, found)
                 scores |= {f"{name}_{metric}": value for metric, value in baseline.items()}
             metrics[split] = scores | {
@@ -392,12 +381,8 @@ def fit_senses(command: Wsd) -> None:
                 "without_subwords": senses.num_without_vector - before,
             }
         senses.save(folder)
-        config = {
-            "task": "wsd",
-            "data": command.data,
-            **asdict(senses.settings),
-            "fingerprint": data.fingerprint,
-        }
+        config = {"task": "wsd", "data": command.data, **asdict(senses.settings)}
+        config["fingerprint"] = data.fingerprint
         content: dict[str, Any] = dict(metrics)
         if command.layers == "auto":
             content["choices"] = [choice._asdict() for choice in senses.choices]
@@ -406,7 +391,6 @@ def fit_senses(command: Wsd) -> None:
 
 
 def _print_scores(command: Wsd, senses: WordSenses, metrics: dict[str, dict[str, float]]) -> None:
-    """Print the choices, the scores of each split and where the run is."""
     if command.layers == "auto":
         rows = [(",".join(map(str, each.layers)), each.prior, each.f1) for each in senses.choices]
         print_table(("layers", "prior", "validation f1"), rows)
@@ -414,14 +398,9 @@ def _print_scores(command: Wsd, senses: WordSenses, metrics: dict[str, dict[str,
     vectors = quantity(len(senses.model.vectors), "sense")
     show(f"{vectors} with vectors, prior {senses.model.prior:g}")
     names = ("f1", "precision", "recall", *(f"{name}_f1" for name in BASELINES))
-    counts = ("targets", "backed_off", "unanswered", "without_subwords")
-    table = [
-        (split, *(scores.get(name) for name in names), *(int(scores[name]) for name in counts))
-        for split, scores in metrics.items()
-    ]
-    if table:
-        header = ("split", *(name.replace("_", " ") for name in (*names, *counts)))
-        print_table(header, table)
+    names = (*names, "targets", "backed_off", "unanswered", "without_subwords")
+    if table := [(split, *map(scores.get, names)) for split, scores in metrics.items()]:
+        print_table(("split", *(name.replace("_", " ") for name in names)), table)
     show(f"run folder: {command.out}")
 
 
@@ -431,11 +410,7 @@ def predict_senses(command: Predict) -> None:
     quiet_libraries()
     run, file = Path(command.folder), command.file or ""
     examples = [] if command.text else list(read_sense_file(file, command.encoding))
-    senses = WordSenses.load(
-        run,
-        inventory=command.inventory,
-        max_tokens=command.max_tokens,
-    )
+    senses = WordSenses.load(run, inventory=command.inventory, max_tokens=command.max_tokens)
     if command.text:
         if command.out is not None:
             raise UserError("--text prints the senses of a sentence: leave --out out.")
@@ -445,7 +420,7 @@ def predict_senses(command: Predict) -> None:
     targets, predictions = senses.predict(examples, reporter=Reporter())
     _report_unknown(senses, targets)
     with open_records(command.out, [Path(file), *run.glob("*")]) as write:
-        for record in _records(targets, predictions):
+        for record in map(SensePrediction.record, predictions, targets):
             write(record)
     if number := senses.num_without_vector:
         show(f"targets without subwords, answered by the first sense: {number:,}", error=True)
@@ -462,42 +437,31 @@ def _show_senses(senses: WordSenses, text: str) -> None:
         return listed or (lemma, pos) in counts
 
     targets, predictions = senses.predict([marked_sentence(text, known)])
-    by_word: dict[tuple[int, int], list[int]] = {}
-    for index, target in enumerate(targets):
-        by_word.setdefault((target.start, target.end), []).append(index)
-    for number, indices in enumerate(by_word.values()):
-        scores: dict[str, float | None] = {}
-        for index in indices:
-            scores |= predictions[index].scores
-        scores = dict(sorted(scores.items(), key=lambda item: -(item[1] or 0.0)))
-        for index in indices:  # senses without vectors follow in the order of the inventory
-            scores |= {s: scores.get(s) for s in senses.model.candidates(targets[index])}
+    by_word: dict[tuple[int, int], list[tuple[SenseTarget, SensePrediction]]] = {}
+    for target, prediction in zip(targets, predictions, strict=True):
+        by_word.setdefault((target.start, target.end), []).append((target, prediction))
+    for number, own in enumerate(by_word.values()):
+        scored = {s: score for _, prediction in own for s, score in prediction.scores.items()}
+        best = sorted(scored, key=lambda sense: -scored[sense])
+        # senses without vectors follow in the order of the inventory
+        listed = [sense for target, _ in own for sense in senses.model.candidates(target)]
+        scores = {sense: scored.get(sense) for sense in [*best, *listed]}
         definitions = {} if inventory is None else inventory.definitions(scores)
-        show("\n" * (number > 0) + targets[indices[0]].key)
+        show("\n" * (number > 0) + own[0][0].key)
         print_table(
             ("sense", "part of speech", "score", "gloss"),
             [(s, pos_of(s), score, definitions.get(s)) for s, score in scores.items()],
         )
     if inventory is None:
-        show(
-            "glosses come from WordNet: name the folder of its files, --inventory FOLDER.",
-            error=True,
-        )
-
-
-def _records(
-    targets: Sequence[SenseTarget], predictions: Sequence[SensePrediction]
-) -> Iterator[dict[str, Any]]:
-    """Yield the prediction of each target with its gold."""
-    for target, prediction in zip(targets, predictions, strict=True):
-        yield prediction.record(target)
+        note = "glosses come from WordNet: name the folder of its files, --inventory FOLDER."
+        show(note, error=True)
 
 
 def _report_unknown(senses: WordSenses, targets: Sequence[SenseTarget]) -> None:
     """Say once which gold senses the inventory does not list."""
-    if senses.model.inventory is None:
+    if (inventory := senses.model.inventory) is None:
         return
-    if unknown := unknown_senses(targets, senses.model.inventory):
+    if unknown := [s for target in targets for s in target.senses if s not in inventory]:
         names = abbreviated(sorted({*unknown}), 4)
         show(
             f"{quantity(len(unknown), 'gold sense')} are not in the inventory ({names}): it may be "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -74,18 +75,15 @@ class SentenceRecord(TaskRecord):
 
 
 def _nothing_to_use(objective: str, split: str, rows: Sequence[TextExample]) -> DataError:
-    """Return the error for a split without any row that is of use."""
-    first = rows[0]
-    kind = "texts" if first.pair is None else "pairs"
-    labels = {str(row.label) for row in rows if row.label is not None}
+    kind = "texts" if rows[0].pair is None else "pairs"
+    labels = [row.label for row in rows if row.label is not None]
     found = "without labels"
     if labels:
-        numbers = isinstance(next(r.label for r in rows if r.label is not None), float)
-        found = "with numbers" if numbers else f"labeled {abbreviated(sorted(labels), 4)}"
-    needed = OBJECTIVES[objective].needs
+        names = abbreviated(sorted({*map(str, labels)}), 4)
+        found = "with numbers" if isinstance(labels[0], float) else f"labeled {names}"
     return DataError(
-        f"{first.where}: --objective {objective} needs {needed}; {split} has {kind} {found}: "
-        "choose another objective, or name the columns with --columns."
+        f"{rows[0].where}: --objective {objective} needs {OBJECTIVES[objective].needs}; {split} "
+        f"has {kind} {found}: choose another objective, or name the columns with --columns."
     )
 
 
@@ -214,15 +212,10 @@ class SentenceTask(Task):
             )
         num_cut, result = 0, []
         for example, own in zip(examples, texts, strict=True):
-            rows = [next(subwords) for _ in own]
+            rows = list(islice(subwords, len(own)))
             num_cut += any(len(ids) > room for ids in rows)
-            label = objective.label(example)
-            result.append(
-                [
-                    objective.encoding(example.id, number, ids[:room], label)
-                    for number, ids in enumerate(rows)
-                ]
-            )
+            label, cut = objective.label(example), enumerate(ids[:room] for ids in rows)
+            result.append([objective.encoding(example.id, n, ids, label) for n, ids in cut])
         return result, num_cut
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, Tensor]:

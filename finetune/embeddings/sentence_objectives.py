@@ -1,7 +1,9 @@
 """The objectives of sentence encoders: the texts that each learns from, their views, and the loss.
 
 A sequence is one text, so that a pair has two and a pair with a hard negative three, numbered by
-``part``. Losses contrast the vectors of all sequences of an optimizer batch (``sentence_losses``).
+``part``. Losses are on the vectors of all sequences of an optimizer batch: the sum of the losses,
+and the number to divide it by. ``identity`` has an integer for each text, the same for equal texts,
+which are no negatives of each other.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from finetune.embeddings import sentence_losses as losses
 from finetune.embeddings.conditional_lm import NUM_CONDITIONS, ConditionalMaskedLM
 from finetune.embeddings.sentence_rows import (
     adjacent_texts,
@@ -41,6 +43,9 @@ TEMPLATES = ('This sentence : "{text}" means {mask} .', 'This sentence of "{text
 """The templates of PromptBERT (Jiang et al., 2022) for BERT."""
 TEMPLATE_ALONE = 2**48
 """Number of the example that stands for the templates without a text."""
+
+
+Loss = tuple[Tensor, Tensor]
 
 
 class Sides(NamedTuple):
@@ -122,13 +127,11 @@ class Objective:
         labels = list(self.record.labels) or None
         return SentenceEncoder.from_pretrained(name, trained=trained, labels=labels, **options)
 
-    def loss(self, sides: Sides, head: SentenceEncoder) -> losses.Loss:
+    def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
         """Return the loss over all texts of an optimizer batch, and the number to divide it by."""
         raise NotImplementedError
 
-    def _coupled_loss(
-        self, head: SentenceEncoder, vectors: Tensor, sequences: Sequences
-    ) -> losses.Loss:
+    def _coupled_loss(self, head: SentenceEncoder, vectors: Tensor, sequences: Sequences) -> Loss:
         rows: dict[int, list[int]] = {0: [], 1: [], 2: []}
         alone: dict[int, int] = {}
         for row, (example, part) in enumerate(zip(sequences.example, sequences.part, strict=True)):
@@ -171,11 +174,11 @@ class _FromTexts(Objective):
 class SimCSE(_FromTexts):
     """A copy with other dropout (Gao et al., 2021)."""
 
-    def loss(self, sides: Sides, head: SentenceEncoder) -> losses.Loss:
+    def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
         """Rank the copy of each text above other texts."""
         first, _, negative = sides.identities
         ids = first, first, negative
-        return losses.ranking_loss(sides.u, sides.v, sides.negatives, ids, self.temperature)
+        return ranking_loss(sides.u, sides.v, sides.negatives, ids, self.temperature)
 
 
 class Mirror(_FromTexts):
@@ -204,9 +207,9 @@ class Mirror(_FromTexts):
         segments = None if view.segment_ids is None else view.segment_ids[: len(ids)]
         return replace(view, input_ids=ids, segment_ids=segments)
 
-    def loss(self, sides: Sides, head: SentenceEncoder) -> losses.Loss:
+    def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
         """Contrast each view with all others."""
-        return losses.two_view_loss((sides.u, sides.v), sides.identities[0], self.temperature)
+        return two_view_loss((sides.u, sides.v), sides.identities[0], self.temperature)
 
 
 class Prompt(SimCSE):
@@ -260,7 +263,7 @@ class Prompt(SimCSE):
         alone = self.encoding(TEMPLATE_ALONE, 0, [], 0.0)
         return [alone, self.other(replace(alone, part=1), "")]
 
-    def loss(self, sides: Sides, head: SentenceEncoder) -> losses.Loss:
+    def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
         """Rank as SimCSE does, without the vectors of the templates."""
         u, v = (side - alone for side, alone in zip(sides[:2], sides.alone, strict=True))
         return super().loss(sides._replace(u=u, v=v), head)
@@ -275,10 +278,10 @@ class Ranking(Objective):
     )
     select = staticmethod(positive_pairs)
 
-    def loss(self, sides: Sides, head: SentenceEncoder) -> losses.Loss:
+    def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
         """Rank the second text of each pair above the texts of other pairs."""
         u, v, negatives, ids = sides[:4]
-        return losses.ranking_loss(u, v, negatives, ids, self.temperature)
+        return ranking_loss(u, v, negatives, ids, self.temperature)
 
 
 class Softmax(Objective):
@@ -295,9 +298,9 @@ class Softmax(Objective):
             return labels.id(example.label) if example.label in labels else IGNORED
         return super().label(example)
 
-    def loss(self, sides: Sides, head: SentenceEncoder) -> losses.Loss:
+    def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
         """Return the cross entropy of the classes."""
-        return losses.softmax_loss(sides.u, sides.v, head.classifier_weights(), sides.label)
+        return softmax_loss(sides.u, sides.v, head.classifier_weights(), sides.label)
 
 
 class Cosine(Objective):
@@ -307,7 +310,7 @@ class Cosine(Objective):
     gold = float
     select = staticmethod(scaled_pairs)
 
-    def loss(self, sides: Sides, head: SentenceEncoder) -> losses.Loss:
+    def loss(self, sides: Sides, head: SentenceEncoder) -> Loss:
         """Return the squared error of the cosines."""
         return cosine_loss(sides.u, sides.v, sides.label)
 
@@ -355,6 +358,70 @@ class ConditionalLM(Objective):
             starts = [0, len(first.input_ids), len(ids)]
             pairs.append(Encoding(first.example, ids, segments, starts, 0, second.target))
         return Encodings.of(pairs)
+
+
+def two_view_loss(views: tuple[Tensor, Tensor], identity: Tensor, temperature: float) -> Loss:
+    """Contrast each of 2 N views with all others (Liu et al., 2021, Mirror-BERT; NT-Xent).
+
+    The positive of a view [H] is the other view of the same text, its negatives are the 2 N - 2
+    views of other texts:
+    -log exp(cos(f(x), f(x̄)) / τ) / sum over other views y of exp(cos(f(x), f(y)) / τ).
+    """
+    size = len(identity)
+    unit = F.normalize(torch.cat(views), dim=-1)
+    scores = unit @ unit.T / temperature
+    same = identity[:, None] == identity
+    own = torch.eye(size, dtype=torch.bool, device=same.device)
+    excluded = torch.cat([torch.cat([same, same & ~own], 1), torch.cat([same & ~own, same], 1)])
+    target = torch.arange(2 * size, device=scores.device).roll(size)
+    return _contrast(scores.masked_fill(excluded, -torch.inf), target)
+
+
+def ranking_loss(
+    anchors: Tensor,
+    positives: Tensor,
+    negatives: Tensor,
+    identity: tuple[Tensor, Tensor, Tensor],
+    temperature: float,
+) -> Loss:
+    """Rank each anchor's positive above the positives of other anchors and all hard negatives.
+
+    Multiple negatives ranking (Henderson et al., 2017). With two dropout views of one text it is
+    the loss of unsupervised SimCSE, with hard negatives of supervised SimCSE (Gao et al., 2021).
+
+    Args:
+        anchors: [N, H].
+        positives: [N, H].
+        negatives: [M, H], M may be 0.
+        identity: Equal numbers for equal texts, of anchors, positives and negatives. A candidate
+            does not count as a negative if it equals the anchor or its positive, or is the positive
+            of an equal anchor.
+        temperature: τ, which divides the cosines; the inverse of the scale.
+    """
+    candidates = F.normalize(torch.cat([positives, negatives]), dim=-1)
+    scores = F.normalize(anchors, dim=-1) @ candidates.T / temperature  # [N, N + M]
+    anchor, positive, negative = identity
+    candidate = torch.cat([positive, negative])
+    excluded = (candidate == anchor[:, None]) | (candidate == positive[:, None])
+    size = len(anchor)
+    excluded[:, :size] |= anchor == anchor[:, None]
+    excluded[:, :size].fill_diagonal_(False)
+    target = torch.arange(size, device=scores.device)
+    return _contrast(scores.masked_fill(excluded, -torch.inf), target)
+
+
+def _contrast(scores: Tensor, target: Tensor) -> Loss:
+    return F.cross_entropy(scores, target, reduction="sum"), scores.new_full((), len(target))
+
+
+def softmax_loss(u: Tensor, v: Tensor, classifier: Tensor, label: Tensor) -> Loss:
+    """Return the cross entropy of ``pair_logits`` (Reimers & Gurevych, 2019)."""
+    return _contrast(pair_logits(u, v, classifier), label)
+
+
+def pair_logits(u: Tensor, v: Tensor, classifier: Tensor) -> Tensor:
+    """Return W [u; v; |u - v|] + b: [N, C] for weights [C, 3 H + 1] with the bias last."""
+    return F.linear(torch.cat([u, v, (u - v).abs()], dim=1), classifier[:, :-1], classifier[:, -1])
 
 
 OBJECTIVES: Mapping[str, type[Objective]] = {

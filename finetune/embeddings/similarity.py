@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,7 +26,7 @@ from finetune.data.word_splitting import split_words
 from finetune.embeddings.commands import open_embedder
 from finetune.embeddings.pairs import SimilarityData, read_similarity
 from finetune.embeddings.vectors import Array, ExpectedCosine, Standardizer, cosine
-from finetune.evaluation.kinds import KINDS
+from finetune.evaluation.kinds import KINDS, scores_of
 from finetune.evaluation.predictions import to_row
 from finetune.evaluation.resampling import Counts
 from finetune.evaluation.significance import Estimate, estimate
@@ -37,8 +37,6 @@ from finetune.types import TextExample, TextPrediction, UserError, quantity
 if TYPE_CHECKING:
     from finetune.embeddings.commands import Similarity
 
-NUM_RESAMPLES = 1000
-"""Resamples of a confidence interval."""
 LEAST_PAIRS = 3
 """Pairs from which a correlation is computed."""
 NUM_CONTEXTS = 5
@@ -109,23 +107,23 @@ def compare_pairs(
         vectors = _static_vectors(embedder, pairs, contexts)
     else:
         vectors = _vectors(embedder, pairs, window)
-    kinds = [False] if standardizer is None else [False, True]
+    kinds: list[Callable[[Array], Array]] = [np.asarray]
+    if standardizer is not None:
+        kinds.append(standardizer)
     means = [ExpectedCosine() for _ in kinds]
     values: list[list[Array]] = [[] for _ in kinds]
     with reporter or Reporter(quiet=True) as shown:
         shown.start("similarity", len(pairs), unit="pair")
         for number, both in enumerate(zip(vectors, vectors, strict=True), 1):
-            for kind, is_standardized in enumerate(kinds):
-                sides = np.stack(both)
-                if is_standardized and standardizer is not None:
-                    sides = standardizer(sides)
+            for kind, scale in enumerate(kinds):
+                sides = scale(np.stack(both))
                 means[kind].add(sides)
                 values[kind].append(cosine(sides[0], sides[1]))
             shown.update(number)
     layers = embedder.layers if embedder.combine == "none" else [None]
     return [
-        Cosines(layer, is_standardized, by_layer, float(expected))
-        for kind, is_standardized in enumerate(kinds)
+        Cosines(layer, kind > 0, by_layer, float(expected))
+        for kind in range(len(kinds))
         for layer, by_layer, expected in zip(
             layers,
             np.array(values[kind]).reshape(-1, len(layers)).T,
@@ -160,9 +158,9 @@ def _texts(pair: TextExample) -> tuple[str, str]:
     return pair.text, pair.pair or ""
 
 
-def words_key(words: Words) -> Words:
+def words_key(words: Iterable[str]) -> Words:
     """Return words as they are looked for in a corpus."""
-    return tuple(word.lower() for word in words)
+    return tuple(map(str.lower, words))
 
 
 def find_contexts(
@@ -175,12 +173,11 @@ def find_contexts(
     """
     by_first: dict[str, set[Words]] = {}
     for phrase in words:
-        if phrase:
-            by_first.setdefault(phrase[0], set()).add(phrase)
+        by_first.setdefault(phrase[0], set()).add(phrase)
     found: dict[Words, list[Use]] = {}
     for line in corpus:
         tokens = split_words(line)[0]
-        in_lower_case = words_key(tuple(tokens))
+        in_lower_case = words_key(tokens)
         for start, token in enumerate(in_lower_case):
             for phrase in by_first.get(token, ()):
                 end = start + len(phrase)
@@ -253,7 +250,7 @@ def correlations(
     predicted: Sequence[float],
     subsets: Sequence[str] | None = None,
     *,
-    num_resamples: int = NUM_RESAMPLES,
+    num_resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Estimate]:
     """Return the rank and linear correlation with gold, with bootstrap intervals.
@@ -274,7 +271,6 @@ def correlations(
 
 
 def _counts(gold: Sequence[float], predicted: Sequence[float]) -> dict[str, Counts]:
-    """Return the counts of both correlations."""
     pairs, found = KINDS["number"].pair(gold, predicted), {}
     for name in ("spearman", "pearson"):
         metric, ranks = KINDS["number"].metrics[name], name == "spearman"
@@ -291,10 +287,8 @@ def scores_by_subset(
     for name in dict.fromkeys(subsets):
         chosen = np.array(subsets) == name
         sides = (np.array(side)[chosen].tolist() for side in (gold, predicted))
-        pairs = KINDS["number"].pair(*sides)
-        metrics = (KINDS["number"].metrics[each] for each in ("spearman", "pearson"))
-        scores = [float(metric.value(metric.counts(pairs).sum(axis=0))) for metric in metrics]
-        rows.append((name, int(chosen.sum()), scores[0], scores[1]))
+        scores = scores_of("number", *sides)
+        rows.append((name, int(chosen.sum()), scores["spearman"], scores["pearson"]))
     return rows
 
 
@@ -335,7 +329,6 @@ def compare(command: Similarity) -> None:
 
 
 def _check_unit(command: Similarity, unit: str, in_context: bool) -> None:
-    """Raise UserError for options that the unit ignores."""
     if command.window is not None and (command.window < 0 or not in_context):
         raise UserError("--window must be 0 or more, and needs data that name words in texts.")
     if unit == "text" and (command.contexts is not None or command.window is not None):
@@ -349,7 +342,7 @@ def _check_unit(command: Similarity, unit: str, in_context: bool) -> None:
 def _read(command: Similarity) -> SimilarityData:
     if command.data is None:
         example = TextExample(0, command.text or "", command.pair, where="--text")
-        return SimilarityData("--text", "", [example])
+        return SimilarityData("", [example])
     data = read_similarity(command.data, split=command.split, **command.reading)
     for note in data.notes:
         show(note, error=True)
@@ -408,7 +401,6 @@ def _write(path: str, data: SimilarityData, cosines: Cosines) -> None:
 def _record(
     command: Similarity, data: SimilarityData, cosines: Sequence[Cosines], unit: str
 ) -> dict[str, Any]:
-    """Return all results as JSON values."""
     gold, subsets = data.gold, data.subsets
     views = []
     for each in cosines:

@@ -11,19 +11,17 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from finetune.cli.output import print_table, show
-from finetune.embeddings.commands import open_embedder
+from finetune.embeddings.commands import open_embedder, write_pages
 from finetune.embeddings.occurrences import Occurrence
 from finetune.embeddings.vectors import Array, unit_vectors
 from finetune.inference.embed import Embedder
 from finetune.reporting.charts import NUM_COLORS, Chart, line_chart
 from finetune.reporting.rendering import Table, inlined, render
-from finetune.runtime.files import write_text
 from finetune.runtime.progress import Reporter
 from finetune.types import UserError
 
@@ -130,8 +128,7 @@ def _principal_axes(points: Array) -> Array:
     """Center points [n, 2] and turn them so that their longer axis is horizontal."""
     moved = points - points.mean(0)
     axes = np.linalg.svd(moved, full_matrices=False)[2]
-    turned: Array = moved @ (axes * np.where(axes.sum(1, keepdims=True) < 0, -1, 1)).T
-    return turned
+    return np.asarray(moved @ (axes * np.where(axes.sum(1, keepdims=True) < 0, -1, 1)).T)
 
 
 def _project(vectors: Array, method: Method, seed: int, above: Array | None) -> Array:
@@ -144,8 +141,7 @@ def _project(vectors: Array, method: Method, seed: int, above: Array | None) -> 
     size = min(NUM_COMPONENTS, num_points, width)
     components = PCA(size, svd_solver="full").fit_transform(vectors - vectors.mean(0))
     if method == "pca":
-        first_two: Array = components[:, :2]
-        return first_two
+        return np.asarray(components[:, :2])
     start = components[:, :2] if above is None or not above.any() else above
     from sklearn.manifold import TSNE
 
@@ -154,8 +150,7 @@ def _project(vectors: Array, method: Method, seed: int, above: Array | None) -> 
         init=(start / np.std(start[:, 0]) * 1e-4).astype(np.float32),
         random_state=seed,
     )
-    found: Array = tsne.fit_transform(components.astype(np.float32))
-    return found.astype(np.float64)
+    return np.asarray(tsne.fit_transform(components.astype(np.float32)), dtype=np.float64)
 
 
 def procrustes(points: Array, target: Array) -> Array:
@@ -163,14 +158,12 @@ def procrustes(points: Array, target: Array) -> Array:
 
     Schönemann & Carroll (1970).
     """
-    center = points.mean(0)
-    moved, goal = points - center, target - target.mean(0)
+    moved, goal = points - points.mean(0), target - target.mean(0)
     size = float((moved**2).sum())
     if size and goal.any():
         left, values, right = np.linalg.svd(moved.T @ goal)
         moved = values.sum() / size * moved @ (left @ right)
-    aligned: Array = moved + target.mean(0)
-    return aligned
+    return np.asarray(moved + target.mean(0))
 
 
 def nearest_neighbors(vectors: Array, count: int) -> tuple[Array, Array]:
@@ -293,21 +286,19 @@ def make_word_map(
         >>> embedder = Embedder("minilm", unit="word", layers="all", combine="none")
         ... # doctest: +SKIP
     """
-    reporter = reporter or Reporter(quiet=True)
-    with reporter:
-        reporter.start("embedding", len(occurrences), unit="text")
+    with reporter or Reporter(quiet=True) as shown:
+        shown.start("embedding", len(occurrences), unit="text")
         rows = []
         for start in range(0, len(occurrences), CHUNK):
             chunk = occurrences[start : start + CHUNK]
             embeddings = embedder.encode(occurrence.words for occurrence in chunk)
             for occurrence, found in zip(chunk, embeddings, strict=True):
                 rows.append(found.vectors[occurrence.start : occurrence.end].mean(0))
-            reporter.update(len(rows))
-        reporter.stop()
+            shown.update(len(rows))
+        shown.stop()
         vectors = unit_vectors(np.stack(rows).transpose(1, 0, 2))  # [L', occurrences, H]
-        reporter.start("projecting", len(vectors), unit="layer")
-        points = project_layers(vectors, method=method, seed=seed, done=reporter.update)
-        reporter.stop()
+        shown.start("projecting", len(vectors), unit="layer")
+        points = project_layers(vectors, method=method, seed=seed, done=shown.update)
     count = min(NUM_SHOWN, len(occurrences) - 1)
     neighbors, cosines = zip(*(nearest_neighbors(each, count) for each in vectors), strict=True)
     words, labels = [o.word for o in occurrences], [o.label for o in occurrences]
@@ -432,7 +423,6 @@ def _scaled(points: Any) -> tuple[Any, int]:
 
 
 def _summary(scores: LayerScores) -> str:
-    """Return the scores of a layer as a line."""
     values = {SCORES[key]: getattr(scores, key) for key in list(SCORES)[:3]}
     return ", ".join(f"{name} {value:.2f}" for name, value in values.items() if value is not None)
 
@@ -444,7 +434,6 @@ def _table(scores: Sequence[LayerScores]) -> Table:
 
 
 def _chart(scores: Sequence[LayerScores]) -> Chart | None:
-    """Draw the scores of labels by layer."""
     series = [
         (
             SCORES[key],
@@ -467,18 +456,8 @@ def draw_map(command: Map, occurrences: Sequence[Occurrence]) -> None:
     word_map = make_word_map(
         embedder, occurrences, method=command.method, seed=command.seed, reporter=Reporter()
     )
-    for output in command.out:
-        if output.lower().endswith(".html"):
-            text = page(word_map, command.model)
-        else:
-            text = json.dumps(figures(word_map, command.model), ensure_ascii=False) + "\n"
-        write_text(Path(output), text, follow=True)
-    show(f"wrote {' and '.join(command.out)}", error=True)
-    _print_scores(word_map)
-
-
-def _print_scores(word_map: WordMap) -> None:
-    """Print the scores of each layer, and of the most frequent labels."""
+    numbers = json.dumps(figures(word_map, command.model), ensure_ascii=False)
+    write_pages(command.out, lambda: page(word_map, command.model), numbers)
     known = [key for key in SCORES if getattr(word_map.scores[0], key) is not None]
     rows = [[each.layer, *(getattr(each, key) for key in known)] for each in word_map.scores]
     print_table(["layer", *(SCORES[key] for key in known)], rows)

@@ -105,18 +105,14 @@ class Threshold:
         return TextPrediction(index, self.above if cosine >= self.value else self.below)
 
 
+@dataclass(frozen=True, eq=False)
 class WordInContext:
     """Predicts whether a word has the same sense in two contexts. Use ``fit`` or ``load``."""
 
-    def __init__(
-        self,
-        settings: PairSettings,
-        threshold: Threshold,
-        standardizer: Standardizer | None,
-        embedder: Embedder,
-    ) -> None:
-        self.settings, self.threshold = settings, threshold
-        self.standardizer, self.embedder = standardizer, embedder
+    settings: PairSettings
+    threshold: Threshold
+    standardizer: Standardizer | None
+    embedder: Embedder
 
     @classmethod
     def fit(
@@ -138,9 +134,8 @@ class WordInContext:
         standardizer = None
         if settings.standardize:
             texts = (text for pair in labeled for text in (pair.text, pair.pair or ""))
-            standardizer = Standardizer.fit(
-                (each.vectors for each in embedder.encode(texts)), embedder.settings
-            )
+            vectors = (each.vectors for each in embedder.encode(texts))
+            standardizer = Standardizer.fit(vectors, embedder.settings)
         cosines = _cosines(embedder, labeled, standardizer, reporter)
         threshold = Threshold.fit(cosines, [_label(pair) for pair in labeled])
         return cls(settings, threshold, standardizer, embedder)
@@ -154,12 +149,8 @@ class WordInContext:
 
     def save(self, folder: Path) -> None:
         """Write the threshold and the settings of its cosines into a folder."""
-        weights = self.embedder.settings["weights"]
-        content = {
-            "threshold": asdict(self.threshold),
-            "settings": asdict(self.settings),
-            "weights": weights,
-        }
+        content = {"threshold": asdict(self.threshold), "settings": asdict(self.settings)}
+        content["weights"] = self.embedder.settings["weights"]
         (folder / THRESHOLD_FILE).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
         if self.standardizer is not None:
             self.standardizer.save(folder / STANDARDIZER_FILE)
@@ -275,7 +266,6 @@ def predict_pairs(command: Predict) -> None:
 def _records(
     pairs: Iterable[TextExample], predicted: Iterable[tuple[TextPrediction, float]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield label, cosine and gold of each pair."""
     for pair, (prediction, cosine) in zip(pairs, predicted, strict=True):
         yield to_row(prediction, pair) | {"cosine": round(cosine, 6)}
 

@@ -70,14 +70,6 @@ class Vocabulary(EncodingOption, SeedOption, HubOptions, Command):
 
     def run(self) -> None:
         """Train the vocabulary, write the folder and print how it covers the text."""
-        self._check()
-        quiet_libraries()
-        from finetune.pretraining.vocabulary import write_vocabulary
-
-        write_vocabulary(self)
-
-    def _check(self) -> None:
-        """Raise UserError for options that exclude each other."""
         folder = Path(self.out)
         if folder.is_file() or not is_free(folder):
             raise UserError(f"--out {folder} exists: name another folder, or remove it.")
@@ -91,6 +83,10 @@ class Vocabulary(EncodingOption, SeedOption, HubOptions, Command):
             raise UserError(
                 "--vectors needs two files: of the language of the model, then of the text."
             )
+        quiet_libraries()
+        from finetune.pretraining.vocabulary import write_vocabulary
+
+        write_vocabulary(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,13 +114,6 @@ class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command
 
     def run(self) -> None:
         """Score all texts, write their lines and print the measures of the whole."""
-        self._check()
-        quiet_libraries()
-        from finetune.pretraining.perplexity import score_texts
-
-        score_texts(self)
-
-    def _check(self) -> None:
         self.require_input("perplexity")
         if self.text and self.pairs and len(self.text) != 2:
             raise UserError(f"--pairs compares two texts, not {len(self.text)}.")
@@ -133,3 +122,7 @@ class Perplexity(OutOption, FormatOption, ResampleOptions, InputOptions, Command
             raise UserError("--subwords adds to the lines of --out: name that file.")
         if self.out is not None:
             check_output(self.out, inputs_of(self.file), RECORD_SUFFIXES)
+        quiet_libraries()
+        from finetune.pretraining.perplexity import score_texts
+
+        score_texts(self)

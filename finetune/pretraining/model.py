@@ -160,11 +160,9 @@ class PretrainingModel(MaskedLanguageModel):
             save_module(self.boundary, Path(folder) / BOUNDARY_FILE)
 
     @property
-    def _output_matrix(self) -> Tensor:
+    def _output_matrix(self) -> Any:
         """The output matrix W_V [V, E]."""
-        output: Any = self.model.get_output_embeddings() or self.model.get_input_embeddings()
-        weight: Tensor = output.weight
-        return weight
+        return (self.model.get_output_embeddings() or self.model.get_input_embeddings()).weight
 
     def _boundary_logits(self, vectors: Tensor) -> Tensor:
         assert self.boundary is not None
@@ -182,7 +180,6 @@ def require_next_sentence(name: str, config: Any) -> None:
 
 
 def _class(name: str, config: Any, nsp: bool) -> Any:
-    """Return the class to load."""
     if nsp:
         require_next_sentence(name, config)
         return AutoModelForPreTraining

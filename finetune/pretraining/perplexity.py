@@ -15,7 +15,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, tee
+from itertools import chain, pairwise, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -225,14 +225,12 @@ class TextScorer:
         return text, starts
 
     def _copies(self, text: TextScore, starts: list[int]) -> Iterator[_Copy]:
-        """Yield the masked copies of all windows of a text."""
         if not text.ids:
             return
         room = self.max_length - self.tokenizer.single.num_special
         bounds = [*starts, len(text.ids)]
-        edges = [  # of words, and of parts of words longer than a window
-            edge for a, b in zip(bounds[:-1], bounds[1:], strict=True) for edge in range(a, b, room)
-        ]
+        # of words, and of parts of words longer than a window
+        edges = [edge for a, b in pairwise(bounds) for edge in range(a, b, room)]
         edges.append(len(text.ids))
         found = windows(list(map(int, np.diff(edges))), room, room // 4)
         self.num_windowed += len(found) > 1
@@ -317,10 +315,8 @@ def _rows(command: Perplexity) -> Iterator[TextExample]:
 
 
 def _sides(row: TextExample) -> list[TextExample]:
-    """Return the one or two texts of a row."""
     key = row.id if row.key is None else row.key
-    texts = [row.text] if row.pair is None else [row.text, row.pair]
-    return [TextExample(row.id, text, key=key) for text in texts]
+    return [TextExample(row.id, text, key=key) for text in (row.text, row.pair) if text is not None]
 
 
 def _scored(

@@ -18,7 +18,7 @@ from finetune.data import Dataset
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
 from finetune.preprocessing.masking import keyed_generator
 from finetune.preprocessing.subwords import Template
-from finetune.types import TextExample, UserError, quantity
+from finetune.types import UserError, quantity
 
 TRIES = 50
 """Draws of a line of another document that fits, before any of another document is taken."""
@@ -51,8 +51,9 @@ class _Part(NamedTuple):
 
 
 class _Blocks:
-    """The lines of all blocks: ``text`` without special tokens, the ``starts`` of its words, and
-    the first word of each of its ``lines``, from the targets of their sequences."""
+    """The lines of all blocks, from the targets of their sequences: ``text`` without special
+    tokens, the first subword of each of its words, then their number (``starts``), and the first
+    word of each of its ``lines``."""
 
     def __init__(self, sequences: Encodings) -> None:
         assert sequences.targets is not None
@@ -134,7 +135,6 @@ class SentencePairs:
     def _pair(
         self, blocks: _Blocks, row: int, adjacent: bool, generator: np.random.Generator
     ) -> tuple[_Part, _Part]:
-        """Return both texts of a pair."""
         number = blocks.num_lines(row)
         split = 1 + int(generator.integers(number - 1)) if number > 1 else 1
         first = blocks.part(row, 0, split)
@@ -171,19 +171,6 @@ class SentencePairs:
         others = (blocks.document != own).nonzero()[0]
         block = int(others[generator.integers(len(others))])
         return block, int(generator.integers(blocks.num_lines(block)))
-
-
-def block_targets(
-    example: TextExample, ids: list[int], starts: list[int], lines: list[int]
-) -> dict[str, list[int]]:
-    """Return the targets that describe a block, to make pairs of.
-
-    ``starts`` are the first subwords of its words, then their number; ``lines`` the first words of
-    its lines.
-    """
-    document = [example.document or 0]
-    values = ids, starts, [*lines, len(starts) - 1], document
-    return dict(zip(BLOCK, values, strict=True))
 
 
 def pair_notes(data: Dataset, seed: int) -> list[str]:

@@ -7,13 +7,15 @@ Pretraining". An example is a block of whole lines that makes one sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from finetune.data import Dataset
 from finetune.models.warm_start import LANGUAGE_MODELS
@@ -27,9 +29,8 @@ from finetune.pretraining.fill_mask import (
     joined_values,
     partials_of,
 )
-from finetune.pretraining.model import require_next_sentence
-from finetune.pretraining.objectives import NextSentence, SpanBoundary
-from finetune.pretraining.sentence_pairs import SentencePairs, block_targets, pair_notes
+from finetune.pretraining.model import MOST_TARGETS, PretrainingScores, require_next_sentence
+from finetune.pretraining.sentence_pairs import BLOCK, SentencePairs, pair_notes
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import large_documents, packed_documents
 from finetune.tasks.abilities import EncodeChunk, Gather
@@ -48,6 +49,66 @@ from finetune.types import (
     TextExample,
     UserError,
 )
+
+Targets = Mapping[str, Tensor]
+
+
+class SpanBoundary:
+    """The subwords of a span from the two subwords beside it (Joshi et al., 2020, SpanBERT)."""
+
+    name: ClassVar[str] = "boundary"
+    """The target with an entry for each loss."""
+    width: ClassVar[int] = 1
+    """Number of columns."""
+
+    @staticmethod
+    def targets(targets: Targets, begins: Tensor) -> dict[str, Tensor]:
+        """Return the targets of the head, from places in a sequence that begins at ``begins`` [M].
+
+        ``left`` and ``right`` are the subwords beside the span of each target, -1 if there are
+        none.
+        """
+        offset = targets["position"] - begins - targets["left"] - 1
+        chosen = ((targets["left"] >= 0) & (offset < MOST_TARGETS)).nonzero()[:, 0]
+        beside = {side: (targets[side] + begins)[chosen] for side in ("left", "right")}
+        return {"boundary": chosen, "offset": offset[chosen], **beside}
+
+    def losses(self, scores: PretrainingScores, targets: Targets) -> Tensor:
+        """Return the loss of each target in a span."""
+        return scores.boundary
+
+    def columns(self, scores: PretrainingScores, targets: Targets) -> list[Tensor]:
+        """Return the loss of each chosen position [M]; NaN outside of spans."""
+        none = torch.full_like(scores.loss, torch.nan)
+        return [none.index_copy(0, targets["boundary"], scores.boundary)]
+
+    def fields(self, values: Array) -> dict[str, Any]:
+        """Return the losses of a prediction."""
+        losses = values[:, 0]
+        return {"boundary_losses": tuple(losses[losses == losses].tolist())}
+
+
+class NextSentence:
+    """Whether the second text of a pair follows the first (Devlin et al., 2019)."""
+
+    name: ClassVar[str] = "next"
+    width: ClassVar[int] = 2
+
+    def losses(self, scores: PretrainingScores, targets: Targets) -> Tensor:
+        """Return the loss of each pair."""
+        return cross_entropy(scores.next, targets["next"], reduction="none")
+
+    def columns(self, scores: PretrainingScores, targets: Targets) -> list[Tensor]:
+        """Return for each chosen position 1 if the second text is random, and the probability that
+        it follows."""
+        of_pairs = targets["next"], scores.next.softmax(-1)[:, 0]
+        return [each.repeat_interleave(targets["number"]) for each in of_pairs]
+
+    def fields(self, values: Array) -> dict[str, Any]:
+        """Return whether the second text follows, and the probability."""
+        if not len(values):
+            return {}
+        return {"follows": not values[0, 0], "follows_score": float(values[0, 1])}
 
 
 @dataclass(eq=False)
@@ -76,7 +137,6 @@ class PretrainingTask(MaskedTask):
 
     @cached_property
     def _objectives(self) -> list[SpanBoundary | NextSentence]:
-        """The objectives besides the masked language model."""
         config = self.record.config
         return [*[SpanBoundary()] * config.boundary, *[NextSentence()] * config.nsp]
 
@@ -121,7 +181,7 @@ class PretrainingTask(MaskedTask):
         return range(len(self.tokenizer.tokenizer))
 
     @property
-    def loss_counts(self) -> Callable[[Batch], torch.Tensor] | None:
+    def loss_counts(self) -> Callable[[Batch], Tensor] | None:
         """The counts of masks and further objectives; None without further ones."""
         return self._loss_counts if self._objectives else None
 
@@ -129,17 +189,16 @@ class PretrainingTask(MaskedTask):
         before, found = len(self.tokenizer.single.prefix), []
         for example in examples:
             assert example.subwords is not None
-            ids, starts, lines = map(_numbers, example.subwords)
+            ids, starts, lines = (memoryview(each).cast("i").tolist() for each in example.subwords)
             words = [before + start for start in [*starts, len(ids)]]
             target = self._block_targets(example, ids, [*starts, len(ids)], lines)
             found.append([Encoding(example.id, *self.tokenizer.build(ids), words, target=target)])
         return found, 0
 
     def _block_targets(self, example: TextExample, *parts: list[int]) -> Any:
-        """Return what a sequence keeps of its block."""
-        return None
+        return None  # a sequence keeps nothing of its block
 
-    def collate(self, encodings: Iterable[Encoding]) -> dict[str, torch.Tensor]:
+    def collate(self, encodings: Iterable[Encoding]) -> dict[str, Tensor]:
         """Return the targets of the masked language model and of the span boundaries."""
         sequences = Encodings.of(encodings)
         targets = super().collate(sequences)
@@ -148,7 +207,7 @@ class PretrainingTask(MaskedTask):
             targets |= SpanBoundary.targets(targets, begins)
         return targets
 
-    def loss(self, scores: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def loss(self, scores: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the summed cross entropy of the chosen positions, and their number.
 
         With further objectives, return the sum and the number of each.
@@ -160,7 +219,7 @@ class PretrainingTask(MaskedTask):
         counts = [each.new_full((), len(each)) for each in losses]
         return torch.stack([each.sum() for each in losses]), torch.stack(counts)
 
-    def _loss_counts(self, batch: Batch) -> torch.Tensor:
+    def _loss_counts(self, batch: Batch) -> Tensor:
         """Return the numbers of chosen positions and of the losses of each objective."""
         names = ("position", *(objective.name for objective in self._objectives))
         return torch.tensor([float(len(batch.targets.get(name, ()))) for name in names])
@@ -227,12 +286,9 @@ class PairedTask(PretrainingTask):
         return self._masking.apply(own, seed, epoch)
 
     def _block_targets(self, example: TextExample, *parts: list[int]) -> Any:
-        return block_targets(example, *parts)
-
-
-def _numbers(array: bytes) -> list[int]:
-    """Return an array of int32 as a list."""
-    return memoryview(array).cast("i").tolist()
+        ids, starts, lines = parts
+        values = ids, starts, [*lines, len(starts) - 1], [example.document or 0]
+        return dict(zip(BLOCK, values, strict=True))
 
 
 def _head_notes(config: Any) -> list[str]:
@@ -244,7 +300,6 @@ def _head_notes(config: Any) -> list[str]:
 
 
 def _new_tokenizer(config: PretrainConfig) -> SubwordTokenizer:
-    """Load the tokenizer of a new encoder."""
     if config.tokenizer is None and config.config == "small":
         raise UserError(
             "--config small: name a tokenizer with --tokenizer, such as a folder that finetune "

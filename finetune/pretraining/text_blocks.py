@@ -138,7 +138,7 @@ def _packed(
     open_block = _OpenBlock(room, tokenizer.tokenizer.sep_token_id)
     for document, lines in _tokenized(documents, tokenizer, counts.frequency):
         if packing == "doc-sentences" or document.key != open_block.source.key:
-            open_block.close()
+            yield from open_block.close()
         else:
             open_block.separate()
         counts.lines += len(lines)
@@ -150,40 +150,32 @@ def _packed(
                 rest = room - open_block.size
                 first = rest if rest >= room // 4 else room
                 for part in _cut(line.text, tokenizer, first, room):
-                    open_block.add(part, document)
+                    yield from open_block.add(part, document)
             elif size:
-                open_block.add(line, document)
+                yield from open_block.add(line, document)
             else:
                 counts.empty += 1
-        yield from open_block.taken()
-    open_block.close()
-    yield from open_block.taken()
+    yield from open_block.close()
 
 
 class _OpenBlock:
-    """The block being filled, and finished blocks."""
+    """The block being filled."""
 
     def __init__(self, room: int, separator: int) -> None:
         self.room, self.size, self.number = room, 0, 0
         self.separator = _Line("", [separator], [0])
         self.lines: list[_Line] = []
         self.source = TextExample(0, "")
-        self.closed: list[TextExample] = []
 
-    def taken(self) -> list[TextExample]:
-        """Return the finished blocks, and forget them."""
-        blocks, self.closed = self.closed, []
-        return blocks
-
-    def add(self, line: _Line, document: TextExample) -> None:
-        """Add a line, to a new block if it does not fit."""
+    def add(self, line: _Line, document: TextExample) -> list[TextExample]:
+        """Add a line, to a new block if it does not fit; return the block that it ends."""
         size = len(line.ids)
-        if self.size + size > self.room:
-            self.close()
+        ended = self.close() if self.size + size > self.room else []
         if not self.lines:
             self.source = document
         self.lines.append(line)
         self.size += size
+        return ended
 
     def separate(self) -> None:
         """Add a separator of documents."""
@@ -191,29 +183,29 @@ class _OpenBlock:
             self.lines.append(self.separator)
             self.size += 1
 
-    def close(self) -> None:
-        """End the block."""
+    def close(self) -> list[TextExample]:
+        """End the block, and return it if there is text in it."""
         while self.lines and not self.lines[-1].text:
             del self.lines[-1]
-        if self.lines:
-            ids, starts, lines = array("i"), array("i"), array("i")
-            for line in self.lines:
-                lines.append(len(starts))
-                before = len(ids)
-                starts.extend([before + start for start in line.starts] if before else line.starts)
-                ids.extend(line.ids)
-            source = self.source
-            block = TextExample(
-                self.number,
-                "\n".join([line.text for line in self.lines]),
-                where=source.where,
-                key=source.key,
-                document=source.id,
-                subwords=(ids.tobytes(), starts.tobytes(), lines.tobytes()),
-            )
-            self.closed.append(block)
-            self.number += 1
-        self.lines, self.size = [], 0
+        own, self.lines, self.size = self.lines, [], 0
+        if not own:
+            return []
+        ids, starts, lines = array("i"), array("i"), array("i")
+        for line in own:
+            lines.append(len(starts))
+            before = len(ids)
+            starts.extend([before + start for start in line.starts] if before else line.starts)
+            ids.extend(line.ids)
+        block = TextExample(
+            self.number,
+            "\n".join([line.text for line in own]),
+            where=self.source.where,
+            key=self.source.key,
+            document=self.source.id,
+            subwords=(ids.tobytes(), starts.tobytes(), lines.tobytes()),
+        )
+        self.number += 1
+        return [block]
 
 
 def _tokenized(
@@ -324,7 +316,6 @@ def read_documents(config: Any, source: Any) -> Dataset:
 
 
 def _lines(document: TextExample) -> str:
-    """Return the text of a document without blank lines."""
     return "\n".join(filter(str.strip, document.text.split("\n")))
 
 

@@ -13,9 +13,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
 from tokenizers import (
     Regex,
     Tokenizer,
@@ -248,27 +250,21 @@ def fingerprint(tokenizer: Any) -> str:
 def coverage(tokenizer: SubwordTokenizer, sample: Sample) -> Coverage:
     """Measure how a tokenizer covers a source."""
     step = max(1, sample.characters // MEASURED_CHARACTERS)
-    words: Counter[str] = Counter()
-    for number, line in enumerate(sample.source.lines()):
-        if number % step == 0:
-            words.update(split_words(line)[0])
+    lines = islice(sample.source.lines(), 0, None, step)
+    words = Counter(word for line in lines for word in split_words(line)[0])
     found = tokenizer.raw_word_subwords([list(words)])[0]
+    count = np.fromiter(words.values(), np.int64)
+    size = np.array([len(subwords) for subwords in found], np.int64)
     unknown = -1 if tokenizer.unknown is None else tokenizer.unknown
-    num_words = num_subwords = continued = covered = num_unknown = 0
-    for count, subwords in zip(words.values(), found, strict=True):
-        misses = subwords.count(unknown)
-        num_words += count
-        num_subwords += count * len(subwords)
-        continued += count * (len(subwords) > 1)
-        covered += count * (misses == 0 and len(subwords) > 0)
-        num_unknown += count * misses
-    per_word, per_subword = 1 / max(1, num_words), 1 / max(1, num_subwords)
+    misses = np.array([subwords.count(unknown) for subwords in found], np.int64)
+    num_words, num_subwords = int(count.sum()), int(count @ size)
+    per_word = 1 / max(1, num_words)
     return Coverage(
         num_words,
         num_subwords * per_word,
-        continued * per_word,
-        covered * per_word,
-        num_unknown * per_subword,
+        int(count @ (size > 1)) * per_word,
+        int(count @ ((misses == 0) & (size > 0))) * per_word,
+        int(count @ misses) * (1 / max(1, num_subwords)),
     )
 
 
@@ -276,12 +272,16 @@ def _wordpiece(
     lines: Callable[[], Iterable[str]], size: int, lowercase: bool, layout: Layout
 ) -> Tokenizer:
     """Train WordPiece with BERT's word splitting, but keep accents: some scripts need them."""
-    normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
     limit = max(1, (size - len(layout.tokens)) // 2)  # most characters are there as x and ##x
 
-    def trained(size: int, first: Sequence[str]) -> Tokenizer:
-        made = Tokenizer(models.WordPiece(unk_token=layout.roles["unk"]))
-        made.normalizer, made.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
+    def tokenizer(vocabulary: dict[str, int] | None) -> Tokenizer:
+        made = Tokenizer(models.WordPiece(vocabulary, unk_token=layout.roles["unk"]))
+        made.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+        made.pre_tokenizer, made.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+        return made
+
+    def trained(size: int, first: Iterable[str]) -> dict[str, int]:
+        made = tokenizer(None)
         trainer = trainers.WordPieceTrainer(
             vocab_size=size,
             special_tokens=list(first),
@@ -290,17 +290,13 @@ def _wordpiece(
             show_progress=False,
         )
         made.train_from_iterator(lines(), trainer)
-        return made
+        return made.get_vocab()
 
     # The ids of the alphabet vary and decide between equal counts: fix them before the merges.
-    alphabet = sorted(trained(0, ()).get_vocab())
-    first = dict.fromkeys((*layout.tokens, *alphabet))
+    first = dict.fromkeys((*layout.tokens, *sorted(trained(0, ()))))
     if size < len(first):
         raise _no_room(size, f"{len(layout.tokens)} special tokens and the characters of the text")
-    vocabulary = trained(size, list(first)).get_vocab()
-    made = Tokenizer(models.WordPiece(vocabulary, unk_token=layout.roles["unk"]))
-    made.normalizer, made.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece()
+    made = tokenizer(trained(size, first))
     made.add_special_tokens(list(layout.tokens))
     return made
 
@@ -418,14 +414,12 @@ def write_vocabulary(command: Vocabulary) -> None:
 
 
 def _print_coverage(covered: Iterable[tuple[str, Sample, Coverage]]) -> None:
-    """Print a row for each source and vocabulary."""
     columns = (
         *("source", "vocabulary", "words", "fraction", "sampled"),
         *("subwords/word", "split words", "unknown", "covered words"),
     )
     rows = []
-    for name, sample, each in covered:
-        shares = sample.fraction, sample.sampled
+    for name, (source, _, *shares), each in covered:
         rates = *shares, each.fertility, each.continued, each.unknown, each.covered
-        rows.append((sample.source.name, name, f"{each.num_words:,}", *map("{:.3f}".format, rates)))
+        rows.append((source.name, name, f"{each.num_words:,}", *map("{:.3f}".format, rates)))
     print_table(columns, rows)

@@ -11,22 +11,26 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from scipy import sparse
+from scipy.linalg import orthogonal_procrustes
+from sklearn.utils.extmath import randomized_svd
 from tokenizers import decoders
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM
 
+from finetune.data.dataset import DataError
+from finetune.data.files import read_lines
 from finetune.models.families import FAMILIES
 from finetune.models.loading import MissingHead, load_config, load_weights, quiet
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.pretraining.subword_vectors import WordVectors, cooccurrence_vectors
 from finetune.runtime.progress import Reporter
 from finetune.types import UserError
 
@@ -41,6 +45,15 @@ NEIGHBORS, TEMPERATURE = 10, 0.1
 PARTIAL = "\ufffd"
 """The character that replaces incomplete bytes."""
 _ROWS = 256
+WINDOW = 5
+"""Subwords on each side that count as context; a subword at distance d has the weight 1/d."""
+SMOOTHING = 0.75
+"""Exponent of the probabilities of contexts, which lowers the PMI of rare ones."""
+WIDTH = 300
+"""Largest number of dimensions of vectors from co-occurrence."""
+MOST_WORDS = 200_000
+"""Most words to read from a file of word vectors, which lists frequent words first."""
+_LINES = 10_000
 
 
 class Form(NamedTuple):
@@ -50,26 +63,167 @@ class Form(NamedTuple):
     text: str
 
 
+def cooccurrence_vectors(tokenizer: SubwordTokenizer, lines: Iterable[str]) -> Array:
+    """Return a vector of each subword of a vocabulary from the text that it was trained on.
+
+    They are the singular vectors of the positive pointwise mutual information of subwords and
+    their contexts, scaled by the root of the singular values (Levy, Goldberg & Dagan 2015,
+    "Improving distributional similarity with lessons learned from word embeddings"). FOCUS (Dobler
+    & de Melo 2023) trains fastText here, which factors a similar matrix implicitly (Levy &
+    Goldberg 2014), and also reads the characters of subwords.
+
+    Returns:
+        float32 [V, at most WIDTH]; zeros for subwords that do not occur.
+    """
+    size = len(tokenizer.tokenizer)
+    counts = sparse.csr_array((size, size), dtype=np.float64)
+    rest = iter(lines)
+    while chunk := list(islice(rest, _LINES)):
+        rows = tokenizer.text_subwords(chunk)
+        ids = np.fromiter((id for row in rows for id in row), np.int64)
+        line = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+        for distance in range(1, WINDOW + 1):
+            same = line[distance:] == line[:-distance]
+            pair = ids[:-distance][same], ids[distance:][same]
+            weights = np.full(len(pair[0]), 1 / distance)
+            counts += sparse.coo_array((weights, pair), (size, size)).tocsr()
+    counts = (counts + counts.T).tocoo()
+    total = counts.sum()
+    if not total:
+        return np.zeros((size, 1), np.float32)
+    occurrences = np.asarray(counts.sum(axis=0)).ravel()
+    smoothed = occurrences**SMOOTHING
+    row, column = counts.coords
+    expected = occurrences[row] * (smoothed / smoothed.sum())[column]
+    information = np.log(counts.data / expected)
+    kept = information > 0
+    matrix = sparse.coo_array((information[kept], (row[kept], column[kept])), (size, size)).tocsr()
+    left, values, _ = randomized_svd(matrix, min(WIDTH, size - 1), random_state=0)
+    vectors: Array = (left * np.sqrt(values)).astype(np.float32)
+    vectors[occurrences == 0] = 0  # where the algorithm leaves rounding errors
+    return vectors
+
+
+class WordVectors:
+    """Static vectors of the words of a language, the most frequent word first.
+
+    Args:
+        words: The words.
+        vectors: float32 [words, width].
+    """
+
+    def __init__(self, words: Sequence[str], vectors: Array) -> None:
+        self.words, self.vectors = words, vectors
+
+    @classmethod
+    def read(cls, path: str | Path) -> WordVectors:
+        """Read a text file of word2vec or fastText (``.vec``, also gzipped): a word and its numbers
+        on each line, after an optional line with the numbers of words and dimensions.
+
+        Raises:
+            DataError: The file does not exist, or a line has other numbers than the first, or
+                one that is not finite.
+        """
+        file = Path(path)
+        if not file.is_file():
+            raise DataError(f"--vectors {path}: no such file.")
+        words, rows, width = list[str](), list[Array](), 0
+        for number, text in islice(read_lines(str(file), file), MOST_WORDS + 1):
+            word, _, numbers = text.rstrip().partition(" ")
+            if number == 1 and numbers.isdecimal():
+                continue
+            row = np.array(numbers.split())
+            try:
+                with np.errstate(over="ignore"):  # becomes infinite
+                    rows.append(row.astype(np.float32))
+            except ValueError as error:
+                raise DataError(
+                    f"{file}:{number}: {error}; write a word and its numbers."
+                ) from error
+            if not np.isfinite(rows[-1]).all():
+                raise DataError(
+                    f"{file}:{number}: the vector of {word!r} has NaN or infinite numbers in "
+                    "float32: remove the line, or restore the file from its source."
+                )
+            width = width or len(row)
+            if len(row) != width or not width:
+                raise DataError(f"{file}:{number}: {len(row)} numbers, but {width} in line 1.")
+            words.append(word)
+        if not words:
+            raise DataError(f"{file}: there are no word vectors in it.")
+        return cls(words, np.stack(rows))
+
+    def aligned(self, other: WordVectors, dictionary: Path) -> WordVectors:
+        """Return these vectors rotated into the space of ``other``, by pairs of words.
+
+        The rotation is the orthogonal one nearest to the pairs (Artetxe et al. 2016). Each line of
+        the dictionary has a word of ``other`` and its translation here.
+
+        Raises:
+            DataError: The dictionary has no pair of known words, or a line is no pair.
+        """
+        theirs, ours = (
+            {word: row for row, word in reversed(list(enumerate(side.words)))}
+            for side in (other, self)
+        )
+        pairs = []
+        for number, text in read_lines(str(dictionary), dictionary):
+            words = text.split("\t") if "\t" in text else text.split()
+            if words and len(words) != 2:
+                raise DataError(f"{dictionary}:{number}: {text!r:.60} is no pair of words.")
+            if words and words[0] in theirs and words[1] in ours:
+                pairs.append((theirs[words[0]], ours[words[1]]))
+        if not pairs:
+            raise DataError(f"{dictionary}: no pair has vectors in both files of --vectors.")
+        target, source = (_unit_rows(v.vectors)[0] for v in (other, self))
+        left, right = np.array(pairs).T
+        rotation, _ = orthogonal_procrustes(source[right], target[left])
+        return WordVectors(self.words, source @ rotation)
+
+    def of_subwords(self, tokenizer: SubwordTokenizer) -> Array:
+        """Return the vector of each subword: the mean over the words in which it occurs [V, width].
+
+        Words count by frequency as in WECHSEL (Minixhofer et al. 2022), which these files lack: the
+        r-th word counts 1/r (Zipf). Zeros for subwords of no word.
+        """
+        size = len(tokenizer.tokenizer)
+        words = [[word] for word in self.words]
+        found = [subwords[0] for subwords in tokenizer.raw_word_subwords(words)]
+        column = np.repeat(np.arange(len(found)), [len(set(each)) for each in found])
+        row = np.fromiter((id for each in found for id in sorted(set(each))), np.int64)
+        weights = sparse.coo_array((1 / (1 + column), (row, column)), (size, len(found))).tocsr()
+        totals = np.asarray(weights.sum(axis=1)).ravel()
+        vectors: Array = (weights @ self.vectors) / np.maximum(totals, 1e-12)[:, None]
+        return vectors.astype(np.float32)
+
+
+def _unit_rows(vectors: Array) -> tuple[Array, Array]:
+    """Return vectors of length 1, and which of them are not zero."""
+    lengths = np.linalg.norm(vectors, axis=1)
+    return vectors / np.maximum(lengths, 1e-12)[:, None], lengths > 0
+
+
 @dataclass(frozen=True, eq=False)
 class EmbeddingMap:
     """New embeddings as weighted means of old ones.
 
     ``weights`` is [new vocabulary, old vocabulary]; its rows sum to 1, or are empty for unknown
-    subwords. ``copied`` and ``averaged`` count the rows of one and of several weights. Rows without
-    weights get the mean of the old embeddings, plus their standard deviation times Gaussian
-    ``noise``.
+    subwords. Rows without weights get the mean of the old embeddings, plus their standard deviation
+    times Gaussian ``noise``.
     """
 
     weights: Any
     noise: float
-    copied: int
-    averaged: int
 
-    @classmethod
-    def of(cls, weights: Any, noise: float) -> EmbeddingMap:
-        """Count the rows of each kind."""
-        sizes = np.diff(weights.indptr)
-        return cls(weights, noise, int((sizes == 1).sum()), int((sizes > 1).sum()))
+    @property
+    def copied(self) -> int:
+        """The number of rows of one weight."""
+        return int((np.diff(self.weights.indptr) == 1).sum())
+
+    @property
+    def averaged(self) -> int:
+        """The number of rows of several weights."""
+        return int((np.diff(self.weights.indptr) > 1).sum())
 
     def apply(self, old: Tensor, ordinary: Array, seed: int) -> Tensor:
         """Return a new matrix [V, H] or bias [V] from the old one.
@@ -165,15 +319,15 @@ def embedding_map(
     pairs = overlap(old, new)
     of_special = {id: before for id, before in pairs.items() if id in special}
     if init == "mean":
-        return EmbeddingMap.of(_copies(of_special, shape), 0.0)
+        return EmbeddingMap(_copies(of_special, shape), 0.0)
     if init == "overlap":
-        return EmbeddingMap.of(_copies(pairs, shape), 1.0)
+        return EmbeddingMap(_copies(pairs, shape), 1.0)
     if vectors is None:
         similar = focus_weights(cooccurrence_vectors(new, lines), pairs, shape[1])
-        return EmbeddingMap.of(_first(_copies(pairs, shape), similar), 1.0)
+        return EmbeddingMap(_first(_copies(pairs, shape), similar), 1.0)
     similar = wechsel_weights(vectors[1].of_subwords(new), vectors[0].of_subwords(old))
     copies = _copies(pairs, shape)
-    return EmbeddingMap.of(_first(_copies(of_special, shape), similar, copies), 1.0)
+    return EmbeddingMap(_first(_copies(of_special, shape), similar, copies), 1.0)
 
 
 def focus_weights(vectors: Array, pairs: dict[int, int], num_old: int) -> Any:
@@ -186,7 +340,7 @@ def focus_weights(vectors: Array, pairs: dict[int, int], num_old: int) -> Any:
         pairs: The overlap, new ids to old ids.
         num_old: Size of the old vocabulary.
     """
-    units, known = _units(vectors)
+    units, known = _unit_rows(vectors)
     anchors = np.array([id for id in sorted(pairs) if known[id]], dtype=np.int64)
     rows = np.array([id for id in range(len(vectors)) if known[id] and id not in pairs])
     blocks, columns = [], np.array([pairs[id] for id in anchors], dtype=np.int64)
@@ -208,7 +362,7 @@ def wechsel_weights(new: Array, old: Array) -> Any:
         new: Static vectors of the new subwords [V, width]; zeros where unknown.
         old: Those of the old subwords, in the same space [V_old, width].
     """
-    (units, known), (old_units, old_known) = _units(new), _units(old)
+    (units, known), (old_units, old_known) = _unit_rows(new), _unit_rows(old)
     rows, columns = np.flatnonzero(known), np.flatnonzero(old_known)
     blocks = []
     for start in range(0, len(rows) if len(columns) else 0, _ROWS):
@@ -319,12 +473,6 @@ def _matrix(blocks: list[tuple[Array, Array, Array]], shape: tuple[int, int]) ->
     return made
 
 
-def _units(vectors: Array) -> tuple[Array, Array]:
-    """Return vectors of length 1, and which of them are not zero."""
-    lengths = np.linalg.norm(vectors, axis=1)
-    return vectors / np.maximum(lengths, 1e-12)[:, None], lengths > 0
-
-
 def transfer(
     command: Vocabulary,
     old: SubwordTokenizer,
@@ -357,6 +505,6 @@ def transfer(
     model = with_vocabulary(name, old, new, made, seed=command.seed, **options)
     with quiet():
         model.save_pretrained(folder)
-    numbers = {"copied": made.copied, "averaged": made.averaged}
-    other = made.weights.shape[0] - made.copied - made.averaged
-    return {"model": name, "init": command.init, **numbers, "other": other}
+    known = {"copied": made.copied, "averaged": made.averaged}
+    other = made.weights.shape[0] - sum(known.values())
+    return {"model": name, "init": command.init, **known, "other": other}

@@ -17,14 +17,10 @@ from finetune.data.spans import chars_to_words
 from finetune.data.word_splitting import split_words
 from finetune.types import Span, TextExample, UserError
 from tests.command import run
+from tests.small_data import write_jsonl
 
 TOOLS = ("jsonl", "prodigy", "doccano", "label-studio")
 SUFFIX = {"label-studio": ".json", "conll": ".conll", "spacy": ".json"}
-
-
-def write(rows, path):
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
-    return path
 
 
 def converted(annotations: Annotations, to: str, folder) -> tuple[Annotations, list[str]]:
@@ -65,17 +61,13 @@ SPANS = [[2, 11, "PER"], [2, 5, "PER"], [8, 15, "LAST"], [16, 25, "LOC"], [16, 2
 
 @pytest.fixture
 def spans(tmp_path) -> Annotations:
-    return read_annotations(
-        write(
-            [
-                {"id": "a1", "text": TEXT, "spans": SPANS, "source": {"page": 3}, "document": "d"},
-                {"id": "a2", "text": "nothing", "spans": [], "source": None, "document": "d"},
-                {"id": "a3", "text": "inside 😀words", "spans": [[8, 10, "X"]], "source": 1},
-                {"id": 4, "text": "not labeled", "source": ""},
-            ],
-            tmp_path / "spans.jsonl",
-        )
-    )
+    rows = [
+        {"id": "a1", "text": TEXT, "spans": SPANS, "source": {"page": 3}, "document": "d"},
+        {"id": "a2", "text": "nothing", "spans": [], "source": None, "document": "d"},
+        {"id": "a3", "text": "inside 😀words", "spans": [[8, 10, "X"]], "source": 1},
+        {"id": 4, "text": "not labeled", "source": ""},
+    ]
+    return read_annotations(write_jsonl(tmp_path / "spans.jsonl", rows))
 
 
 def test_spans_in_brat(spans: Annotations, tmp_path):
@@ -113,14 +105,16 @@ def test_utf_16_of_doccano(spans: Annotations, tmp_path):
     assert units[2 * start : 2 * end].decode("utf-16-le") == "São Paulo"
     entity = {"id": 1, "start_offset": start, "end_offset": end, "label": "LOC"}
     exported = {"id": 7, "text": row["text"], "entities": [entity], "relations": [], "Comments": []}
-    read = read_annotations(write([exported], tmp_path / "relations.jsonl"))
+    read = read_annotations(write_jsonl(tmp_path / "relations.jsonl", [exported]))
     assert read.rows[0].character_spans == [Span(16, 25, "LOC")]
     row["label"] = [[7, 12, "X"]]
     with pytest.raises(DataError, match="within a character"):
-        read_annotations(write([row], tmp_path / "broken.jsonl"))
+        read_annotations(write_jsonl(tmp_path / "broken.jsonl", [row]))
     del row["Comments"]  # not an export of doccano: characters
     row["label"] = [[16, 25, "LOC"]]
-    assert read_annotations(write([row], tmp_path / "a.jsonl")).rows[0].character_spans[0][:2] == (
+    assert read_annotations(write_jsonl(tmp_path / "a.jsonl", [row])).rows[0].character_spans[0][
+        :2
+    ] == (
         16,
         25,
     )
@@ -140,7 +134,7 @@ def test_labels(kind: str, to: str, tmp_path):
         {"id": f"i{n}", "text": text, "text_pair": "p", "label": label, "page": n}
         for n, (text, label) in enumerate(LABELS[kind])
     ]
-    annotations = read_annotations(write(rows, tmp_path / "in.jsonl"))
+    annotations = read_annotations(write_jsonl(tmp_path / "in.jsonl", rows))
     if kind == "numbers" and to in ("prodigy", "doccano"):
         with pytest.raises(UserError, match=r"numbers as labels.* choose jsonl or label-studio"):
             check_format(annotations, to)
@@ -175,7 +169,7 @@ def test_pairs_of_one_text_are_tasks_of_their_own(tmp_path):
         for who in ("ann", "bob")
         for pair, label in (("h", "e"), ("i", "n"))
     ]
-    annotations = read_annotations(write(rows, tmp_path / "in.jsonl"))
+    annotations = read_annotations(write_jsonl(tmp_path / "in.jsonl", rows))
     assert len(written(annotations, "label-studio", tmp_path)) == 2
     again, _ = converted(annotations, "label-studio", tmp_path)
     found = sorted((r.annotator, r.example.pair, r.example.label) for r in again.rows)
@@ -184,7 +178,7 @@ def test_pairs_of_one_text_are_tasks_of_their_own(tmp_path):
 
 def test_tables_keep_several_labels(tmp_path):
     rows = [{"text": "a", "label": ["joy", "love"]}, {"text": "b", "label": []}]
-    write(rows, tmp_path / "train.jsonl")
+    write_jsonl(tmp_path / "train.jsonl", rows)
     done = run("convert", tmp_path / "train.jsonl", "--to", "csv", "--out", tmp_path / "m.csv")
     assert done.code == 0, done.err
     labels = [e.label for e in read_text(tmp_path / "m.csv").splits["train"]]
@@ -193,7 +187,7 @@ def test_tables_keep_several_labels(tmp_path):
 
 def test_columns_named_answer_are_labels_if_asked(tmp_path):
     rows = [{"text": text, "answer": answer} for text, answer in (("a", "accept"), ("b", "reject"))]
-    found = read_annotations(write(rows, tmp_path / "in.jsonl"), columns={"label": "answer"})
+    found = read_annotations(write_jsonl(tmp_path / "in.jsonl", rows), columns={"label": "answer"})
     assert [row.example.label for row in found.rows] == ["accept", "reject"]
 
 
@@ -207,7 +201,7 @@ def test_annotators_are_kept(tmp_path):
             ("eve", "x", "ignore"),
         )
     ]
-    annotations = read_annotations(write(rows, tmp_path / "in.jsonl"))
+    annotations = read_annotations(write_jsonl(tmp_path / "in.jsonl", rows))
     assert annotations.notes == ["2 rows that annotators rejected or ignored: left out (1, 2)"]
     for to in TOOLS:
         again, _ = converted(annotations, to, tmp_path)
@@ -231,7 +225,7 @@ def test_predictions_become_suggestions(tmp_path):
         "gold": {"spans": []},
         "where": "x:1",
     }
-    annotations = read_annotations(write([row], tmp_path / "predictions.test.jsonl"))
+    annotations = read_annotations(write_jsonl(tmp_path / "predictions.test.jsonl", [row]))
     assert content(annotations) == [("a", "Ann  Lee ran", [Span(0, 8, "PER")], None, {})]
     (task,) = written(annotations, "label-studio", tmp_path)
     assert task["annotations"] == []
@@ -239,7 +233,7 @@ def test_predictions_become_suggestions(tmp_path):
     assert "answer" not in written(annotations, "prodigy", tmp_path)[0]
     del row["text"]
     with pytest.raises(DataError, match=r"offsets without a text: .* --keep-columns"):
-        read_annotations(write([row], tmp_path / "predictions.jsonl"))
+        read_annotations(write_jsonl(tmp_path / "predictions.jsonl", [row]))
 
 
 def test_relations_and_discontinuous_spans_are_counted(tmp_path):
@@ -253,7 +247,7 @@ def test_relations_and_discontinuous_spans_are_counted(tmp_path):
     assert "1 line of .ann files without text not read" in outcome.err
     assert json.loads(out.read_text())["label"] == [[0, 13, "X"]]
     row = {"id": "r", "text": "a b", "spans": [[0, 1, "X"]], "relations": [[0, 0, "x"]]}
-    notes = read_annotations(write([row], tmp_path / "related.jsonl")).notes
+    notes = read_annotations(write_jsonl(tmp_path / "related.jsonl", [row])).notes
     assert notes == ["1 row with relations between spans: the relations are not written (r)"]
 
 
@@ -284,7 +278,7 @@ def span_rows(draw):
 def test_any_spans(rows, to: str, tmp_path_factory):
     folder = tmp_path_factory.mktemp("any")
     assume(any(row.get("spans") for row in rows))
-    annotations = read_annotations(write(rows, folder / "in.jsonl"))
+    annotations = read_annotations(write_jsonl(folder / "in.jsonl", rows))
     again, _ = converted(annotations, to, folder)
     assert content(again, False) == content(annotations, False)
 
@@ -304,7 +298,7 @@ def test_any_labels(data, several: bool, pairs: bool, to: str, tmp_path_factory)
     ]
     # Label Studio lists the choice of a single label, too
     assume(not several or any(len(row["label"]) != 1 for row in rows))
-    annotations = read_annotations(write(rows, folder / "in.jsonl"))
+    annotations = read_annotations(write_jsonl(folder / "in.jsonl", rows))
     again, _ = converted(annotations, to, folder)
     assert content(again) == content(annotations)
 
@@ -326,7 +320,7 @@ def test_any_words(data, to: str, tmp_path_factory):
         ]
         rows.append({"id": f"n{number}", "tokens": words, "spans": spans})
     assume(any(row["spans"] for row in rows))
-    annotations = read_annotations(write(rows, folder / "in.jsonl"))
+    annotations = read_annotations(write_jsonl(folder / "in.jsonl", rows))
     again, notes = converted(annotations, to, folder)
     if to != "conll":
         # tools know the words by the text; a span has no white space at its ends
@@ -350,7 +344,7 @@ def test_any_words_in_columns(tmp_path):
     """Columns keep every word and tag, or the row is counted."""
     words = ["a", "#", "# sent_id = 3", "-DOCSTART-", "tab\there", "é😀", "a b", "\u2028", "", "1"]
     rows = [{"id": n, "tokens": [word, "x"], "tags": ["B-A", "O"]} for n, word in enumerate(words)]
-    annotations = read_annotations(write(rows, tmp_path / "in.jsonl"))
+    annotations = read_annotations(write_jsonl(tmp_path / "in.jsonl", rows))
     again, notes = converted(annotations, "conll", tmp_path)
     assert [row.example.words[0] for row in again.rows] == ["a", "é😀", "a b", "\u2028", "1"]
     assert [row.example.key for row in again.rows] == ["0", "5", "6", "7", "9"]
@@ -372,7 +366,7 @@ def test_pairs_of_spacy(tmp_path):
         {"text": "nobody", "spans": []},
         {"text": "unknown"},
     ]
-    annotations = read_annotations(write(rows, tmp_path / "a.jsonl"))
+    annotations = read_annotations(write_jsonl(tmp_path / "a.jsonl", rows))
     again, notes = converted(annotations, "spacy", tmp_path)
     pairs = json.loads((tmp_path / "out.json").read_text("utf-8"))
     assert pairs[0] == [TEXT, {"entities": [[2, 11, "PER"], [16, 25, "GPE"]]}]
@@ -398,7 +392,7 @@ def test_spans_of_empty_words_are_left_out(to: str, tmp_path):
         {"id": "a", "tokens": words, "tags": ["B-PER", "B-ODD", "O", "B-LOC"]},
         {"id": "b", "tokens": words, "tags": ["B-PER", "I-PER", "O", "B-LOC"]},
     ]
-    annotations = read_annotations(write(rows, tmp_path / "a.jsonl"))
+    annotations = read_annotations(write_jsonl(tmp_path / "a.jsonl", rows))
     again, notes = converted(annotations, to, tmp_path)
     if to == "jsonl":  # words stay words
         assert content(again) == content(annotations) and not notes
@@ -414,7 +408,7 @@ def test_withheld_tags_leave_a_sentence_without_tags(tmp_path):
         {"id": n, "words": ["a", "b"], "tags": tags, "scores": [0.9, 0.4], "withheld": []}
         for n, tags in enumerate([[None, "X"], ["Y", "X"]])
     ]
-    found = read_annotations(write(rows, tmp_path / "p.jsonl"))
+    found = read_annotations(write_jsonl(tmp_path / "p.jsonl", rows))
     assert [row.gold for row in found.rows] == [None, ("Y", "X")]
     assert found.notes == ["1 row with tags that are withheld: read without tags (0)"]
 
@@ -425,7 +419,7 @@ def test_questions_are_not_supported(task: str, command: str, tmp_path):
     gold = {"qa": [{"text": "Oslo", "start": 3}], "choice": 1}[task]
     value = {"qa": {"answer": "Oslo"}, "choice": {"choice": 1, "choices": ["a", "b"]}}[task]
     row = {"id": 0, "text": "Where?", "text_pair": "In Oslo", "where": "x:1", "score": 0.9}
-    predicted = write([{**row, **value, "gold": gold}], tmp_path / "p.jsonl")
+    predicted = write_jsonl(tmp_path / "p.jsonl", [{**row, **value, "gold": gold}])
     for path in (predicted, f"examples/data/{task}/train.jsonl"):
         shutil.copy(path, other := tmp_path / "other.jsonl")
         words = (other,) if command == "agreement" else ("--to", "csv", "--out", tmp_path / "o.csv")
@@ -433,4 +427,4 @@ def test_questions_are_not_supported(task: str, command: str, tmp_path):
         assert outcome.code == 2, outcome.out
         assert f"questions of {task}, a task that is not supported here" in outcome.err
     labeled = [{"text": "a", "label": "x", "choice": 1, "answers": "b"}]
-    assert read_annotations(write(labeled, tmp_path / "l.jsonl")).rows[0].example.label == "x"
+    assert read_annotations(write_jsonl(tmp_path / "l.jsonl", labeled)).rows[0].example.label == "x"

@@ -15,7 +15,8 @@ from finetune.annotation.decisions import apply_decisions, read_decisions
 from finetune.annotation.writers import write_annotations
 from finetune.data import DataError
 from finetune.types import Span
-from tests.annotation.test_annotation_writers import content, span_rows, write
+from tests.annotation.test_annotation_writers import content, span_rows
+from tests.small_data import write_jsonl
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -25,7 +26,7 @@ def test_any_spans(rows, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("any")
     if not any(row.get("spans") for row in rows):
         return
-    before = read_annotations(write(rows, folder / "in.jsonl"))
+    before = read_annotations(write_jsonl(folder / "in.jsonl", rows))
     decisions, after = [], content(before)
     for index, row in enumerate(before.rows):
         text, known = row.example.text, row.character_spans
@@ -44,7 +45,7 @@ def test_any_spans(rows, data, tmp_path_factory):
             }
         )
         after[index] = (row.example.key, text, chosen, *after[index][3:])
-    found = read_decisions(write(decisions, folder / "decisions.jsonl"))
+    found = read_decisions(write_jsonl(folder / "decisions.jsonl", decisions))
     decided, notes = apply_decisions(before, found)
     assert content(decided) == after
     assert notes == [
@@ -92,7 +93,7 @@ def test_words_without_a_text(tmp_path):
 
 def test_only_the_text_that_was_shown(tmp_path):
     rows = [{"id": "a", "text": "Bo 😀", "spans": []}, {"id": "b", "text": "Bo", "spans": []}]
-    path = write(rows, tmp_path / "in.jsonl")
+    path = write_jsonl(tmp_path / "in.jsonl", rows)
     span = {"start": 0, "end": 2, "label": "PER"}
     after, _ = decide(path, {"id": "b", "text": "Bo", "given": {"spans": []}, "spans": [span]})
     assert [row.character_spans for row in after.rows] == [[], [Span(0, 2, "PER")]]
@@ -126,12 +127,12 @@ def test_undecided_predictions_are_left_out(tmp_path):
         }
         for n in range(3)
     ]
-    path = write(rows, tmp_path / "next.jsonl")
+    path = write_jsonl(tmp_path / "next.jsonl", rows)
     decision = {"text": "Bo ran", "spans": [{"start": 3, "end": 6, "label": "X"}]}
     after, notes = decide(path, decision | {"id": 1})
     assert [(row.name, row.character_spans) for row in after.rows] == [("1", [Span(3, 6, "X")])]
     assert notes[1] == "2 rows with predicted labels and no decision: left out (0, 2)"
-    bare = write([{"id": 1, "text": "Bo ran"}], tmp_path / "pool.jsonl")
+    bare = write_jsonl(tmp_path / "pool.jsonl", [{"id": 1, "text": "Bo ran"}])
     annotations = read_annotations(bare, words=True)
     after, _ = apply_decisions(annotations, [decision | {"given": None, "where": "d:1"}])
     assert after.rows[0].character_spans == [Span(3, 6, "X")]
@@ -139,7 +140,7 @@ def test_undecided_predictions_are_left_out(tmp_path):
 
 
 def test_several_labels(tmp_path):
-    path = write([{"text": "t", "label": ["a", "b"]}], tmp_path / "in.jsonl")
+    path = write_jsonl(tmp_path / "in.jsonl", [{"text": "t", "label": ["a", "b"]}])
     after, _ = decide(path, {"text": "t", "given": ["b", "a"], "label": ["c"]})
     assert after.rows[0].example.label == ("c",)
     assert "on no row" in decide(path, {"text": "t", "given": ["a"], "label": ["c"]})[1][1]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.browser import CONTRAST, PHONE
-from tests.command import run
+from tests.command import Outcome, run
 from tests.small_data import write_jsonl
 
 TEXTS = ["a </script><b>x</b>", "b 😀", "same", "same", "يموت"]
@@ -52,6 +52,10 @@ def reload(page: Any, position: str) -> None:
         page.reload()
 
 
+def convert(data: Path, decisions: Path, out: Path) -> Outcome:
+    return run("convert", data, "--decisions", decisions, "--to", "jsonl", "--out", out)
+
+
 def saved(page: Any, path: Path) -> list[dict]:
     with page.expect_download() as started:
         page.keyboard.press("d")
@@ -78,16 +82,7 @@ def test_decisions(open_page: Any, folder: Path, tmp_path: Path):
         (4, "other", "neutral"),
     ]
     output = tmp_path / "corrected.jsonl"
-    outcome = run(
-        "convert",
-        folder / "data.jsonl",
-        "--decisions",
-        tmp_path / "decisions.jsonl",
-        "--to",
-        "jsonl",
-        "--out",
-        output,
-    )
+    outcome = convert(folder / "data.jsonl", tmp_path / "decisions.jsonl", output)
     assert "note: 3 decisions applied, 2 rows changed" in outcome.err
     rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
     assert [row["label"] for row in rows] == ["pos", "neg", "neg", "neutral", "neg"]
@@ -154,15 +149,8 @@ def test_suggestions_label_what_has_no_label(tmp_path: Path):
     decision = {"text": "t ||| u", "given": None, "decision": "other", "label": "y", "id": 7}
     gone = decision | {"text": "gone", "id": 8}
     write_jsonl(tmp_path / "decisions.jsonl", [decision, gone])
-    outcome = run(
-        "convert",
-        tmp_path / "next.jsonl",
-        "--decisions",
-        tmp_path / "decisions.jsonl",
-        "--to",
-        "jsonl",
-        "--out",
-        tmp_path / "labeled.jsonl",
+    outcome = convert(
+        tmp_path / "next.jsonl", tmp_path / "decisions.jsonl", tmp_path / "labeled.jsonl"
     )
     assert "1 decision applied, 1 row changed" in outcome.err
     assert "1 decision on no row of the data" in outcome.err
@@ -176,16 +164,7 @@ def test_several_labels_and_refusals(tmp_path: Path):
         {"text": "t", "given": "not c", "decision": "accept", "label": "c", "line": 1},
     ]
     write_jsonl(tmp_path / "decisions.jsonl", decisions)
-    run(
-        "convert",
-        tmp_path / "data.jsonl",
-        "--decisions",
-        tmp_path / "decisions.jsonl",
-        "--to",
-        "jsonl",
-        "--out",
-        tmp_path / "out.jsonl",
-    )
+    convert(tmp_path / "data.jsonl", tmp_path / "decisions.jsonl", tmp_path / "out.jsonl")
     assert json.loads((tmp_path / "out.jsonl").read_text())["label"] == ["b", "c"]
     write_jsonl(
         tmp_path / "words.jsonl", [{"given": "O", "suggested": "B-X", "kind": "word", "text": "t"}]
@@ -299,16 +278,7 @@ def test_spans(open_page: Any, spans: Path, tmp_path: Path):
     assert [d["decision"] for d in decisions] == ["edit", "keep", "accept"]
     assert [d["text"] for d in decisions] == SENTENCES[:3]
     output = tmp_path / "corrected.jsonl"
-    outcome = run(
-        "convert",
-        spans / "data.jsonl",
-        "--decisions",
-        tmp_path / "decisions.jsonl",
-        "--to",
-        "jsonl",
-        "--out",
-        output,
-    )
+    outcome = convert(spans / "data.jsonl", tmp_path / "decisions.jsonl", output)
     assert "note: 3 decisions applied, 2 rows changed" in outcome.err, outcome.err
     rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
     assert [row["text"] for row in rows] == SENTENCES and rows[3]["page"] == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.embeddings import sentence_losses as losses
+from finetune.embeddings import sentence_objectives as losses
 from finetune.tasks.few_shot import cosine_loss
 
 N, H = 6, 8

@@ -25,12 +25,8 @@ from finetune.embeddings.vectors import cosine
 from finetune.inference.embed import Embedder
 from finetune.types import TextExample, UserError
 from tests.command import run
+from tests.small_data import write_jsonl
 from tests.tiny import LAYERS
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
 
 
 def row(**more: Any) -> dict[str, Any]:
@@ -39,36 +35,38 @@ def row(**more: Any) -> dict[str, Any]:
 
 def test_texts_with_subsets(tmp_path: Path) -> None:
     rows = [row(source="ab"[n % 2], id=f"n{n}") for n in range(20)] + [row(label=None, source="a")]
-    data = read_similarity(write(tmp_path / "x.jsonl", rows))
+    data = read_similarity(str(write_jsonl(tmp_path / "x.jsonl", rows)))
     assert data.gold == [3.0] * 20 and data.subsets == ["a", "b"] * 10
     assert data.notes == ("1 pair without gold left out",) and not data.split
     assert data.pairs[1].key == "n1" and data.pairs[0].targets is None
     many = [row(source=f"page {n}") for n in range(20)]
-    data = read_similarity(write(tmp_path / "y.jsonl", many))
+    data = read_similarity(str(write_jsonl(tmp_path / "y.jsonl", many)))
     assert data.subsets is None and "column 'source' has 20 values" in data.notes[0]
     data = read_similarity(str(tmp_path / "y.jsonl"), columns={"subset": "source"})
     assert data.subsets is not None and len(set(data.subsets)) == 20
 
 
 def test_targets_by_characters_and_by_words(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", [row(start=4, end=8, start_pair="2", end_pair=6.0)])
+    path = str(
+        write_jsonl(tmp_path / "x.jsonl", [row(start=4, end=8, start_pair="2", end_pair=6.0)])
+    )
     assert read_similarity(path).pairs[0].targets == ((4, 8), (2, 6))
-    path = write(tmp_path / "y.jsonl", [row(index=1, index_pair=1, label="same")])
+    path = str(write_jsonl(tmp_path / "y.jsonl", [row(index=1, index_pair=1, label="same")]))
     data = read_similarity(path)
     assert data.pairs[0].targets == ((4, 8), (2, 6)) and data.gold is None
     assert data.notes == ("labels are names such as 'same': cosines have no correlation",)
-    path = write(tmp_path / "z.jsonl", [row(i=1, j=0)])
+    path = str(write_jsonl(tmp_path / "z.jsonl", [row(i=1, j=0)]))
     data = read_similarity(path, columns={"index": "i", "index_pair": "j"})
     assert data.pairs[0].targets == ((4, 8), (0, 1))
 
 
 def test_splits(tmp_path: Path) -> None:
     for name in ("train", "validation"):
-        write(tmp_path / f"{name}.jsonl", [row()])
+        write_jsonl(tmp_path / f"{name}.jsonl", [row()])
     with pytest.raises(UserError, match="one split of train, validation with --split"):
         read_similarity(str(tmp_path))
     assert read_similarity(str(tmp_path), split="validation").split == "validation"
-    write(tmp_path / "test.jsonl", [row(), row()])
+    write_jsonl(tmp_path / "test.jsonl", [row(), row()])
     assert len(read_similarity(str(tmp_path)).pairs) == 2
 
 
@@ -87,11 +85,11 @@ def test_errors_of_pairs(
     more: dict[str, Any], columns: dict[str, str], message: str, tmp_path: Path
 ):
     with pytest.raises(UserError, match=message):
-        read_similarity(write(tmp_path / "x.jsonl", [row(**more)]), columns=columns)
+        read_similarity(str(write_jsonl(tmp_path / "x.jsonl", [row(**more)])), columns=columns)
 
 
 def test_a_name_among_numbers(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", [row(), row(label="four")])
+    path = str(write_jsonl(tmp_path / "x.jsonl", [row(), row(label="four")]))
     with pytest.raises(UserError, match=r"x.jsonl:2: the similarity 'four' is not a finite number"):
         read_similarity(path)
 
@@ -112,10 +110,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("the film", "this film", 4, 1, 1),
     )
     columns = ("text", "text_pair", "label", "index", "index_pair")
-    write(folder / "context.jsonl", [dict(zip(columns, r, strict=True)) for r in in_context])
+    write_jsonl(folder / "context.jsonl", [dict(zip(columns, r, strict=True)) for r in in_context])
     words = [("dog", "house"), ("Dog", "man"), ("old house", "guitar"), ("film", "story")]
     rows = [{"text": a, "text_pair": b, "label": n / 2} for n, (a, b) in enumerate(words)]
-    write(folder / "words.jsonl", rows)
+    write_jsonl(folder / "words.jsonl", rows)
     return folder
 
 
@@ -160,17 +158,12 @@ def test_words_alone_and_in_contexts(models: Path) -> None:
     corpus = [LEFT, "The Dog saw a dog .", "dogs"]
     contexts = find_contexts(corpus, [("dog",), ("cat",), ("red", "dog")], most=2, window=1)
     assert set(contexts) == {("dog",), ("red", "dog")}
-    assert [use.words for use in contexts[("dog",)]] == [
-        ("red", "dog", "in"),
-        ("The", "Dog", "saw"),
-    ]
+    uses = [use.words for use in contexts[("dog",)]]
+    assert uses == [("red", "dog", "in"), ("The", "Dog", "saw")]
     assert contexts[("red", "dog")][0] == (("big", "red", "dog", "in"), 1)
     (found,) = compare_pairs(embedder, [pair("dog", "house")], contexts=contexts)
-    uses = (use.words for use in contexts[("dog",)])
-    mean = torch.stack(
-        [states(embedder, models / "bert", list(words))[1].mean(0) for words in uses]
-    )
-    expected = torch.cosine_similarity(mean.mean(0), house, dim=0)
+    found_states = [states(embedder, models / "bert", list(words))[1].mean(0) for words in uses]
+    expected = torch.cosine_similarity(torch.stack(found_states).mean(0), house, dim=0)
     np.testing.assert_allclose(found.values, [expected], atol=1e-5)
     assert words_key(("Red", "DOG")) == ("red", "dog")
     for unit in (contexts, None):
@@ -263,15 +256,7 @@ def test_the_interval_of_a_mean_equals_direct_resampling() -> None:
     means = []
     for _ in range(700):
         drawn = random.integers(0, 60, 60)
-        means.append(
-            np.mean(
-                [
-                    spearmanr(GOLD[drawn][names[drawn] == n], PREDICTED[drawn][names[drawn] == n])[
-                        0
-                    ]
-                    for n in "abc"
-                ]
-            )
-        )
+        own = [drawn[names[drawn] == name] for name in "abc"]
+        means.append(np.mean([spearmanr(GOLD[rows], PREDICTED[rows])[0] for rows in own]))
     expected = np.nanquantile(means, [0.025, 0.975])
     np.testing.assert_allclose(found["spearman_mean"][1:], expected, atol=0.05)

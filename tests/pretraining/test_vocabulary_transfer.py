@@ -11,9 +11,10 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from finetune.models.loading import quiet
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.pretraining.subword_vectors import WordVectors, cooccurrence_vectors
 from finetune.pretraining.vocabulary import Layout, kind_of, train_tokenizer
 from finetune.pretraining.vocabulary_transfer import (
+    WordVectors,
+    cooccurrence_vectors,
     embedding_map,
     focus_weights,
     overlap,
