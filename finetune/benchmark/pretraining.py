@@ -33,7 +33,7 @@ from finetune.runtime.device import resolve_precision
 from finetune.runtime.launch import make_accelerator
 from finetune.tasks import load_task
 from finetune.training.optimizer import make_optimizer
-from finetune.training.step import Step
+from finetune.training.step import begin_step
 from finetune.types import TextExample
 
 LINE = replace(LIKE["classify"], name="prose", mean=25, deviation=12, vocabulary=0.6)
@@ -63,7 +63,7 @@ def case_of(model: str, size: Size) -> Case:
     def ours(name: str, precision: str) -> Arm:
         torch.manual_seed(0)
         head = MaskedLanguageModel(task.head().model).to(device)
-        step = Step(task, head, make_optimizer(head, config), config, accelerator, precision)
+        step = begin_step(task, head, make_optimizer(head, config), config, accelerator, precision)
 
         work = Work(number, int(encoded.lengths.sum()) - number * tokenizer.single.num_special)
         return _arm(name, precision, work, partial(seconds_of_steps, step, head, encoded))

@@ -24,7 +24,7 @@ from finetune.preprocessing.encodings import Encoded
 from finetune.runtime.memory import memory_kept
 from finetune.runtime.workers import ahead
 from finetune.training.optimizer import make_optimizer
-from finetune.training.step import Step
+from finetune.training.step import Step, begin_step
 from finetune.types import Batch
 
 
@@ -75,7 +75,7 @@ def _seconds(
     read = [Encoded.of(part).sequences.ids.values for part in subject.occurring]
     vocabulary = SparseEmbeddings(head, config.sparse_embeddings, read)
     optimizer = vocabulary.attach(make_optimizer(head, config))
-    step = Step(task, head, optimizer, config, subject.accelerator, precision)
+    step = begin_step(task, head, optimizer, config, subject.accelerator, precision)
     with vocabulary:
         return seconds_of_steps(step, head, Encoded.of(subject.encoded), batches)
 
