@@ -15,9 +15,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 import finetune
-from finetune.inference.distance import TrainingVectors
 from finetune.inference.loop import forward_passes
-from finetune.inference.vectors import decision_vectors
+from finetune.inference.vectors import TrainingVectors, decision_vectors
 from finetune.preprocessing.batching import pack
 from finetune.tasks.definition import run_data
 from finetune.types import Example

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from finetune.runtime.progress import Reporter
     from finetune.tasks.base import Task
     from finetune.training.callbacks import Callback
-    from finetune.training.custom_loss import LossFunction
     from finetune.training.distillation import Measured
     from finetune.training.lesson import Distillation
     from finetune.training.run_folder import RunWriter
     from finetune.training.search import SearchResult
+    from finetune.training.step import LossFunction
     from finetune.training.trainer import FitResult
 
 
@@ -580,12 +580,12 @@ def distill(
     """
     from finetune.runtime.processes import num_processes
     from finetune.training.distillation import (
-        compare,
         config_without_teacher,
         fit_student,
         fit_without_teacher,
         load_student,
         load_teacher,
+        measure,
         new_student,
     )
     from finetune.training.lesson import Distillation
@@ -625,7 +625,11 @@ def distill(
     split = next((name for name in ("test", *metrics) if name in metrics), "")
     metric = DEFAULT_METRICS[task.record.kind] if config.custom_metrics else task.record.metric
     folders = {"teacher": Path(teacher)} | {name: run.folder for name, run in runs.items()}
-    models = compare(folders, dataset.splits[split], metric) if split else {}
+    models = {
+        name: measure(model_folder, dataset.splits[split], metric)
+        for name, model_folder in folders.items()
+        if split
+    }
     return DistilledRun(runs["student"], runs.get("student without teacher"), metric, split, models)
 
 

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 if TYPE_CHECKING:
     import torch
@@ -555,18 +555,16 @@ class TokenPrediction:
         if self.spans is None:
             words = zip(self.tags, self.scores, strict=True)
             answers = tuple(Span(i, i + 1, tag) for i, (tag, _) in enumerate(words))
-            sure, unsure = _divided(answers, self.scores, least)
+            _, unsure = _divided(answers, self.scores, least)
             nothing: Any = None
             changed: dict[str, Any] = {}
         else:
             sure, unsure = _divided(self.spans, self.span_scores, least)
             nothing = "O"
-            spans, scores = zip(*sure, strict=True) if sure else ((), ())
-            changed = {"spans": spans, "span_scores": scores}
-        out = {word for span, _ in unsure for word in range(span.start, span.end)}
+            changed = {"spans": sure[0], "span_scores": sure[1]}
+        out = {word for span in unsure[0] for word in range(span.start, span.end)}
         tags = tuple(nothing if i in out else tag for i, tag in enumerate(self.tags))
-        left_out = _span_records(unsure, self.text, self.offsets)
-        decided = _withheld(self, left_out)
+        decided = _withheld(self, span_records(*unsure, self.text, self.offsets))
         return dataclasses.replace(self, tags=tags, decided=decided, **changed)
 
     def record(self) -> dict[str, Any]:
@@ -605,9 +603,8 @@ class SpanPrediction:
 
     def withhold(self, least: Callable[[str], float]) -> Self:
         """Return the prediction without the spans whose probability is below ``least``."""
-        sure, unsure = _divided(self.spans, self.scores, least)
-        spans, scores = zip(*sure, strict=True) if sure else ((), ())
-        decided = _withheld(self, _span_records(unsure, self.text, self.offsets))
+        (spans, scores), unsure = _divided(self.spans, self.scores, least)
+        decided = _withheld(self, span_records(*unsure, self.text, self.offsets))
         return dataclasses.replace(self, spans=spans, scores=scores, decided=decided)
 
     def record(self) -> dict[str, Any]:
@@ -637,10 +634,8 @@ class RelationPrediction:
 
     def withhold(self, least: Callable[[str], float]) -> Self:
         """Return the prediction without the relations whose probability is below ``least``."""
-        sure, unsure = _divided(self.relations, self.scores, least)
-        relations, scores = zip(*sure, strict=True) if sure else ((), ())
-        given = [relation for relation, _ in unsure], [score for _, score in unsure]
-        decided = _withheld(self, relation_records(self.spans, *given))
+        (relations, scores), unsure = _divided(self.relations, self.scores, least)
+        decided = _withheld(self, relation_records(self.spans, *unsure))
         return dataclasses.replace(self, relations=relations, scores=scores, decided=decided)
 
     def record(self) -> dict[str, Any]:
@@ -796,30 +791,22 @@ Prediction = (
 )
 
 
-Answered = TypeVar("Answered", bound="Span | Relation")
-
-
 def _divided(
-    answers: Sequence[Answered], scores: Sequence[float], least: Callable[[str], float]
-) -> tuple[list[tuple[Answered, float]], list[tuple[Answered, float]]]:
-    """Return the answers with at least the probability ``least`` of their label, and the others."""
-    parts: tuple[list[Any], list[Any]] = [], []
-    for answer, score in zip(answers, scores, strict=True):
-        parts[score < least(answer.label)].append((answer, score))
-    return parts
+    answers: Sequence[Any], scores: Sequence[float], least: Callable[[str], float]
+) -> list[tuple[tuple[Any, ...], tuple[float, ...]]]:
+    """Return the answers with at least the probability ``least`` of their label, and the others.
+
+    Both have their scores.
+    """
+    scored = list(zip(answers, scores, strict=True))
+    unsure = [score < least(answer.label) for answer, score in scored]
+    parts = ([each for each, out in zip(scored, unsure, strict=True) if out == k] for k in (0, 1))
+    return [(tuple(a for a, _ in part), tuple(s for _, s in part)) for part in parts]
 
 
 def _withheld(prediction: Any, answers: Any) -> dict[str, Any]:
     """Return the decisions on a prediction, with the answers that are withheld."""
     return {**prediction.decided, "withheld": answers}
-
-
-def _span_records(
-    scored: Sequence[tuple[Span, float]],
-    text: str | None,
-    offsets: Sequence[tuple[int, int]] | None,
-) -> list[dict[str, Any]]:
-    return span_records([s for s, _ in scored], [p for _, p in scored], text, offsets)
 
 
 def span_records(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,19 +87,20 @@ def test_columns_are_predicted(model: str, tmp_path: Path) -> None:
     assert run.predictor.predict(numpy.array(texts)) == expected
 
 
-def test_refuses_unknown_tasks_and_settings() -> None:
-    with pytest.raises(finetune.UserError, match="Perhaps you meant 'classify'"):
-        finetune.train("clasify")
-    with pytest.raises(finetune.UserError, match=r"no setting 'epoch'\. Perhaps you meant 'epochs"):
-        finetune.train("ner", epoch=3)
-    with pytest.raises(finetune.UserError, match=r"must be settings such as .* not None"):
-        finetune.train(None)
-    with pytest.raises(finetune.UserError, match=r"TrainConfig has no task: use finetune\.C"):
-        finetune.train(finetune.TrainConfig())
-    with pytest.raises(finetune.UserError, match=r"--epochs must be .* not 'three'"):
-        finetune.TagConfig(epochs="three")  # type: ignore[arg-type]
-    with pytest.raises(finetune.UserError, match=r"give it to TagConfig\(epochs=…\)"):
-        finetune.train(finetune.TagConfig(), epochs=3)
+@pytest.mark.parametrize(
+    ("task", "settings", "message"),
+    [
+        ("clasify", {}, "Perhaps you meant 'classify'"),
+        ("ner", {"epoch": 3}, r"no setting 'epoch'\. Perhaps you meant 'epochs"),
+        ("ner", {"epochs": "three"}, r"--epochs must be .* not 'three'"),
+        (None, {}, r"must be settings such as .* not None"),
+        (finetune.TrainConfig(), {}, r"TrainConfig has no task: use finetune\.C"),
+        (finetune.TagConfig(), {"epochs": 3}, r"give it to TagConfig\(epochs=…\)"),
+    ],
+)
+def test_refuses_unknown_tasks_and_settings(task: Any, settings: dict, message: str) -> None:
+    with pytest.raises(finetune.UserError, match=message):
+        finetune.train(task, **settings)
 
 
 def test_settings_as_one_value_or_as_keywords(model: str, tmp_path: Path) -> None:

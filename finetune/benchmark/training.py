@@ -56,7 +56,7 @@ from finetune.runtime.memory import memory_kept
 from finetune.runtime.workers import ahead
 from finetune.tasks import load_task
 from finetune.training.optimizer import default_learning_rate, make_optimizer
-from finetune.training.step import Step
+from finetune.training.step import Step, begin_step
 from finetune.types import IGNORED, Batch, Encoding, TextExample
 
 LINE = replace(LIKE["classify"], name="prose", mean=25, deviation=12, vocabulary=0.6)
@@ -110,7 +110,7 @@ def _seconds(
     read = [Encoded.of(part).sequences.ids.values for part in subject.occurring]
     vocabulary = SparseEmbeddings(head, config.sparse_embeddings, read)
     optimizer = vocabulary.attach(make_optimizer(head, config))
-    step = Step(task, head, optimizer, config, subject.accelerator, precision)
+    step = begin_step(task, head, optimizer, config, subject.accelerator, precision)
     with vocabulary:
         return seconds_of_steps(step, head, Encoded.of(subject.encoded), batches)
 
@@ -167,7 +167,7 @@ def pretraining_case(model: str, size: Size) -> Case:
     def ours(name: str, precision: str) -> Arm:
         torch.manual_seed(0)
         head = MaskedLanguageModel(task.head().model).to(device)
-        step = Step(task, head, make_optimizer(head, config), config, accelerator, precision)
+        step = begin_step(task, head, make_optimizer(head, config), config, accelerator, precision)
         tokens = int(encoded.lengths.sum()) - number * tokenizer.single.num_special
         return arm(name, precision, tokens, partial(seconds_of_steps, step, head, encoded))
 

@@ -94,7 +94,7 @@ class Thresholds(FormatOption, Command):
 
     def run(self) -> None:
         """Choose, save the choice, and print what it does."""
-        from finetune.inference.distance import FILE as DISTANCE_FILE
+        from finetune.inference.vectors import FILE as DISTANCE_FILE
         from finetune.tasks import model_folder, saved_task
 
         goal = self._goal_name()
@@ -253,7 +253,7 @@ class Thresholds(FormatOption, Command):
 
     def _choose_distance(self, task: Task, model: Path) -> Choice:
         """Choose the largest distance from the training data, and save their statistics."""
-        from finetune.inference.distance import TrainingVectors, largest_distance, vectors_of_run
+        from finetune.inference.vectors import TrainingVectors, largest_distance, vectors_of_run
 
         assert self.unlike is not None
         vectors = vectors_of_run(task, model, self.split)

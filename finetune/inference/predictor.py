@@ -24,10 +24,9 @@ from finetune.data.in_memory import input_table, is_from
 from finetune.evaluation.costs import check_costs
 from finetune.evaluation.decisions import Costs, Decisions
 from finetune.evaluation.kinds import KINDS
-from finetune.inference.distance import TrainingVectors
 from finetune.inference.explanation import Explanation, explain, explaining_method
 from finetune.inference.loop import PredictionStream, predict, without_blank
-from finetune.inference.vectors import Neighbor, decision_vectors
+from finetune.inference.vectors import Neighbor, TrainingVectors, decision_vectors
 from finetune.models.half_precision import keep_cast_weights
 from finetune.preprocessing.texts import Input
 from finetune.runtime.device import place, resolve_precision

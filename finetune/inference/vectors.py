@@ -1,21 +1,40 @@
-"""Vectors that a trained model decides on, and the nearest training examples by them."""
+"""Vectors that a trained model decides on: the nearest training examples, and texts unlike them.
+
+The distance of a text is the Mahalanobis distance from the mean of the training vectors, under
+their covariance (Lee et al. 2018; for encoders Podolskiy et al. 2021).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from accelerate import Accelerator
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from finetune.evaluation.predictions import gold_record
-from finetune.inference.loop import forward_passes, precision_on
+from finetune.inference.loop import forward_passes, precision_on, without_blank
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Array
+from finetune.runtime.device import place
+from finetune.runtime.files import replace_file
 from finetune.runtime.launch import make_accelerator
 from finetune.tasks.base import Task
-from finetune.types import Example, TokenExample
+from finetune.tasks.definition import run_data
+from finetune.types import Example, TokenExample, UserError, quantity
+
+FILE = "distance.safetensors"
+"""File of a saved model with the statistics of its training vectors; a hub download includes it."""
+MOST_VECTORS = 20_000
+"""Training examples to compute vectors of: a covariance needs no more."""
+RIDGE = 1e-3
+"""Share of the mean variance that is added to each direction."""
 
 
 def decision_vectors(
@@ -71,3 +90,84 @@ class Neighbor(NamedTuple):
         """Return the training example with its gold as JSON values."""
         words = isinstance(self.example, TokenExample) and {"words": list(self.example.words)}
         return {"similarity": round(self.similarity, 6)} | (words or {}) | gold_record(self.example)
+
+
+@dataclass(frozen=True)
+class TrainingVectors:
+    """The mean [H] of training vectors, and the matrix [H, H] that makes their covariance 1."""
+
+    mean: np.ndarray
+    whitening: np.ndarray
+
+    @classmethod
+    def fit(cls, vectors: np.ndarray) -> Self:
+        """Return the statistics of training vectors [N, H]."""
+        exact = vectors.astype(np.float64)
+        covariance = np.atleast_2d(np.cov(exact, rowvar=False))
+        values, directions = np.linalg.eigh(covariance)
+        values = np.maximum(values, 0) + RIDGE * max(values.mean(), 1e-12)
+        return cls(exact.mean(axis=0), directions / np.sqrt(values))
+
+    def distances(self, vectors: np.ndarray) -> np.ndarray:
+        """Return the distance of each vector [N, H] -> [N]."""
+        found: np.ndarray = np.linalg.norm((vectors - self.mean) @ self.whitening, axis=1)
+        return found
+
+    def save(self, folder: Path) -> None:
+        """Write the statistics into the folder of a model."""
+        with replace_file(folder / FILE, binary=True) as file:
+            file.write(save({"mean": self.mean, "whitening": self.whitening}))
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read the statistics of a saved model.
+
+        Raises:
+            UserError: The file is missing or damaged.
+        """
+        try:
+            arrays = load((folder / FILE).read_bytes())
+            return cls(arrays["mean"], arrays["whitening"])
+        except (OSError, SafetensorError, KeyError) as error:
+            raise UserError(
+                f"{folder / FILE}: missing or damaged ({error}): choose it again with `finetune "
+                "thresholds RUN --unlike RATE`, or remove it with --reset."
+            ) from error
+
+
+def vectors_of_run(task: Task, model: Path, needed: str) -> dict[str, np.ndarray]:
+    """Return the vectors [N, H] of the examples of each split that a model was trained on.
+
+    Raises:
+        UserError: The data are gone or have changed, or have no split ``needed``.
+    """
+    data = run_data(task, model, "--unlike compares with its training data")
+    if not len(data.splits.get(needed, ())):
+        raise UserError(f"{data.name}: --unlike needs a {needed} split: train with one.")
+    accelerator = make_accelerator()
+    head = place(task.head(model), accelerator.device)
+    examples = {split: list(rows[:MOST_VECTORS]) for split, rows in data.splits.items()}
+    found = {
+        split: decision_vectors(task, head, without_blank(task, rows)[0], accelerator)
+        for split, rows in examples.items()
+    }
+    # an example without a sequence, such as a sentence without two spans, has no vector
+    return {split: vectors[vectors.any(axis=1)] for split, vectors in found.items()}
+
+
+def largest_distance(distances: np.ndarray, rate: float) -> float:
+    """Return the distance that at most a share ``rate`` of new texts of the same kind exceeds.
+
+    It is a conformal quantile (Vovk et al. 2005).
+
+    Raises:
+        UserError: There are too few distances.
+    """
+    number = len(distances)
+    rank = math.ceil((number + 1) * (1 - rate) - 1e-9)
+    if rank > number:
+        raise UserError(
+            f"--unlike {rate:g}: {quantity(number, 'example')}, where "
+            f"{math.ceil(1 / rate - 1 - 1e-9):,} are needed: add some, or raise the rate."
+        )
+    return float(np.sort(distances)[rank - 1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,28 +88,17 @@ class Callback:
         """Run after the best model or a checkpoint was saved."""
 
 
-class Callbacks(Callback):
-    """Calls several callbacks, on the main process."""
+def tell(callbacks: Sequence[Callback], event: StepEvent | EvaluationEvent | SaveEvent) -> None:
+    """Call the method of each callback for an event, on the main process."""
 
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self.callbacks = tuple(callbacks)
+    def calls() -> None:
+        for callback in callbacks:
+            if isinstance(event, StepEvent):
+                callback.on_step(event)
+            elif isinstance(event, EvaluationEvent):
+                callback.on_evaluation(event)
+            else:
+                callback.on_save(event)
 
-    def _each(self, call: Callable[[Callback], None]) -> None:
-        def calls() -> None:
-            for callback in self.callbacks:
-                call(callback)
-
-        if self.callbacks:  # the processes wait for each other
-            on_main_process(calls)
-
-    def on_step(self, event: StepEvent) -> None:
-        """Call each ``on_step``."""
-        self._each(lambda callback: callback.on_step(event))
-
-    def on_evaluation(self, event: EvaluationEvent) -> None:
-        """Call each ``on_evaluation``."""
-        self._each(lambda callback: callback.on_evaluation(event))
-
-    def on_save(self, event: SaveEvent) -> None:
-        """Call each ``on_save``."""
-        self._each(lambda callback: callback.on_save(event))
+    if callbacks:  # the processes wait for each other
+        on_main_process(calls)

@@ -92,10 +92,18 @@ def _state_of(parts: Sequence[Part]) -> TrainerState:
 def load_checkpoint(parts: Sequence[Part], optimizer: Optimizer) -> None:
     """Restore what ``save_checkpoint`` has saved, except the weights of the models."""
     last = parts[0].folder.last
-    load_training_state(last, optimizer)
+    moments: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in load_file(str(last / OPTIMIZER)).items():
+        index, _, name = key.partition(".")
+        moments.setdefault(int(index), {})[name] = value
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    if any(moments[i]["exp_avg"].shape != weights[i].shape for i in moments):
+        raise UserError(f"{last.parent}: was started with another --sparse-embeddings: keep it.")
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": moments, "param_groups": groups})
     for part in parts:
         folder = last / part.name
-        part.state = load_state(folder)
+        part.state = TrainerState(**json.loads((folder / STATE).read_text(encoding="utf-8")))
         if part.state.loss_scale:  # there is none before the first step
             part.step.scaler.load_state_dict(part.state.loss_scale)
     load_random_state(last, parts[0].folder.accelerator.process_index)
@@ -142,25 +150,6 @@ def check_files(folder: Path) -> None:
             f"{damaged}: damaged, changed or missing, so that training cannot continue: restore "
             f"{folder} from a copy, or train again with another --out."
         )
-
-
-def load_training_state(folder: Path, optimizer: Optimizer) -> TrainerState:
-    """Restore the optimizer in place and return the state of the trainer."""
-    moments: dict[int, dict[str, torch.Tensor]] = {}
-    for key, value in load_file(str(folder / OPTIMIZER)).items():
-        index, _, name = key.partition(".")
-        moments.setdefault(int(index), {})[name] = value
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    if any(moments[i]["exp_avg"].shape != weights[i].shape for i in moments):
-        raise UserError(f"{folder.parent}: was started with another --sparse-embeddings: keep it.")
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": moments, "param_groups": groups})
-    return load_state(folder)
-
-
-def load_state(folder: Path) -> TrainerState:
-    """Return the state of the trainer."""
-    return TrainerState(**json.loads((folder / STATE).read_text(encoding="utf-8")))
 
 
 def random_state(rank: int) -> dict[str, torch.Tensor]:

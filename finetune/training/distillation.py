@@ -228,14 +228,8 @@ class Measured(NamedTuple):
     """Predictions on this machine, from examples to results."""
 
 
-def compare(
-    folders: Mapping[str, Path], examples: Sequence[Example], metric: str
-) -> dict[str, Measured]:
-    """Score models on examples with gold, and time them, by their names."""
-    return {name: _measure(folder, examples, metric) for name, folder in folders.items()}
-
-
-def _measure(folder: Path, examples: Sequence[Example], metric: str) -> Measured:
+def measure(folder: Path, examples: Sequence[Example], metric: str) -> Measured:
+    """Score a model on examples with gold, and time it."""
     model = Predictor(folder)
     times: list[float] = []
     while len(times) < 2 or (sum(times) < 1 and len(times) < 5):  # the first warms up

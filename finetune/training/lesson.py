@@ -17,7 +17,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.inference.loop import CHUNK
+from finetune.inference.loop import chunks
 from finetune.inference.teacher import TeacherOutputs, read_outputs, write_outputs
 from finetune.models.fewer_layers import spread_layers
 from finetune.models.heads.pair_classifier import PairClassifier
@@ -290,10 +289,13 @@ def _unlabeled(
     task: Task, weights: Distillation, encoding: str, first_id: int
 ) -> Iterator[list[Example]]:
     """Yield the unlabeled examples in chunks, with ids that continue the ids of train."""
-    found = read_unlabeled(task, weights, encoding)
-    numbered = (replace(example, id=number) for number, example in enumerate(found, first_id))
-    while chunk := list(islice(numbered, CHUNK)):
-        yield chunk
+    inputs = task.record.inputs
+    found: Iterator[Any] = inputs.read(str(weights.unlabeled), encoding=encoding)
+    if task.description.words:
+        found = (replace(each, tags=None, spans=None, unreachable=()) for each in found)
+    if (context := inputs.context) is not None:
+        found = context.add(found)
+    yield from chunks(replace(each, id=number) for number, each in enumerate(found, first_id))
 
 
 def hidden_loss(
@@ -314,14 +316,3 @@ def hidden_loss(
     own = torch.cat(found, 1)
     difference: Tensor = functional.mse_loss(own, teacher.to(own.dtype), reduction="none")
     return difference.mean(1).sum()
-
-
-def read_unlabeled(task: Task, distillation: Distillation, encoding: str) -> Iterator[Example]:
-    """Yield the examples of a file, without gold."""
-    inputs = task.record.inputs
-    examples: Iterator[Any] = inputs.read(str(distillation.unlabeled), encoding=encoding)
-    if task.description.words:
-        examples = (replace(each, tags=None, spans=None, unreachable=()) for each in examples)
-    if (context := inputs.context) is not None:
-        examples = context.add(examples)
-    yield from examples

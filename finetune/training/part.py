@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,11 @@ from finetune.data import Dataset
 from finetune.evaluation.custom_metrics import CustomMetric
 from finetune.runtime.progress import Reporter
 from finetune.tasks.base import Task
-from finetune.training.callbacks import Callbacks
+from finetune.training.callbacks import Callback
 from finetune.training.checkpoint import TrainerState
-from finetune.training.custom_loss import LossFunction
 from finetune.training.data import TrainingData
 from finetune.training.run_folder import RunLog, RunWriter
-from finetune.training.step import Step
+from finetune.training.step import LossFunction, Step
 
 if TYPE_CHECKING:
     from finetune.training.lesson import Lesson
@@ -34,7 +33,7 @@ class Part:
     reporter: Reporter
     name: str = ""
     """Its name among several tasks; empty if it is the only one."""
-    callbacks: Callbacks = field(default_factory=lambda: Callbacks(()))
+    callbacks: Sequence[Callback] = ()
     custom_metrics: Mapping[str, CustomMetric] = field(default_factory=dict)
     loss: LossFunction | None = None
     """A custom loss, in place of the setting's."""

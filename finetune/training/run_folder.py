@@ -10,7 +10,6 @@ import contextlib
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -52,6 +51,7 @@ from finetune.types import (
     Prediction,
     UserError,
     abbreviated,
+    last_part,
     quantity,
 )
 
@@ -78,7 +78,7 @@ def with_run_folder(
 def run_name(config: TrainConfig, task: str) -> str:
     """Return the name that runs share if they differ in their seed alone: task, model and data."""
     model = config.init_from or config.model or ""
-    return "-".join(_plain_name(text) for text in (task, model, config.data))
+    return "-".join(last_part(text) for text in (task, model, config.data))
 
 
 def require_writable(folder: Path) -> None:
@@ -210,12 +210,6 @@ def _choose_run(config: TrainConfig, task: str, name: str | None, of_run: Path |
     return runs[-1]
 
 
-def _plain_name(text: str) -> str:
-    """Return the last part of a name or path, with plain characters only."""
-    last = text.rstrip("/").split("=")[-1].split("/")[-1]
-    return re.sub(r"[^\w.-]+", "_", last) or "data"
-
-
 @contextlib.contextmanager
 def open_run(
     config: TrainConfig, accelerator: Accelerator | None = None, last: Path | None = None
@@ -237,21 +231,6 @@ def open_run(
         writer = RunWriter(RunFolder.open(Path(config.out)), accelerator, last)
         with contextlib.closing(writer):
             yield writer
-
-
-def require_no_checkpoint(last: Path, num_steps: int, save_every: int) -> None:
-    """Raise UserError if a run without its checkpoint ``last`` must have had one.
-
-    Args:
-        last: The folder of the checkpoint.
-        num_steps: The steps that the run took.
-        save_every: The most steps between two checkpoints.
-    """
-    if num_steps > 2 * save_every:  # the second one waits until the first is on disk
-        raise UserError(
-            f"{last} is missing, but the run had reached it: restore it from a copy, or train "
-            "again with another --out."
-        )
 
 
 class _Background:
@@ -303,15 +282,13 @@ class RunWriter:
     """
 
     def __init__(self, run: RunFolder, accelerator: Accelerator, last: Path | None = None) -> None:
-        """See ``open_run``.
-
-        ``teacher`` has the settings of a run of ``finetune distill``.
-        """
+        """See ``open_run``."""
         self._background = _Background()
         self.run, self.path, self.accelerator = run, run.path, accelerator
         self.best, self.last = run.best, last or run.path / "last"
         self.adapter = run.path / "adapter"
         self.teacher: Mapping[str, Any] | None = None
+        """The settings of a run of ``finetune distill``."""
 
     def begin(self, config: TrainConfig, data: Dataset) -> tuple[bool, list[str]]:
         """Prepare the folder for a run; return whether it continues from a checkpoint, and notes.
@@ -341,8 +318,8 @@ class RunWriter:
             self.run.require_intact()
             return self.last.is_dir(), notes
 
-        resuming, notes = on_main_process(prepare)
-        return resuming, notes
+        found: tuple[bool, list[str]] = on_main_process(prepare)
+        return found
 
     @property
     def num_logged_steps(self) -> int:

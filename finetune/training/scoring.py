@@ -13,7 +13,7 @@ from finetune.evaluation.custom_metrics import custom_scores
 from finetune.inference.loop import predict
 from finetune.runtime.device import place
 from finetune.tasks.calibration import calibrate, compared_values
-from finetune.training.callbacks import EvaluationEvent, SaveEvent
+from finetune.training.callbacks import EvaluationEvent, SaveEvent, tell
 from finetune.training.part import Part
 from finetune.types import Example, Prediction, UserError
 
@@ -172,9 +172,10 @@ def evaluate_and_keep(part: Part) -> None:
         tell_saved(part, folder.best)
     part.log.evaluation(state.step, split, found.metrics)
     _report_score(part, found.metrics, better, is_best)
-    part.callbacks.on_evaluation(
-        EvaluationEvent(state.step, split, found.metrics, is_best, found.examples, found.predicted)
+    event = EvaluationEvent(
+        state.step, split, found.metrics, is_best, found.examples, found.predicted
     )
+    tell(part.callbacks, event)
     if part.config.patience and state.bad_evaluations >= part.config.patience:
         state.finished = True
         part.reporter.say(f"no better score in {state.bad_evaluations} evaluations: stopping")
@@ -182,9 +183,9 @@ def evaluate_and_keep(part: Part) -> None:
 
 def tell_saved(part: Part, folder: Path, *, at_once: bool = False) -> None:
     """Call the callbacks after a save. They, or ``at_once``, need it on disk."""
-    if at_once or part.callbacks.callbacks:
+    if at_once or part.callbacks:
         part.folder.wait()
-    part.callbacks.on_save(SaveEvent(part.state.step, folder, folder == part.folder.best))
+    tell(part.callbacks, SaveEvent(part.state.step, folder, folder == part.folder.best))
 
 
 def _report_score(part: Part, metrics: Mapping[str, float], better: bool, is_best: bool) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from finetune.config.tasks import TrainConfig
+from finetune.evaluation.custom_metrics import load_function
 from finetune.inference.loop import full_precision
 from finetune.models.half_precision import WeightCopies
 from finetune.runtime.device import (
@@ -25,50 +27,47 @@ from finetune.runtime.device import (
 from finetune.runtime.launch import gather_rows
 from finetune.runtime.signals import InterruptHandler
 from finetune.tasks.base import Task
-from finetune.training.custom_loss import LossFunction, loss_of
 from finetune.training.optimizer import set_learning_rates
-from finetune.types import Batch, Sequences
+from finetune.types import Batch, CustomFunctionError, Sequences, UserError
 
 if TYPE_CHECKING:
     from finetune.training.lesson import Lesson
 
+LossFunction = Callable[[Any, Mapping[str, torch.Tensor]], tuple[torch.Tensor, Any]]
+"""A function of logits and targets that returns the sum of the losses, and their number."""
 
+
+@dataclass(eq=False, kw_only=True)
 class Step:
-    """Takes optimizer steps of one model.
+    """Takes optimizer steps of one model (``begin_step``).
 
     Gradients of the summed loss are added up over micro-batches and processes, and divided by the
     whole count once.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        head: Any,
-        optimizer: torch.optim.Optimizer,
-        config: TrainConfig,
-        accelerator: Any,
-        precision: str,
-        interrupt: InterruptHandler | None = None,
-        copies: WeightCopies | None = None,
-        *,
-        loss: LossFunction | None = None,
-        lesson: Lesson | None = None,
-    ) -> None:
-        """With ``interrupt``, several processes exchange their requests to stop in each step.
+    task: Task
+    head: Any
+    optimizer: torch.optim.Optimizer
+    config: TrainConfig
+    accelerator: Any
+    precision: str
+    interrupt: InterruptHandler | None
+    """With it, several processes exchange their requests to stop in each step."""
+    copies: WeightCopies
+    loss: Callable[[Any, Batch], tuple[torch.Tensor, torch.Tensor]]
+    lesson: Lesson | None
+    scaler: Any
 
-        ``copies`` come from the step of another task on the same encoder. ``loss`` is a custom
-        loss, in place of the loss of the settings; ``lesson`` adds the losses against a teacher.
-        """
-        self.task, self.head, self.optimizer, self.config = task, head, optimizer, config
-        self.accelerator, self.device, self.precision = accelerator, accelerator.device, precision
-        self.interrupt = interrupt
-        self.lesson = lesson
-        self.loss = loss_of(task, config.custom_loss, loss)
-        self.scaler = loss_scaler(precision, self.device)
-        self.copies = WeightCopies(head, precision, copies)
-        # MPS has no float64
-        self.sum_dtype = torch.float32 if self.device.type == "mps" else torch.float64
-        head.train()  # a loaded model is in evaluation mode
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        device: torch.device = self.accelerator.device
+        return device
+
+    @property
+    def sum_dtype(self) -> torch.dtype:
+        """The type of sums of losses: MPS has no float64."""
+        return torch.float32 if self.device.type == "mps" else torch.float64
 
     def __call__(
         self, batches: Sequence[Batch], *, weight: float, lr_factor: float
@@ -261,3 +260,81 @@ def _collected(
         first += len(part)
     sequences = Sequences(examples, of_examples, targets)
     return vectors.index_select(0, index), places or [[] for _ in parts], sequences
+
+
+def begin_step(
+    task: Task,
+    head: Any,
+    optimizer: torch.optim.Optimizer,
+    config: TrainConfig,
+    accelerator: Any,
+    precision: str,
+    interrupt: InterruptHandler | None = None,
+    copies: WeightCopies | None = None,
+    *,
+    loss: LossFunction | None = None,
+    lesson: Lesson | None = None,
+) -> Step:
+    """Return the step of a model, which is then in training mode.
+
+    ``copies`` come from the step of another task on the same encoder. ``loss`` is a custom loss, in
+    place of the loss of the settings; ``lesson`` adds the losses against a teacher.
+    """
+    found = Step(
+        task=task,
+        head=head,
+        optimizer=optimizer,
+        config=config,
+        accelerator=accelerator,
+        precision=precision,
+        interrupt=interrupt,
+        copies=WeightCopies(head, precision, copies),
+        loss=loss_of(task, config.custom_loss, loss),
+        lesson=lesson,
+        scaler=loss_scaler(precision, accelerator.device),
+    )
+    head.train()  # a loaded model is in evaluation mode
+    return found
+
+
+def loss_of(
+    task: Task, setting: str | None, function: LossFunction | None = None
+) -> Callable[[Any, Batch], tuple[torch.Tensor, torch.Tensor]]:
+    """Return the loss of a batch by its logits: a custom one, or else the task's.
+
+    Args:
+        task: The task.
+        setting: `FILE.py:FUNCTION`; the file is executed.
+        function: The function itself, in place of a file.
+
+    Raises:
+        UserError: The loss of the task cannot be replaced, or there is no such function. The
+            returned loss raises it for a result of another form.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    if function is None and setting is not None:
+        name, function = load_function(setting, "loss")
+    if function is None:
+        return task.loss
+    if task.coupled_loss is not None or task.loss_counts is not None:
+        raise UserError(
+            f"the loss of this `finetune {task.name}` is not a function of the logits and targets "
+            f"of one batch: leave out the custom loss {name}."
+        )
+    own = function
+
+    def loss(logits: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        try:
+            result = own(logits, batch.targets)
+        except Exception as error:
+            raise CustomFunctionError(f"the loss {name} raised {type(error).__name__}") from error
+        if isinstance(result, tuple) and len(result) == 2:
+            total, count = result
+            if isinstance(total, torch.Tensor) and total.ndim == 0 and total.requires_grad:
+                return total, torch.as_tensor(count, device=total.device)
+        raise UserError(
+            f"the loss {name} must return the sum of the losses, a tensor [] with a gradient, and "
+            f"the number to divide it by; it returned {result!r:.60}."
+        )
+
+    return loss

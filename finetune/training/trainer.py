@@ -29,9 +29,8 @@ from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import InterruptHandler
 from finetune.tasks.base import Task
 from finetune.tasks.definition import starting_commit
-from finetune.training.callbacks import Callback, Callbacks, StepEvent
+from finetune.training.callbacks import Callback, StepEvent, tell
 from finetune.training.checkpoint import check_files, load_checkpoint, save_checkpoint
-from finetune.training.custom_loss import LossFunction
 from finetune.training.data import training_data
 from finetune.training.multitask import (
     Planned,
@@ -50,7 +49,7 @@ from finetune.training.optimizer import (
     parameter_groups,
 )
 from finetune.training.part import Part
-from finetune.training.run_folder import RunWriter, open_log, open_run, require_no_checkpoint
+from finetune.training.run_folder import RunWriter, open_log, open_run
 from finetune.training.scoring import (
     check_metric,
     check_splits,
@@ -61,7 +60,8 @@ from finetune.training.scoring import (
     score_best,
     tell_saved,
 )
-from finetune.training.step import Step
+from finetune.training.step import LossFunction, begin_step
+from finetune.types import UserError
 
 
 @dataclass
@@ -121,7 +121,7 @@ def fit(
         folder = folder or opened.enter_context(open_run(config))
         reporter = reporter or Reporter(quiet=not folder.accelerator.is_main_process)
         part = part_of(task, data, config, folder, reporter, head=head, loss=loss)
-        part.callbacks = Callbacks(callbacks)
+        part.callbacks = callbacks
         part.custom_metrics = {**part.custom_metrics, **custom_metrics((), metrics or {})}
         return train([part])[0]
 
@@ -240,7 +240,7 @@ def train(  # noqa: C901 (the whole course is in one place)
             )
         interrupt, copies = InterruptHandler(accelerator), None
         for part in parts:
-            part.step = Step(
+            part.step = begin_step(
                 part.task,
                 part.head,
                 optimizer,
@@ -295,7 +295,7 @@ def train(  # noqa: C901 (the whole course is in one place)
                 )
                 part.log.add(loss, norm, batch.num_examples)
                 done, state.step = done + 1, state.step + 1
-                part.callbacks.on_step(StepEvent(state.step, plan.num_steps, loss, norm))
+                tell(part.callbacks, StepEvent(state.step, plan.num_steps, loss, norm))
                 stop, at_end = interrupt.should_stop(), state.step == plan.num_steps
                 evaluating = at_end or state.step % plan.eval_every == 0
                 saving = stop or done % schedule.save_every == 0 or done == schedule.num_steps
@@ -346,7 +346,11 @@ def _require_no_checkpoint(parts: Sequence[Part]) -> None:
         before = Schedule.from_config(config, schedule.num_examples)
         save_every = max(save_every, before.save_every)
     steps = sum(part.folder.num_logged_steps for part in parts)
-    require_no_checkpoint(parts[0].folder.last, steps, save_every)
+    if steps > 2 * save_every:  # the second one waits until the first is on disk
+        raise UserError(
+            f"{parts[0].folder.last} is missing, but the run had reached it: restore it from a "
+            "copy, or train again with another --out."
+        )
 
 
 def _open_model(part: Part, resuming: bool, restored: contextlib.ExitStack) -> None:

@@ -27,7 +27,7 @@ from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.packing import PackedCall, PackedLayout
 from finetune.preprocessing.batching import pack
 from finetune.training.optimizer import make_optimizer
-from finetune.training.step import Step
+from finetune.training.step import begin_step
 from finetune.types import Batch, Encoding
 
 ABSENT = "not on this device"
@@ -212,7 +212,7 @@ def own_steps(size: Size) -> Iterator[Row]:
     accelerator = Accelerator(cpu=not size.large)
     optimizer = make_optimizer(head, config)
     precision = "bf16" if size.large else "fp32"
-    step = Step(task_of(config), head, optimizer, config, accelerator, precision)
+    step = begin_step(task_of(config), head, optimizer, config, accelerator, precision)
     batches = [size.batch() for _ in range(64)]
     stream = iter(batches * 1000)
 

@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator
 
 from finetune.training.optimizer import make_optimizer
-from finetune.training.step import Step
+from finetune.training.step import begin_step
 from tests.training.test_step import batches_of, config_of, task_of
 
 pytestmark = pytest.mark.gpu
@@ -42,7 +42,7 @@ def test_a_plain_step_waits_for_nothing(kind: str, family: str, changes: dict[st
     accelerator = Accelerator()
     head = task.head().to(accelerator.device)
     optimizer = make_optimizer(head, task.record.config)
-    step = Step(task, head, optimizer, task.record.config, accelerator, "bf16")
+    step = begin_step(task, head, optimizer, task.record.config, accelerator, "bf16")
     batches = batches_of(task, dataset)
     for batch in batches:  # kernels are loaded, which may wait
         step([batch], weight=1.0, lr_factor=1.0)

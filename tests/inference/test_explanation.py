@@ -17,11 +17,10 @@ import torch
 import finetune
 from finetune.evaluation.decisions import Decisions
 from finetune.inference import explanation
-from finetune.inference.distance import TrainingVectors
 from finetune.inference.explanation import faithfulness, without, words_of
 from finetune.inference.loop import predict
 from finetune.inference.predictor import Predictor
-from finetune.inference.vectors import decision_vectors
+from finetune.inference.vectors import TrainingVectors, decision_vectors
 from finetune.preprocessing.batching import pack
 from finetune.tasks.abilities import EXPLAINED_BY
 from finetune.types import Decision, TextExample, TokenExample, UserError

@@ -14,7 +14,7 @@ from finetune.embeddings.settings import SentenceConfig
 from finetune.models.dropout import fast_dropout
 from finetune.tasks import load_task
 from finetune.training.data import training_data
-from finetune.training.step import Step
+from finetune.training.step import begin_step
 from finetune.training.trainer import fit
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
@@ -87,7 +87,7 @@ def gradients(config: SentenceConfig, changed: Any = None) -> tuple[dict, torch.
     before = {name: value.detach().clone() for name, value in head.named_parameters()}
     batch = data.batch(0)
     with fast_dropout(head):
-        step = Step(task, head, optimizer, replace(config, clip=0.0), accelerator, "fp32")
+        step = begin_step(task, head, optimizer, replace(config, clip=0.0), accelerator, "fp32")
         batches = [changed(each) for each in batch.micro_batches] if changed else None
         loss, _ = step(batches or batch.micro_batches, weight=1.0, lr_factor=1.0)
     found = {name: before[name] - value.detach() for name, value in head.named_parameters()}
@@ -128,7 +128,7 @@ def test_dropout_of_torch_is_replayed(family: str, place: Path, tmp_path: Path) 
     batches = [unseeded(batch) for batch in data.batch(0).micro_batches]
     optimizer = torch.optim.SGD(head.parameters(), lr=0.0)
     optimizer.param_groups[0]["peak"] = 0.0
-    step = Step(task, head, optimizer, config, Accelerator(cpu=True), "fp32")
+    step = begin_step(task, head, optimizer, config, Accelerator(cpu=True), "fp32")
     seen: list[torch.Tensor] = []
     forward = type(head).forward
 

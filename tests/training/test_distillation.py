@@ -34,7 +34,7 @@ from finetune.training.lesson import Distillation, Lesson
 from finetune.training.optimizer import adamw, parameter_groups
 from finetune.training.part import Part
 from finetune.training.run_folder import open_run
-from finetune.training.step import Step
+from finetune.training.step import begin_step
 from finetune.training.trainer import part_of, train
 from finetune.types import UserError
 from tests import small_data, tiny
@@ -179,7 +179,7 @@ def test_losses_and_gradients_are_those_of_plain_torch(place: Path, tmp_path: Pa
             parameter_groups(student.head, student.config) + lesson.parameter_groups(student),
             student.config,
         )
-        step = Step(
+        step = begin_step(
             student.task,
             student.head,
             optimizer,

@@ -211,44 +211,33 @@ def test_a_search_from_the_command_line_to_its_recipe(
 
 
 @pytest.mark.parametrize(
-    ("space", "message"),
+    ("options", "message"),
     [
         (
-            "lrr=1,2",
+            "--space lrr=1,2",
             "--space lrr: not a setting of classify to search over. Perhaps you meant 'lr'?",
         ),
-        ("data=a,b", "--space data: not a setting"),
-        ("lr", "write NAME=A,B,C"),
-        ("lr=1e-3:1e-5", "the lower first"),
-        ("lr=0:1:log", "must begin above 0"),
-        ("lr=1e-5,-1", "--lr must be above 0, not -1.0"),
-        ("batch_size=8,x", "--batch-size must be a whole number, not 'x'"),
-        ("tuning=full,half", "--tuning must be one of full, lora"),
-        ("lora=4,9", "--lora needs --tuning lora"),
-        ("lr=1e-5,1e-5", "given twice"),
+        ("--space data=a,b", "--space data: not a setting"),
+        ("--space lr", "write NAME=A,B,C"),
+        ("--space lr=1e-3:1e-5", "the lower first"),
+        ("--space lr=0:1:log", "must begin above 0"),
+        ("--space lr=1e-5,-1", "--lr must be above 0, not -1.0"),
+        ("--space batch_size=8,x", "--batch-size must be a whole number, not 'x'"),
+        ("--space tuning=full,half", "--tuning must be one of full, lora"),
+        ("--space lora=4,9", "--lora needs --tuning lora"),
+        ("--space lr=1e-5,1e-5", "given twice"),
+        ("--folds 3", "--folds does not apply"),
+        ("--trials 0", "--trials must be 1 or more"),
+        ("--minutes 0", "--minutes must be above 0"),
+        ("--validation none", "leaves no score to search by"),
     ],
 )
-def test_illegal_spaces(space: str, message: str, place: Path):
-    outcome = run("search", "classify", "--data", place / "data", "--space", space)
+def test_illegal_spaces_and_options(options: str, message: str, place: Path):
+    given = ("--model", place / "model", "--data", place / "data")
+    outcome = run("search", "classify", *given, *options.split())
     assert outcome.code == 2 and message in outcome.err, outcome.err
     assert len(outcome.err.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("classfy",), "is no task"),
-        (("classify", "--folds", "3"), "--folds does not apply"),
-        (("classify", "--trials", "0"), "--trials must be 1 or more"),
-        (("classify", "--minutes", "0"), "--minutes must be above 0"),
-        (("classify", "--validation", "none"), "leaves no score to search by"),
-    ],
-)
-def test_options_of_searches(arguments: tuple[str, ...], message: str, place: Path):
-    if len(arguments) > 1:
-        arguments = (*arguments, "--model", str(place / "model"), "--data", str(place / "data"))
-    outcome = run("search", *arguments)
-    assert outcome.code == 2 and message in outcome.err, outcome.err
+    assert "is no task" in run("search", "classfy").err
 
 
 def test_spaces_are_typed_and_conditional_values_legal():

@@ -146,16 +146,17 @@ def test_wrong_seeds(place: Path, arguments: tuple[str, ...], message: str):
     assert outcome.code == 2 and message in outcome.err
 
 
-def test_the_folder_of_a_single_run_is_refused(place: Path, tmp_path: Path):
-    (tmp_path / "config.json").write_text('{"task": "classify", "fingerprint": "f"}')
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("config.json", '{"task": "classify", "fingerprint": "f"}', "the folder of a single run"),
+        ("README.md", "mine", "holds other files (README.md)"),
+    ],
+)
+def test_other_folders_are_refused(name: str, text: str, message: str, place: Path, tmp_path: Path):
+    (tmp_path / name).write_text(text)
     outcome = run("run", place / "small.yaml", "--seeds", "2", "--out", tmp_path)
-    assert outcome.code == 2 and "is the folder of a single run" in outcome.err
-
-
-def test_a_folder_with_files_of_others_is_refused(place: Path, tmp_path: Path):
-    (tmp_path / "README.md").write_text("mine")
-    outcome = run("run", place / "small.yaml", "--seeds", "2", "--out", tmp_path)
-    assert outcome.code == 2 and "holds other files (README.md)" in outcome.err
+    assert outcome.code == 2 and message in outcome.err
 
 
 def test_a_seed_that_diverges_is_flagged_and_the_others_count(

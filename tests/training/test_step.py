@@ -13,7 +13,7 @@ from finetune.preprocessing.batching import pack
 from finetune.runtime.device import loss_scaler
 from finetune.tasks import load_task
 from finetune.training.optimizer import make_optimizer
-from finetune.training.step import Step
+from finetune.training.step import begin_step
 from finetune.types import Batch
 from tests import laboratory as lab
 
@@ -49,7 +49,9 @@ def test_a_step_puts_every_module_in_training_mode() -> None:
     config = config_of("single")
     task, dataset = task_of(config)
     head = task.head()
-    step = Step(task, head, make_optimizer(head, config), config, Accelerator(cpu=True), "fp32")
+    step = begin_step(
+        task, head, make_optimizer(head, config), config, Accelerator(cpu=True), "fp32"
+    )
     assert all(module.training for module in head.modules()), "from_pretrained leaves eval mode"
     head.eval()  # as prediction leaves it
     step(batches_of(task, dataset, (7,)), weight=1.0, lr_factor=1.0)
@@ -63,7 +65,9 @@ def test_loss_scaling_changes_no_gradient_and_skips_steps_that_overflow() -> Non
     for precision in ("fp32", "fp16"):
         torch.manual_seed(0)
         head = task.head()
-        step = Step(task, head, make_optimizer(head, config), config, Accelerator(cpu=True), "fp32")
+        step = begin_step(
+            task, head, make_optimizer(head, config), config, Accelerator(cpu=True), "fp32"
+        )
         step.scaler = loss_scaler(precision, torch.device("cpu"))
         norms[precision] = [step([b], weight=1.0, lr_factor=0.1)[1] for b in batches]
         weights[precision] = [w.detach().clone() for w in head.parameters()]

@@ -17,7 +17,7 @@ from accelerate import Accelerator
 from finetune.models.dropout import fast_dropout
 from finetune.tasks import CONFIGS, load_task
 from finetune.training.data import training_data
-from finetune.training.step import Step
+from finetune.training.step import begin_step
 from tests import small_data as data
 from tests.operators import DEVICE, finding_waits
 from tests.small_data import write_jsonl
@@ -99,7 +99,7 @@ def test_a_step_waits_for_nothing(name: str, place: Path) -> None:
     accelerator: Any = SimpleNamespace(
         device=DEVICE, num_processes=1, process_index=0, is_main_process=True
     )
-    step = Step(task, head, optimizer, config, accelerator, "fp32")
+    step = begin_step(task, head, optimizer, config, accelerator, "fp32")
     with fast_dropout(head), finding_waits() as waits:
         step(batches.micro_batches, weight=1.0, lr_factor=1.0)
     assert not waits, "\n".join(waits)

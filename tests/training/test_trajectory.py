@@ -320,18 +320,6 @@ def test_resume_reports_another_number_of_threads(place: Path, tmp_path: Path):
         assert (note in stream.getvalue()) == noted
 
 
-def test_resume_refuses_other_settings_and_other_data(place: Path, tmp_path: Path):
-    config = config_of("classify", place, tmp_path / "run", steps=2)
-    fit(*load_task(config, "classify"), config)
-    with pytest.raises(ValueError, match=r"started with lr = 0\.01, now 0\.02"):
-        changed = replace(config, lr=0.02, resume=True)
-        fit(*load_task(changed, "classify"), changed)
-    data.sentiment(tmp_path / "sentiment", (20, 4, 4))
-    with pytest.raises(ValueError, match="data"):
-        changed = replace(config, data=str(tmp_path / "sentiment"), resume=True)
-        fit(*load_task(changed, "classify"), changed)
-
-
 def test_early_stopping_survives_resume(place: Path, tmp_path: Path):
     config = config_of("classify", place, tmp_path / "run", lr=1e-9, patience=2, epochs=20.0)
     result = fit(*load_task(config, "classify"), config)

@@ -26,7 +26,7 @@ from finetune.tasks import CONFIGS, load_task
 from finetune.training import step as steps
 from finetune.training.data import training_data
 from finetune.training.optimizer import make_optimizer
-from finetune.training.step import Step
+from finetune.training.step import Step, begin_step
 from finetune.training.trainer import fit
 from finetune.types import Encoding
 from tests import small_data as data
@@ -106,7 +106,7 @@ def weights_after(name: str, place: Path) -> tuple[dict[str, Tensor], Step]:
         stack.enter_context(sparse)
         stack.enter_context(fast_dropout(head))
         optimizer = sparse.attach(make_optimizer(head, config))
-        step = Step(task, head, optimizer, config, accelerator, config.precision)
+        step = begin_step(task, head, optimizer, config, accelerator, config.precision)
         for number in range(2):
             step(batches.batch(number).micro_batches, weight=1.0, lr_factor=1.0)
         assert all("forward" not in vars(each) for each in head.modules())
@@ -208,7 +208,7 @@ def test_the_number_of_operators_of_a_step() -> None:
     targets = {"label": torch.arange(8) % 3, "weight": torch.ones(8)}
     config = ClassifyConfig(data="none", model="none", batch_size=8, lr=1e-5)
     head = SequenceClassifier(RobertaForSequenceClassification(sizes))
-    step = Step(
+    step = begin_step(
         _Classify(),
         head,
         make_optimizer(head, config),
