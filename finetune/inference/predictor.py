@@ -458,7 +458,13 @@ def _joined(batch: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
         taken.add(new)
         renamed[name] = new
     if is_from("pyarrow", "Table", batch):
-        return _joined_table(batch.rename_columns(list(renamed.values())), columns)
+        import pyarrow
+
+        table = batch.rename_columns(list(renamed.values()))
+        for name, values in columns.items():
+            # a column without values has no type, so that tables of batches can be concatenated
+            table = table.append_column(name, pyarrow.array(values))
+        return table
     if is_from("pandas", "DataFrame", batch):
         series = sys.modules["pandas"].Series
         new_columns = {
@@ -469,15 +475,6 @@ def _joined(batch: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
     return {renamed[name]: values for name, values in batch.items()} | {
         name: _array(values) if arrays else list(values) for name, values in columns.items()
     }
-
-
-def _joined_table(table: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
-    import pyarrow
-
-    for name, values in columns.items():
-        # a column without values has no type, so that tables of batches can be concatenated
-        table = table.append_column(name, pyarrow.array(values))
-    return table
 
 
 def _array(values: Sequence[Any]) -> np.ndarray[Any, Any]:

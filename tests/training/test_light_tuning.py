@@ -13,13 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from finetune.config.tasks import (
-    ClassifyConfig,
-    NerConfig,
-    TagConfig,
-    TrainConfig,
-)
-from finetune.embeddings.settings import SentenceConfig
+from finetune.config.tasks import TrainConfig
 from finetune.models.adapters import (
     adapters,
     apply_masks,
@@ -32,50 +26,35 @@ from finetune.models.encoder import Encoder, checkpointed_layers
 from finetune.models.heads.base import EncoderModel
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.batching import pack
-from finetune.pretraining.settings import PretrainConfig
 from finetune.tasks import load_task
 from finetune.training.optimizer import parameter_groups
 from finetune.training.trainer import fit
 from finetune.types import UserError
 from tests import laboratory as lab
-from tests import small_data as data
 from tests.covering import covering
 from tests.models.parity import assert_same_gradients, encodings
 from tests.tiny import model as tiny_model
-from tests.tiny import save_tiny_checkpoint
 from tests.training.test_trajectory import same_files
 
-KINDS: dict[str, tuple[type[TrainConfig], str, dict[str, Any]]] = {
-    "classify": (ClassifyConfig, "sentiment", {}),
-    "bi": (ClassifyConfig, "pairs", {"pair_encoder": "bi"}),
-    "tag": (TagConfig, "entities", {}),
-    "crf": (TagConfig, "entities", {"crf": True}),
-    "ner": (NerConfig, "entities", {}),
-    "sentence": (SentenceConfig, "pairs", {"objective": "softmax"}),
-    "pretrain": (PretrainConfig, "text", {}),
+KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "classify": ("classify", "sentiment", {}),
+    "bi": ("classify", "pairs", {"pair_encoder": "bi"}),
+    "tag": ("tag", "entities", {}),
+    "crf": ("tag", "entities", {"crf": True}),
+    "ner": ("ner", "entities", {}),
+    "sentence": ("sentence", "pairs", {"objective": "softmax"}),
+    "pretrain": ("pretrain", "running_text", {}),
 }
-TASKS = {"bi": "classify", "crf": "tag"}
 INNER = ("Intermediate", "MLP", "FFN")  # layers within a layer of the encoder
 METHODS = ("lora", "bitfit", "head", "mask")
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tuning")
-    save_tiny_checkpoint(folder / "bert", "bert", dropout=0.1, layers=3)
-    save_tiny_checkpoint(folder / "roberta", "roberta", dropout=0.1, layers=3)
-    data.sentiment(folder / "sentiment")
-    data.pairs(folder / "pairs")
-    data.entities(folder / "entities", words=3)
-    data.running_text(folder / "text")
-    return folder
-
-
-def config_of(kind: str, place: Path, out: Path, **changes: Any) -> TrainConfig:
-    config, name, settings = KINDS[kind]
-    settings = {"model": str(place / "bert"), "data": str(place / name), **settings, **changes}
-    fixed = {"out": str(out), "steps": 4, "eval_every": 2, "batch_size": 8, "max_length": 32}
-    return config(precision="fp32", **fixed, **settings)
+def config_of(kind: str, out: Path, **changes: Any) -> TrainConfig:
+    task, name, settings = KINDS[kind]
+    data = lab.data(name, words=3) if name == "entities" else lab.data(name)
+    model = lab.checkpoint(dropout=0.1, layers=3)
+    fixed = {"out": str(out), "steps": 4, "eval_every": 2, "max_length": 32}
+    return lab.config(task, **{"model": model, "data": data, **fixed, **settings, **changes})
 
 
 def state_of(head: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -84,12 +63,12 @@ def state_of(head: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("kind, method", covering(list(KINDS), METHODS))
 def test_every_head(
-    kind: str, method: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the chosen weights change, the saved model is plain and equal, a run can be resumed."""
     rate = {"lr": 0.05} if method == "mask" else {}
-    config = config_of(kind, place, tmp_path / "whole", tuning=method, **rate)
-    task, dataset = load_task(config, TASKS.get(kind, kind))
+    config = config_of(kind, tmp_path / "whole", tuning=method, **rate)
+    task, dataset = load_task(config, KINDS[kind][0])
     torch.manual_seed(1)
     head = task.head()
     before = state_of(head)
@@ -117,11 +96,11 @@ def test_every_head(
 
 
 @pytest.mark.parametrize("kind", ["classify", "tag", "ner", "crf", "sentence", "pretrain"])
-def test_merged_model_equals_the_adapter_in_peft(kind: str, place: Path, tmp_path: Path) -> None:
+def test_merged_model_equals_the_adapter_in_peft(kind: str, tmp_path: Path) -> None:
     from peft import PeftModel
 
-    config = config_of(kind, place, tmp_path / "run", tuning="lora", lr=0.05, lora="2")
-    task, dataset = load_task(config, TASKS.get(kind, kind))
+    config = config_of(kind, tmp_path / "run", tuning="lora", lr=0.05, lora="2")
+    task, dataset = load_task(config, KINDS[kind][0])
     fit(task, dataset, config)
     last = task.head(tmp_path / "run" / "last")
     sequences = list(task.encode(dataset.splits["train"][:3]).sequences)
@@ -147,8 +126,8 @@ def test_merged_model_equals_the_adapter_in_peft(kind: str, place: Path, tmp_pat
         torch.testing.assert_close(output(start), best, rtol=0, atol=1e-5)
 
 
-def test_masks_of_one_bit(place: Path, tmp_path: Path) -> None:
-    config = config_of("classify", place, tmp_path, tuning="mask", lr=0.01)
+def test_masks_of_one_bit(tmp_path: Path) -> None:
+    config = config_of("classify", tmp_path, tuning="mask", lr=0.01)
     task, dataset = load_task(config, "classify")
     fit(task, dataset, config)
     start, best = task.head(), task.head(tmp_path / "best")
@@ -161,8 +140,8 @@ def test_masks_of_one_bit(place: Path, tmp_path: Path) -> None:
     assert size < (tmp_path / "best" / "model.safetensors").stat().st_size / 4
 
 
-def test_saved_model_is_that_of_transformers(place: Path, tmp_path: Path) -> None:
-    config = config_of("classify", place, tmp_path, tuning="lora", lr=0.05)
+def test_saved_model_is_that_of_transformers(tmp_path: Path) -> None:
+    config = config_of("classify", tmp_path, tuning="lora", lr=0.05)
     task, dataset = load_task(config, "classify")
     fit(task, dataset, config)
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "best").eval()
@@ -170,7 +149,7 @@ def test_saved_model_is_that_of_transformers(place: Path, tmp_path: Path) -> Non
     own = SequenceClassifier.from_pretrained(str(tmp_path / "best"), labels=None).eval()
     with torch.no_grad():
         torch.testing.assert_close(own(input_ids=ids).logits, plain(ids).logits, atol=1e-6, rtol=0)
-    continued = config_of("tag", place, tmp_path / "next", model=None, init_from=str(tmp_path))
+    continued = config_of("tag", tmp_path / "next", model=None, init_from=str(tmp_path))
     encoder = load_task(continued, "tag")[0].head().encoder.model
     assert torch.equal(
         encoder.encoder.layer[0].output.dense.weight,
@@ -178,9 +157,9 @@ def test_saved_model_is_that_of_transformers(place: Path, tmp_path: Path) -> Non
     )
 
 
-def test_moments_and_learning_rates(place: Path, tmp_path: Path) -> None:
+def test_moments_and_learning_rates(tmp_path: Path) -> None:
     for method, factor in (("full", 1), ("lora", 20), ("bitfit", 50), ("head", 100), ("mask", 5)):
-        config = config_of("ner", place, tmp_path, tuning=method)
+        config = config_of("ner", tmp_path, tuning=method)
         head = load_task(config, "ner")[0].head()
         with light_tuning(head, config):
             groups = parameter_groups(head, config)
@@ -204,17 +183,19 @@ def test_moments_and_learning_rates(place: Path, tmp_path: Path) -> None:
         ({"gradient_checkpointing": True, "model": "mpnet"}, "none for mpnet"),
     ],
 )
-def test_refusals(settings: dict, message: str, place: Path, tmp_path: Path) -> None:
+def test_refusals(settings: dict, message: str, tmp_path: Path) -> None:
     if settings.get("model") == "mpnet":
-        settings = settings | {"model": str(lab.checkpoint("mpnet"))}
+        settings = settings | {"model": lab.checkpoint("mpnet")}
     with pytest.raises(UserError, match=message):
-        config = config_of("classify", place, tmp_path / "run", **settings)
+        config = config_of("classify", tmp_path / "run", **settings)
         fit(*load_task(config, "classify"), config)
 
 
-def test_targets_and_frozen_layers(place: Path, tmp_path: Path) -> None:
+def test_targets_and_frozen_layers(tmp_path: Path) -> None:
     settings = {"tuning": "lora", "lora": "8:query,output.dense", "freeze": "1"}
-    config = config_of("classify", place, tmp_path, model=str(place / "roberta"), **settings)
+    config = config_of(
+        "classify", tmp_path, model=lab.checkpoint("roberta", dropout=0.1, layers=3), **settings
+    )
     head = load_task(config, "classify")[0].head()
     with light_tuning(head, config):
         names = [name.partition("layer.")[2] for name in adapters(head)]
@@ -222,9 +203,9 @@ def test_targets_and_frozen_layers(place: Path, tmp_path: Path) -> None:
     assert names == [f"{layer}.{end}" for layer in (1, 2) for end in ends]
 
 
-def test_peft_is_optional(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peft_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    config = config_of("classify", place, tmp_path, tuning="lora")
+    config = config_of("classify", tmp_path, tuning="lora")
     with pytest.raises(UserError, match="--tuning lora needs peft: pip install"):
         fit(*load_task(config, "classify"), config)
 
@@ -253,11 +234,9 @@ def test_gradient_checkpointing_is_exact(family: str, batching: Any) -> None:
     assert_same_gradients(model, reference, 0.0)
 
 
-def test_gradient_checkpointing_changes_no_run(place: Path, tmp_path: Path) -> None:
+def test_gradient_checkpointing_changes_no_run(tmp_path: Path) -> None:
     for name, on in (("on", True), ("off", False)):
-        config = config_of(
-            "classify", place, tmp_path / name, gradient_checkpointing=on, tuning="lora"
-        )
+        config = config_of("classify", tmp_path / name, gradient_checkpointing=on, tuning="lora")
         fit(*load_task(config, "classify"), config)
     same_files(tmp_path / "on", tmp_path / "off")
     assert json.loads((tmp_path / "on" / "config.json").read_text())["gradient_checkpointing"]
