@@ -162,15 +162,6 @@ def test_wings_do_not_import_each_other(wing: str):
     assert not [pair for pair in found if pair[1].split(".")[0] in others]
 
 
-@pytest.mark.parametrize("module", [m for m in of_rooms(*WINGS) if m.count(".") > 1])
-def test_rooms_of_a_wing_have_the_order_of_the_core(module: str):
-    wing, room = module.split(".")[:2]
-    if room not in ROOMS:
-        return
-    later = {f"{wing}.{name}" for name in ROOMS[ROOMS.index(room) + 1 :]}
-    assert not [name for name in ours(module) if ".".join(name.split(".")[:2]) in later]
-
-
 def test_names_are_imported_from_where_they_are_defined():
     """A name comes from the module that defines it, or from a package that offers it."""
     for module in MODULES:

@@ -62,6 +62,8 @@ def check_format(annotations: Annotations, to: str) -> None:
             problem, legal = "texts with labels, and this format annotates words", _OTHERS["text"]
         elif to in ("prodigy", "doccano") and any(type(each.label) is float for each in examples):
             problem = "numbers as labels, and this tool has names"
+    elif to in ("csv", "tsv", "xlsx"):
+        problem, legal = "words, and no reader takes words from a cell", "jsonl, parquet or conll"
     elif any(each.tags is not None and each.spans is None for each in examples):
         legal = _OTHERS["tags"]
         problem = "" if to not in _TOOLS else "tags that spell no spans"
