@@ -21,7 +21,7 @@ from tests import laboratory as lab
 from tests.models.parity import encodings
 from tests.tiny import WIDTH
 from tests.tiny import model as tiny_model
-from tests.training.test_light_tuning import config_of, place  # noqa: F401 (a fixture)
+from tests.training.test_light_tuning import config_of
 
 
 def test_bilstm_reads_each_sequence_alone() -> None:
@@ -45,9 +45,9 @@ def test_bilstm_reads_each_sequence_alone() -> None:
         *(pytest.param(k, marks=pytest.mark.slow) for k in ("tag", "ner", "bi", "sentence")),
     ],
 )
-def test_saved_and_loaded(kind: str, place: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_saved_and_loaded(kind: str, tmp_path: Path) -> None:
     settings = {"bilstm": True, "tuning": "bitfit"}
-    config = config_of(kind, place, tmp_path / "run", **settings)
+    config = config_of(kind, tmp_path / "run", **settings)
     task, dataset = load_task(config, {"bi": "classify", "crf": "tag"}.get(kind, kind))
     head = task.head()
     before = [weight.detach().clone() for weight in head.encoder.model.bilstm.parameters()]
@@ -60,16 +60,16 @@ def test_saved_and_loaded(kind: str, place: Path, tmp_path: Path) -> None:  # no
     assert result.metrics["test"]
     again = {"model": None, "init_from": str(tmp_path / "run")}
     with pytest.raises(UserError, match="was trained with --bilstm: add --bilstm"):
-        load_task(config_of("ner", place, tmp_path / "next", **again), "ner")
-    continued = config_of("ner", place, tmp_path / "next", **again, bilstm=True)
+        load_task(config_of("ner", tmp_path / "next", **again), "ner")
+    continued = config_of("ner", tmp_path / "next", **again, bilstm=True)
     started = load_task(continued, "ner")[0].head()
     assert isinstance(started, SpanClassifier)
     for key, value in best.bilstm.state_dict().items():
         assert torch.equal(started.encoder.model.bilstm.state_dict()[key], value), key
 
 
-def test_predict_reads_them_and_export_refuses(place: Path, tmp_path: Path) -> None:  # noqa: F811
-    config = config_of("classify", place, tmp_path / "run", bilstm=True)
+def test_predict_reads_them_and_export_refuses(tmp_path: Path) -> None:
+    config = config_of("classify", tmp_path / "run", bilstm=True)
     fit(*load_task(config, "classify"), config)
     assert Predictor(tmp_path / "run").predict(["good"])
     with pytest.raises(UserError, match="--bilstm is not part of the graph"):

@@ -16,7 +16,7 @@ from tests.test_rooms import MODULES, ROOT, tree
 
 OWNED = ("tasks.", "config.tasks", "registry")
 """Modules that define tasks."""
-TABLES = {"benchmark.synthetic_texts"}
+TABLES = {"benchmark.synthetic"}
 """Modules with a table by task: the lengths of texts to draw."""
 
 
