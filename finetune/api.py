@@ -625,11 +625,12 @@ def distill(
     split = next((name for name in ("test", *metrics) if name in metrics), "")
     metric = DEFAULT_METRICS[task.record.kind] if config.custom_metrics else task.record.metric
     folders = {"teacher": Path(teacher)} | {name: run.folder for name, run in runs.items()}
-    models = {
-        name: measure(model_folder, dataset.splits[split], metric)
-        for name, model_folder in folders.items()
-        if split
-    }
+    models = {}
+    if split:
+        models = {
+            name: measure(model_folder, dataset.splits[split], metric)
+            for name, model_folder in folders.items()
+        }
     return DistilledRun(runs["student"], runs.get("student without teacher"), metric, split, models)
 
 

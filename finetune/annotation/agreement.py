@@ -67,10 +67,14 @@ def measure_agreement(
     golds, notes = _aligned(rows, kind)
     notes = [note for each in files.values() for note in each.notes] + notes
     sides = {
-        (one, other): pairs
-        for one, other in combinations(golds, 2)
-        if (pairs := [(v, golds[other][id]) for id, v in golds[one].items() if id in golds[other]])
+        both: [
+            (golds[both[0]][id], golds[both[1]][id])
+            for id in golds[both[0]]
+            if id in golds[both[1]]
+        ]
+        for both in combinations(golds, 2)
     }
+    sides = {both: pairs for both, pairs in sides.items() if pairs}
     if kind == "tags":
         return Agreement(_of_labels(*_of_words(golds, sides)), notes)
     if kind == "label":
@@ -79,6 +83,7 @@ def measure_agreement(
 
 
 def _with_list(row: Any) -> Any:
+    """Return the row of a text with a list of labels."""
     if row.kind != "label":
         return row
     return replace(row, example=replace(row.example, label=(row.gold,)))
@@ -140,12 +145,14 @@ def _aligned(
         notes.append(f"{quantity(len(repeated), 'row')} repeat a text: the last one counts ({few})")
     if alone := sum(count == 1 for count in counts.values()):
         notes.append(f"{quantity(alone, 'text')} of one annotator only, not used")
-    for name, own in golds.items():
-        golds[name] = {id: value for id, value in own.items() if counts[id] > 1}
-    return golds, notes
+    shared = {id for id, count in counts.items() if count > 1}
+    return {
+        n: {id: v for id, v in each.items() if id in shared} for n, each in golds.items()
+    }, notes
 
 
 def _of_words(golds: Golds, sides: Mapping[Any, Any]) -> tuple[Golds, Mapping[Any, Any]]:
+    """Return the tags of words as labels."""
     words = {
         name: {(id, index): tag for id, tags in each.items() for index, tag in enumerate(tags)}
         for name, each in golds.items()
@@ -158,10 +165,16 @@ def _of_words(golds: Golds, sides: Mapping[Any, Any]) -> tuple[Golds, Mapping[An
 
 
 def _of_labels(golds: Golds, sides: Mapping[tuple[str, str], Sequence[Any]]) -> list[TableOf]:
-    pairs = []
-    for both, labels in sides.items():
-        equal = float(np.mean([a == b for a, b in labels]))
-        pairs.append([*both, len(labels), equal, cohens_kappa(*zip(*labels, strict=True))])
+    """Return the tables for single labels."""
+    pairs = [
+        [
+            *both,
+            len(labels),
+            float(np.mean([a == b for a, b in labels])),
+            cohens_kappa(*zip(*labels, strict=True)),
+        ]
+        for both, labels in sides.items()
+    ]
     ids = list(dict.fromkeys(id for each in golds.values() for id in each))
     names = sorted({label for each in golds.values() for label in each.values()})
     counts = np.zeros((len(ids), len(names)), dtype=int)
@@ -178,16 +191,18 @@ def _of_labels(golds: Golds, sides: Mapping[tuple[str, str], Sequence[Any]]) -> 
         columns = ("annotators", "labeled_by_all", "fleiss_kappa", "number", "krippendorffs_alpha")
         row = [len(golds), len(complete), fleiss, len(counts), krippendorffs_alpha(counts)]
         tables.append(("all", columns, [row]))
-    by_label = []
-    for index, name in enumerate(names):
-        kappas = (
-            cohens_kappa(
-                *([str(label == name) for label in side] for side in zip(*own, strict=True))
-            )
-            for own in sides.values()
-        )
-        by_label.append([name, int(counts[:, index].sum()), _mean(kappas)])
-    tables.append(("labels", ("label", "given", "cohens_kappa"), by_label))
+    labels = [
+        [
+            name,
+            int(counts[:, index].sum()),
+            _mean(
+                cohens_kappa([str(a == name) for a, _ in both], [str(b == name) for _, b in both])
+                for both in sides.values()
+            ),
+        ]
+        for index, name in enumerate(names)
+    ]
+    tables.append(("labels", ("label", "given", "cohens_kappa"), labels))
     confusions = Counter(
         tuple(sorted(both)) for labels in sides.values() for both in labels if both[0] != both[1]
     )

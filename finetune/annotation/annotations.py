@@ -24,12 +24,26 @@ from finetune.data.token_records import TokenRecord, guess_columns, token_record
 from finetune.types import Span, TextExample, TokenExample, abbreviated, quantity
 
 _OF_TOOLS = (
-    *("id", "answer", "options", "accept", "config"),
-    *("_input_hash", "_task_hash", "_view_id", "Comments"),
+    "id",
+    "answer",
+    "options",
+    "accept",
+    "config",
+    "_input_hash",
+    "_task_hash",
+    "_view_id",
+    "Comments",
 )
 _OF_PREDICTIONS = (
-    *("scores", "gold", "where", "positive", "positive_label"),
-    *("offsets", "follows", "follows_score", "votes"),
+    "scores",
+    "gold",
+    "where",
+    "positive",
+    "positive_label",
+    "offsets",
+    "follows",
+    "follows_score",
+    "votes",
 )
 _OF_QUESTIONS = {
     "answers": "qa",

@@ -28,7 +28,13 @@ from finetune.training.optimizer import result_settings
 from finetune.training.repeated_runs import require_runs_folder
 from finetune.training.run_folder import open_run
 from finetune.training.trainer import fit
-from finetune.types import TextExample, TextPrediction, TokenPrediction, UserError, quantity
+from finetune.types import (
+    TextExample,
+    TextPrediction,
+    TokenPrediction,
+    UserError,
+    quantity,
+)
 
 
 @dataclass(frozen=True)
@@ -126,13 +132,21 @@ def _predict_fold(
     accelerator: Accelerator,
     reporter: Reporter,
 ) -> dict[int, Any]:
+    """Train a model in a folder, and predict examples with it."""
     config = replace(config, out=str(folder))
     with open_run(config, accelerator) as opened:
         config = replace(config, resume=opened.run.is_run)
         task = fit(task, data, config, opened, reporter).task
     head = task.head(opened.best).to(accelerator.device)
-    shown: dict[str, Any] = {"reporter": reporter, "title": folder.name}
-    predicted = predict(task, head, examples, accelerator, keep_log_probabilities=True, **shown)
+    predicted = predict(
+        task,
+        head,
+        examples,
+        accelerator,
+        keep_log_probabilities=True,
+        reporter=reporter,
+        title=folder.name,
+    )
     pairs = zip(examples, predicted, strict=True)
     return {example.id: _json_values(task, example, each) for example, each in pairs}
 

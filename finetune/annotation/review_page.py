@@ -255,8 +255,12 @@ def _sentence(row: Row, where: str) -> dict[str, Any]:
     source = _location(row)
     item: dict[str, Any] = {"facts": facts, "source": source}
     if "spans" not in row:
-        shown = {"kind": "tags", "given": gold.tags, "suggested": predicted.tags}
-        shown["labels"] = (*(gold.tags or ()), *predicted.tags)
+        shown = {
+            "kind": "tags",
+            "given": gold.tags,
+            "suggested": predicted.tags,
+            "labels": (*(gold.tags or ()), *predicted.tags),
+        }
     else:
         scores = [None if math.isnan(score) else score for score in predicted.scores]
         found, given = list(zip(predicted.spans, scores, strict=True)), gold.spans

@@ -1,7 +1,8 @@
 """Prediction from raw texts: by this toolkit, transformers' pipelines, and exported graphs.
 
-All load the same saved model. Torch, a graph and the graph in int8 run on the CPU: texts one by
-one, for the latency of each, and all at once, for the throughput.
+All load the same saved model. The predictions of pipelines are compared with ours before any of
+them is timed. Torch, a graph and the graph in int8 run on the CPU: texts one by one, for the
+latency of each, and all at once, for the throughput.
 """
 
 from __future__ import annotations
@@ -29,20 +30,37 @@ from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
 from finetune.types import TextExample
 
+Predicted = tuple[str, float] | None
+"""A label and its probability; None for a word without subwords in a pipeline."""
+
 CPU = torch.device("cpu")
+TOLERANCE = {"fp32": 1e-3, "bf16": 5e-2}
+"""Largest difference of two probabilities, by precision."""
 ONE_BY_ONE = 4
 """Every N-th text is predicted alone, to measure latency."""
 
 
 def cases_of(subject: Subject) -> Iterator[Case]:
-    """Yield the arms beside pipelines."""
+    """Yield the arms beside pipelines; AssertionError if their predictions differ."""
     best, texts = subject.precision, _texts(subject)
     head = subject.task.head(subject.folder).to(subject.device)
-    ours = partial(predict, subject.task, head, texts, subject.accelerator)
+    words = subject.task.description.words
     pipe = _pipeline(subject, texts, torch.float32)
+
+    def ours(precision: str) -> list[Predicted]:
+        found: list[Any] = predict(
+            subject.task, head, texts, subject.accelerator, precision=precision
+        )
+        if words:
+            return [pair for p in found for pair in zip(p.tags, p.scores, strict=True)]
+        return [(p.label, p.score) for p in found]
+
+    expected = pipe(1)
+    for precision in {"fp32", best}:
+        compare(expected, ours(precision), TOLERANCE[precision], 0.1 * words)
     runs: list[tuple[str, str, Callable[[], object]]] = [
-        ("finetune", best, partial(ours, precision=best)),
-        ("finetune-fp32", "fp32", partial(ours, precision="fp32")),
+        ("finetune", best, partial(ours, best)),
+        ("finetune-fp32", "fp32", partial(ours, "fp32")),
         ("pipeline-default", "fp32", partial(pipe, 1)),
         ("pipeline-batch32", "fp32", partial(pipe, 32)),
     ]
@@ -64,7 +82,7 @@ def _texts(subject: Subject) -> list[Any]:
 
 def _pipeline(
     subject: Subject, texts: Sequence[Any], kind_of_weights: torch.dtype
-) -> Callable[[int], list[Any]]:
+) -> Callable[[int], list[Predicted]]:
     """Return a function that runs a pipeline over all texts with a batch size."""
     words = subject.task.description.words
     kind: Any = "token-classification" if words else "text-classification"
@@ -76,10 +94,13 @@ def _pipeline(
     settings = {"ignore_labels": []} if words else settings
     inputs = [_input(example) for example in texts]
 
-    def run(batch_size: int) -> list[Any]:
+    def run(batch_size: int) -> list[Predicted]:
         with quiet():
-            found: list[Any] = pipe(inputs, batch_size=batch_size, **settings)
-        return found
+            found = pipe(inputs, batch_size=batch_size, **settings)
+        if not words:
+            return [(each["label"], each["score"]) for each in found]
+        pairs = zip(texts, found, strict=True)
+        return [label for example, labels in pairs for label in _at_words(example, labels)]
 
     return run
 
@@ -91,6 +112,32 @@ def _input(example: Any) -> Any:
     if example.pair is None:
         return example.text
     return {"text": example.text, "text_pair": example.pair}
+
+
+def _at_words(example: Any, labels: Sequence[dict[str, Any]]) -> list[Predicted]:
+    """Return the label of the first subword of each word, which may start with a space."""
+    by_start = {each["start"]: (each["entity"], each["score"]) for each in labels}
+    found, start = [], 0
+    for word in example.words:
+        found.append(by_start.get(start - 1) or by_start.get(start))
+        start += len(word) + 1
+    return found
+
+
+def compare(
+    expected: Sequence[Predicted], found: Sequence[Predicted], tolerance: float, rarely: float = 0.0
+) -> None:
+    """Raise AssertionError if two lists of predictions differ.
+
+    One label in ten may differ, where two are almost equally probable. The fraction ``rarely`` of
+    the probabilities may exceed the tolerance: words can have other subwords in running text.
+    """
+    assert len(found) == len(expected), f"{len(found)} predictions for {len(expected)}"
+    pairs = [(a, b) for a, b in zip(expected, found, strict=True) if a and b]
+    apart = sum(abs(one[1] - other[1]) > tolerance for one, other in pairs)
+    assert apart <= rarely * len(expected), f"{apart} of {len(pairs)} probabilities differ"
+    differing = sum(one[0] != other[0] for one, other in pairs)
+    assert differing <= len(pairs) / 10, f"{differing} of {len(pairs)} labels differ"
 
 
 def exported_run(settings: Bench, size: Size) -> Iterator[Case]:

@@ -11,6 +11,7 @@ import re
 import socket
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -64,6 +65,7 @@ class Serve(Limits, Command):
         several = self.workers != 1
         threads = _threads_of_workers(self.workers, with_torch) if several else None
         with contextlib.ExitStack() as stack:
+            stack.enter_context(_log_on_standard_error(self.log_level.upper()))
             if several:  # before the metrics are imported
                 counts = stack.enter_context(tempfile.TemporaryDirectory(prefix="finetune-"))
                 os.environ["PROMETHEUS_MULTIPROC_DIR"] = counts
@@ -75,7 +77,6 @@ class Serve(Limits, Command):
                 load_served(name, folder, self, threads=1 if several else None)
                 for name, folder in folders.items()
             ]
-            _log_on_standard_error(self.log_level.upper())
             for model in models:
                 show(f"{model.name}: {folders[model.name]}, sha256 {model.sha256}", error=True)
             address, port = listener.getsockname()[:2]
@@ -169,15 +170,24 @@ def _threads_of_workers(workers: int, with_torch: bool) -> int:
     return threads
 
 
-def _log_on_standard_error(level: str) -> None:
+@contextlib.contextmanager
+def _log_on_standard_error(level: str) -> Iterator[None]:
+    """Context in which the server logs; the loggers are as before at its end."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    for name in ("finetune.serving", "uvicorn.error"):
-        logger = logging.getLogger(name)
+    loggers = [logging.getLogger(name) for name in ("finetune.serving", "uvicorn.error")]
+    before = [(logger.level, logger.handlers, logger.propagate) for logger in loggers]
+    for logger in loggers:
         # uvicorn tells at info that it starts and stops, which this command prints itself
-        quiet = name == "uvicorn.error" and level == "INFO"
+        quiet = logger.name == "uvicorn.error" and level == "INFO"
         logger.setLevel("WARNING" if quiet else level)
         logger.handlers, logger.propagate = [handler], False
+    try:
+        yield
+    finally:
+        for logger, values in zip(loggers, before, strict=True):
+            logger.setLevel(values[0])
+            logger.handlers, logger.propagate = values[1:]
 
 
 def named_runs(runs: tuple[str, ...]) -> dict[str, str]:

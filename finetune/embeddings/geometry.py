@@ -395,9 +395,15 @@ def _mixing_chart(geometry: Geometry) -> Chart | None:
 
 def _layer_table(geometry: Geometry) -> Table:
     columns = [
-        *("layer", "expected cosine", "standardized", "mean length"),
+        "layer",
+        "expected cosine",
+        "standardized",
+        "mean length",
         *(f"top {k}" for k in TOP_DIMENSIONS),
-        *("self-similarity", "adjusted", "within a text", "adjusted"),
+        "self-similarity",
+        "adjusted",
+        "within a text",
+        "adjusted",
     ]
     rows = [
         [

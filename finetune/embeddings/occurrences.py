@@ -21,7 +21,14 @@ from finetune.data.texts import read_text_file
 from finetune.data.tokens import data_kind, read_token_file
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.sense_data import read_sense_file
-from finetune.types import Example, TextExample, TokenExample, UserError, did_you_mean, quantity
+from finetune.types import (
+    Example,
+    TextExample,
+    TokenExample,
+    UserError,
+    did_you_mean,
+    quantity,
+)
 
 if TYPE_CHECKING:
     from finetune.embeddings.commands import Map
@@ -227,8 +234,9 @@ class _Finder:
             if not any(first in folded for first in self.firsts):
                 return (), None, []
             words, offsets = split_words(example.text)
+            found = self._matches(words)
             label = _name(example.label)
-            return words, offsets, [_Match(*match, label) for match in self._matches(words)]
+            return words, offsets, [_Match(*match, label) for match in found]
         if example.targets:
             return example.words, example.offsets, list(self._senses(example))
         matches = []
@@ -259,15 +267,18 @@ class _Finder:
         for start in range(len(folded)):
             for name, form, is_prefix in self.forms:
                 end = start + len(form)
-                own = folded[start:end]
-                if is_prefix and len(own) == len(form) and own[-1].startswith(form[-1]):
-                    own[-1] = form[-1]
-                if own == list(form):
+                *head, last = form
+                if (
+                    end <= len(folded)
+                    and (folded[end - 1].startswith(last) if is_prefix else folded[end - 1] == last)
+                    and folded[start : end - 1] == head
+                ):
                     found[name, start] = max(end, found.get((name, start), 0))
         return [(name, start, end) for (name, start), end in found.items()]
 
 
 def _name(label: str | tuple[str, ...] | float | None) -> str | None:
+    """Return the label of a text as a name."""
     if isinstance(label, tuple):
         return ", ".join(label) or None
     return label if label is None or isinstance(label, str) else f"{label:g}"

@@ -34,7 +34,11 @@ from finetune.types import SenseTarget, TokenExample, UserError
 
 _POS = {
     **{name: name for name in DATA_FILES},
-    **{"N": "NOUN", "V": "VERB", "A": "ADJ", "S": "ADJ", "R": "ADV"},
+    "N": "NOUN",
+    "V": "VERB",
+    "A": "ADJ",
+    "S": "ADJ",
+    "R": "ADV",
 }
 """The part of speech of each legal name, in upper case: universal tags and WordNet's letters."""
 _MARKED = re.compile(r"\*([^*=\s](?:[^*=]*[^*=\s])?)(?:=([^*]+))?\*")
@@ -172,10 +176,14 @@ def _targets(
     name = record.key if record.key is not None else index
     for number, item in enumerate(found):
         values = item if isinstance(item, dict) else {}
-        fields: Any = map(values.get, ("start", "end", "lemma", "pos"))
-        start, end, lemma, pos = fields
-        placed = type(start) is int and type(end) is int and 0 <= start < end <= num_words
-        if not (placed and isinstance(lemma, str) and lemma.strip()):
+        start, end, lemma, pos = (values.get(key) for key in ("start", "end", "lemma", "pos"))
+        if not (
+            type(start) is int
+            and type(end) is int
+            and 0 <= start < end <= num_words
+            and isinstance(lemma, str)
+            and lemma.strip()
+        ):
             raise DataError(
                 f"{record.where}: {item!r:.100} is not a target of the {num_words} words: write "
                 f"{_TARGET}."

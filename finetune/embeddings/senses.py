@@ -381,8 +381,12 @@ def fit_senses(command: Wsd) -> None:
                 "without_subwords": senses.num_without_vector - before,
             }
         senses.save(folder)
-        config = {"task": "wsd", "data": command.data, **asdict(senses.settings)}
-        config["fingerprint"] = data.fingerprint
+        config = {
+            "task": "wsd",
+            "data": command.data,
+            **asdict(senses.settings),
+            "fingerprint": data.fingerprint,
+        }
         content: dict[str, Any] = dict(metrics)
         if command.layers == "auto":
             content["choices"] = [choice._asdict() for choice in senses.choices]

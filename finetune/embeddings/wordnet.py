@@ -48,20 +48,37 @@ def base_forms(word: str, pos: str) -> list[str]:
     """
     word = word.lower().replace(" ", "_")
     found = [word]
-    for rule in _ENDINGS[pos].split():
-        ending, base = rule.split("/")
+    for ending, base in _ENDINGS[pos]:
         if word.endswith(ending) and len(word) > len(ending):
             found.append(word.removesuffix(ending) + base)
     return list(dict.fromkeys(found))
 
 
-_ENDINGS = {
-    "NOUN": "s/ ses/s ves/f xes/x zes/z ches/ch shes/sh men/man ies/y",
-    "VERB": "s/ ies/y es/e es/ ed/e ed/ ing/e ing/",
-    "ADJ": "er/ est/ er/e est/e",
-    "ADV": "",
+_ENDINGS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "NOUN": (
+        ("s", ""),
+        ("ses", "s"),
+        ("ves", "f"),
+        ("xes", "x"),
+        ("zes", "z"),
+        ("ches", "ch"),
+        ("shes", "sh"),
+        ("men", "man"),
+        ("ies", "y"),
+    ),
+    "VERB": (
+        ("s", ""),
+        ("ies", "y"),
+        ("es", "e"),
+        ("es", ""),
+        ("ed", "e"),
+        ("ed", ""),
+        ("ing", "e"),
+        ("ing", ""),
+    ),
+    "ADJ": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
+    "ADV": (),
 }
-"""Endings of inflected words, each with the ending of the base form."""
 
 
 @dataclass(frozen=True)

@@ -149,8 +149,11 @@ class WordInContext:
 
     def save(self, folder: Path) -> None:
         """Write the threshold and the settings of its cosines into a folder."""
-        content = {"threshold": asdict(self.threshold), "settings": asdict(self.settings)}
-        content["weights"] = self.embedder.settings["weights"]
+        content = {
+            "threshold": asdict(self.threshold),
+            "settings": asdict(self.settings),
+            "weights": self.embedder.settings["weights"],
+        }
         (folder / THRESHOLD_FILE).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
         if self.standardizer is not None:
             self.standardizer.save(folder / STANDARDIZER_FILE)

@@ -320,9 +320,14 @@ class WordSettings:
 
     def embedder(self, **options: Any) -> Embedder:
         """Make the embedder; ``options`` are more arguments of it."""
-        names = ("layers", "pooling", "max_length")
-        settings = {name: getattr(self, name) for name in names}
-        return Embedder(self.model, unit="word", **settings, **options)
+        return Embedder(
+            self.model,
+            unit="word",
+            layers=self.layers,
+            pooling=self.pooling,
+            max_length=self.max_length,
+            **options,
+        )
 
 
 def _examples(inputs: Sequence[_Units]) -> list[TextExample]:

@@ -317,30 +317,25 @@ def _label(prediction: TextPrediction) -> Any:
     return withheld if prediction.label is None else prediction.label
 
 
-_SPAN, _ANSWER = Span(0, 1, ""), FoundAnswer(0, 0, "", 0.5)
-_FULL: Mapping[type, Mapping[str, Any]] = {
-    ChoicePrediction: {"choice": 0},
-    AnswerPrediction: {"answer": _ANSWER, "best": (_ANSWER,)},
-    TokenPrediction: {"tags": ("",), "scores": (0.5,), "words": ("",)},
-    SpanPrediction: {"spans": (_SPAN,), "scores": (0.5,), "words": ("",)},
-    RelationPrediction: {
-        "spans": (_SPAN,),
-        "relations": (Relation(_SPAN, _SPAN, ""),),
-        "scores": (0.5,),
-        "words": ("",),
-    },
-}
-"""The answer that stands for all, by the class of the prediction."""
-
-
 def _full(found: Any) -> Any:
     """Return a prediction with an answer."""
+    span, words, place = Span(0, 1, ""), ("",), ((0, 0),)
     if isinstance(found, TextPrediction):
         several = tuple(found.scores or ("",))[:1]
         return replace(found, label=several if found.label == () else _label(found))
-    values: dict[str, Any] = dict(_FULL.get(type(found), {}))
-    if "words" in values and found.offsets is not None:
-        values["offsets"] = ((0, 0),)
-    if "tags" in values and found.spans is not None:
-        values |= {"spans": (_SPAN,), "span_scores": (0.5,)}
-    return replace(found, **values)
+    if isinstance(found, ChoicePrediction):
+        return replace(found, choice=0)
+    if isinstance(found, AnswerPrediction):
+        answer = FoundAnswer(0, 0, "", 0.5)
+        return replace(found, answer=answer, best=(answer,))
+    if isinstance(found, TokenPrediction | SpanPrediction | RelationPrediction):
+        found = replace(found, words=words, offsets=None if found.offsets is None else place)
+    if isinstance(found, TokenPrediction):
+        spans: Any = {} if found.spans is None else {"spans": (span,), "span_scores": (0.5,)}
+        return replace(found, tags=("",), scores=(0.5,), **spans)
+    if isinstance(found, SpanPrediction):
+        return replace(found, spans=(span,), scores=(0.5,))
+    if isinstance(found, RelationPrediction):
+        relations = (Relation(span, span, ""),)
+        return replace(found, spans=(span,), relations=relations, scores=(0.5,))
+    return found

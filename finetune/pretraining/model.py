@@ -160,9 +160,11 @@ class PretrainingModel(MaskedLanguageModel):
             save_module(self.boundary, Path(folder) / BOUNDARY_FILE)
 
     @property
-    def _output_matrix(self) -> Any:
+    def _output_matrix(self) -> Tensor:
         """The output matrix W_V [V, E]."""
-        return (self.model.get_output_embeddings() or self.model.get_input_embeddings()).weight
+        output: Any = self.model.get_output_embeddings() or self.model.get_input_embeddings()
+        weight: Tensor = output.weight
+        return weight
 
     def _boundary_logits(self, vectors: Tensor) -> Tensor:
         assert self.boundary is not None

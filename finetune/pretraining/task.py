@@ -89,7 +89,7 @@ class SpanBoundary:
 
 
 class NextSentence:
-    """Whether the second text of a pair follows the first (Devlin et al., 2019)."""
+    """Prediction of whether the second text of a pair follows the first (Devlin et al., 2019)."""
 
     name: ClassVar[str] = "next"
     width: ClassVar[int] = 2
@@ -196,7 +196,8 @@ class PretrainingTask(MaskedTask):
         return found, 0
 
     def _block_targets(self, example: TextExample, *parts: list[int]) -> Any:
-        return None  # a sequence keeps nothing of its block
+        """Return what a sequence keeps of its block."""
+        return None
 
     def collate(self, encodings: Iterable[Encoding]) -> dict[str, Tensor]:
         """Return the targets of the masked language model and of the span boundaries."""

@@ -68,7 +68,7 @@ def replace_file(path: Path, *, follow: bool = False, binary: bool = False) -> I
             yield file
         return
     path = path.resolve() if follow else path
-    recover(path.parent, path.name)
+    _remove_leftovers(path)
     fresh, _ = _temporary_paths(path)
     try:
         with contextlib.ExitStack() as held:
@@ -101,7 +101,7 @@ def replace_folder(
         later: Gets the function that waits for the disk and replaces the folder, to call it once,
             perhaps in another thread. By default it is called at the end of the block.
     """
-    recover(folder.parent, folder.name)
+    _remove_leftovers(folder)
     fresh, old = _temporary_paths(folder)
     with contextlib.ExitStack() as held:
         held.enter_context(_undone(folder, fresh, old))
@@ -136,26 +136,34 @@ def _undone(folder: Path, fresh: Path, old: Path) -> Iterator[None]:
         raise
 
 
-def recover(parent: Path, target: str | None = None) -> None:
-    """Complete or undo the replacements that killed processes left in a folder.
+def recover(parent: Path) -> None:
+    """Complete or undo the replacements that a crash interrupted in a folder of one process."""
+    for path in sorted(parent.glob(".*-*")):
+        if match := _TEMPORARY.fullmatch(path.name):
+            _finish(parent / match[1], path.with_suffix(".new"), path.with_suffix(".old"))
 
-    ``target`` names one file or folder there, which other processes may be writing. Without it
-    the folder is of one process, and all of them are recovered.
-    """
-    if target and not _LOCKS:
+
+def _remove_leftovers(target: Path) -> None:
+    """Complete or undo the replacements of a file or folder that killed processes left."""
+    if not _LOCKS:
         return
     try:
-        found = sorted(parent.glob(".*-*"))
+        found = [path for path in target.parent.iterdir() if path.name.startswith(".")]
     except OSError:
         return  # it will be created, or the caller reports it
     for path in found:
-        fresh, old = path.with_suffix(".new"), path.with_suffix(".old")
-        name = temporary_target(path)
-        if name is None or target not in (None, name) or (path == old and fresh.exists()):
+        match = _TEMPORARY.fullmatch(path.name)
+        if match is None or match[1] != target.name:
+            continue
+        if match[2] == "old" and path.with_suffix(".new").exists():
             continue  # the lock is on the new version
         with contextlib.suppress(OSError):
-            if target is None or not is_held(path):
-                _finish(parent / name, fresh, old)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                if _try_lock(descriptor):
+                    _finish(target, path.with_suffix(".new"), path.with_suffix(".old"))
+            finally:
+                os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -109,7 +109,7 @@ def test_pipelines_in_bf16(checkpoint: Path) -> None:
     with subject.subject_of(command, str(checkpoint), size) as found:
         weights = {name: value.clone() for name, value in found.head.state_dict().items()}
         half = prediction._pipeline(found, found.texts[:3], torch.bfloat16)(32)
-        assert [type(each["score"]) for each in half] == [float] * 3
+        assert [type(score) for _, score in half] == [float] * 3
         assert weights.keys() == found.head.state_dict().keys()
 
 
@@ -215,6 +215,15 @@ def test_strata_are_what_sorting_makes() -> None:
     assert max(max(sizes[p] for p in b) - min(sizes[p] for p in b) for b in batches) <= 3
     with pytest.raises(ValueError, match="3 training examples are less than a batch of 4"):
         synthetic.strata([1, 2, 3], 2, 4)
+
+
+def test_answers_that_differ_are_an_error() -> None:
+    expected = [("a", 0.9), ("b", 0.8), None]
+    prediction.compare(expected, [("a", 0.9004), ("b", 0.8), ("b", 0.1)], 1e-3)
+    with pytest.raises(AssertionError, match="1 of 2 probabilities"):
+        prediction.compare(expected, [("a", 0.92), ("b", 0.8), None], 1e-3)
+    with pytest.raises(AssertionError, match="1 of 2 labels"):
+        prediction.compare(expected, [("b", 0.9), ("b", 0.8), None], 1e-3)
 
 
 @pytest.mark.parametrize("shape", synthetic.SHAPES)

@@ -82,17 +82,32 @@ WRONG = [
     (ClassifyConfig, {"lr": "1e-3"}, "--lr must be a number, not '1e-3'"),
     (ClassifyConfig, {"columns": "text=a"}, "--columns must be a list of texts"),
     (ClassifyConfig, {"seed": -1}, "--seed must be from 0"),
+    (ClassifyConfig, {"batch_size": -1}, "--batch-size must be above 0, not -1"),
     (ClassifyConfig, {"max_tokens": 0}, "--max-tokens must be above 0"),
     (ClassifyConfig, {"layer_decay": 1.5}, "--layer-decay must be above 0 and at most 1, not 1.5"),
+    (ClassifyConfig, {"layer_decay": 0}, "--layer-decay must be above 0"),
     (ClassifyConfig, {"warmup": -0.1}, "--warmup must be 0 or more"),
+    (ClassifyConfig, {"weight_decay": -1}, "--weight-decay must be 0 or more"),
+    (ClassifyConfig, {"clip": -1}, "--clip must be 0 or more"),
     (ClassifyConfig, {"freeze": "-1"}, "--freeze must be none, embeddings, all, or a number"),
     (ClassifyConfig, {"columns": ("text",)}, "--columns must be role=column, .* not 'text'"),
     (NliConfig, {"overlap": -1}, "--overlap must be 0 or more, not -1"),
+    (TagConfig, {"overlap": -1}, "--overlap must be 0 or more, not -1"),
     (ClassifyConfig, {"threshold": 1.5}, "--threshold must be between 0 and 1, not 1.5"),
     (TagConfig, {"max_length": 10, "max_tokens": 5}, "--max-length 10 exceeds --max-tokens 5"),
+] + [
+    (NliConfig, {name: 0}, f"{flag(name)} must be above 0, not 0")
+    for name in (
+        "lr",
+        "limit",
+        "steps",
+        "max_length",
+        "head_lr",
+        "eval_every",
+        "save_every",
+        "patience",
+    )
 ]
-NAMES = "lr limit steps batch_size max_length head_lr eval_every save_every patience".split()
-WRONG += [(NliConfig, {n: 0}, f"{flag(n)} must be above 0, not 0") for n in NAMES]
 
 
 @pytest.mark.parametrize(("kind", "values", "message"), WRONG)
@@ -110,3 +125,15 @@ def test_an_unset_model_is_the_default_or_that_of_the_run_to_start_from():
     assert NliConfig().model == DEFAULT_MODEL
     assert NliConfig(init_from="runs/x").model is None
     assert NliConfig(init_from="runs/x", model="m").model == "m"
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=lambda config: config.__name__)
+def test_class_variables_name_their_type(config: type[TrainConfig]):
+    """A bare ``ClassVar`` says no type."""
+    hints = [
+        str(hint).removeprefix("typing.")
+        for kind in config.__mro__
+        for hint in vars(kind).get("__annotations__", {}).values()
+    ]
+    assert any(hint.startswith("ClassVar[") for hint in hints)
+    assert "ClassVar" not in hints

@@ -13,7 +13,6 @@ import pytest
 
 from tests import laboratory as lab
 from tests.drills.faults import Server, assert_same, content, serving
-from tests.suites.conftest import write_suite
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +76,6 @@ DRILLS = {
     ),
     "seeds": several(*SENTIMENT, *MODEL, "--seeds", "2", "--per-class", "8"),
     "search": several("search", *SENTIMENT, *MODEL, "--trials", "3"),
-    "suite": several("run", "suite/tiny.yaml", "--seeds", "2"),
     "predict": Drill(  # two jobs of an array share the parts
         tuple((*PREDICT, "--file", "new", "--shard", f"{n}/2") for n in (0, 1)), kills=40
     ),
@@ -105,8 +103,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         shutil.copy(directory / "sentiment" / f"{name}.jsonl", directory / "new")
     for name, text in FILES.items():
         (directory / name).write_text(text, "utf-8")
-    (directory / "suite").mkdir()
-    write_suite(directory / "suite")
     with serving(directory, directory / "out") as started:
         for name, words in {
             "teacher": ("tag", "--data", "entities"),
@@ -139,8 +135,7 @@ class Folders:
 
     def content(self) -> dict[str, Any]:
         if self.drill.weights_alone:
-            names = ("*.safetensors", "suite.*")
-            files = [p for folder in self.written for n in names for p in folder.rglob(n)]
+            files = [p for folder in self.written for p in folder.rglob("*.safetensors")]
             return {str(path): path.read_bytes() for path in files}
         return content(self.server.folder)
 

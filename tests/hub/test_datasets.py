@@ -193,6 +193,20 @@ def test_the_cache_is_read_without_the_hub(
         read_text("lab/rows")
 
 
+def test_a_hub_that_never_answers(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(hub, "lab/rows", {"default": {"train": texts("a")}})
+    expected = read_text("lab/rows").fingerprint
+    forget_repositories()
+    monkeypatch.setattr(hub_module, "TIMEOUT", 0.5)
+    hub.fault("lab/rows", times=100, seconds=60.0)
+    begin = time.monotonic()
+    assert read_text("lab/rows").fingerprint == expected
+    assert time.monotonic() - begin < 40  # and not for the 60 seconds of a request
+    with pytest.raises(HubError, match="cannot be reached"):
+        hub.fault("lab/other", times=100, seconds=60.0)
+        read_text("lab/other")
+
+
 def test_each_refusal_has_its_sentence(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(hub, "lab/secret", {"default": {"train": texts("a")}})
 
@@ -208,6 +222,8 @@ def test_each_refusal_has_its_sentence(hub: Hub, monkeypatch: pytest.MonkeyPatch
     assert f"{constants.ENDPOINT}/datasets/lab/secret" in refusal("lab/secret")
     hub.gated, hub.private = {}, {"lab/secret"}
     assert "or it is private: then sign in with `hf auth login`" in refusal("lab/secret")
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert "does not know the token in HF_TOKEN" in refusal("lab/secret")
     monkeypatch.setenv("HF_TOKEN", "hf_ana")
     assert len(read_text("lab/secret").splits["train"]) == 6
 
@@ -407,7 +423,7 @@ def test_recipes_by_their_names(hub: Hub, encoder: Path, tmp_path: Path) -> None
 def test_recipes_of_questions_and_choices_by_their_names(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The columns of SQuAD and RACE on the hub, with the settings of their recipes."""
+    """The columns of SQuAD, RACE, DREAM and SWAG on the hub, with the settings of their recipes."""
     save_tiny_checkpoint(hub.model("lab/tiny"), "roberta")
     string, several = datasets.Value("string"), datasets.List(datasets.Value("string"))
 
@@ -447,6 +463,41 @@ def test_recipes_of_questions_and_choices_by_their_names(
     ]
     columns = dict.fromkeys(race[0], string) | {"options": several}
     publish(hub, "ehovy/race", {"all": dict.fromkeys(names, race)}, datasets.Features(columns))
+    dream = [
+        {
+            "id": i,
+            "dialogue_id": f"1-{i}",
+            "dialogue": ["M: Is it warm?", f"W: No, it is cold in {i}."],
+            "question": "How is it?",
+            "choice": ["warm", "cold", "late"],
+            "answer": "cold",
+        }
+        for i in range(24)
+    ]
+    columns = dict.fromkeys(("dialogue_id", "question", "answer"), string)
+    columns |= {"dialogue": several, "choice": several, "id": datasets.Value("int32")}
+    scripted(
+        hub,
+        "dataset-org/dream",
+        {"plain_text": dict.fromkeys(names, dream)},
+        datasets.Features(columns),
+    )
+    endings = [f"ending{number}" for number in range(4)]
+    swag = [
+        {"sent1": f"She opens door {i}.", "sent2": "She", "label": i % 4}
+        | {name: f"walks {number}" for number, name in enumerate(endings)}
+        for i in range(24)
+    ]
+    gold = datasets.ClassLabel(names=["0", "1", "2", "3"])
+    columns = dict.fromkeys(("sent1", "sent2", *endings), string) | {"label": gold}
+    blind = [row | {"label": -1} for row in swag[:4]]
+    publish(
+        hub,
+        "allenai/swag",
+        {"regular": {"train": swag, "validation": swag, "test": blind}},
+        datasets.Features(columns),
+    )
+
     monkeypatch.chdir(tmp_path)
     smoke = ("--smoke", "--model", "lab/tiny", "--max-length", "48", "--overlap", "16")
     outcome = run("run", "squad", *smoke, "--out", "suite")
@@ -459,6 +510,7 @@ def test_recipes_of_questions_and_choices_by_their_names(
     assert record["unanswerable"] is True
     outcome = run("run", "suite", "--submit", "answers.zip")
     assert outcome.code == 0, outcome.err
-    outcome = run("run", "race-roberta-large", *smoke[:5], "--out", "run")
-    assert outcome.code == 0, outcome.err
-    assert "accuracy: expected" in outcome.out
+    for name in ("race-roberta-large", "dream-roberta-large", "swag-roberta-base"):
+        outcome = run("run", name, *smoke[:5], "--out", name)
+        assert outcome.code == 0, outcome.err
+        assert "accuracy: expected" in outcome.out
