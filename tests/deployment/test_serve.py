@@ -26,6 +26,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 import finetune
+from finetune.deployment import commands
 from finetune.deployment.commands import _listen, named_runs
 from finetune.types import UserError
 from tests.command import run
@@ -222,6 +223,14 @@ def test_names_of_models(tmp_path: Path):
     ):
         with pytest.raises(UserError, match=problem):
             named_runs(runs)
+
+
+def test_loggers_of_the_program_are_as_before():
+    loggers = [logging.getLogger(name) for name in ("finetune.serving", "uvicorn.error")]
+    before = [(each.level, list(each.handlers), each.propagate) for each in loggers]
+    with commands._log_on_standard_error("INFO"):
+        assert not any(each.propagate for each in loggers)
+    assert [(each.level, each.handlers, each.propagate) for each in loggers] == before
 
 
 def test_wrong_options(tmp_path: Path):
