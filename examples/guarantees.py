@@ -71,7 +71,8 @@ def main() -> None:
         rows = []
         for _ in range(given.draws):
             rule = fit_sets(sample(scored, rng, given.number), given.sets, how, False)
-            rows.append(table_of_sets(scored, rule)[0][2:])
+            row, *_ = table_of_sets(scored, rule)
+            rows.append((row["coverage"], row["size"]))
         coverage, size = np.mean(rows, axis=0)
         print(f"sets by {how}: coverage {coverage:.4f}, size {size:.3f}")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,6 +19,7 @@ from finetune.types import UserError, abbreviated
 
 if TYPE_CHECKING:
     from finetune.evaluation.kinds import Scored
+    from finetune.evaluation.kinds.kind import Table
     from finetune.evaluation.thresholds import LabelProbabilities
     from finetune.tasks.base import Task
 
@@ -37,8 +38,8 @@ class Choice:
     fields: Mapping[str, Any]
     content: Mapping[str, Any]
     """The JSON output."""
-    tables: list[tuple[str, Any, Any]]
-    notes: list[str] = field(default_factory=list)
+    tables: Mapping[str, Table]
+    notes: Sequence[str] = ()
     title: str = ""
 
 
@@ -126,7 +127,11 @@ class Thresholds(FormatOption, Command):
             return
         if choice.title:
             self.note(choice.title)
-        print_tables(self.format, *choice.tables)
+        tables = [
+            (title, tuple(rows[0]), [tuple(row.values()) for row in rows])
+            for title, rows in choice.tables.items()
+        ]
+        print_tables(self.format, *tables)
         for note in choice.notes:
             self.note(note)
         if not self.dry_run:
@@ -197,41 +202,27 @@ class Thresholds(FormatOption, Command):
 
     def _withhold(self) -> Choice:
         """Choose a confidence by risk or by coverage."""
-        from finetune.evaluation.selective import (
-            Answers,
-            area_under_risk,
-            at_coverage,
-            at_risk,
-            by_class,
-            risk_bound,
-        )
+        from finetune.evaluation import selective
 
-        splits = {split: Answers.of(run) for split, run in self._runs().items()}
+        splits = {split: selective.Answers.of(run) for split, run in self._runs().items()}
         answers = splits[self.split]
         if self.risk is not None:
-            chosen = at_risk(answers, self.risk, self.delta)
+            chosen = selective.at_risk(answers, self.risk, self.delta)
         else:
-            chosen = at_coverage(answers, self.coverage or 1.0, self.delta)
+            chosen = selective.at_coverage(answers, self.coverage or 1.0, self.delta)
         rows = []
         for split, own in splits.items():
             given = own.above(chosen.confidence)
-            bound = risk_bound(given, self.delta)
-            figures = len(given) / len(own), own.risk, given.risk, bound, area_under_risk(own)
-            rows.append((split, len(own), *figures))
-        bound_name = f"bound (δ {self.delta:g})"
-        columns = ("split", "answers", "coverage", "risk of all", "risk", bound_name, "aurc")
-        tables: list[tuple[str, Any, Any]] = [("", columns, rows)]
-        classes = by_class(answers, chosen.confidence)
+            row = {"split": split, "answers": len(own), "coverage": len(given) / len(own)}
+            row |= {"risk of all": own.risk, "risk": given.risk}
+            row[f"bound (δ {self.delta:g})"] = selective.risk_bound(given, self.delta)
+            rows.append(row | {"aurc": selective.area_under_risk(own)})
+        tables, classes = {"": rows}, selective.by_class(answers, chosen.confidence)
         if len(classes) > 1:
-            cells = [tuple(row.values()) for row in classes]
-            tables.append((f"by predicted class, {self.split}", tuple(classes[0]), cells))
+            tables[f"by predicted class, {self.split}"] = classes
         return Choice(
             {"confidence": max(0.0, chosen.confidence - 5e-7)},  # files have six digits
-            chosen._asdict()
-            | {
-                "splits": [dict(zip(columns, row, strict=True)) for row in rows],
-                "classes": classes,
-            },
+            {**chosen._asdict(), "splits": rows, "classes": classes},
             tables,
             [f"answers with a probability below {chosen.confidence:.4f} are withheld"],
         )
@@ -243,13 +234,11 @@ class Thresholds(FormatOption, Command):
         assert self.sets is not None
         runs = self._runs()
         rule = fit_sets(runs[self.split], self.sets, self.set_scores, self.per_class)
-        tables: list[tuple[str, Any, Any]] = []
+        tables: dict[str, Table] = {}
         for split, run in runs.items():
             with contextlib.suppress(UserError):  # half of validation may be too small
-                found = table_of_sets(run, rule, refit=split == self.split)
-                tables.append((f"sets on {split}", found[0]._fields, found))
-        content = {title: [row._asdict() for row in rows] for title, _, rows in tables}
-        return Choice({"sets": vars(rule)}, {"sets": vars(rule)} | content, tables)
+                tables[f"sets on {split}"] = table_of_sets(run, rule, refit=split == self.split)
+        return Choice({"sets": vars(rule)}, {"sets": vars(rule), **tables}, tables)
 
     def _choose_distance(self, task: Task, model: Path) -> Choice:
         """Choose the largest distance from the training data, and save their statistics."""
@@ -263,42 +252,41 @@ class Thresholds(FormatOption, Command):
         if not self.dry_run:
             found.save(model)
         rows = [
-            (split, len(own), float(own.mean()), float((own > largest).mean()))
+            {
+                "split": split,
+                "examples": len(own),
+                "mean distance": float(own.mean()),
+                "unlike": float((own > largest).mean()),
+            }
             for split, own in distances.items()
         ]
-        columns = ("split", "examples", "mean distance", "unlike")
-        listed = [dict(zip(columns, row, strict=True)) for row in rows]
-        content = {"distance": largest, "splits": listed}
         note = f"answers for texts at a distance above {largest:.4f} are withheld"
-        return Choice({"distance": largest}, content, [("", columns, rows)], [note])
+        return Choice(
+            {"distance": largest}, {"distance": largest, "splits": rows}, {"": rows}, [note]
+        )
 
     # --- Costs ---
 
     def _choose_costs(self, task: Task) -> Choice:
         """Save the costs of mistakes, and compare the decisions with the most probable labels."""
-        from finetune.evaluation.costs import (
-            by_cost,
-            check_costs,
-            price_table,
-            read_costs,
-            with_costs,
-        )
+        from finetune.evaluation import costs as pricing
         from finetune.evaluation.kinds import KINDS, score
 
-        costs = read_costs(self.costs or "")
-        check_costs(costs, list(task.record.labels), KINDS[task.record.kind])
-        rows, tables = [], list[tuple[str, Any, Any]]()
+        costs = pricing.read_costs(self.costs or "")
+        pricing.check_costs(costs, list(task.record.labels), KINDS[task.record.kind])
+        rows: Table = []
+        tables = {"": rows}
         for split, run in self._runs().items():
-            before, after = with_costs(run, costs), by_cost(run, costs)
-            names = ("mean_cost", "accuracy")
-            figures = [score(each)[name] for name in names for each in (before, after)]
-            rows.append((split, len(run), *figures))
-            if split == self.split and (prices := price_table(after)):
-                cells = [tuple(row.values()) for row in prices]
-                tables.append((f"confusions on {split} by cost", tuple(prices[0]), cells))
-        columns = ("split", "texts", "cost before", "cost", "accuracy before", "accuracy")
-        content = {"splits": [dict(zip(columns, row, strict=True)) for row in rows]}
-        return Choice({"costs": costs}, content, [("", columns, rows), *tables])
+            before = score(pricing.with_costs(run, costs))
+            after = score(by_cost := pricing.by_cost(run, costs))
+            row = {"split": split, "texts": len(run)}
+            row |= {"cost before": before["mean_cost"], "cost": after["mean_cost"]}
+            rows.append(
+                row | {"accuracy before": before["accuracy"], "accuracy": after["accuracy"]}
+            )
+            if split == self.split and (prices := pricing.price_table(by_cost)):
+                tables[f"confusions on {split} by cost"] = prices
+        return Choice({"costs": costs}, {"splits": rows}, tables)
 
     # --- Labels ---
 
@@ -337,58 +325,52 @@ class Thresholds(FormatOption, Command):
                 "--risk, --coverage, --precision or --recall to withhold answers, or --costs."
             )
         chosen = choose(data, goal, default)
-        if all(row[-1] < FEWEST for row in table_of(data, chosen)):
+        rows = table_of(data, chosen)
+        if all(row["gold"] < FEWEST for row in rows):
             raise UserError(
                 f"{self.folder}: no label has {FEWEST} gold examples in {self.split}, too few to "
                 "choose a threshold on: train with more validation data."
             )
-        fitted = cross_fitted(data, goal, default)
-        scores: dict[str, tuple[float, float]] = {}
+        notes = []
+        if few := [row["label"] for row in rows if row["gold"] < FEWEST]:
+            notes.append(f"under {FEWEST} gold examples, so not chosen: {', '.join(few)}")
+        if len(rows) == 1:
+            notes += [f"threshold of {name}: {value:.4f}" for name, value in chosen.items()]
+        fitted, before_after = cross_fitted(data, goal, default), {}
         for split, own in splits.items():
-            of_split = own.metric(metric)
-            before = np.full(len(chosen), default)
+            of_split, before = own.metric(metric), np.full(len(chosen), default)
             after = fitted if split == self.split else np.array(list(chosen.values()))
-            scores[split] = own.value(of_split, before), own.value(of_split, after)
-        content = {"goal": str(goal), "thresholds": chosen, "metric": metric}
-        before_after = {s: {"before": b, "after": a} for s, (b, a) in scores.items()}
-        tables, notes = _shown(data, chosen, default)
-        for split, (old, new) in scores.items():
+            old, new = own.value(of_split, before), own.value(of_split, after)
+            before_after[split] = {"before": old, "after": new}
             how = " (each half with the threshold of the other)" if split == self.split else ""
             notes.append(f"{split} {metric}: {old:.4f} at {default:g}, now {new:.4f}{how}")
-        wanted = self.recall if self.precision is None else self.precision
-        column = 3 if self.precision is None else 2
-        rows = table_of(data, chosen) if by_rate else []
-        if missed := [row[0] for row in rows if row[column] < (wanted or 0) and row[-1] >= FEWEST]:
+        fixed = "precision" if self.recall is None else "recall"
+        least = float(self.precision or self.recall or 0)
+        if missed := [r["label"] for r in rows if r[fixed] < least and r["gold"] >= FEWEST]:
             notes.append(
                 f"no threshold reaches this for {abbreviated(missed)}: the nearest is taken"
             )
         title = f"{goal}, chosen on {len(data.gold):,} examples of {self.split}"
+        content = {"goal": str(goal), "thresholds": chosen, "metric": metric}
         field = "confidence" if data.is_of_one else "thresholds"
+        tables = {"": _shown(data, chosen, default)}
         return Choice({field: chosen}, content | {"scores": before_after}, tables, notes, title)
 
 
-def _shown(
-    data: LabelProbabilities, chosen: Mapping[str, float], default: float
-) -> tuple[list[tuple[str, Any, Any]], list[str]]:
-    """Return the tables and the notes on the thresholds of labels."""
-    from finetune.evaluation.thresholds import FEWEST, table_of, trade_of
+def _shown(data: LabelProbabilities, chosen: Mapping[str, float], default: float) -> Table:
+    """Return the table of the thresholds of labels, or of those that one label may have."""
+    from finetune.evaluation.thresholds import table_of, trade_of
 
-    rates = ("precision", "recall", "f1", "predicted")
-    if len(data.columns) == 1:
-        rows: list[Any] = trade_of(data)
-        rows += [row[1:-1] for row in table_of(data, chosen)]
-        columns: tuple[str, ...] = (f"threshold of {data.columns[0]}", *rates)
-        rows = sorted(rows)
-    else:
+    rows = table_of(data, chosen)
+    if len(rows) > 1:
         before = table_of(data, dict.fromkeys(data.columns, default))
-        rows = [(*row, old[4]) for row, old in zip(table_of(data, chosen), before, strict=True)]
-        columns = ("label", "threshold", *rates, "gold", f"f1 at {default:g}")
-    notes = []
-    if few := [row[0] for row in table_of(data, chosen) if row[-1] < FEWEST]:
-        notes.append(f"under {FEWEST} gold examples, so not chosen: {', '.join(few)}")
-    if len(data.columns) == 1:
-        notes += [f"threshold of {name}: {value:.4f}" for name, value in chosen.items()]
-    return [("", columns, rows)], notes
+        return [
+            row | {f"f1 at {default:g}": old["f1"]} for row, old in zip(rows, before, strict=True)
+        ]
+    shown = ("precision", "recall", "f1", "predicted")
+    trade = sorted([*trade_of(data), *rows], key=lambda row: row["threshold"])
+    name = f"threshold of {data.columns[0]}"
+    return [{name: row["threshold"]} | {each: row[each] for each in shown} for row in trade]
 
 
 def _chooses_labels(task: Task) -> bool:

@@ -9,7 +9,7 @@ from finetune.data.findings import Finding, render
 from finetune.data.hub import ALIASES, hub_dataset
 from finetune.data.splitting import (
     assign_folds,
-    halved,
+    halves,
     hold_out,
     leaked,
     unmeasured_labels,
@@ -30,7 +30,7 @@ __all__ = [
     "data_kind",
     "document_notes",
     "fingerprint",
-    "halved",
+    "halves",
     "hold_out",
     "hub_dataset",
     "leaked",

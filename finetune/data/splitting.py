@@ -253,14 +253,18 @@ def per_class(examples: Sequence[Example], number: int, seed: int) -> list[int]:
     return sorted(index for own in drawn for index in own)
 
 
-def halved(examples: Sequence[Example]) -> list[int]:
-    """Return 0 or 1 for each example, its half of the data; single texts are divided if need be."""
+def halves(examples: Sequence[Example]) -> tuple[list[int], list[int]]:
+    """Return the rows of each half of the data; single texts are divided if need be."""
     examples = Examples.of(examples)
     for by_document in (True, False):
         groups = _groups(examples, by_document)
         if len(groups) > 1:
-            return _assign_folds(examples, groups, 2, 0)
-    return [index % 2 for index in range(len(examples))]
+            folds = _assign_folds(examples, groups, 2, 0)
+            break
+    else:
+        folds = [row % 2 for row in range(len(examples))]
+    first, second = ([row for row, fold in enumerate(folds) if fold == half] for half in (0, 1))
+    return first, second
 
 
 def _assign_folds(

@@ -7,64 +7,59 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import permutations
+from typing import Any
 
 import numpy as np
 
-from finetune.data import halved
+from finetune.data import halves
 from finetune.data.label_names import canonical_names
 from finetune.evaluation.decisions import SetRule, set_scores
 from finetune.evaluation.kinds import Scored
+from finetune.evaluation.kinds.kind import Table
 from finetune.types import UserError, quantity
 
 ALL = "(all)"
 """The name of the row of all texts."""
 
 
-class SetRow(NamedTuple):
-    """A row of the table of prediction sets: of all texts, of a gold class, or of a subgroup."""
-
-    texts: str
-    number: int
-    coverage: float
-    """The share of sets that hold the gold class."""
-    size: float
-    """The mean number of classes in a set."""
+def conformal_quantile(scores: Sequence[float], level: float) -> float | None:
+    """Return the ⌈(n + 1) level⌉-th smallest score, which a new score exceeds with probability
+    1 - level at most; None if there are too few scores (Vovk et al. 2005)."""
+    rank = math.ceil((len(scores) + 1) * level - 1e-9)
+    return sorted(scores)[rank - 1] if rank <= len(scores) else None
 
 
-class _Case(NamedTuple):
-    """A prediction with its probabilities, and the key of its gold class among them."""
-
-    number: int
-    id: int
-    known: Mapping[Any, float]
-    gold: Any
+def needed(level: float) -> int:
+    """Return the number of scores that ``conformal_quantile`` needs."""
+    return math.ceil(level / (1 - level) - 1e-9)
 
 
 def fit_sets(scored: Scored, level: float, how: str, per_class: bool) -> SetRule:
     """Return the rule whose sets hold the right class with probability ``level``.
 
-    The limit is the ⌈(n + 1) level⌉-th smallest score of gold. ``per_class`` fits it for each gold
+    The limit is the conformal quantile of the scores of gold. ``per_class`` fits it for each gold
     class apart (Vovk 2012), so that the level holds for each; a class with too few examples is in
     every set.
 
     Raises:
         UserError: There are too few predictions, or they have no probabilities of classes.
     """
-    return _fitted(_cases(scored), level, how, per_class)
+    return _fitted(scored, _gold_classes(scored), level, how, per_class)
 
 
-def _cases(scored: Scored) -> list[_Case]:
+def _gold_classes(scored: Scored) -> dict[int, Any]:
+    """Return the gold class of each example, by the name that its probabilities have."""
     if not scored.kind.one_class:
         raise UserError(
             "--sets: prediction sets are for predictions of one class: labels of texts and choices."
         )
-    found = []
-    for number, (prediction, gold) in enumerate(zip(scored.predictions, scored.gold, strict=True)):
+    found = {}
+    for index, (prediction, gold) in enumerate(zip(scored.predictions, scored.gold, strict=True)):
         known = prediction.class_probabilities
         names = dict(zip(canonical_names(map(str, known)), known, strict=True))
         if (key := gold if gold in known else names.get(gold)) in known:
-            found.append(_Case(number, prediction.id, known, key))
+            found[index] = key
     if not found:
         raise UserError(
             "--sets: these predictions have no probabilities of all classes (`scores`)."
@@ -72,78 +67,77 @@ def _cases(scored: Scored) -> list[_Case]:
     return found
 
 
-def _fitted(cases: Sequence[_Case], level: float, how: str, per_class: bool) -> SetRule:
+def _fitted(
+    scored: Scored, gold: Mapping[int, Any], level: float, how: str, per_class: bool
+) -> SetRule:
+    """Return the rule of sets that is fitted on the examples with a gold class in ``gold``."""
     by_class: dict[str, list[float]] = {}
-    for case in cases:
-        values = np.array([list(case.known.values())])
-        score = set_scores(values, how, [case.id])[0, list(case.known).index(case.gold)]
-        by_class.setdefault(str(case.gold) if per_class else "", []).append(float(score))
+    for index, name in gold.items():
+        prediction = scored.predictions[index]
+        known = prediction.class_probabilities
+        scores = set_scores(np.array([list(known.values())]), how, [prediction.id])[0]
+        score = float(scores[list(known).index(name)])
+        by_class.setdefault(str(name) if per_class else "", []).append(score)
     quantiles = {
-        name: sorted(scores)[rank - 1]
+        name: quantile
         for name, scores in by_class.items()
-        if (rank := math.ceil((len(scores) + 1) * level - 1e-9)) <= len(scores)
+        if (quantile := conformal_quantile(scores, level)) is not None
     }
     if not quantiles:
-        least = math.ceil(level / (1 - level) - 1e-9)
         what = "of a class" if per_class else "with gold"
         raise UserError(
             f"--sets {level:g}: {quantity(max(map(len, by_class.values())), 'prediction')} {what}, "
-            f"where {least:,} are needed: add validation data, or lower the level."
+            f"where {needed(level):,} are needed: add validation data, or lower the level."
         )
     return SetRule(how, level, quantiles)
 
 
-class _Made(NamedTuple):
-    """A set: the index of its text, its gold class, whether it holds that, and its size."""
+def table_of_sets(scored: Scored, rule: SetRule, *, refit: bool = False) -> Table:
+    """Return the coverage and the mean size of sets, over all texts and by gold class.
 
-    number: int
-    gold: str
-    holds: bool
-    size: int
-
-
-def _made(scored: Scored, rule: SetRule, refit: bool) -> list[_Made]:
-    cases, rules = _cases(scored), [rule, rule]
-    halves = [0] * len(scored)
-    if refit:
-        halves = halved(scored.examples)
-        for half in (0, 1):
-            others = [case for case in cases if halves[case.number] != half]
-            rules[half] = _fitted(others, rule.level, rule.scores, "" not in rule.quantiles)
-    found = []
-    for case in cases:
-        members = rules[halves[case.number]].members(case.known, case.id)
-        found.append(_Made(case.number, str(case.gold), case.gold in members, len(members)))
-    return found
-
-
-def table_of_sets(scored: Scored, rule: SetRule, *, refit: bool = False) -> list[SetRow]:
-    """Return the coverage and the size of sets, over all texts and by gold class.
-
-    With ``refit``, each half of the texts has the rule that is fitted on the other half: for the
-    data that the rule was fitted on.
+    The coverage is the share of sets that hold the gold class. With ``refit``, each half of the
+    texts has the rule that is fitted on the other half: for the data that the rule was fitted on.
 
     Raises:
         UserError: A half is too small to fit a rule.
     """
-    made = _made(scored, rule, refit)
-    classes = sorted({each.gold for each in made})
-    return [_row(ALL, made), *(_row(c, [m for m in made if m.gold == c]) for c in classes)]
+    gold = _gold_classes(scored)
+    rules = dict.fromkeys(gold, rule)
+    if refit:
+        per_class = "" not in rule.quantiles
+        for own, others in permutations(halves(scored.examples)):
+            known = {index: gold[index] for index in others if index in gold}
+            fitted = _fitted(scored, known, rule.level, rule.scores, per_class)
+            rules |= dict.fromkeys(gold.keys() & own, fitted)
+    counts = {index: _counts(scored, index, name, rules[index]) for index, name in gold.items()}
+    groups = {ALL: list(counts.values())}
+    for name in sorted({str(name) for name in gold.values()}):
+        groups[name] = [counts[index] for index in gold if str(gold[index]) == name]
+    return [_row(name, np.sum(own, axis=0)) for name, own in groups.items()]
 
 
-def subgroups_of_sets(scored: Scored, rule: SetRule) -> dict[str, list[SetRow]]:
+def subgroups_of_sets(scored: Scored, rule: SetRule) -> dict[str, Table]:
     """Return the coverage and the size of sets by the subgroups of texts, by name of grouping."""
-    made = {each.number: each for each in _made(scored, rule, refit=False)}
+    gold = _gold_classes(scored)
+    counts = {index: _counts(scored, index, name, rule) for index, name in gold.items()}
     found = {}
     for name, grouping in scored.kind.groupings(scored, None).items():
-        groups: dict[str, list[_Made]] = {}
-        for number, group, _ in grouping.cells(scored):
-            groups.setdefault(group, []).extend([made[number]] if number in made else [])
-        found[name] = [_row(group, groups[group]) for group in grouping.order if group in groups]
+        sums: dict[str, Any] = {}
+        for index, group, _ in grouping.cells(scored):
+            sums[group] = sums.get(group, 0) + counts.get(index, np.zeros(3))
+        found[name] = [_row(group, sums[group]) for group in grouping.order if group in sums]
     return found
 
 
-def _row(name: str, made: Sequence[_Made]) -> SetRow:
-    number = max(1, len(made))
-    held, size = sum(each.holds for each in made), sum(each.size for each in made)
-    return SetRow(name, len(made), held / number, size / number)
+def _counts(scored: Scored, index: int, gold: Any, rule: SetRule) -> np.ndarray:
+    """Return the counts of the set of an example: 1, whether it holds the gold class, its size."""
+    prediction = scored.predictions[index]
+    members = rule.members(prediction.class_probabilities, prediction.id)
+    return np.array([1, gold in members, len(members)])
+
+
+def _row(name: str, counts: np.ndarray) -> dict[str, Any]:
+    """Return the row of some texts in the table of sets, from the sum of their counts."""
+    number, held, size = counts.tolist()
+    means = {"coverage": held / max(1, number), "size": size / max(1, number)}
+    return {"texts": name, "number": int(number), **means}

@@ -232,9 +232,9 @@ def tables_of_decisions(scored: Scored, decisions: Decisions) -> dict[str, Table
         if len(classes := by_class(answers, confidence)) > 1:
             tables["answered"] = classes
     if decisions.sets is not None:
-        tables["sets"] = [row._asdict() for row in table_of_sets(scored, decisions.sets)]
+        tables["sets"] = table_of_sets(scored, decisions.sets)
         for name, rows in subgroups_of_sets(scored, decisions.sets).items():
-            tables[f"sets by {name}"] = [row._asdict() for row in rows]
+            tables[f"sets by {name}"] = rows
     if scored.costs:
         tables["costs"] = price_table(scored)
     return tables

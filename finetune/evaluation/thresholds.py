@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 
 from finetune.config.metric_facts import facts_of
 from finetune.data.label_names import canonical_names
-from finetune.data.splitting import halved
-from finetune.evaluation.kinds.kind import Kind, Scored
+from finetune.data.splitting import halves
+from finetune.evaluation.kinds.kind import Kind, Scored, Table
 from finetune.evaluation.kinds.label import LABEL, LABELS, positive_counts, set_class_counts
 from finetune.evaluation.metrics import (
     Metric,
@@ -174,11 +175,8 @@ def choose(
 
 def cross_fitted(data: LabelProbabilities, goal: Goal, default: float = 0.5) -> np.ndarray:
     """Return thresholds of each example [N, C], chosen on the half of the data without it."""
-    halves = halved(data.examples)
     found = np.empty(data.scores.shape)
-    for half in (0, 1):
-        others = [index for index, own in enumerate(halves) if own != half]
-        own = [index for index, own in enumerate(halves) if own == half]
+    for own, others in permutations(halves(data.examples)):
         found[own] = list(choose(data.take(others), goal, default).values())
     return found
 
@@ -297,23 +295,28 @@ def _value_of_counts(
     return value if usable else None
 
 
-def table_of(data: LabelProbabilities, thresholds: Mapping[str, float]) -> list[tuple[Any, ...]]:
-    """Return label, threshold, precision, recall, F1, predicted and gold examples of each label."""
-    rows = []
+def table_of(data: LabelProbabilities, thresholds: Mapping[str, float]) -> Table:
+    """Return for each label its threshold, precision, recall, F1, predicted and gold examples."""
     columns = zip(data.columns, data.scores.T, data.applies.T, strict=True)
-    for name, scores, gold in columns:
-        counts = _Cuts.counted(scores, gold, np.array([thresholds[name]]))[0]
-        rates = [float(rate(counts)) for rate in (precision, recall, f1)]
-        rows.append((name, thresholds[name], *rates, int(counts[1]), int(counts[2])))
-    return rows
+    return [
+        {"label": name} | row
+        for name, scores, gold in columns
+        for row in _rates(scores, gold, np.array([thresholds[name]]))
+    ]
 
 
-def trade_of(data: LabelProbabilities, number: int = 9) -> list[tuple[float, ...]]:
-    """Return threshold, precision, recall, F1 and predicted examples of the one positive label.
+def trade_of(data: LabelProbabilities, number: int = 9) -> Table:
+    """Return the rows of ``table_of`` for thresholds of the one positive label.
 
     The thresholds are evenly spread between 0 and 1.
     """
     cuts = np.arange(1, number + 1) / (number + 1)
-    counts = _Cuts.counted(data.scores[:, 0], data.applies[:, 0], cuts)
-    rates = [rate(counts).tolist() for rate in (precision, recall, f1)]
-    return list(zip(cuts.tolist(), *rates, counts[:, 1].tolist(), strict=True))
+    return _rates(data.scores[:, 0], data.applies[:, 0], cuts)
+
+
+def _rates(scores: np.ndarray, gold: np.ndarray, cuts: np.ndarray) -> Table:
+    counts = _Cuts.counted(scores, gold, cuts)
+    columns = {"threshold": cuts, "precision": precision(counts), "recall": recall(counts)}
+    columns |= {"f1": f1(counts), "predicted": counts[:, 1], "gold": counts[:, 2]}
+    values = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]

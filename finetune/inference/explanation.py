@@ -15,10 +15,9 @@ the words add up to the score minus the score of the baseline.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,16 +31,11 @@ from finetune.runtime.device import batch_to_device
 from finetune.tasks.base import Task
 from finetune.types import Decision, Encoding, TextExample, TokenExample, UserError
 
-if TYPE_CHECKING:
-    from finetune.inference.predictor import Predictor
-
 STEPS = (16, 32, 64, 128, 256)
 """Points of the line whose gradients are added: twice as many until the sum is complete."""
 TOLERANCE = 0.01
 """Largest error of the sum, in units of the difference that it explains, or of 1 if that is less.
 """
-BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
-"""Fractions of the words that ``faithfulness`` takes away."""
 
 
 class Words(NamedTuple):
@@ -260,50 +254,3 @@ def _along_line(
         if abs(error) <= TOLERANCE * max(1.0, abs(difference)):
             break
     return values[1], attributions, error
-
-
-class Faithfulness(NamedTuple):
-    """Means over texts and over ``BINS`` (DeYoung et al., 2020, "ERASER").
-
-    The words of the highest scores, a fraction of all, are taken away, and are kept alone. A
-    faithful method has a high ``comprehensiveness``, by how much the probability of the label falls
-    without them, and a low ``sufficiency``, by how much it falls with them alone.
-    """
-
-    comprehensiveness: float
-    sufficiency: float
-
-
-def faithfulness(
-    model: Predictor, inputs: Any, *, bins: Sequence[float] = BINS, seed: int = 0
-) -> dict[str, Faithfulness]:
-    """Measure how faithful each method is, and random words, for a model of one label for a text.
-
-    Args:
-        model: The model.
-        inputs: As for ``Predictor.predict``.
-        bins: Fractions of the words, each of at least one word.
-        seed: The seed of the random words.
-
-    Raises:
-        UserError: The model predicts no single label, or cannot be explained.
-    """
-    if model.task.record.kind != "label":
-        raise UserError("faithfulness is measured for models of one label for a text or pair.")
-    random = np.random.default_rng(seed)
-    examples = [each for each in model.examples(inputs) if words_of(each).words]
-    explained = {method: model.explain(examples, method) for method in model.task.explained_by}
-    found, first = dict[str, Faithfulness](), next(iter(explained.values()))
-    for method in (*explained, "random"):
-        falls = []
-        for example, (why,) in zip(examples, explained.get(method, first), strict=True):
-            scores = random.random(len(why.scores)) if method == "random" else np.array(why.scores)
-            order = np.argsort(-scores, kind="stable").tolist()
-            cuts = [max(1, math.ceil(share * len(order) - 1e-9)) for share in bins]
-            left_out = [*({*order[:cut]} for cut in cuts), *({*order[cut:]} for cut in cuts)]
-            changed = [example, *(without(model.task, example, each) for each in left_out)]
-            place = model.task, model.model, changed, [why.decision], model.accelerator.device
-            whole, *others = np.exp(decision_scores(*place)[:, 0])
-            falls.append((whole - np.array(others)).reshape(2, -1).mean(1))
-        found[method] = Faithfulness(*np.mean(falls, axis=0).tolist())
-    return found

@@ -7,7 +7,6 @@ their covariance (Lee et al. 2018; for encoders Podolskiy et al. 2021).
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from accelerate import Accelerator
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from finetune.evaluation.conformal import conformal_quantile, needed
 from finetune.evaluation.predictions import gold_record
 from finetune.inference.loop import forward_passes, precision_on, without_blank
 from finetune.preprocessing.batching import pack
@@ -158,16 +158,15 @@ def vectors_of_run(task: Task, model: Path, needed: str) -> dict[str, np.ndarray
 def largest_distance(distances: np.ndarray, rate: float) -> float:
     """Return the distance that at most a share ``rate`` of new texts of the same kind exceeds.
 
-    It is a conformal quantile (Vovk et al. 2005).
+    It is a conformal quantile.
 
     Raises:
         UserError: There are too few distances.
     """
-    number = len(distances)
-    rank = math.ceil((number + 1) * (1 - rate) - 1e-9)
-    if rank > number:
+    found = conformal_quantile(distances.tolist(), 1 - rate)
+    if found is None:
         raise UserError(
-            f"--unlike {rate:g}: {quantity(number, 'example')}, where "
-            f"{math.ceil(1 / rate - 1 - 1e-9):,} are needed: add some, or raise the rate."
+            f"--unlike {rate:g}: {quantity(len(distances), 'example')}, where "
+            f"{needed(1 - rate):,} are needed: add some, or raise the rate."
         )
-    return float(np.sort(distances)[rank - 1])
+    return found

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import permutations
 from typing import Any, NamedTuple
 
-from finetune.data import halved
+from finetune.data import halves
 from finetune.evaluation.kinds import KINDS
 from finetune.tasks.base import Task
 from finetune.types import Prediction, UserError, abbreviated, did_you_mean
@@ -28,12 +29,11 @@ def calibrate(task: Task, gold: Sequence[Any], predicted: Sequence[Any]) -> Cali
     """
     calibrated, note = _fitted(task, gold, predicted)
     pairs = list(zip(gold, predicted, strict=True))
-    halves = halved(gold)
     predictions: list[Any] = list(predicted)
-    for half in (0, 1):
-        others = [pair for pair, own in zip(pairs, halves, strict=True) if own != half]
-        fitted, _ = _fitted(task, [e for e, _ in others], [p for _, p in others])
-        for index in [index for index, own in enumerate(halves) if own == half]:
+    for own, others in permutations(halves(gold)):
+        known = [pairs[index] for index in others]
+        fitted, _ = _fitted(task, [e for e, _ in known], [p for _, p in known])
+        for index in own:
             predictions[index] = fitted.apply_fitted(*pairs[index])
     note += "; each half of validation is scored with the value fitted on the other half"
     return Calibrated(calibrated, predictions, note)

@@ -38,6 +38,7 @@ SAYS = {
     "vocabulary": "copied",
     "little_data": "95 % interval",
     "other_domains": "examples/data/topics distance",
+    "faithfulness": "gradients comprehensiveness",
     "guarantees": "sets by randomized: coverage",
     "annotation_loop": '"by": "both", "seed": 1, "labeled": 30',
 }

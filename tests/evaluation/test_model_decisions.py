@@ -127,7 +127,7 @@ def test_sets_hold_gold_at_the_level(how: str, per_class: bool) -> None:
     for seed in range(20):
         rule = fit_sets(labeled(300, seed=seed), 0.8, how, per_class)
         rows = table_of_sets(labeled(1000, seed=100 + seed), rule)
-        coverages.append([row.coverage for row in rows])
+        coverages.append([row["coverage"] for row in rows])
     limit = 0.05 if how == "cumulative" else 0.015
     for found in np.mean(coverages, axis=0)[: None if per_class else 1]:
         assert 0.8 - 0.015 < found < 0.8 + limit

@@ -56,6 +56,11 @@ def all_cuts(scores: np.ndarray) -> list[float]:
     return [(low + high) / 2 for low, high in itertools.pairwise(levels)]
 
 
+def rates_of(data: LabelProbabilities, thresholds: dict[str, float]) -> tuple[float, float]:
+    (row,) = table_of(data, thresholds)
+    return row["precision"], row["recall"]
+
+
 @pytest.mark.parametrize("metric", ["f1", "macro_f1", "accuracy", "matthews", "weighted_f1"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_threshold_of_two_labels_is_the_best_of_all(metric: str, seed: int) -> None:
@@ -88,13 +93,12 @@ def test_recall_at_a_precision_and_precision_at_a_recall(seed: int, level: float
     data = two_labels(seed)
     rows = []
     for cut in all_cuts(data.scores[:, 0]):
-        ((_, _, precision, recall, *_),) = table_of(data, {"yes": cut})
-        rows.append((precision, recall))
-    ((_, _, precision, recall, *_),) = table_of(data, choose(data, Goal(precision=level)))
+        rows.append(rates_of(data, {"yes": cut}))
+    precision, recall = rates_of(data, choose(data, Goal(precision=level)))
     reached = [r for p, r in rows if p >= level]
     assert recall == pytest.approx(max(reached)) if reached else precision == max(rows)[0]
     assert not reached or precision >= level
-    ((_, _, precision, recall, *_),) = table_of(data, choose(data, Goal(recall=level)))
+    precision, recall = rates_of(data, choose(data, Goal(recall=level)))
     assert recall >= level and precision == pytest.approx(max(p for p, r in rows if r >= level))
 
 
@@ -120,12 +124,12 @@ def test_cross_fitting_never_uses_the_own_half() -> None:
 
 def test_the_table_of_the_trade_and_unknown_metrics() -> None:
     data = two_labels(0)
-    for threshold, precision, recall, f1, predicted in trade_of(data):
-        chosen = data.scores[:, 0] >= threshold
-        right = (chosen & data.applies[:, 0]).sum()
-        assert predicted == chosen.sum() and recall == right / data.applies.sum()
-        assert precision == pytest.approx(right / max(1, predicted))
-        assert f1 == pytest.approx(2 * right / (predicted + data.applies.sum()))
+    for row in trade_of(data):
+        chosen = data.scores[:, 0] >= row["threshold"]
+        right, predicted = (chosen & data.applies[:, 0]).sum(), row["predicted"]
+        assert predicted == chosen.sum() and row["recall"] == right / data.applies.sum()
+        assert row["precision"] == pytest.approx(right / max(1, predicted))
+        assert row["f1"] == pytest.approx(2 * right / (predicted + data.applies.sum()))
     with pytest.raises(UserError, match=r"--metric macro: choose .*macro_f1"):
         choose(data, Goal("macro"))
 
