@@ -102,15 +102,8 @@ class TextExample:
     (regression), or None without gold. ``where`` is ``file:line`` for messages. ``id`` is the index
     of the example, ``key`` the id in the data, if it has one. ``negative`` is a text that ``pair``
     is contrasted with (``finetune sentence``). ``targets`` are the characters (start, end) of the
-    word in each text of a pair, if words are compared. ``document`` is the document of a block of
-    lines (``finetune pretrain``). ``answers`` are the gold answers to the question ``text`` in the
-    context ``pair``: none if it cannot be answered there, None without gold. ``choices`` are the
-    choices of a question (``finetune choice``): ``text`` is then the context, which may be empty,
-    ``pair`` the question, and ``label`` the index of the right choice, since choices may have equal
-    texts. ``votes`` are the votes of several annotators for labels, by name, if they are known:
-    ``label`` is then the label of the majority. ``subwords`` of a block of lines are its subword
-    ids, the first subword of each word, and the first word of each line, as the bytes of arrays of
-    int32.
+    word in each text of a pair, if words are compared. ``votes`` are the votes of several
+    annotators for labels, by name, if they are known: ``label`` is then the label of the majority.
     """
 
     id: int
@@ -121,35 +114,26 @@ class TextExample:
     key: str | int | None = None
     negative: str | None = None
     targets: tuple[tuple[int, int], tuple[int, int]] | None = None
-    document: int | None = None
-    answers: tuple[Answer, ...] | None = None
-    choices: tuple[str, ...] = ()
     votes: tuple[tuple[str, float], ...] | None = None
-    subwords: tuple[bytes, bytes, bytes] | None = field(default=None, compare=False, repr=False)
 
-    GOLD: ClassVar[tuple[str, ...]] = ("label", "answers")
+    GOLD: ClassVar[tuple[str, ...]] = ("label",)
     """The fields that ``labels_of`` takes."""
 
     def texts(self) -> list[str]:
-        """Return the text, or both texts of a pair, and the choices."""
-        texts = [self.text] if self.pair is None else [self.text, self.pair]
-        return [*texts, *self.choices]
+        """Return the text, or both texts of a pair."""
+        return [self.text] if self.pair is None else [self.text, self.pair]
 
     def shared(self) -> str | None:
-        """Return the context of a question, which other questions may share; None without."""
-        if self.choices:
-            return self.text if self.text.strip() else None
-        return None if self.answers is None else self.pair
+        """Return the text that other examples may share; None without."""
+        return None
 
     def gold_labels(self) -> list[str] | None:
-        """Return the labels, ``ANSWERABLE`` or ``UNANSWERABLE``, or None without gold."""
-        return self.labels_of(self.label, self.answers)
+        """Return the labels, or None without gold."""
+        return self.labels_of(*(getattr(self, name) for name in self.GOLD))
 
     @staticmethod
-    def labels_of(label: Any, answers: Any) -> list[str] | None:
-        """Return the labels of an example with these values of ``GOLD``."""
-        if answers is not None:
-            return [ANSWERABLE if answers else UNANSWERABLE]
+    def labels_of(label: Any) -> list[str] | None:
+        """Return the labels of an example with this label."""
         if label is None:
             return None
         return list(label) if isinstance(label, tuple) else [str(label)]
@@ -161,28 +145,109 @@ class TextExample:
         total = math.fsum(number for _, number in self.votes)
         return {name: number / total for name, number in self.votes}
 
-    CONTENT: ClassVar[tuple[str, ...]] = (
-        *("text", "pair", "label", "votes", "answers"),
-        *("choices", "targets", "negative", "document"),
-    )
+    CONTENT: ClassVar[tuple[str, ...]] = ("text", "pair", "label", "votes", "targets", "negative")
     """The fields that ``content_of`` takes."""
 
     @staticmethod
     def content_of(*values: Any) -> list[Any]:
         """Return what a fingerprint holds of an example with these values of ``CONTENT``."""
-        text, pair, label, votes, answers, choices, targets, negative, document = values
+        text, pair, label, votes, targets, negative = values
         content = ["text", text, pair, label]
         if votes is not None:
             content.append(votes)
-        if answers is not None:
-            return [*content, answers]
-        if choices:
-            return [*content, choices]
         if targets is not None:
-            return [*content, negative, document, targets]
-        if document is not None:
-            return [*content, negative, document]
+            return [*content, negative, None, targets]
         return content if negative is None else [*content, negative]
+
+    def record(self) -> dict[str, Any]:
+        """Return the example with its gold as JSON values."""
+        label = list(self.label) if isinstance(self.label, tuple) else self.label
+        votes = None if self.votes is None else dict(self.votes)
+        return _example_record(self, label, text_pair=self.pair, votes=votes)
+
+
+@dataclass(frozen=True, slots=True)
+class Question(TextExample):
+    """The question ``text`` in the context ``pair``.
+
+    ``answers`` are the gold answers: none if it cannot be answered there, None without gold.
+    """
+
+    answers: tuple[Answer, ...] | None = None
+
+    GOLD: ClassVar[tuple[str, ...]] = ("answers",)
+
+    def shared(self) -> str | None:
+        """Return the context, which other questions may share."""
+        return self.pair
+
+    @staticmethod
+    def labels_of(answers: Any) -> list[str] | None:
+        """Return ``ANSWERABLE`` or ``UNANSWERABLE``, or None without gold."""
+        return None if answers is None else [ANSWERABLE if answers else UNANSWERABLE]
+
+    CONTENT: ClassVar[tuple[str, ...]] = ("text", "pair", "answers")
+
+    @staticmethod
+    def content_of(*values: Any) -> list[Any]:
+        """Return what a fingerprint holds of a question."""
+        *texts, answers = values
+        return ["text", *texts, None, *([] if answers is None else [answers])]
+
+    def record(self) -> dict[str, Any]:
+        """Return the question with its gold as JSON values."""
+        gold = None if self.answers is None else [answer._asdict() for answer in self.answers]
+        return _example_record(self, gold, text_pair=self.pair)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceQuestion(TextExample):
+    """The question ``pair`` with its choices, after the context ``text``, which may be empty.
+
+    ``label`` is the index of the right choice, since choices may have equal texts.
+    """
+
+    choices: tuple[str, ...] = ()
+
+    def texts(self) -> list[str]:
+        """Return the context, the question and the choices."""
+        return [*TextExample.texts(self), *self.choices]
+
+    def shared(self) -> str | None:
+        """Return the context, which other questions may share; None without."""
+        return self.text if self.text.strip() else None
+
+    CONTENT: ClassVar[tuple[str, ...]] = ("text", "pair", "label", "choices")
+
+    @staticmethod
+    def content_of(*values: Any) -> list[Any]:
+        """Return what a fingerprint holds of a question."""
+        return ["text", *values]
+
+    def record(self) -> dict[str, Any]:
+        """Return the question with its gold as JSON values."""
+        choices = list(self.choices) or None
+        return _example_record(self, self.label, text_pair=self.pair, choices=choices)
+
+
+@dataclass(frozen=True, slots=True)
+class TextBlock(TextExample):
+    """A block of lines for ``finetune pretrain``.
+
+    ``document`` is the number of their document. ``subwords`` are their subword ids, the first
+    subword of each word, and the first word of each line, as the bytes of arrays of int32.
+    """
+
+    document: int = 0
+    subwords: tuple[bytes, bytes, bytes] = field(default=(b"",) * 3, compare=False, repr=False)
+
+    CONTENT: ClassVar[tuple[str, ...]] = ("text", "document")
+
+    @staticmethod
+    def content_of(*values: Any) -> list[Any]:
+        """Return what a fingerprint holds of a block."""
+        text, document = values
+        return ["text", text, None, None, None, document]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +319,29 @@ class TokenExample:
             return [*content, unreachable, targets]
         return [*content, unreachable] if unreachable else content
 
+    def record(self) -> dict[str, Any]:
+        """Return the sentence with its gold as JSON values.
+
+        ``gold`` is an object with ``tags`` or ``spans`` or both, and perhaps ``relations``.
+        """
+        spans = None if self.spans is None else [span._asdict() for span in self.spans]
+        unreachable = self.unreachable or None  # in characters
+        known: dict[str, Any] = {"tags": self.tags, "spans": spans, "unreachable": unreachable}
+        if self.relations is not None:
+            known["relations"] = relation_records(self.spans or (), self.relations)
+        gold = {name: value for name, value in known.items() if value is not None} or None
+        return _example_record(self, gold, document=self.document)
+
 
 Example = TextExample | TokenExample
+EXAMPLES = (TextExample, Question, ChoiceQuestion, TextBlock, TokenExample)
+"""The shapes of examples."""
+
+
+def _example_record(example: Example, gold: Any, **shown: Any) -> dict[str, Any]:
+    """Return JSON values of an example: its text and place, more that is known, and its gold."""
+    values = {"text": example.text, "where": example.where or None, **shown}
+    return {name: value for name, value in values.items() if value is not None} | {"gold": gold}
 
 
 class LabelSet:

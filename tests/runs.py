@@ -10,7 +10,7 @@ from typing import Any
 from finetune.config.tasks import CONFIGS, settings
 from finetune.evaluation.aligned_runs import align_runs
 from finetune.evaluation.metrics import score
-from finetune.evaluation.predictions import GoldSource, gold_record
+from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.tasks import task_class
 from finetune.types import Example
@@ -50,7 +50,7 @@ def write_run(
 def write_predictions(path: Path, answers: list[dict], examples: Sequence[Example]) -> Path:
     """A prediction file as a run writes it, with gold."""
     pairs = zip(answers, examples, strict=True)
-    return write_jsonl(path, [answer | gold_record(example) for answer, example in pairs])
+    return write_jsonl(path, [answer | example.record() for answer, example in pairs])
 
 
 def score_predictions(predictions: Path, gold: str, **settings: Any) -> dict[str, float]:

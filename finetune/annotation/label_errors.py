@@ -29,7 +29,6 @@ from finetune.evaluation.errors import example_text, excerpt, text_excerpt
 from finetune.evaluation.kinds import scores_of
 from finetune.evaluation.kinds.kind import Mistake
 from finetune.evaluation.kinds.spans import span_mistakes
-from finetune.evaluation.predictions import gold_record
 from finetune.runtime.files import clear_folder, write_text
 from finetune.runtime.memory import memory_kept
 from finetune.runtime.signals import Interrupted
@@ -98,7 +97,7 @@ class Suspect:
         example = self.example
         shown = {"words": example.words, "offsets": example.offsets, **predicted}
         known = {name: value for name, value in shown.items() if value is not None}
-        return replace(self, sentence=known | {"gold": gold_record(example)["gold"]})
+        return replace(self, sentence=known | {"gold": example.record()["gold"]})
 
 
 class CrossFitted(NamedTuple):

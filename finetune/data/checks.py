@@ -38,9 +38,9 @@ from finetune.data.votes import voted_names
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
 from finetune.types import (
+    ChoiceQuestion,
     Example,
     Span,
-    TextExample,
     TokenExample,
     abbreviated,
     did_you_mean,
@@ -157,27 +157,18 @@ def _labels(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _pairs(dataset: Dataset) -> Iterator[Finding]:
-    """Report splits with pairs of texts where train has single texts, and the reverse.
-
-    Questions may have different numbers of choices.
-    """
+    """Report splits with pairs of texts where train has single texts, and the reverse."""
     train = dataset.splits.get("train", Examples())
-    if not train or train.are_words or any(train.column("choices")):
+    if train.are_words or train.kind is ChoiceQuestion:
         return
-    numbers = set(map(_num_texts, train.columns("pair", "choices")))
-    for split, rows in dataset.splits.items():
-        each = map(_num_texts, rows.columns("pair", "choices"))
-        other = locations_of(rows, (number not in numbers for number in each))
-        if len(numbers) == 1 and other:
-            kinds = "pairs of texts" if numbers == {2} else "single texts"
+    single = {pair is None for pair in train.column("pair")}
+    for split, rows in dataset.splits.items() if len(single) == 1 else ():
+        each = (pair is None for pair in rows.column("pair"))
+        if other := locations_of(rows, (alone not in single for alone in each)):
+            kinds = "single texts" if True in single else "pairs of texts"
             message = f"{split}: {len(other):,} of {quantity(len(rows), 'example')} unlike train, "
             message += f"which has {kinds}: name the columns with --columns text=NAME pair=NAME"
             yield from located("error", "pairs", message, other)
-
-
-def _num_texts(values: tuple[Any, ...]) -> int:
-    pair, choices = values
-    return 1 + (pair is not None) + len(choices)
 
 
 def _distribution(counts: Counter[str], example: Example) -> str:
@@ -325,7 +316,8 @@ def _lengths(
 
 def _num_subwords(example: Example, counts: Sequence[int]) -> int:
     """Return the number of subwords that the model reads at a time: one choice of a question."""
-    if isinstance(example, TextExample) and (number := len(example.choices)):
+    if isinstance(example, ChoiceQuestion):
+        number = len(example.choices)
         return sum(counts[:-number]) + max(counts[-number:])
     return sum(counts)
 

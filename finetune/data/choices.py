@@ -22,7 +22,7 @@ from finetune.data.json_files import parse_json
 from finetune.data.labels import MISSING
 from finetune.data.rows import Columns, Gold, Make, RowReader, without_gold
 from finetune.data.tables import Table, find_column, is_missing, missing_column, text_cell
-from finetune.types import TextExample, abbreviated, quantity
+from finetune.types import ChoiceQuestion, abbreviated, quantity
 
 ROLES = ("context", "question", "choices", "label")
 CONTEXT_COLUMNS = (
@@ -151,7 +151,7 @@ def _has_choices(first: Sequence[Record], question: str | None) -> bool:
     return isinstance(value, Mapping) and "choices" in value
 
 
-def _example(index: int, record: Record, columns: _Columns) -> TextExample:
+def _example(index: int, record: Record, columns: _Columns) -> ChoiceQuestion:
     where = record.where
     context = "" if columns.context is None else _context(record, columns.context)
     question, stated = _question(record, columns)
@@ -178,7 +178,7 @@ def _example(index: int, record: Record, columns: _Columns) -> TextExample:
     if columns.label is not None:
         is_index = columns.label.lower() == "label"
         label = label_index(record.values.get(columns.label), choices, where, is_index)
-    return TextExample(index, context, question, label, where, record.key, choices=texts)
+    return ChoiceQuestion(index, context, question, label, where, record.key, choices=texts)
 
 
 def _context(record: Record, column: str) -> str:

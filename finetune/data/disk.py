@@ -12,13 +12,12 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from finetune.runtime.memory import without_garbage_collection
 from finetune.types import (
+    EXAMPLES,
     Answer,
     LabelSet,
     Relation,
     SenseTarget,
     Span,
-    TextExample,
-    TokenExample,
 )
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     Numbers = np.ndarray[Any, np.dtype[Any]]
 
-_VALUES = (Span, Relation, Answer, SenseTarget, LabelSet, TextExample, TokenExample)
+_VALUES = (Span, Relation, Answer, SenseTarget, LabelSet, *EXAMPLES)
 _CLASSES = {kind.__name__: kind for kind in _VALUES}
 
 

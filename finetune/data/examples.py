@@ -21,7 +21,7 @@ from finetune.data.disk import Column, Disk, Part, SavedColumns, dump_values, lo
 from finetune.runtime.cache import unnamed_file
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
-from finetune.types import Example, TextExample, TokenExample
+from finetune.types import EXAMPLES, ChoiceQuestion, Example, TextExample, TokenExample
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,16 +49,7 @@ about n^2 / 2^65: 1e-5 for 20 million examples."""
 
 _INTERNED = ("label", "tags", "layers", "document", "key")
 """Columns with few different values, each of which is written once in a chunk."""
-_KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (TextExample, TokenExample)}
-_PLAIN = {
-    "answers": None,
-    "choices": (),
-    "targets": None,
-    "negative": None,
-    "document": None,
-    "votes": None,
-}
-"""The fields of a text that is not more than texts with a label."""
+_KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in EXAMPLES}
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -139,9 +130,9 @@ class Examples(Sequence[Any]):
         """Return how often each label occurs, and the number of examples without gold."""
         counts, without = Counter[str](), 0
         golds: Iterable[tuple[list[str] | None, int]] = ((gold, 1) for gold in self.golds())
-        if self.kind is TextExample and all(each is None for each in self.column("answers")):
+        if self.kind.GOLD == ("label",):
             different = Counter(self.column("label")).items()
-            golds = ((TextExample.labels_of(label, None), number) for label, number in different)
+            golds = ((self.kind.labels_of(label), number) for label, number in different)
         for gold, number in golds:
             without += number * (gold is None)
             for name in gold or ():
@@ -565,7 +556,8 @@ def _emptied(examples: list[Any]) -> Iterator[Any]:
 
 def _rendered(rows: Examples) -> bytes:
     """Return the ``content`` of examples in lines; of plain texts without making examples."""
-    if rows.kind is TextExample and set(rows.columns(*_PLAIN)) <= {tuple(_PLAIN.values())}:
+    more = ("targets", "negative", "votes")
+    if rows.kind is TextExample and set(rows.columns(*more)) <= {(None, None, None)}:
         pairs = ("null" if pair is None else _encode(pair) for pair in rows.column("pair"))
         texts, labels = (map(_encode, rows.column(name)) for name in ("text", "label"))
         lines = zip(texts, pairs, labels, strict=True)
@@ -614,7 +606,8 @@ def _facts(example: Example) -> tuple[int, int, int, int, int]:
         words = len(example.words)
         required: Sequence[str] = texts
     else:
-        required = example.choices or texts  # a question of choices needs no context
+        # a question of choices needs no context
+        required = example.choices if isinstance(example, ChoiceQuestion) else texts
     if not all(map(str.strip, required)):
         flags |= BLANK
     return _hash(normalized), document, words, sum(map(len, texts)), flags

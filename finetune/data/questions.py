@@ -26,7 +26,7 @@ from finetune.data.tables import (
     text_cell,
     whole_number,
 )
-from finetune.types import Answer, TextExample, quantity
+from finetune.types import Answer, Question, quantity
 
 USUAL_COLUMNS = {
     "question": ("question", "query", "text"),
@@ -64,7 +64,7 @@ def locate(text: str, start: int | None, context: str) -> Answer:
     return Answer(found[0].start(), found[0].group())
 
 
-def misplaced(example: TextExample) -> str:
+def misplaced(example: Question) -> str:
     """Return why no answer of a question has a place in its context; empty if one has."""
     answers = example.answers or ()
     if not answers or any(answer.start is not None for answer in answers):
@@ -106,11 +106,11 @@ class QuestionReader(RowReader):
             raise DataError(f"{table.name}: the column {question!r} is both question and context.")
         table.choose(question=question, context=context, answers=answers)
 
-        def make(index: int, record: Record) -> TextExample:
+        def make(index: int, record: Record) -> Question:
             texts, own = (text_cell(record, question), text_cell(record, context)), None
             if gold != "unread" and answers is not None:
                 own = _answers(record, answers, texts[1], table.corrected)
-            return TextExample(index, *texts, where=record.where, key=record.key, answers=own)
+            return Question(index, *texts, where=record.where, key=record.key, answers=own)
 
         return make
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from finetune.config.metric_facts import facts_of
 from finetune.data.examples import Examples
 from finetune.evaluation.kinds import KINDS, is_built_in, kind_of_line
-from finetune.types import Example
+from finetune.types import ChoiceQuestion, Example
 
 SELECTING_METRICS = (
     "pearson",
@@ -58,7 +58,7 @@ def baselines_of(
     of choosing at random and of choosing the most frequent position in training.
     """
     train = Examples.of(splits["train"])
-    if not train.are_words and any(train.column("choices")):
+    if train.kind is ChoiceQuestion:
         return {
             split: _of_choices(train, splits[split])
             for split, values in metrics.items()

@@ -37,8 +37,6 @@ from finetune.types import (
     Example,
     MaskedPrediction,
     Prediction,
-    TextExample,
-    relation_records,
 )
 
 Row = tuple[str, dict[str, Any]]
@@ -155,34 +153,10 @@ def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:
 def to_row(prediction: Prediction, example: Example) -> dict[str, Any]:
     """Return the JSON object of a prediction with the gold of its example."""
     key = {} if example.key is None else {"id": example.key}
-    row = prediction.record() | key | gold_record(example)
+    row = prediction.record() | key | example.record()
     if isinstance(prediction, MaskedPrediction):
         row["gold"] = list(prediction.gold or ())
     return row
-
-
-def gold_record(example: Example) -> dict[str, Any]:
-    """Return the gold of an example, and the fields needed to show it, as JSON values.
-
-    ``gold`` of words is an object with ``tags`` or ``spans`` or both, and perhaps ``relations``.
-    """
-    shown: dict[str, Any] = {"text": example.text, "where": example.where or None}
-    gold: Any
-    if isinstance(example, TextExample):
-        shown |= {"text_pair": example.pair, "choices": list(example.choices) or None}
-        shown["votes"] = None if example.votes is None else dict(example.votes)
-        gold = list(example.label) if isinstance(example.label, tuple) else example.label
-        if example.answers is not None:
-            gold = [answer._asdict() for answer in example.answers]
-    else:
-        shown["document"] = example.document
-        spans = None if example.spans is None else [span._asdict() for span in example.spans]
-        unreachable = example.unreachable or None  # in characters
-        known = {"tags": example.tags, "spans": spans, "unreachable": unreachable}
-        if example.relations is not None:
-            known["relations"] = relation_records(example.spans or (), example.relations)
-        gold = {name: value for name, value in known.items() if value is not None} or None
-    return {name: value for name, value in shown.items() if value is not None} | {"gold": gold}
 
 
 def _column_rows(file: DataFile) -> Iterator[tuple[str, dict[str, Any]]]:

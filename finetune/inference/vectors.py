@@ -18,7 +18,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from finetune.evaluation.conformal import conformal_quantile, needed
-from finetune.evaluation.predictions import gold_record
 from finetune.inference.loop import forward_passes, precision_on, without_blank
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Array
@@ -89,7 +88,7 @@ class Neighbor(NamedTuple):
     def record(self) -> dict[str, Any]:
         """Return the training example with its gold as JSON values."""
         words = isinstance(self.example, TokenExample) and {"words": list(self.example.words)}
-        return {"similarity": round(self.similarity, 6)} | (words or {}) | gold_record(self.example)
+        return {"similarity": round(self.similarity, 6)} | (words or {}) | self.example.record()
 
 
 @dataclass(frozen=True)

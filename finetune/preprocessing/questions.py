@@ -16,7 +16,7 @@ import numpy as np
 from finetune.data.word_splitting import UNSPACED
 from finetune.preprocessing.subwords import Subwords
 from finetune.preprocessing.windows import window_starts
-from finetune.types import Answer, Encoding, TextExample
+from finetune.types import Answer, Encoding, Question, TextExample
 
 _SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
 _ASCII_SPACES = np.array([chr(code).isspace() for code in range(128)])
@@ -88,7 +88,7 @@ def encode_questions(
     Neighboring windows of a context share ``overlap`` tokens, at most half of a window. A question
     has at most half of the room. The target of a window is the first and the last token of the
     first answer with a place; without an answer in the window, the first token of the sequence
-    (Devlin et al., 2019, section 4.3).
+    (Devlin et al., 2019, section 4.3). A pair of texts is a question without gold.
     """
     questions = tokenizer.text_subwords([example.text for example in examples])
     contexts = list(dict.fromkeys(example.pair or "" for example in examples))
@@ -101,25 +101,21 @@ def encode_questions(
         question = question[: room // 2]
         size = room - len(question)
         begin = prefix + len(question) + len(tokenizer.pair.middle)
-        gold = _gold(example, context)
+        answers = example.answers if isinstance(example, Question) else None
+        found = map(context.of_answer, answers or ())
+        gold = next((tokens for tokens in found if tokens is not None), None)
         windows = []
         for first in window_starts(len(context.ids), size, overlap):
             own = context.ids[first : first + size]
             ids, segments = tokenizer.build(question, own)
             target = None
-            if example.answers is not None:
+            if answers is not None:
                 target = _target(gold, first, len(own), begin)
             windows.append(
                 Encoding(example.id, ids, segments, [begin, begin + len(own)], first, target)
             )
         result.append(windows)
     return result, num_cut
-
-
-def _gold(example: TextExample, context: ContextTokens) -> tuple[int, int] | None:
-    """Return the tokens of the first answer that has any."""
-    found = (context.of_answer(answer) for answer in example.answers or ())
-    return next((tokens for tokens in found if tokens is not None), None)
 
 
 def _target(

@@ -220,7 +220,7 @@ def check_size(example: TextExample, size: int, max_length: int, room: int, long
 
 def _counted(example: TextExample, size: int, max_length: int) -> str:
     """Return a number of tokens, which are not all of a text that is cut before."""
-    longest = max(map(len, (example.text, example.pair or "", *example.choices)))
+    longest = max(map(len, example.texts()))
     return f"{size} tokens or more" if longest > FAR * max_length else f"{size} tokens"
 
 

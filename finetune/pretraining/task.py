@@ -46,6 +46,7 @@ from finetune.types import (
     Encoding,
     MaskedPrediction,
     Partial,
+    TextBlock,
     TextExample,
     UserError,
 )
@@ -185,17 +186,16 @@ class PretrainingTask(MaskedTask):
         """The counts of masks and further objectives; None without further ones."""
         return self._loss_counts if self._objectives else None
 
-    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+    def _sequences(self, examples: Sequence[TextBlock]) -> tuple[list[list[Encoding]], int]:
         before, found = len(self.tokenizer.single.prefix), []
         for example in examples:
-            assert example.subwords is not None
             ids, starts, lines = (memoryview(each).cast("i").tolist() for each in example.subwords)
             words = [before + start for start in [*starts, len(ids)]]
             target = self._block_targets(example, ids, [*starts, len(ids)], lines)
             found.append([Encoding(example.id, *self.tokenizer.build(ids), words, target=target)])
         return found, 0
 
-    def _block_targets(self, example: TextExample, *parts: list[int]) -> Any:
+    def _block_targets(self, example: TextBlock, *parts: list[int]) -> Any:
         """Return what a sequence keeps of its block."""
         return None
 
@@ -286,9 +286,9 @@ class PairedTask(PretrainingTask):
         own = self._pairs.apply(sequences, rows, seed, epoch)
         return self._masking.apply(own, seed, epoch)
 
-    def _block_targets(self, example: TextExample, *parts: list[int]) -> Any:
+    def _block_targets(self, example: TextBlock, *parts: list[int]) -> Any:
         ids, starts, lines = parts
-        values = ids, starts, [*lines, len(starts) - 1], [example.document or 0]
+        values = ids, starts, [*lines, len(starts) - 1], [example.document]
         return dict(zip(BLOCK, values, strict=True))
 
 

@@ -30,7 +30,7 @@ from finetune.pretraining.settings import PretrainConfig
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import num_workers
 from finetune.tasks.definition import inputs_of
-from finetune.types import TextExample, UserError, quantity
+from finetune.types import TextBlock, TextExample, UserError, quantity
 
 Packing = Literal["doc-sentences", "full-sentences"]
 
@@ -98,7 +98,7 @@ def pack_blocks(
     """
     room = max_length - tokenizer.single.num_special
 
-    def blocks_of(own: Sequence[TextExample]) -> tuple[Iterator[TextExample], PackingCounts]:
+    def blocks_of(own: Sequence[TextExample]) -> tuple[Iterator[TextBlock], PackingCounts]:
         frequency = np.zeros(len(tokenizer.tokenizer), dtype=np.int64)
         counts = PackingCounts(documents=len(own), frequency=frequency)
         return _packed(own, tokenizer, room, packing, counts), counts
@@ -110,7 +110,7 @@ def pack_blocks(
         counts.blocks = len(found)
         return found, counts
 
-    def packed_chunk(start: int) -> tuple[list[TextExample], PackingCounts]:
+    def packed_chunk(start: int) -> tuple[list[TextBlock], PackingCounts]:
         blocks, counts = blocks_of(rows[start : start + holder.CHUNK])
         return list(blocks), counts
 
@@ -133,7 +133,7 @@ def _packed(
     room: int,
     packing: Packing,
     counts: PackingCounts,
-) -> Iterator[TextExample]:
+) -> Iterator[TextBlock]:
     """Yield blocks of at most ``room`` subwords, and add up counts."""
     open_block = _OpenBlock(room, tokenizer.tokenizer.sep_token_id)
     for document, lines in _tokenized(documents, tokenizer, counts.frequency):
@@ -167,7 +167,7 @@ class _OpenBlock:
         self.lines: list[_Line] = []
         self.source = TextExample(0, "")
 
-    def add(self, line: _Line, document: TextExample) -> list[TextExample]:
+    def add(self, line: _Line, document: TextExample) -> list[TextBlock]:
         """Add a line, to a new block if it does not fit; return the block that it ends."""
         size = len(line.ids)
         ended = self.close() if self.size + size > self.room else []
@@ -183,7 +183,7 @@ class _OpenBlock:
             self.lines.append(self.separator)
             self.size += 1
 
-    def close(self) -> list[TextExample]:
+    def close(self) -> list[TextBlock]:
         """End the block, and return it if there is text in it."""
         while self.lines and not self.lines[-1].text:
             del self.lines[-1]
@@ -196,7 +196,7 @@ class _OpenBlock:
             before = len(ids)
             starts.extend([before + start for start in line.starts] if before else line.starts)
             ids.extend(line.ids)
-        block = TextExample(
+        block = TextBlock(
             self.number,
             "\n".join([line.text for line in own]),
             where=self.source.where,

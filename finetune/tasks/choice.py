@@ -36,10 +36,10 @@ from finetune.types import (
     IGNORED,
     Batch,
     ChoicePrediction,
+    ChoiceQuestion,
     Encoding,
     LabelSet,
     Partial,
-    TextExample,
     quantity,
 )
 
@@ -100,7 +100,7 @@ class ChoiceTask(Task):
         """True if a temperature is fitted."""
         return self.record.config.calibrate != "none"
 
-    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+    def _sequences(self, examples: Sequence[ChoiceQuestion]) -> tuple[list[list[Encoding]], int]:
         """Return a sequence for each choice, and of how many questions a context is cut."""
         limit, long_text = self.record.max_length, self.record.config.long_text
         subwords = self._subwords(examples)
@@ -129,7 +129,7 @@ class ChoiceTask(Task):
         template = self.tokenizer.single if texts[1] is None else self.tokenizer.pair
         return self.record.max_length - template.num_special
 
-    def _subwords(self, examples: Sequence[TextExample]) -> dict[tuple[str, bool], list[int]]:
+    def _subwords(self, examples: Sequence[ChoiceQuestion]) -> dict[tuple[str, bool], list[int]]:
         """Return the subwords of each text; most questions have a text that all choices share.
 
         The first text of a sequence is cut where the settings say, the second at its beginning.
@@ -149,7 +149,7 @@ class ChoiceTask(Task):
             found |= dict(zip(((text, second) for text in texts), ids, strict=True))
         return found
 
-    def _encoding_notes(self, examples: Sequence[TextExample], encoded: Encoded) -> list[str]:
+    def _encoding_notes(self, examples: Sequence[ChoiceQuestion], encoded: Encoded) -> list[str]:
         """Add a note on questions that are too long together with a choice."""
         notes = super()._encoding_notes(examples, encoded)
         full = encoded.sequences.lengths == self.record.max_length
@@ -231,13 +231,17 @@ class ChoiceTask(Task):
         return batch.partials(logits[:, 0].cpu().numpy().astype(np.float64))
 
     def finish(
-        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
+        self,
+        example: ChoiceQuestion,
+        partials: Sequence[Partial],
+        *,
+        log_probabilities: bool = False,
     ) -> ChoicePrediction:
         """Predict the choice with the highest score."""
         probabilities = np.exp(log_softmax(np.array([partial.values for partial in partials])))
         return self._decided(example, probabilities)
 
-    def _decided(self, example: TextExample, probabilities: np.ndarray) -> ChoicePrediction:
+    def _decided(self, example: ChoiceQuestion, probabilities: np.ndarray) -> ChoicePrediction:
         """Make a prediction from the probabilities [C] of the model."""
         best, before = int(probabilities.argmax()), None
         if self.record.temperature is not None:
@@ -248,7 +252,7 @@ class ChoiceTask(Task):
         )
 
     def fit(
-        self, gold: Sequence[TextExample], predicted: Sequence[ChoicePrediction]
+        self, gold: Sequence[ChoiceQuestion], predicted: Sequence[ChoicePrediction]
     ) -> tuple[dict[str, Any], str]:
         """Fit a temperature to choices."""
         known = [(e, p) for e, p in zip(gold, predicted, strict=True) if e.label is not None]
@@ -260,12 +264,14 @@ class ChoiceTask(Task):
         temperature, note = fit_on_probabilities(table, labels, False)
         return {"temperature": temperature}, note
 
-    def apply_fitted(self, example: TextExample, prediction: ChoicePrediction) -> ChoicePrediction:
+    def apply_fitted(
+        self, example: ChoiceQuestion, prediction: ChoicePrediction
+    ) -> ChoicePrediction:
         """Apply the fitted values to a prediction."""
         return self._decided(example, np.array(prediction.scores))
 
     def _score(
-        self, gold: Sequence[TextExample], predicted: Sequence[ChoicePrediction]
+        self, gold: Sequence[ChoiceQuestion], predicted: Sequence[ChoicePrediction]
     ) -> dict[str, float]:
         found = super()._score(gold, predicted)
         if self.record.temperature is not None:
@@ -276,7 +282,7 @@ class ChoiceTask(Task):
         return found
 
 
-def texts_of_choices(example: TextExample) -> Iterator[tuple[str, str | None]]:
+def texts_of_choices(example: ChoiceQuestion) -> Iterator[tuple[str, str | None]]:
     """Yield the one or two texts of the sequence of each choice.
 
     The first text is the context, the second the question and the choice. Without a context they

@@ -42,7 +42,7 @@ from finetune.types import (
     Example,
     LabelSet,
     Partial,
-    TextExample,
+    Question,
     UserError,
     quantity,
 )
@@ -188,15 +188,17 @@ class QuestionAnsweringTask(Task):
         """The name of no answer, if it may be predicted."""
         return [NO_ANSWER] if self.record.unanswerable else []
 
-    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+    def _sequences(self, examples: Sequence[Question]) -> tuple[list[list[Encoding]], int]:
         record = self.record
         return encode_questions(examples, self.tokenizer, record.max_length, record.overlap)
 
-    def _encoding_notes(self, examples: Sequence[TextExample], encoded: Encoded) -> list[str]:
+    def _encoding_notes(self, examples: Sequence[Question], encoded: Encoded) -> list[str]:
         notes = super()._encoding_notes(examples, encoded)
         targets = encoded.sequences.targets
+        if targets is None:
+            return notes
         answered = np.array([bool(example.answers) for example in examples])
-        if targets is None or not answered.any():
+        if not answered.any():
             return notes
         found = np.add.reduceat(targets["start"].values > 0, encoded.offsets[:-1]) > 0
         if lost := int((answered & ~found).sum()):
@@ -251,14 +253,14 @@ class QuestionAnsweringTask(Task):
         return batch.partials(self.record.windows(logits.cpu().numpy(), rows))
 
     def finish(
-        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
+        self, example: Question, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> AnswerPrediction:
         """Return the best answers of all windows."""
         tokens = tokens_of(self.tokenizer, example.pair or "")
         return self.record.finish(example, partials, tokens)
 
     def fit(
-        self, gold: Sequence[TextExample], predicted: Sequence[AnswerPrediction]
+        self, gold: Sequence[Question], predicted: Sequence[AnswerPrediction]
     ) -> tuple[dict[str, Any], str]:
         """Choose a threshold of no answer."""
         pairs = [(e, p) for e, p in zip(gold, predicted, strict=True) if e.answers is not None]
@@ -273,7 +275,7 @@ class QuestionAnsweringTask(Task):
         note = f"no answer is predicted from a probability of {threshold:.3f}, chosen on validation"
         return {"thresholds": {NO_ANSWER: threshold}}, note
 
-    def apply_fitted(self, example: TextExample, prediction: AnswerPrediction) -> AnswerPrediction:
+    def apply_fitted(self, example: Question, prediction: AnswerPrediction) -> AnswerPrediction:
         """Apply the fitted values to a prediction."""
         return self.record.decide(prediction.id, prediction.best, prediction.no_answer_score)
 

@@ -11,7 +11,7 @@ import pytest
 
 from finetune.data import DataError, fingerprint
 from finetune.data.choices import CHOICES
-from finetune.types import TextExample
+from finetune.types import ChoiceQuestion, TextExample
 from tests.small_data import write_jsonl
 
 FORMS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
@@ -209,8 +209,8 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
 
 
 def test_choices_are_part_of_the_content() -> None:
-    one = TextExample(0, "", "Who?", 0, choices=("me", "you"))
-    other = TextExample(0, "", "Who?", 0, choices=("me", "them"))
+    one = ChoiceQuestion(0, "", "Who?", 0, choices=("me", "you"))
+    other = ChoiceQuestion(0, "", "Who?", 0, choices=("me", "them"))
     assert one.texts() == ["", "Who?", "me", "you"] != other.texts()
     assert fingerprint({"train": [one]}) != fingerprint({"train": [other]})
 

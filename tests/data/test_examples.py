@@ -13,7 +13,7 @@ import pytest
 
 from finetune.data import examples as holder
 from finetune.data.examples import FACTS, Examples, collected
-from finetune.types import Answer, Relation, Span, TextExample, TokenExample
+from finetune.types import Answer, Question, Relation, Span, TextExample, TokenExample
 
 TEXTS = [
     TextExample(i, f"text {i}", None, "abc"[i % 3] if i % 7 else None, f"f:{i}", i)
@@ -24,7 +24,7 @@ WORDS = [
     for i in range(23)
 ]
 QUESTIONS = [
-    TextExample(i, f"q {i}", f"context {i % 4}", answers=(Answer(0, "c"),) * (i % 2) or None)
+    Question(i, f"q {i}", f"context {i % 4}", answers=(Answer(0, "c"),) * (i % 2) or None)
     for i in range(23)
 ]
 RELATED = [

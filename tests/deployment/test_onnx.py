@@ -33,7 +33,7 @@ from finetune.config.tasks import (
 from finetune.data import Dataset
 from finetune.models.loading import quiet
 from finetune.tasks import load_task, model_folder, save_task
-from finetune.types import Answer, Span, TextExample, TokenExample, UserError
+from finetune.types import Answer, Question, Span, TextExample, TokenExample, UserError
 from tests import tiny
 from tests.command import Outcome, run
 from tests.covering import covering
@@ -71,7 +71,7 @@ def examples(task: str) -> list[Any]:
     if task == "qa":
         answers = [(Answer(4, "train"),), (Answer(0, "nothing"),), ()]
         rows = zip(SECONDS, [FIRSTS[0], SECONDS[1], FIRSTS[2]], answers, strict=True)
-        return [TextExample(i, q, c, answers=found) for i, (q, c, found) in enumerate(rows)]
+        return [Question(i, q, c, answers=found) for i, (q, c, found) in enumerate(rows)]
     if task == "tag":
         tags = ("B-PER", "I-PER", "O", "B-LOC", "I-LOC", "O")
         return [TokenExample(0, WORDS, (Span(0, 2, "PER"), Span(3, 5, "LOC")), tags)]

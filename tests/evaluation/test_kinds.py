@@ -19,10 +19,12 @@ from finetune.types import (
     Answer,
     AnswerPrediction,
     ChoicePrediction,
+    ChoiceQuestion,
     Example,
     FoundAnswer,
     MaskedPrediction,
     Prediction,
+    Question,
     Relation,
     RelationPrediction,
     Span,
@@ -40,7 +42,7 @@ LIVES = Relation(PER, LOC, "lives")
 WORDS = ("Ana", "in", "Oslo")
 SENTENCE = TokenExample(0, WORDS, (PER, LOC), ("B-PER", "O", "B-LOC"), relations=(LIVES,))
 TEXT = TextExample(0, "Where?", "In Oslo.", "a")
-QUESTION = replace(TEXT, label=None, answers=(Answer(3, "Oslo"),))
+QUESTION = Question(0, "Where?", "In Oslo.", answers=(Answer(3, "Oslo"),))
 OSLO = FoundAnswer(3, 7, "Oslo", 0.75)
 MASKED = {"losses": (0.5, 0.25), "read_as": ("masked", "kept"), "counts": (3, 0)}
 WRITTEN: dict[str, tuple[Example, Prediction]] = {
@@ -49,7 +51,7 @@ WRITTEN: dict[str, tuple[Example, Prediction]] = {
     "labels": (replace(TEXT, label=("a",)), TextPrediction(0, ("a", "b"), None, {"a": 1, "b": 1})),
     "number": (replace(TEXT, label=1.5), TextPrediction(0, 2.5)),
     "choice": (
-        replace(TEXT, label=0, choices=("x", "y")),
+        ChoiceQuestion(0, "Where?", "In Oslo.", 0, choices=("x", "y")),
         ChoicePrediction(0, 1, "y", (0.25, 0.75)),
     ),
     "tags": (SENTENCE, TokenPrediction(0, WORDS, ("O", "O", "B-LOC"), (0.5, 0.25, 1.0))),

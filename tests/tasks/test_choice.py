@@ -23,7 +23,7 @@ from finetune.evaluation.predictions import read_predictions
 from finetune.preprocessing.batching import grouped, micro_batches, pack
 from finetune.tasks import load_task
 from finetune.tasks.choice import texts_of_choices
-from finetune.types import ChoicePrediction, Encoding, TextExample, UserError
+from finetune.types import ChoicePrediction, ChoiceQuestion, Encoding, UserError
 from tests import laboratory as lab
 from tests import small_data
 from tests.command import run
@@ -62,16 +62,16 @@ def test_what_a_run_says(tmp_path: Path) -> None:
     ],
 )
 def test_texts_of_a_choice(context: str, question: str | None, expected: Any) -> None:
-    example = TextExample(0, context, question, choices=("a", "b"))
+    example = ChoiceQuestion(0, context, question, choices=("a", "b"))
     first, second = texts_of_choices(example)
     assert first == expected and second != first
 
 
 def test_contexts_are_cut_at_either_end_and_counted() -> None:
     words = " ".join(f"{letter} dog" for letter in "abcdefghijklmnop")
-    short = TextExample(0, "the dog", "it", choices=("saw", "and"))
-    long = TextExample(1, words, "it", choices=("saw", "in the garden"), where="f.jsonl:2")
-    giant = TextExample(2, "the dog", "it " * 40, choices=("saw", "and"))
+    short = ChoiceQuestion(0, "the dog", "it", choices=("saw", "and"))
+    long = ChoiceQuestion(1, words, "it", choices=("saw", "in the garden"), where="f.jsonl:2")
+    giant = ChoiceQuestion(2, "the dog", "it " * 40, choices=("saw", "and"))
     kept = {}
     for way in ("truncate", "truncate-start"):
         task, _ = load_task(config(long_text=way), "choice")
@@ -270,7 +270,7 @@ def test_warm_start_keeps_the_head(trained: Path) -> None:
 
 def test_baselines() -> None:
     examples = [
-        TextExample(n, "", "Who?", label, choices=("a", "b", "c", "d")[:size])
+        ChoiceQuestion(n, "", "Who?", label, choices=("a", "b", "c", "d")[:size])
         for n, (label, size) in enumerate([(0, 2), (0, 4), (1, 2), (2, 4)])
     ]
     metrics = {"test": {"accuracy": 0.5}}

@@ -35,7 +35,7 @@ from finetune.preprocessing.questions import (
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks import load_task
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder, Candidates, candidates
-from finetune.types import Answer, Encoding, FoundAnswer, Partial, TextExample, UserError
+from finetune.types import Answer, Encoding, FoundAnswer, Partial, Question, UserError
 from tests import laboratory as lab
 from tests import small_data
 from tests.command import run
@@ -114,7 +114,7 @@ def test_answers_over_windows_equal_brute_force(seed: int) -> None:
     values = [np.vstack([[none / 2, none / 2], own]) for own in scores]
     partials = [Partial(0, begin, own) for begin, own in zip(windows, values, strict=True)]
     decoder = answer_decoder(max_answer=most, n_best=3, unanswerable=True)
-    predicted = decoder.finish(TextExample(0, "q", text), partials, tokens)
+    predicted = decoder.finish(Question(0, "q", text), partials, tokens)
     total = np.exp(none) + sum(np.exp(list(expected.values())))
     assert predicted.no_answer_score == pytest.approx(np.exp(none) / total)
     assert [(each.start, each.end) for each in predicted.best] == [
@@ -195,10 +195,10 @@ def test_windows_hold_question_and_context(tokenizer: SubwordTokenizer) -> None:
     (tokens,) = context_tokens(tokenizer, [context])
     answer = Answer(context.index("word17"), "word17 word18")
     examples = [
-        TextExample(0, "who saw", context, answers=(answer,)),
-        TextExample(1, "who saw", context, answers=()),
-        TextExample(2, "who saw " * 30, context),
-        TextExample(3, "who", "", answers=()),
+        Question(0, "who saw", context, answers=(answer,)),
+        Question(1, "who saw", context, answers=()),
+        Question(2, "who saw " * 30, context),
+        Question(3, "who", "", answers=()),
     ]
     encoded, num_cut = encode_questions(examples, tokenizer, 32, 8)
     assert num_cut == 1

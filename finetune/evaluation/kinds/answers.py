@@ -33,7 +33,7 @@ from finetune.types import (
     Answer,
     AnswerPrediction,
     FoundAnswer,
-    TextExample,
+    Question,
 )
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Answers(OfTexts):
     default = "f1"
     without_gold = "no question has gold answers."
 
-    def gold(self, example: TextExample) -> tuple[str, ...] | None:
+    def gold(self, example: Question) -> tuple[str, ...] | None:
         """Return the texts of the gold answers, of which one is enough."""
         answers = example.answers
         return None if answers is None else tuple(answer.text for answer in answers)
@@ -99,11 +99,11 @@ class Answers(OfTexts):
             return WITHHELD
         return "" if prediction.answer is None else prediction.answer.text
 
-    def read_gold(self, file: str | DataFile, source: GoldSource) -> list[TextExample]:
+    def read_gold(self, file: str | DataFile, source: GoldSource) -> list[Question]:
         """Return the questions of a file with their answers."""
         return list(QUESTIONS.stream(file, gold=True, **source.reading))
 
-    def gold_of_row(self, index: int, where: str, row: Mapping[str, Any]) -> TextExample:
+    def gold_of_row(self, index: int, where: str, row: Mapping[str, Any]) -> Question:
         """Return the question of a line with its gold."""
         gold, answers = row["gold"], None
         if gold is not None:
@@ -115,7 +115,7 @@ class Answers(OfTexts):
                     f'"start": 12}}], not {gold!r:.60}; or name a file with --gold FILE.'
                 )
             answers = tuple(Answer(each.get("start"), each["text"]) for each in gold)
-        return TextExample(
+        return Question(
             index,
             row.get("text", ""),
             row.get("text_pair"),
@@ -124,7 +124,7 @@ class Answers(OfTexts):
             answers=answers,
         )
 
-    def parse(self, row: Mapping[str, Any], where: str, example: TextExample) -> AnswerPrediction:
+    def parse(self, row: Mapping[str, Any], where: str, example: Question) -> AnswerPrediction:
         """Return a predicted answer; what a file lacks is None, or NaN."""
         score, found = known_or_nan(row.get("score")), row.get("best")
         answer = None

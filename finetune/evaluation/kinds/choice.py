@@ -23,7 +23,7 @@ from finetune.evaluation.kinds.lines import known_or_nan
 from finetune.evaluation.kinds.subgroups import by_length, right_by_group
 from finetune.evaluation.kinds.texts import OfTexts, confidence_of
 from finetune.evaluation.metrics import Metric, mean
-from finetune.types import ChoicePrediction, TextExample
+from finetune.types import ChoicePrediction, ChoiceQuestion
 
 if TYPE_CHECKING:
     from finetune.evaluation.predictions import GoldSource
@@ -53,7 +53,7 @@ class Choice(OfTexts):
     without_gold = "no row has a label."
     pairs_of_labels = True
 
-    def gold(self, example: TextExample) -> Any:
+    def gold(self, example: ChoiceQuestion) -> Any:
         """Return the index of the right choice."""
         return example.label
 
@@ -61,23 +61,27 @@ class Choice(OfTexts):
         """Return the index of the predicted choice."""
         return NO_CHOICE if prediction.choice is None else prediction.choice
 
-    def read_gold(self, file: str | DataFile, source: GoldSource) -> list[TextExample]:
+    def read_gold(self, file: str | DataFile, source: GoldSource) -> list[ChoiceQuestion]:
         """Return the questions of a file with their choices."""
         return list(CHOICES.stream(file, gold=True, **source.reading))
 
-    def gold_of_row(self, index: int, where: str, row: Mapping[str, Any]) -> TextExample:
+    def gold_of_row(self, index: int, where: str, row: Mapping[str, Any]) -> ChoiceQuestion:
         """Return the question of a line with its gold."""
-        example, gold = super().gold_of_row(index, where, row), row["gold"]
-        last = len(row.get("choices", ())) - 1
+        found, gold = super().gold_of_row(index, where, row), row["gold"]
+        choices = tuple(row.get("choices", ()))
+        last = len(choices) - 1
         if gold is not None and (type(gold) is not int or gold < 0 or 0 <= last < gold):
             legal = f"from 0 to {last}" if last >= 0 else "from 0"
             raise DataError(
                 f"{where}: next to `choice`, `gold` must be the number of the right choice, "
                 f"{legal}, not {gold!r:.60}; or name a file with --gold FILE."
             )
-        return example
+        texts = found.text, found.pair
+        return ChoiceQuestion(index, *texts, gold, found.where, found.key, choices=choices)
 
-    def parse(self, row: Mapping[str, Any], where: str, example: TextExample) -> ChoicePrediction:
+    def parse(
+        self, row: Mapping[str, Any], where: str, example: ChoiceQuestion
+    ) -> ChoicePrediction:
         """Return a predicted choice with the probabilities that are known."""
         if (choice := row["choice"]) is None:
             return ChoicePrediction(example.id, None, "", ())
@@ -135,7 +139,7 @@ class Choice(OfTexts):
         return Shown([right], [chosen], known, sure)
 
 
-def choice_texts(example: TextExample, *indices: int) -> list[str]:
+def choice_texts(example: ChoiceQuestion, *indices: int) -> list[str]:
     """Return the texts of choices; their numbers where the texts are not known."""
     texts = [example.choices[n] if example.choices else f"choice {n}" for n in indices]
     return ["" if n == NO_CHOICE else text for n, text in zip(indices, texts, strict=True)]

@@ -21,12 +21,11 @@ class OfTexts(Kind):
             check_names(where, "gold", gold)
         label = tuple(gold) if isinstance(gold, list) else gold
         text, pair = row.get("text", ""), row.get("text_pair")
-        where, choices = row.get("where", where), tuple(row.get("choices", ()))
-        return TextExample(index, text, pair, label, where, row.get("id"), choices=choices)
+        return TextExample(index, text, pair, label, row.get("where", where), row.get("id"))
 
     def asked(self, example: TextExample) -> tuple[object, ...]:
         """Return the texts and the choices."""
-        return example.text, example.pair, example.choices
+        return tuple(example.texts())
 
     def is_right(self, gold: Any, predicted: Any) -> bool:
         """Return whether a prediction is right."""
