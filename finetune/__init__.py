@@ -64,9 +64,11 @@ if TYPE_CHECKING:
         AnswerPrediction,
         Batch,
         ChoicePrediction,
+        ChoiceQuestion,
         Encoding,
         LabelSet,
         MaskedPrediction,
+        Question,
         Relation,
         RelationPrediction,
         SentencePrediction,
@@ -110,8 +112,8 @@ _HOMES = {
     "training.callbacks": "Callback EvaluationEvent SaveEvent StepEvent",
     "training.lesson": "Distillation",
     "training.trainer": "FitResult fit",
-    "types": "Answer AnswerPrediction Batch ChoicePrediction Encoding LabelSet "
-    "MaskedPrediction Relation "
+    "types": "Answer AnswerPrediction Batch ChoicePrediction ChoiceQuestion Encoding LabelSet "
+    "MaskedPrediction Question Relation "
     "RelationPrediction SentencePrediction Span SpanPrediction TextExample TextPrediction "
     "TokenExample TokenPrediction UserError",
 }
@@ -126,6 +128,7 @@ __all__ = [
     "Callback",
     "ChoiceConfig",
     "ChoicePrediction",
+    "ChoiceQuestion",
     "ChoiceScorer",
     "ClassifyConfig",
     "CrfTagger",
@@ -148,6 +151,7 @@ __all__ = [
     "Predictor",
     "PretrainConfig",
     "QAConfig",
+    "Question",
     "QuestionAnswerer",
     "Relation",
     "RelationClassifier",

@@ -12,6 +12,7 @@ import pytest
 import finetune
 from finetune.api import ReportPage
 from finetune.cli.main import main
+from finetune.types import TextExample, TokenExample, UserError
 from tests import laboratory as lab
 from tests import small_data
 
@@ -123,3 +124,20 @@ def test_public_names_are_listed_once_in_each_place() -> None:
     named = [name for row in rows for name in re.findall(r"`(\w+)", row)]
     assert sorted(named) == sorted(set(finetune.__all__) - {"__version__"})
     assert sorted(finetune._MODULES) == sorted(named)
+
+
+@pytest.mark.parametrize(
+    ("task", "example", "wanted"),
+    [
+        ("tag", TextExample(0, "a"), "TokenExample"),
+        ("classify", TokenExample(0, ("a",), tags=("X",)), "TextExample"),
+        ("qa", TextExample(0, "who", "anna"), "Question"),
+        ("choice", TextExample(0, "", "who"), "ChoiceQuestion"),
+    ],
+)
+def test_examples_of_another_task_are_refused(task: str, example: Any, wanted: str) -> None:
+    data = finetune.Dataset("mine", {"train": [example]})
+    with pytest.raises(
+        UserError, match=f"mine: the examples of train are .* reads finetune.{wanted}"
+    ):
+        finetune.train(task, data, str(lab.checkpoint()), quiet=True)

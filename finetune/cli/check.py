@@ -128,7 +128,7 @@ class Check(OutOption, DataOptions, Command):
                 settings = config or CONFIGS[self.task]()
                 settings = replace(settings, columns=self.columns, encoding=self.encoding)
                 data, words = None, about.words
-                if about.rows is not None:
+                if not about.own_reader:
                     data = read_examples(settings, self.data, errors)
                 from finetune.tasks import task_class  # after errors, as it imports torch
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
+
+from finetune.types import TextExample, TokenExample
 
 CALIBRATION = ("ece", "ece_uncalibrated")
 """The metrics of calibrated probabilities."""
@@ -35,11 +37,10 @@ class TaskDescription:
     """The name of the command."""
     title: str
     """What models are trained for, in a model card."""
-    words: bool = False
-    """Whether examples are words (``TokenExample``) and not whole texts (``TextExample``)."""
-    rows: Literal["texts", "words", "questions", "choices"] | None = None
-    """What the rows of its data are (``finetune.data.reading``); None if only the task can read
-    them."""
+    examples: type[TextExample] | type[TokenExample] = TextExample
+    """The class of its examples, which ``finetune.data.reading`` reads."""
+    own_reader: bool = False
+    """Whether only the task can read its data."""
     pairs: bool | None = None
     """Whether all data of the task are pairs of texts; None if the data tell."""
     given_spans: bool = False
@@ -80,3 +81,8 @@ class TaskDescription:
     example: str = "I would watch it again tomorrow."
     """A text for the model card, with ``{mask}`` for the mask of the model. For tasks with
     ``auto_class`` an example in Python."""
+
+    @property
+    def words(self) -> bool:
+        """True if examples are words and not whole texts."""
+        return self.examples is TokenExample

@@ -42,7 +42,7 @@ from finetune.config.options import (
 )
 from finetune.config.values import conforms, description, text_encoding
 from finetune.registry import TASKS, Registry
-from finetune.types import UserError
+from finetune.types import ChoiceQuestion, Question, TokenExample, UserError
 
 LARGEST = 2**53
 """Bound of the whole numbers in settings: larger ones are not exact in floating point."""
@@ -604,7 +604,6 @@ class ClassifyConfig(TextConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="classify",
         title="text classification",
-        rows="texts",
         label_errors=True,
         joint=True,
         metrics=tuple(dict.fromkeys(name for names in PROBLEMS.values() for name in names)),
@@ -630,7 +629,6 @@ class NliConfig(TextConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="nli",
         title="classification of text pairs",
-        rows="texts",
         pairs=True,
         label_errors=True,
         joint=True,
@@ -654,7 +652,7 @@ class ChoiceConfig(TrainConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="choice",
         title="multiple choice",
-        rows="choices",
+        examples=ChoiceQuestion,
         example_file="QUESTIONS.jsonl",
         windows=False,
         metrics=("accuracy", *CALIBRATION),
@@ -706,8 +704,7 @@ class TagConfig(WordConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="tag",
         title="word tagging",
-        rows="words",
-        words=True,
+        examples=TokenExample,
         label_errors=True,
         joint=True,
         metrics=(
@@ -770,8 +767,7 @@ class NerConfig(WordConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="ner",
         title="named entity recognition over spans",
-        rows="words",
-        words=True,
+        examples=TokenExample,
         label_errors=True,
         joint=True,
         metrics=(
@@ -842,8 +838,7 @@ class RelationsConfig(WordConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="relations",
         title="relations between spans",
-        rows="words",
-        words=True,
+        examples=TokenExample,
         given_spans=True,
         example_file="SPANS.jsonl",
         windows=False,
@@ -886,7 +881,7 @@ class QAConfig(TrainConfig):
     description: ClassVar[TaskDescription] = TaskDescription(
         name="qa",
         title="extractive question answering",
-        rows="questions",
+        examples=Question,
         pairs=True,
         auto_class="AutoModelForQuestionAnswering",
         predicts="the part of a context that answers a question, or that there is none",

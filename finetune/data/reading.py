@@ -12,6 +12,7 @@ from finetune.data.questions import QUESTIONS
 from finetune.data.sources import resolve
 from finetune.data.texts import read_text
 from finetune.data.tokens import read_tokens
+from finetune.types import ChoiceQuestion, Question
 
 LOOKED_AT = 2**23
 """Most bytes of data that are read once more before torch is imported."""
@@ -28,11 +29,11 @@ def read_examples(config: TrainConfig, source: Any, errors: list[str] | None = N
         "encoding": config.encoding,
         "errors": errors,
     }
-    if about.rows == "questions":
+    if about.examples is Question:
         return QUESTIONS.read(source, **options)
-    if about.rows == "choices":
+    if about.examples is ChoiceQuestion:
         return CHOICES.read(source, **options)
-    if about.rows == "words":
+    if about.words:
         return read_tokens(source, relations=about.given_spans, **options)
     targets = config.reads_words_of_pairs
     return read_text(source, pair=True if targets else about.pairs, targets=targets, **options)
@@ -46,7 +47,7 @@ def look_at_data(config: TrainConfig) -> None:
     Raises:
         DataError: The data cannot be read; the message names file and line.
     """
-    if config.description.rows is None or not (source := resolve(config.data)).files:
+    if config.description.own_reader or not (source := resolve(config.data)).files:
         return
     given = chain.from_iterable(source.files.values())
     paths = chain.from_iterable(each.iterdir() if each.is_dir() else [each] for each in given)

@@ -34,7 +34,7 @@ from tests.tiny import save_tiny_checkpoint
 class RankConfig(TrainConfig):
     group: ClassVar[str] = "task"
     description: ClassVar = TaskDescription(
-        name="rank", title="ordinal regression", rows="texts", pairs=False, metrics=("accuracy",)
+        name="rank", title="ordinal regression", pairs=False, metrics=("accuracy",)
     )
 
 
