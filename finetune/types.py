@@ -330,7 +330,7 @@ class TokenExample:
         if self.relations is not None:
             known["relations"] = relation_records(self.spans or (), self.relations)
         gold = {name: value for name, value in known.items() if value is not None} or None
-        return _example_record(self, gold, document=self.document)
+        return {"words": list(self.words)} | _example_record(self, gold, document=self.document)
 
 
 Example = TextExample | TokenExample

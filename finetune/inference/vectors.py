@@ -26,7 +26,7 @@ from finetune.runtime.files import replace_file
 from finetune.runtime.launch import make_accelerator
 from finetune.tasks.base import Task
 from finetune.tasks.definition import run_data
-from finetune.types import Example, TokenExample, UserError, quantity
+from finetune.types import Example, UserError, quantity
 
 FILE = "distance.safetensors"
 """File of a saved model with the statistics of its training vectors; a hub download includes it."""
@@ -87,8 +87,7 @@ class Neighbor(NamedTuple):
 
     def record(self) -> dict[str, Any]:
         """Return the training example with its gold as JSON values."""
-        words = isinstance(self.example, TokenExample) and {"words": list(self.example.words)}
-        return {"similarity": round(self.similarity, 6)} | (words or {}) | self.example.record()
+        return {"similarity": round(self.similarity, 6)} | self.example.record()
 
 
 @dataclass(frozen=True)
