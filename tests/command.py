@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 from finetune.cli.help import options_of
@@ -21,6 +22,23 @@ class Outcome(NamedTuple):
     code: int
     out: str
     err: str
+
+    def ok(self) -> Outcome:
+        """Return the outcome of a command that must succeed."""
+        assert self.code == 0, self.err
+        return self
+
+    def refused(self, *said: str) -> Outcome:
+        """Return the outcome of a command that must end with an error that says all this."""
+        assert self.code == 2, self.out + self.err
+        for part in said:
+            assert part in self.err, self.err
+        return self
+
+    @property
+    def rows(self) -> list[Any]:
+        """What a command that prints JSON Lines has printed."""
+        return [json.loads(line) for line in self.out.splitlines()]
 
 
 def run(*arguments: str | Path, stdin: bytes | None = None) -> Outcome:

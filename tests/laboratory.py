@@ -20,7 +20,10 @@ import torch
 
 import finetune
 from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.data import Dataset
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.tasks import load_task
+from finetune.training.trainer import FitResult
 from tests import small_data, tiny
 from tests.command import Outcome, run
 
@@ -36,6 +39,29 @@ DATA = {
     "pretrain": "running_text",
 }
 """The data of each task, by their function of ``tests/small_data.py``."""
+KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    **{task: (task, name, {}) for task, name in DATA.items()},
+    "several labels": ("classify", "topics", {}),
+    "numbers": ("classify", "numbers", {}),
+    "balanced": ("classify", "sentiment", {"sampling": "balanced:0.5"}),
+    "bi": ("classify", "pairs", {"pair_encoder": "bi"}),
+    "context": ("tag", "documents", {"context": "doc", "overlap": 8}),
+    "tag windows": ("tag", "windows", {"overlap": 8}),
+    "crf": ("tag", "windows", {"crf": True, "overlap": 8}),
+    "ner windows": ("ner", "windows", {"overlap": 8}),
+    "multi ner": ("ner", "windows", {"multi_label": True, "overlap": 8}),
+    **{
+        objective: ("sentence", name, {"objective": objective})
+        for objective, name in {
+            **dict.fromkeys(("mirror", "simcse", "prompt", "cosine", "cmlm"), "similar"),
+            "softmax": "related",
+            "ranking": "triples",
+        }.items()
+    },
+    "spans": ("pretrain", "short_text", {"mask": "spans", "boundary": True}),
+    "nsp": ("pretrain", "short_text", {"mask": "spans", "boundary": True, "nsp": True}),
+}
+"""Kinds of runs: a task, its data, and settings. Each task is a kind."""
 SETTINGS: dict[str, Any] = {"steps": 2, "batch_size": 8, "max_length": 40, "precision": "fp32"}
 """What runs have in common."""
 
@@ -58,21 +84,34 @@ def data(name: str, *sizes: tuple[int, int, int], **options: Any) -> Path:
     )
 
 
-def settings_of(task: str, **changes: Any) -> dict[str, Any]:
+def settings_of(kind: str, **changes: Any) -> dict[str, Any]:
     """The settings of a small run; a change to None takes the setting away."""
-    given = {"model": str(checkpoint()), "data": str(data(task)), **SETTINGS, **changes}
+    _, name, own = KINDS[kind]
+    given = {"model": checkpoint(), "data": data(name), **SETTINGS, **own, **changes}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def config(task: str, **changes: Any) -> TrainConfig:
+def config(kind: str, **changes: Any) -> TrainConfig:
     """The configuration of a small run: a tiny model, the data of the task, two steps."""
-    return CONFIGS[task](**_texts(settings_of(task, **changes)))
+    settings = settings_of(kind, **changes)
+    texts = {n: str(value) if isinstance(value, Path) else value for n, value in settings.items()}
+    return CONFIGS[KINDS[kind][0]](**texts)
 
 
-def words(task: str, out: Path, **changes: Any) -> list[str]:
-    """The command of a task with these settings."""
-    found = [task, "--out", str(out)]
-    for name, value in settings_of(task, **changes).items():
+def load(config: TrainConfig) -> tuple[Any, Dataset]:
+    """The task of a configuration and its data."""
+    return load_task(config, next(name for name, kind in CONFIGS.items() if type(config) is kind))
+
+
+def fit(config: TrainConfig, **options: Any) -> FitResult:
+    """Train with a configuration."""
+    return finetune.fit(*load(config), config, **options)
+
+
+def words(kind: str, out: Path, **changes: Any) -> list[str]:
+    """The command of a run with these settings."""
+    found = [KINDS[kind][0], "--out", str(out)]
+    for name, value in settings_of(kind, **changes).items():
         option = name.replace("_", "-")
         if isinstance(value, bool):
             found.append(f"--{option}" if value else f"--no-{option}")
@@ -83,18 +122,18 @@ def words(task: str, out: Path, **changes: Any) -> list[str]:
     return found
 
 
-def train(task: str, out: Path, *more: str | Path, **changes: Any) -> Outcome:
-    """Run the command of a task with these settings, and with further arguments."""
-    return run(*words(task, out, **changes), *more)
+def train(kind: str, out: Path, *more: str | Path, **changes: Any) -> Outcome:
+    """Run the command of a run with these settings, and with further arguments."""
+    return run(*words(kind, out, **changes), *more)
 
 
-def trained(task: str, **changes: Any) -> Path:
+def trained(kind: str, **changes: Any) -> Path:
     """The folder of a finished run."""
 
     def make(out: Path) -> None:
-        finetune.train(config(task, **changes, out=str(out)), quiet=True)
+        finetune.train(config(kind, **changes, out=str(out)), quiet=True)
 
-    return _made(task, changes, make)
+    return _made(kind, changes, make)
 
 
 _made_so_far: dict[str, tuple[Path, dict[Path, tuple[int, int]]]] = {}
@@ -135,8 +174,3 @@ def _files(folder: Path) -> dict[Path, tuple[int, int]]:
     """Size and time of each file of a folder."""
     files = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
     return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in files.items()}
-
-
-def _texts(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with folders as texts."""
-    return {n: str(value) if isinstance(value, Path) else value for n, value in settings.items()}

@@ -44,8 +44,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bench(model: Path, *more: str) -> dict:
-    outcome = run("bench", "--model", model, "--size", "small", "--json", *more)
-    assert outcome.code == 0, outcome.err
+    outcome = run("bench", "--model", model, "--size", "small", "--json", *more).ok()
     return json.loads(outcome.out)
 
 
@@ -87,11 +86,9 @@ def test_exported_graphs(checkpoint: Path, tmp_path: Path) -> None:
         assert not one or 0 < row["p50_milliseconds"] <= row["p95_milliseconds"]
     source, run_folder = "examples/data/sentiment", tmp_path / "run"
     run("classify", "--model", checkpoint, "--data", source, "--steps", "1", "--out", run_folder)
-    outcome = run("bench", "--size", "small", "--phases", "onnx", run_folder)
-    assert outcome.code == 0, outcome.err
+    outcome = run("bench", "--size", "small", "--phases", "onnx", run_folder).ok()
     assert "p95 ms" in outcome.out and "onnx-int8" in outcome.out
-    refused = run("bench", run_folder)
-    assert refused.code == 2 and "--phases onnx alone" in refused.err
+    run("bench", run_folder).refused("--phases onnx alone")
 
 
 def test_data_of_ones_own(checkpoint: Path) -> None:
@@ -137,15 +134,14 @@ def test_table_without_memory(checkpoint: Path, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_errors(flags: tuple[str, ...], said: str, checkpoint: Path) -> None:
-    outcome = run("bench", "--size", "small", "--model", checkpoint, *flags)
-    assert outcome.code == 2 and outcome.err.startswith("error: ") and said in outcome.err
+    outcome = run("bench", "--size", "small", "--model", checkpoint, *flags).refused(said)
+    assert outcome.err.startswith("error: ")
     assert outcome.err.count("\n") == 1
 
 
 def test_the_default_model_may_not_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "resolve_model", lambda name: "owner/name")
-    outcome = run("bench", "--size", "small")
-    assert outcome.code == 2 and "--shape minilm" in outcome.err
+    run("bench", "--size", "small").refused("--shape minilm")
 
 
 def test_rows_are_medians_of_turns_that_interleave() -> None:

@@ -168,8 +168,8 @@ SEGMENTED = ("bert", "electra", "albert", "ernie", "nomic_bert")
 
 def test_command(tmp_path: Path) -> None:
     place, graph = saved(tmp_path, "tag", label_subwords="all"), tmp_path / "new" / "graph"
-    outcome = run("export", place, "--out", graph)
-    assert outcome.code == 0 and outcome.err == ""
+    outcome = run("export", place, "--out", graph).ok()
+    assert outcome.err == ""
     difference, size = outcome.out.splitlines()
     assert difference.startswith("largest difference to torch: ")
     assert "batches of 1, 1, 1, 2, 6 sequences" in difference and "to 63 tokens" in difference
@@ -333,7 +333,7 @@ def test_the_export_predicts_alone(task: str, tmp_path: Path) -> None:
     settings = {"crf": True} if task == "tag" else {}
     place = saved(tmp_path, task, max_length=20, precision="fp32", **settings)
     graph = tmp_path / "graph"
-    assert run("export", place, "--out", graph).code == 0
+    run("export", place, "--out", graph).ok()
     done = subprocess.run(
         [sys.executable, "-I", "-c", ALONE],
         input=json.dumps(SENTENCES),

@@ -55,8 +55,8 @@ def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         refused = run(*command, "--data", data)
     one_line(refused, "lowers accuracy on validation by 0.60 points, from 0.9000 to 0.8940")
     assert {path.name for path in tmp_path.iterdir()} == before
-    outcome = run(*command, "--data", data, "--max-loss", "100")
-    assert outcome.code == 0 and outcome.err == "", outcome
+    outcome = run(*command, "--data", data, "--max-loss", "100").ok()
+    assert outcome.err == "", outcome
     assert "int8: validation accuracy" in outcome.out and "on 12 examples" in outcome.out
     assert {path.name for path in graph.iterdir()} == FILES
     whole = export.export_onnx(place, tmp_path / "whole")
@@ -74,14 +74,14 @@ def test_int8_is_measured_on_held_out_validation_data(tmp_path: Path) -> None:
     settings = {"steps": 1, "validation": "0.3", "out": str(tmp_path / "run"), "quiet": True}
     finetune.train("classify", model=str(model), data=str(data), **settings)
     command = ("export", tmp_path / "run", "--out", tmp_path / "graph", "--int8")
-    outcome = run(*command, "--max-loss", "100")
-    assert outcome.code == 0 and "int8: validation accuracy" in outcome.out, outcome
+    outcome = run(*command, "--max-loss", "100").ok()
+    assert "int8: validation accuracy" in outcome.out, outcome
     run("thresholds", tmp_path / "run", "--unlike", "0.5")
     refused = run(*command[:-1], "--out", tmp_path / "other")
     one_line(refused, "withholds answers for texts unlike its training data")
     run("thresholds", tmp_path / "run", "--reset")
     run("thresholds", tmp_path / "run", "--coverage", "0.1")
-    assert run(*command[:-1], "--out", tmp_path / "other").code == 0
+    run(*command[:-1], "--out", tmp_path / "other").ok()
     texts = [" ".join(WORDS[: n % 5 + 1]) for n in range(5)]
     found = [each.record() for each in OnnxModel(tmp_path / "other").predict(texts)]
     expected = [each.record() for each in finetune.load(tmp_path / "run").predict(texts)]
@@ -103,8 +103,7 @@ def test_int8_scores_by_the_metric_of_the_training(tmp_path: Path) -> None:
         **settings,
     )
     options = ("--out", tmp_path / "graph", "--int8", "--max-loss", "100")
-    outcome = run("export", trained.folder, *options)
-    assert outcome.code == 0, outcome.err
+    outcome = run("export", trained.folder, *options).ok()
     assert "int8: validation accuracy" in outcome.out
 
 
@@ -167,10 +166,9 @@ def test_int8_of_span_scorers_with_any_number_of_widths(max_width: int, tmp_path
 def test_int8_is_not_measured_on_data_that_say_nothing(tmp_path: Path) -> None:
     save_data, model = data_of(tmp_path / "data"), tmp_path / "bert"
     tiny.save_tiny_checkpoint(model, "bert")
-    trained = run(
+    run(
         "classify", "--model", model, "--data", save_data, "--steps", "1", "--out", tmp_path / "run"
-    )
-    assert trained.code == 0, trained.err
+    ).ok()
     command = ("export", tmp_path / "run", "--out", tmp_path / "graph", "--int8")
     other = [{"text": "anna", "label": "maybe"}, {"text": "smith", "label": "never"}]
     write_jsonl(tmp_path / "other.jsonl", other)

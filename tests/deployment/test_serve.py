@@ -129,7 +129,7 @@ sys.meta_path.insert(0, Block())
 
 def test_an_export_is_served_without_torch(trained: Path, tmp_path: Path):
     pytest.importorskip("onnx")
-    assert run("export", trained, "--out", tmp_path / "graph").code == 0
+    run("export", trained, "--out", tmp_path / "graph").ok()
     digest = hashlib.sha256((tmp_path / "graph" / "model.onnx").read_bytes()).hexdigest()
     texts = ["a lovely room", "", "dull and cold " * 30]
     expected = [p.record() for p in finetune.load(trained).predict(texts)]
@@ -247,7 +247,6 @@ def test_wrong_options(tmp_path: Path):
             (["--workers", "1000000"], "--workers 1000000: must be from 1 to 256"),
             (["--workers", "2", "--port", "70000"], "must be 0 to 65535"),
         ):
-            done = run("serve", tmp_path / "none", *options)
-            assert done.code == 2 and problem in done.err, done.err
+            run("serve", tmp_path / "none", *options).refused(problem)
     after = (logger.level, logger.handlers, logger.propagate, dict(os.environ))
     assert after == before, "the logs and the environment of the program"

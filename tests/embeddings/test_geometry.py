@@ -138,8 +138,7 @@ def test_families_without_analysis_of_attention(models: Path) -> None:
 def test_command(models: Path, texts: Path, tmp_path: Path) -> None:
     page, figures = tmp_path / "g.html", tmp_path / "g.json"
     files = ("--out", page, "--out", figures, "--sentence", "<b>anna</b> saw a dog")
-    outcome = run("geometry", models / "bert", "--data", texts, *files)
-    assert outcome.code == 0, outcome.err
+    outcome = run("geometry", models / "bert", "--data", texts, *files).ok()
     lines = outcome.out.splitlines()
     assert "12 texts" in lines[0] and len(lines) == LAYERS + 4
     html = page.read_text()
@@ -149,7 +148,7 @@ def test_command(models: Path, texts: Path, tmp_path: Path) -> None:
     printed = run("geometry", models / "mpnet", "--data", texts, "--format", "json")
     assert json.loads(printed.out)["attention"]["reason"] and printed.code == 0
     page = tmp_path / "mpnet.html"
-    assert run("geometry", models / "mpnet", "--data", texts, "--out", page).code == 0
+    run("geometry", models / "mpnet", "--data", texts, "--out", page).ok()
     assert "There is no analysis of attention: mpnet" in page.read_text()
     with pytest.raises(UserError, match="two or more lines of text, not 1"):
         measure_geometry(embedder(models / "bert"), ["one line"])

@@ -34,13 +34,11 @@ def pages(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     words = {"labels": (data, "die"), "words": ("examples/data/words/senses.jsonl", "die,bank")}
     for name, (file, word) in words.items():
         output = place / f"{name}.html"
-        outcome = run("map", model, "--file", file, "--word", word, "--out", output)
-        assert outcome.code == 0, outcome.err
+        run("map", model, "--file", file, "--word", word, "--out", output).ok()
     (place / "text.txt").write_text("\n".join(LINES))
     files = ("--out", place / "geometry.html", "--out", place / "geometry.json")
     arguments = ("--data", place / "text.txt", "--sentence", "anna saw a dog")
-    outcome = run("geometry", model, *arguments, *files)
-    assert outcome.code == 0, outcome.err
+    run("geometry", model, *arguments, *files).ok()
     return {name: place / f"{name}.html" for name in (*words, "geometry")}
 
 

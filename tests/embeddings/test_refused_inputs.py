@@ -87,6 +87,5 @@ def test_refusals(
         "TEST": f"test={FILES['SENSES'] / 'test.jsonl'}",
         "ONLY": f"train={FILES['SENSES'] / 'train.jsonl'}",
     }
-    outcome = run(*(known.get(word, word) for word in shlex.split(command)))
-    assert outcome.code == 2 and message in outcome.err, outcome.err
+    run(*(known.get(word, word) for word in shlex.split(command))).refused(message)
     assert not list(tmp_path.iterdir())

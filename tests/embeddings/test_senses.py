@@ -220,10 +220,8 @@ def test_layers_are_chosen_on_validation(
 def test_command(models: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shared = ("--data", EXAMPLES, "--inventory", WORDNET, "--model", models / "bert")
-    outcome = run("wsd", *shared, "--glosses", "0.5", "--out", out)
-    assert outcome.code == 0, outcome.err
-    taken = run("wsd", *shared, "--out", out)
-    assert taken.code == 2 and "is not empty: name a new folder" in taken.err
+    outcome = run("wsd", *shared, "--glosses", "0.5", "--out", out).ok()
+    run("wsd", *shared, "--out", out).refused("is not empty: name a new folder")
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["test"]["first_sense_f1"] == pytest.approx(9 / 17)
     assert metrics["test"]["targets"] == 17 and "first sense f1" in outcome.out
@@ -232,30 +230,30 @@ def test_command(models: Path, tmp_path: Path) -> None:
     assert all(set(line["scores"]) >= set(line["senses"]) for line in lines)
     scored = run("score", str(out / "predictions.test.jsonl"), str(EXAMPLES / "test.jsonl"))
     assert json.loads(scored.out)["f1"] == pytest.approx(metrics["test"]["f1"])
-    compared = run("compare", str(out), str(out / "first_sense.test.jsonl"), "--resamples", "50")
-    assert compared.code == 0 and "f1 on 17 targets" in compared.out, compared.err
-    again = run("predict", out, "--file", EXAMPLES / "test.jsonl")
-    assert again.code == 0 and f"f1 {metrics['test']['f1']:.4f}" in again.err
+    compared = run(
+        "compare", str(out), str(out / "first_sense.test.jsonl"), "--resamples", "50"
+    ).ok()
+    assert "f1 on 17 targets" in compared.out, compared.err
+    again = run("predict", out, "--file", EXAMPLES / "test.jsonl").ok()
+    assert f"f1 {metrics['test']['f1']:.4f}" in again.err
     assert [json.loads(line)["senses"] for line in again.out.splitlines()] == [
         line["senses"] for line in lines
     ]
-    analyzed = run("report", str(out), "--format", "table")
-    assert analyzed.code == 0 and "VERB" in analyzed.out, analyzed.err
-    reported = run("report", str(out))
-    assert reported.code == 0 and "VERB" in (out / "report.html").read_text("utf-8"), reported.err
+    analyzed = run("report", str(out), "--format", "table").ok()
+    assert "VERB" in analyzed.out, analyzed.err
+    run("report", str(out)).ok()
+    assert "VERB" in (out / "report.html").read_text("utf-8")
 
-    typed = run("predict", out, "--text", "He sat on the *banks* of the river.")
-    assert typed.code == 0, typed.err
+    typed = run("predict", out, "--text", "He sat on the *banks* of the river.").ok()
     lines = typed.out.splitlines()
     assert lines[0] == "banks" and lines[1].split()[:2] == ["sense", "part"]
     assert "bank%1:17:00::" in typed.out and "the edge of a river" in typed.out
     scored = [float(line.split()[2]) for line in lines[2:] if line.split()[2][-1].isdigit()]
     assert len(scored) > 1 and scored == sorted(scored, reverse=True)
-    given = run("predict", out, "--text", "He *went=bank* there, and took the *bass*.")
-    assert given.code == 0 and {"went", "bass"} <= {*given.out.splitlines()}, given.err
+    given = run("predict", out, "--text", "He *went=bank* there, and took the *bass*.").ok()
+    assert {"went", "bass"} <= {*given.out.splitlines()}, given.err
     for text, problem in (("no mark", "no word is marked"), ("a *zzz*", "no sense of 'zzz'")):
-        refused = run("predict", out, "--text", text)
-        assert refused.code == 2 and problem in refused.err
+        run("predict", out, "--text", text).refused(problem)
 
     targets = [
         {"start": 1, "end": 2, "lemma": "bass", "pos": "n"},
@@ -272,5 +270,4 @@ def test_command(models: Path, tmp_path: Path) -> None:
         (["--file", new, "--threshold", "0.5"], "--threshold: it does not apply to a run of wsd"),
         (["--text", "a *bank*", "--out", saved], "--text prints the senses of a sentence"),
     ):
-        refused = run("predict", out, *wrong)
-        assert refused.code == 2 and message in refused.err, refused.err
+        run("predict", out, *wrong).refused(message)

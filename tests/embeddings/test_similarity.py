@@ -195,8 +195,7 @@ def test_command(models: Path, place: Path, tmp_path: Path) -> None:
     model, data, out = str(models / "bert"), str(place / "context.jsonl"), str(tmp_path / "p.jsonl")
     compare = ("similarity", model, "--data", data, "--resamples", "50")
     standardize = ("--standardize", place / "corpus.txt")
-    outcome = run(*compare, *standardize, "--out", out)
-    assert outcome.code == 0, outcome.err
+    outcome = run(*compare, *standardize, "--out", out).ok()
     assert "standardized over 31 words" in outcome.err and "spearman" in outcome.out
     lines = [line.split()[0] for line in outcome.out.splitlines()]
     assert lines == ["4", "vectors", "raw", "standardized"]
@@ -204,13 +203,13 @@ def test_command(models: Path, place: Path, tmp_path: Path) -> None:
     raw, z = json.loads(again.out)["results"]
     assert z["standardized"] and not raw["standardized"]
     assert f"{z['scores']['spearman']['value']:.4f}" in outcome.out
-    scored = run("score", out, data, "--columns", "label=label")
-    assert scored.code == 0, scored.err
+    scored = run("score", out, data, "--columns", "label=label").ok()
     assert json.loads(scored.out)["spearman"] == pytest.approx(z["scores"]["spearman"]["value"])
     other = tmp_path / "raw.jsonl"
-    assert run("similarity", model, "--data", data, "--out", other).code == 0
-    compared = run("compare", out, other, "--metric", "spearman", "--resamples", "20", "--json")
-    assert compared.code == 0, compared.err
+    run("similarity", model, "--data", data, "--out", other).ok()
+    compared = run(
+        "compare", out, other, "--metric", "spearman", "--resamples", "20", "--json"
+    ).ok()
     assert json.loads(compared.out)["a"]["value"] == pytest.approx(z["scores"]["spearman"]["value"])
 
 
@@ -218,8 +217,7 @@ def test_command_for_words_and_for_two_texts(models: Path, place: Path) -> None:
     model, corpus = str(models / "bert"), str(place / "corpus.txt")
     words = str(place / "words.jsonl")
     layers = ("--combine", "none", "--layers", "0,-1", "--resamples", "20", "--json")
-    outcome = run("similarity", model, "--data", words, "--contexts", corpus, *layers)
-    assert outcome.code == 0, outcome.err
+    outcome = run("similarity", model, "--data", words, "--contexts", corpus, *layers).ok()
     assert "2 of 7 words do not occur" in outcome.err and "read alone" in outcome.err
     assert [view["layer"] for view in json.loads(outcome.out)["results"]] == [0, LAYERS]
     both = run("similarity", model, "--text", "a man", "--pair", "a man", "--format", "csv")

@@ -64,8 +64,7 @@ def test_command(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "".join(json.dumps({"id": f"n{i}", "text": t}) + "\n" for i, t in enumerate(TEXTS))
     )
     model, out = str(models / "bert"), tmp_path / "out.npy"
-    outcome = run("embed", model, "--file", str(file), "--out", str(out), "--max-length", "30")
-    assert outcome.code == 0, outcome.err
+    outcome = run("embed", model, "--file", str(file), "--out", str(out), "--max-length", "30").ok()
     assert f"wrote {out} and {tmp_path / 'out.rows.jsonl'}: 6 x {WIDTH}" in outcome.err
     assert "1 input of more than 30 tokens read in several windows" in outcome.err
     assert re.search(r"embedding: sequence \d+ .*sequences/s", outcome.err)
@@ -73,8 +72,7 @@ def test_command(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert ids == [f"n{i}" for i in range(6)] and np.load(out).shape == (6, WIDTH)
     printed = run(
         "embed", model, "--text", "a man", "--text", "", "--unit", "word", "--layers=-1,0"
-    )
-    assert printed.code == 0, printed.err
+    ).ok()
     lines = [json.loads(line) for line in printed.out.splitlines()]
     assert [line["units"] for line in lines] == [["a", "man"], []]
     assert lines[0]["offsets"] == [[0, 1], [2, 5]]

@@ -126,8 +126,7 @@ DATA = "examples/data/words/senses.jsonl"
 
 def test_command(models: Path, tmp_path: Path):
     options = ("--word", "die,bank", "--most", "12", "--out", tmp_path / "a.json")
-    outcome = run("map", models / "bert", "--file", DATA, *options)
-    assert outcome.code == 0, outcome.err
+    outcome = run("map", models / "bert", "--file", DATA, *options).ok()
     assert "die: 30 occurrences in 50 texts, 12 drawn at random (--most)" in outcome.err
     assert outcome.out.split("\n")[0].split("  ")[0] == "layer" and "1-NN purity" in outcome.out
     assert "always the main label of the word: 1-NN purity 0." in outcome.out
@@ -141,8 +140,7 @@ def test_neighbors_are_those_of_the_vectors(models: Path, tmp_path: Path):
     """Coordinates do not decide on neighbors: the vectors of `embed` do."""
     output = tmp_path / "last.json"
     options = ("--word", "die", "--layers", "last", "--out", output)
-    outcome = run("map", models / "bert", "--file", DATA, *options)
-    assert outcome.code == 0, outcome.err
+    run("map", models / "bert", "--file", DATA, *options).ok()
     found = json.loads(output.read_text("utf-8"))["occurrences"]
     embedder = Embedder(models / "bert", unit="word", normalize=True)
     texts = [each["before"] + each["form"] + each["after"] for each in found]
@@ -159,8 +157,7 @@ def test_words_without_labels(models: Path, tmp_path: Path):
     file = tmp_path / "texts.txt"
     file.write_text("a die\nto die <b>here</b>\n\nthe die is cast\nno\n")
     options = ("--word", "die", "--method", "pca", "--out", tmp_path / "b.html")
-    outcome = run("map", models / "bert", "--file", file, *options)
-    assert outcome.code == 0, outcome.err
+    outcome = run("map", models / "bert", "--file", file, *options).ok()
     assert "without a label: 3 of 3" in outcome.err and "purity" not in outcome.out
     assert "<b>here" not in (tmp_path / "b.html").read_text("utf-8")
 
@@ -170,6 +167,7 @@ def test_other_pages_are_kept(models: Path, tmp_path: Path):
     output.write_text("my page")
     output.rename(output.with_suffix(".HTML"))
     output = output.with_suffix(".HTML")  # on most systems another file
-    outcome = run("map", models / "bert", "--file", DATA, "--word", "die", "--out", output)
-    assert outcome.code == 2 and "exists, with other content" in outcome.err
+    run("map", models / "bert", "--file", DATA, "--word", "die", "--out", output).refused(
+        "exists, with other content"
+    )
     assert output.read_text() == "my page"

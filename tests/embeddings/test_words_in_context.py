@@ -58,8 +58,7 @@ def test_command(standardize: bool, models: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     options = ["--standardize", "train"] if standardize else []
     fit = ("similarity", model, "--threshold", "--data", tmp_path / "data", "--out", out)
-    outcome = run(*fit, *options)
-    assert outcome.code == 0, outcome.err
+    outcome = run(*fit, *options).ok()
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["train"] == metrics["test"] and "or more" in outcome.out
     lines = [json.loads(line) for line in (out / "predictions.test.jsonl").open()]
@@ -68,10 +67,9 @@ def test_command(standardize: bool, models: Path, tmp_path: Path) -> None:
         assert (line["id"], line["gold"]) == (row["id"], row["label"])
         expected = chosen["above"] if line["cosine"] >= chosen["value"] else chosen["below"]
         assert line["label"] == expected
-    compared = run("compare", str(out), str(out), "--resamples", "20")
-    assert compared.code == 0, compared.err
-    again = run("predict", out, "--file", tmp_path / "data" / "test.jsonl")
-    assert again.code == 0 and "accuracy" in again.err, again.err
+    run("compare", str(out), str(out), "--resamples", "20").ok()
+    again = run("predict", out, "--file", tmp_path / "data" / "test.jsonl").ok()
+    assert "accuracy" in again.err, again.err
     assert [json.loads(line)["cosine"] for line in again.out.splitlines()] == pytest.approx(
         [line["cosine"] for line in lines], abs=1e-5
     )
@@ -83,10 +81,9 @@ def trained_head(place: Path, model: str, rows: list[dict]) -> None:
     """A classifier over the two words, compared with the threshold; what it refuses."""
     out = place / "trained"
     train = ("nli", "--model", model, "--data", str(place / "data"), "--marked-words")
-    outcome = run(*train, "--steps", "2", "--validation", "none", "--out", str(out))
-    assert outcome.code == 0, outcome.err
-    compared = run("compare", str(out), str(place / "run"), "--resamples", "20")
-    assert compared.code == 0 and "accuracy" in compared.out, compared.err
+    run(*train, "--steps", "2", "--validation", "none", "--out", str(out)).ok()
+    compared = run("compare", str(out), str(place / "run"), "--resamples", "20").ok()
+    assert "accuracy" in compared.out, compared.err
     test = str(place / "data" / "test.jsonl")
     predicted = run("predict", str(out), "--file", test)
     saved = [json.loads(line) for line in (out / "predictions.test.jsonl").open()]
@@ -107,5 +104,4 @@ def trained_head(place: Path, model: str, rows: list[dict]) -> None:
         ((*train, "--long-text", "window"), "cut around their marked words"),
         ((*train, "--columns", "index=where"), "no column 'where'"),
     ):
-        outcome = run(*command)
-        assert outcome.code == 2 and message in outcome.err, outcome.err
+        run(*command).refused(message)

@@ -20,8 +20,8 @@ import finetune
 from finetune.runtime.signals import Interrupted
 from tests import laboratory as lab
 from tests.end_to_end.example_data import copy_examples
+from tests.training.same_weights import same_files
 from tests.training.stopping import interrupt_in_step
-from tests.training.test_trajectory import same_files
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))

@@ -34,7 +34,7 @@ def test_batches_have_the_columns_of_the_command(task: str, tmp_path: Path) -> N
     source = lab.data(task) / "test.jsonl"
     rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
     out = tmp_path / "expected.parquet"
-    assert run("predict", lab.trained(task), "--file", source, "--out", out).code == 0
+    run("predict", lab.trained(task), "--file", source, "--out", out).ok()
     expected = parquet.read_table(out).drop_columns("id").to_pylist()
     predict = pickle.loads(pickle.dumps(BatchPredictor(lab.trained(task))))
     table = pyarrow.Table.from_pylist(rows)

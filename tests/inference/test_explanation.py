@@ -332,5 +332,4 @@ def test_command(tmp_path: Path) -> None:
         (("--explain", "--out", f"{tmp_path}/parts/"), "leave them out, or name a file"),
         (("--explain", "magic"), "magic"),
     ):
-        refused = run(*file, *options)
-        assert refused.code == 2 and problem in refused.err, refused.err
+        run(*file, *options).refused(problem)

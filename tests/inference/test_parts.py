@@ -80,10 +80,10 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_parts_have_the_rows_of_a_file(place: Path, tmp_path: Path) -> None:
-    done = predict(place, tmp_path / "parts")
-    assert done.code == 0 and f"wrote 4 of 4 parts ({ROWS} rows)" in done.err, done.err
+    done = predict(place, tmp_path / "parts").ok()
+    assert f"wrote 4 of 4 parts ({ROWS} rows)" in done.err, done.err
     whole = ("--out", tmp_path / "whole.parquet")
-    assert run("predict", place / "run", "--file", place / "new" / "*.jsonl*", *whole).code == 0
+    run("predict", place / "run", "--file", place / "new" / "*.jsonl*", *whole).ok()
     expected = parquet.read_table(tmp_path / "whole.parquet").to_pylist()
     found = union(tmp_path / "parts")
     assert [row["id"] for row in found] == list(range(ROWS))
@@ -94,8 +94,8 @@ def test_parts_have_the_rows_of_a_file(place: Path, tmp_path: Path) -> None:
         assert row.keys() == other.keys() and row["text"] == other["text"]
         assert row["label"] == other["label"]
     before = content(tmp_path / "parts")
-    again = predict(place, tmp_path / "parts")
-    assert again.code == 0 and "wrote 0 of 4 parts" in again.err
+    again = predict(place, tmp_path / "parts").ok()
+    assert "wrote 0 of 4 parts" in again.err
     assert content(tmp_path / "parts") == before
 
 
@@ -104,7 +104,7 @@ def whole(place: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
     """The parts of each format; tests change copies."""
     folder = tmp_path_factory.mktemp("whole")
     for suffix in ("parquet", "jsonl"):
-        assert predict(place, folder / suffix, "--format", suffix).code == 0
+        predict(place, folder / suffix, "--format", suffix).ok()
     return {path.name: path for path in folder.iterdir()}
 
 
@@ -134,8 +134,8 @@ def test_missing_and_damaged_parts_are_made_again(
             path.unlink() if damaged is None else path.write_bytes(damaged)
         if changed == changes[-1]:
             min(out.glob("_digest-*")).unlink()
-        done = predict(place, out, "--format", suffix)
-        assert done.code == 0 and f"wrote {len(changed)} of 4 parts" in done.err, done.err
+        done = predict(place, out, "--format", suffix).ok()
+        assert f"wrote {len(changed)} of 4 parts" in done.err, done.err
         for path, damaged in changed.items():
             said = f"{path.name} is damaged: predicted again" in done.err
             assert said == (damaged is not None), done.err
@@ -155,11 +155,10 @@ def test_a_damaged_manifest(place: Path, tmp_path: Path, whole: dict[str, Path])
         ("{", "_predictions.json: damaged: delete it"),
     ):
         manifest.write_text(change if isinstance(change, str) else json.dumps(saved | change))
-        refused = predict(place, out)
-        assert refused.code == 2 and message in refused.err, refused.err
+        predict(place, out).refused(message)
     manifest.unlink()
-    done = predict(place, out)
-    assert done.code == 0 and "wrote 0 of 4 parts" in done.err, done.err
+    done = predict(place, out).ok()
+    assert "wrote 0 of 4 parts" in done.err, done.err
     assert content(out) == before
 
 
@@ -192,8 +191,8 @@ def test_interruptions_change_nothing(
         with pytest.raises(Killed):
             predict(place, out)
     assert len(list(out.glob("part-*"))) == 2
-    done = predict(place, out)
-    assert done.code == 0 and "wrote 2 of 4 parts" in done.err, done.err
+    done = predict(place, out).ok()
+    assert "wrote 2 of 4 parts" in done.err, done.err
     assert content(out) == content(whole["parquet"])
 
 
@@ -201,8 +200,7 @@ def test_jobs_and_processes_make_the_same_parts(
     place: Path, tmp_path: Path, whole: dict[str, Path]
 ) -> None:
     for index in (2, 0, 1):
-        done = predict(place, tmp_path / "jobs", "--shard", f"{index}/3")
-        assert done.code == 0, done.err
+        predict(place, tmp_path / "jobs", "--shard", f"{index}/3").ok()
     assert content(tmp_path / "jobs") == content(whole["parquet"])
     out = tmp_path / "processes"
     words = [sys.executable, "-m", "finetune", "predict", place / "run", "--file", place / "new"]
@@ -228,8 +226,7 @@ def test_all_parts_have_one_schema(place: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(text, "utf-8")
     run_of = ("predict", place / "run", "--file", tmp_path / "rows.jsonl", *PARTS)
     for job in ("0/2", "1/2"):
-        done = run(*run_of, "--out", f"{tmp_path}/parts/", "--shard", job)
-        assert done.code == 0, done.err
+        run(*run_of, "--out", f"{tmp_path}/parts/", "--shard", job).ok()
     schemas = [parquet.read_schema(path) for path in sorted((tmp_path / "parts").glob("part-*"))]
     assert len(schemas) == 3 and all(each.equals(schemas[0]) for each in schemas)
     found = pyarrow.dataset.dataset(tmp_path / "parts", format="parquet").to_table().to_pylist()
@@ -247,10 +244,9 @@ def test_a_column_that_changes_its_type_is_refused(
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "rows.jsonl").write_text(text, "utf-8")
     run_of = ("predict", place / "run", "--file", tmp_path / "rows.jsonl", *PARTS)
-    done = run(*run_of, "--out", f"{tmp_path}/parts/")
-    assert done.code == 2 and "part-000001" in done.err, done.err
+    done = run(*run_of, "--out", f"{tmp_path}/parts/").refused("part-000001")
     assert "not of one type" in done.err and "--format jsonl" in done.err
-    assert run(*run_of, "--out", f"{tmp_path}/lines/", "--format", "jsonl").code == 0
+    run(*run_of, "--out", f"{tmp_path}/lines/", "--format", "jsonl").ok()
 
 
 @pytest.mark.parametrize(
@@ -309,10 +305,9 @@ def test_documents_cross_parts(tmp_path: Path) -> None:
         )
     ]
     file = small_data.write_jsonl(tmp_path / "documents" / "train.jsonl", rows)
-    trained = lab.train("tag", tmp_path / "run", data=file.parent, context="doc", max_length=48)
-    assert trained.code == 0, trained.err
+    lab.train("tag", tmp_path / "run", data=file.parent, context="doc", max_length=48).ok()
     options = ("predict", tmp_path / "run", "--file", file, "--format", "jsonl", "--keep-columns")
-    assert run(*options, "--out", f"{tmp_path / 'parts'}/", "--part-rows", "4").code == 0
+    run(*options, "--out", f"{tmp_path / 'parts'}/", "--part-rows", "4").ok()
     whole = [json.loads(line) for line in run(*options).out.splitlines()]
     found = union(tmp_path / "parts")
     assert [row["id"] for row in found] == [row["id"] for row in whole] == list(range(len(rows)))
@@ -322,14 +317,14 @@ def test_documents_cross_parts(tmp_path: Path) -> None:
     last = sorted((tmp_path / "parts").glob("part-*"))[-1]
     kept = last.read_bytes()
     last.unlink()
-    assert run(*options, "--out", f"{tmp_path / 'parts'}/", "--part-rows", "4").code == 0
+    run(*options, "--out", f"{tmp_path / 'parts'}/", "--part-rows", "4").ok()
     assert last.read_bytes() == kept
 
 
 def test_other_predictions_are_refused(place: Path, tmp_path: Path) -> None:
     out, own = tmp_path / "parts", shutil.copytree(place / "new", tmp_path / "new")
     arguments = ("predict", place / "run", "--file", own, "--out", f"{out}/")
-    assert run(*arguments, *PARTS).code == 0
+    run(*arguments, *PARTS).ok()
     before = content(out)
     other = tmp_path / "other"
     shutil.copytree(place / "run", other)
@@ -341,15 +336,14 @@ def test_other_predictions_are_refused(place: Path, tmp_path: Path) -> None:
         "part rows was 8, now it is 9": (*arguments, "--part-rows", "9"),
         "format was 'parquet', now it is 'jsonl'": (*arguments, *PARTS, "--format", "jsonl"),
     }.items():
-        refused = run(*changed)
-        assert refused.code == 2 and problem in refused.err, refused.err
+        refused = run(*changed).refused(problem)
         assert len(refused.err.splitlines()) == 1
     foreign = out / "part-000000-0123abcd.parquet"
     foreign.touch()
     assert f"{foreign} is of other predictions" in run(*arguments, *PARTS).err
     foreign.unlink()
     (own / "b.jsonl").touch()  # the same content at another time
-    assert run(*arguments, *PARTS).code == 0
+    run(*arguments, *PARTS).ok()
     with (own / "b.jsonl").open("a") as file:
         file.write('{"text": "one more"}\n')
     assert "file 2 b.jsonl was " in run(*arguments, *PARTS).err
@@ -364,11 +358,12 @@ def test_files_of_one_name(place: Path, tmp_path: Path) -> None:
     for file, first in zip(files, (0, 5), strict=True):
         file.parent.mkdir()
         file.write_text("".join(lines[first : first + 5]), "utf-8")
-    assert predict(place, tmp_path / "parts", file=str(tmp_path / "*" / "x.jsonl")).code == 0
+    predict(place, tmp_path / "parts", file=str(tmp_path / "*" / "x.jsonl")).ok()
     with files[0].open("a", encoding="utf-8") as file:
         file.writelines(lines[10:])
-    refused = predict(place, tmp_path / "parts", file=str(tmp_path / "*" / "x.jsonl"))
-    assert refused.code == 2 and "file 1 x.jsonl was " in refused.err, refused.err
+    predict(place, tmp_path / "parts", file=str(tmp_path / "*" / "x.jsonl")).refused(
+        "file 1 x.jsonl was "
+    )
 
 
 def test_two_jobs_with_one_shard(place: Path, tmp_path: Path) -> None:
@@ -386,12 +381,13 @@ def test_two_jobs_with_one_shard(place: Path, tmp_path: Path) -> None:
         text=True,
     ) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        refused = predict(place, tmp_path / "parts", "--shard", "1/2")
-        assert refused.code == 2 and f"in use by process {holder.pid}" in refused.err
+        refused = predict(place, tmp_path / "parts", "--shard", "1/2").refused(
+            f"in use by process {holder.pid}"
+        )
         assert "--shard 1/2: " in refused.err and len(refused.err.splitlines()) == 1
-        assert predict(place, tmp_path / "parts", "--shard", "0/2").code == 0
+        predict(place, tmp_path / "parts", "--shard", "0/2").ok()
         holder.communicate("\n")
-    assert predict(place, tmp_path / "parts", "--shard", "1/2").code == 0
+    predict(place, tmp_path / "parts", "--shard", "1/2").ok()
     assert len(union(tmp_path / "parts")) == ROWS
 
 
@@ -401,14 +397,14 @@ def test_cut_files_are_named(place: Path, tmp_path: Path, monkeypatch: pytest.Mo
     whole = (own / "a.jsonl.gz").read_bytes()
     (own / "a.jsonl.gz").write_bytes(whole[:-20])
     out = tmp_path / "parts"
-    refused = run("predict", place / "run", "--file", own, "--out", f"{out}/")
-    assert refused.code == 2 and "a.jsonl.gz:" in refused.err and "truncated" in refused.err
+    run("predict", place / "run", "--file", own, "--out", f"{out}/").refused(
+        "a.jsonl.gz:", "truncated"
+    )
     assert not out.exists()  # found before anything is written
     (own / "a.jsonl.gz").write_bytes(whole)
     text = (own / "b.jsonl").read_text("utf-8")
     (own / "b.jsonl").write_text(text[:-10], "utf-8")
-    refused = run("predict", place / "run", "--file", own, "--out", f"{out}/", *PARTS)
-    assert refused.code == 2 and "b.jsonl:17" in refused.err, refused.err
+    run("predict", place / "run", "--file", own, "--out", f"{out}/", *PARTS).refused("b.jsonl:17")
     assert len(list(out.glob("part-*"))) == 3 and not list(out.glob(".part*"))
 
 
@@ -433,18 +429,17 @@ def test_what_parts_cannot_be(
     options: tuple[str, ...], message: str, place: Path, tmp_path: Path
 ) -> None:
     given = [str(place / "new" / "b.jsonl") if each == "FILE" else each for each in options]
-    refused = run("predict", place / "run", *given, "--out", f"{tmp_path / 'parts'}/")
-    assert refused.code == 2 and message in refused.err, refused.err
+    run("predict", place / "run", *given, "--out", f"{tmp_path / 'parts'}/").refused(message)
     assert not (tmp_path / "parts").exists()
 
 
 def test_other_refusals(place: Path, tmp_path: Path) -> None:
     file = place / "new" / "b.jsonl"
     for option in (("--shard", "0/2"), ("--part-rows", "9"), ("--format", "parquet")):
-        refused = run("predict", place / "run", "--file", file, *option)
-        assert refused.code == 2 and "write --out FOLDER/" in refused.err
-    refused = run("predict", place / "run", "--file", place / "new", "--out", place / "new")
-    assert refused.code == 2 and "holds the input" in refused.err
+        run("predict", place / "run", "--file", file, *option).refused("write --out FOLDER/")
+    run("predict", place / "run", "--file", place / "new", "--out", place / "new").refused(
+        "holds the input"
+    )
 
 
 def test_locks_of_shards_leave_nothing(tmp_path: Path) -> None:

@@ -121,8 +121,7 @@ def test_commands_find_the_columns_of_training(place: Path, tmp_path: Path) -> N
         writer = csv.DictWriter(file, ["Id", "Ticket", "Team"])
         writer.writeheader()
         writer.writerows(TICKETS)
-    found = run("predict", place / "run", "--file", tmp_path / "new.csv")
-    assert found.code == 0, found.err
+    found = run("predict", place / "run", "--file", tmp_path / "new.csv").ok()
     (tmp_path / "out.jsonl").write_text(found.out)
     model = finetune.load(place / "run")
     labels = [json.loads(line)["label"] for line in found.out.splitlines()]
@@ -136,10 +135,9 @@ def test_commands_find_the_columns_of_training(place: Path, tmp_path: Path) -> N
         rows = csv.writer(file)
         rows.writerows([("Team", "Ticket"), *((row["gold"], row["text"]) for row in held_out)])
     options = ("--gold", gold, "--split", "validation")
-    assert run("report", place / "run", *options, "--format", "table").code == 0
+    run("report", place / "run", *options, "--format", "table").ok()
     other = shutil.copytree(place / "run", tmp_path / "other")
-    compared = run("compare", place / "run", other, *options)
-    assert compared.code == 0, compared.err
+    run("compare", place / "run", other, *options).ok()
 
 
 def test_blank_texts_have_no_label(place: Path, tmp_path: Path) -> None:

@@ -110,8 +110,7 @@ def test_command_on_texts(tmp_path: Path):
     texts.write_text("\n".join(TEXTS), encoding="utf-8")
     output = tmp_path / "scores.jsonl"
     more = ("--subwords", "--format", "json")
-    done = run("perplexity", checkpoint(), "--file", texts, "--out", output, *more)
-    assert done.code == 0, done.err
+    done = run("perplexity", checkpoint(), "--file", texts, "--out", output, *more).ok()
     record = json.loads(done.out)
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [row["text"] for row in rows] == TEXTS
@@ -139,19 +138,18 @@ def test_command_on_pairs(tmp_path: Path):
         json.dumps({"text": a, "text_pair": b, "id": f"p{n}"}) for n, (a, b) in enumerate(pairs)
     ]
     file.write_text("\n".join(lines), encoding="utf-8")
-    done = run("perplexity", checkpoint(), "--file", file, "--out", output, "--format", "json")
-    assert done.code == 0, done.err
+    done = run("perplexity", checkpoint(), "--file", file, "--out", output, "--format", "json").ok()
     value, low, high = json.loads(done.out)["accuracy"]
     assert value == pytest.approx(np.mean([scores[a] > scores[b] for a, b in pairs]))
     assert low <= value <= high
     predictions = [json.loads(line) for line in output.read_text().splitlines()]
     assert [row["id"] for row in predictions] == [f"p{n}" for n in range(len(pairs))]
-    compared = run("compare", output, output, "--resamples", "50")
-    assert compared.code == 0 and "accuracy" in compared.out, compared.err
+    compared = run("compare", output, output, "--resamples", "50").ok()
+    assert "accuracy" in compared.out, compared.err
     plain = [json.dumps({"text": a, "text_pair": b}) for a, b in pairs]
     file.write_text("\n".join(plain), encoding="utf-8")
-    assert run("perplexity", checkpoint(), "--file", file, "--out", output).code == 0
+    run("perplexity", checkpoint(), "--file", file, "--out", output).ok()
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [row["id"] for row in rows] == list(range(len(pairs)))
-    two = run("perplexity", checkpoint(), "--text", "a", "--text", "the train", "--pairs")
-    assert two.code == 0 and "accuracy" in two.out
+    two = run("perplexity", checkpoint(), "--text", "a", "--text", "the train", "--pairs").ok()
+    assert "accuracy" in two.out

@@ -21,10 +21,9 @@ def test_a_curve_is_measured_extended_and_written(tmp_path: Path, monkeypatch: p
     data.sentiment(tmp_path / "data", (24, 8, 8))
     options = "--model model --data data --steps 1 --batch-size 8 --out curve --seeds 1"
     command = ["classify", *options.split()]
-    outcome = run(*command, "--sizes", "6", "12")
-    assert outcome.code == 0, outcome.err
-    more = run(*command, "--sizes", "6,12,24")
-    assert more.code == 0 and more.out.count("is finished: kept") == 2, more.out
+    run(*command, "--sizes", "6", "12").ok()
+    more = run(*command, "--sizes", "6,12,24").ok()
+    assert more.out.count("is finished: kept") == 2, more.out
     found = json.loads(Path("curve/curve.json").read_text("utf-8"))
     assert list(found["scores"]) == ["6", "12", "24"]
     for size, (score,) in found["scores"].items():
@@ -32,8 +31,7 @@ def test_a_curve_is_measured_extended_and_written(tmp_path: Path, monkeypatch: p
     assert "mean of the runs" in Path("curve/curve.html").read_text("utf-8")
     splits = json.loads(Path("curve/size-12-1/environment.json").read_text("utf-8"))["splits"]
     assert splits["train"] == 12
-    wrong = run(*command, "--sizes", "1", "99")
-    assert wrong.code == 2 and "2 (the labels) to 24 (the training examples)" in wrong.err
+    run(*command, "--sizes", "1", "99").refused("2 (the labels) to 24 (the training examples)")
 
 
 @pytest.mark.parametrize(
@@ -45,16 +43,16 @@ def test_a_curve_is_measured_extended_and_written(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_options_of_curves(arguments: tuple[str, ...], message: str):
-    outcome = run("classify", "--sizes", "9", *arguments)
-    assert outcome.code == 2 and message in outcome.err
+    run("classify", "--sizes", "9", *arguments).refused(message)
 
 
 def test_a_curve_without_a_split_to_score_is_refused_before_training(tmp_path: Path):
     save_tiny_checkpoint(tmp_path / "model", "bert")
     data.sentiment(tmp_path / "data", (24, 8, 8))
     given = ("--model", tmp_path / "model", "--data", tmp_path / "data" / "train.jsonl")
-    outcome = run("classify", "--sizes", *given, "--validation=none", "--out", tmp_path / "curve")
-    assert outcome.code == 2 and "leaves no split to score" in outcome.err
+    run("classify", "--sizes", *given, "--validation=none", "--out", tmp_path / "curve").refused(
+        "leaves no split to score"
+    )
     assert not (tmp_path / "curve").exists()
 
 

@@ -65,8 +65,7 @@ def add_row(folder: Path, split: str, row: dict[str, Any]) -> None:
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_labels_that_train_lacks_are_missed(task: str, split: str, data: Path, tmp_path: Path):
     add_row(data, split, UNSEEN[task][1])
-    done = train_on(task, data)
-    assert done.code == 0, done.err
+    train_on(task, data).ok()
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())[split]
 
 
@@ -83,18 +82,16 @@ def test_the_order_of_splits_does_not_matter(tmp_path: Path):
 
 
 def test_a_finished_run_is_scored_again_on_another_test_split(data: Path, tmp_path: Path):
-    assert train_on("relations", data).code == 0
+    train_on("relations", data).ok()
     before = (tmp_path / "run" / "last" / "model.safetensors").read_bytes()
     (tmp_path / "run" / "metrics.json").unlink()
     add_row(data, "test", UNSEEN["relations"][1])
-    done = train_on("relations", data, "--resume")
-    assert done.code == 0, done.err
+    done = train_on("relations", data, "--resume").ok()
     assert "the test split has changed since the run was started" in done.err + done.out
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["test"]
     assert (tmp_path / "run" / "last" / "model.safetensors").read_bytes() == before
     add_row(data, "validation", UNSEEN["relations"][1])
-    done = train_on("relations", data, "--resume")
-    assert done.code == 2 and "was started with other data" in done.err
+    train_on("relations", data, "--resume").refused("was started with other data")
 
 
 def test_a_test_split_that_cannot_be_read_is_refused_before_training(data: Path, tmp_path: Path):
@@ -105,6 +102,5 @@ def test_a_test_split_that_cannot_be_read_is_refused_before_training(data: Path,
         ]
     }
     add_row(data, "test", long)
-    done = train_on("relations", data, "--max-length", "40")
-    assert done.code == 2 and "has no room for words" in done.err
+    train_on("relations", data, "--max-length", "40").refused("has no room for words")
     assert not (tmp_path / "run" / "last").exists()

@@ -26,8 +26,7 @@ def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytes
     data.write_jsonl(tmp_path / "only.jsonl", rows)
     options = "--data only.jsonl --steps 2 --batch-size 8 --folds 2 --out folds"
     command = ["classify", "--model", "model", *options.split()]
-    outcome = run(*command)
-    assert outcome.code == 0, outcome.err
+    run(*command).ok()
     tested = []
     for fold in ("fold-1.1", "fold-1.2"):
         lines = Path(f"folds/{fold}/predictions.test.jsonl").read_text().splitlines()
@@ -46,20 +45,17 @@ def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytes
     assert (row["low"], row["high"], row["folds"]) == (scores["low"], scores["high"], 2)
     page = Path("folds/report.html").read_text("utf-8")
     assert "corrected resampled t" in page and f"{scores['low']:.4f}" in page
-    other = run(*command[:-1], "slow", "--lr", "1e-9")
-    assert other.code == 0, other.err
+    run(*command[:-1], "slow", "--lr", "1e-9").ok()
     compared = json.loads(run("compare", "folds", "slow", "--format", "json").out)
     slow = json.loads(Path("slow/folds.json").read_text())["metrics"]["test"]["accuracy"]
     assert compared[2]["mean"] == pytest.approx(scores["mean"] - slow["mean"])
     before = Path("folds/fold-1.1/log.jsonl").stat().st_mtime_ns
-    again = run(*command, "--folds", "0.5x2")
-    assert again.code == 2 and "hold_out = False, now True" in again.err
-    more = run(*command, "--folds", "2x2")
-    assert more.code == 0 and more.out.count("is finished: kept") == 2, more.err
+    run(*command, "--folds", "0.5x2").refused("hold_out = False, now True")
+    more = run(*command, "--folds", "2x2").ok()
+    assert more.out.count("is finished: kept") == 2, more.err
     assert Path("folds/fold-1.1/log.jsonl").stat().st_mtime_ns == before
     assert len(json.loads(Path("folds/folds.json").read_text())["runs"]) == 4
-    other = run(*command[:4], "data", *command[5:])
-    assert other.code == 2 and "folds with data" in other.err
+    run(*command[:4], "data", *command[5:]).refused("folds with data")
 
 
 def test_the_test_of_folds_is_the_paired_t_test_with_a_larger_variance():
@@ -86,8 +82,7 @@ def test_the_test_of_folds_is_the_paired_t_test_with_a_larger_variance():
     ],
 )
 def test_options_of_folds(more: tuple[str, ...], message: str):
-    outcome = run("classify", "--data", "x.jsonl", *more)
-    assert outcome.code == 2 and message in outcome.err
+    run("classify", "--data", "x.jsonl", *more).refused(message)
 
 
 def test_equal_texts_share_a_fold_and_a_label_of_one_text_is_in_none():

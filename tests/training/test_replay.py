@@ -43,9 +43,8 @@ def test_a_model_learns_a_new_label_and_keeps_the_old_ones(
 ) -> None:
     old, new = folders
     before, after = tmp_path / "before", tmp_path / "after"
-    assert trained(old, before).code == 0
-    found = trained(new, after, model=None, init_from=before, replay=f"{before}:0.5")
-    assert found.code == 0, found.err
+    trained(old, before).ok()
+    found = trained(new, after, model=None, init_from=before, replay=f"{before}:0.5").ok()
     said = found.out + found.err
     assert "classes by name: a, b; new: c" in said
     assert "of old 10 of 40 train examples, 5 of 10 validation examples, test_old is" in said
@@ -63,14 +62,14 @@ def test_a_model_learns_a_new_label_and_keeps_the_old_ones(
     file = (after / "predictions.test_old.jsonl").read_text()
     assert {json.loads(line)["gold"] for line in file.splitlines()} == {"a", "b"}
     again = tmp_path / "chain"
-    assert trained(new, again, replay=after, steps=1).code == 0
+    trained(new, again, replay=after, steps=1).ok()
 
 
 def test_where_rows_are_does_not_matter(
     folders: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = folders
-    assert trained(old, tmp_path / "before").code == 0
+    trained(old, tmp_path / "before").ok()
     config = lab.config("classify", data=new, replay=str(tmp_path / "before"))
     in_memory = load_task(config, "classify")[1]
     monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
@@ -118,15 +117,14 @@ def test_refusals(
 ) -> None:
     old, new = folders
     monkeypatch.chdir(tmp_path)
-    assert trained(old, tmp_path / "before").code == 0
+    trained(old, tmp_path / "before").ok()
     if changes.pop("changed", False):
         write_jsonl(tmp_path / "old" / "train.jsonl", rows("ab", 39, "old train"))
     names = {"RUN": str(tmp_path / "before"), "TAG": str(lab.trained("tag"))}
     replay = changes.get("replay", "RUN")
     for name, folder in names.items():
         replay = replay.replace(name, folder)
-    found = trained(new, tmp_path / "after", **(changes | {"replay": replay}))
-    assert found.code == 2 and problem in found.err
+    trained(new, tmp_path / "after", **(changes | {"replay": replay})).refused(problem)
     assert not (tmp_path / "after").exists()
 
 

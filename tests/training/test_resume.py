@@ -97,7 +97,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with contextlib.chdir(place):
         for task, more, out in (("tag", ("--crf",), "teacher"), ("ner", (), "words")):
             words = [task, "--data", "entities", "--model", "dropout", *COMMON.split(), *more]
-            assert run(*words, "--out", out).code == 0
+            run(*words, "--out", out).ok()
     return place
 
 
@@ -143,8 +143,7 @@ def kill_in_step(number: int, patch: pytest.MonkeyPatch) -> None:
 def check_bit_equal(command: str, at: int, resume: tuple[str, ...]) -> None:
     for folder in (*Path().glob("whole*"), *Path().glob("parts*")):
         shutil.rmtree(folder)
-    whole = carry_out(command, "whole")
-    assert whole.code == 0, whole.err
+    carry_out(command, "whole").ok()
     with pytest.MonkeyPatch.context() as patch:
         interrupt_in_step(at, patch)
         stopped = carry_out(command, "parts")
@@ -152,8 +151,8 @@ def check_bit_equal(command: str, at: int, resume: tuple[str, ...]) -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
         kill_in_step(2, patch)
         carry_out(command, "parts", *resume)
-    continued = carry_out(command, "parts", *resume)
-    assert continued.code == 0 and "continuing from step" in continued.err, continued.err
+    continued = carry_out(command, "parts", *resume).ok()
+    assert "continuing from step" in continued.err, continued.err
     found, expected = content("parts"), content("whole")
     assert found.keys() == expected.keys()
     assert [name for name in expected if found[name] != expected[name]] == []

@@ -37,8 +37,7 @@ def content(folder: Path) -> dict:
 
 def test_seeds_are_trained_kept_and_resumed(place: Path, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    outcome = run("run", place / "small.yaml", "--seeds", "2")
-    assert outcome.code == 0, outcome.err
+    outcome = run("run", place / "small.yaml", "--seeds", "2").ok()
     folder = Path("runs/classify-small-seeds")
     found = content(folder)
     metrics = [json.loads((folder / f"seed-{n}/metrics.json").read_text()) for n in (1, 2)]
@@ -59,8 +58,7 @@ def test_seeds_are_trained_kept_and_resumed(place: Path, tmp_path: Path, monkeyp
     # the same command with one more: two are kept, one is begun, one that was cut off continues
     (folder / "seed-2" / "metrics.json").unlink()
     before = (folder / "seed-1" / "log.jsonl").stat().st_mtime_ns
-    outcome = run("run", place / "small.yaml", "--seeds=3")
-    assert outcome.code == 0, outcome.err
+    outcome = run("run", place / "small.yaml", "--seeds=3").ok()
     assert "seed-1 is finished: kept" in outcome.out
     assert "seed-2 is finished" not in outcome.out
     assert (folder / "seed-1" / "log.jsonl").stat().st_mtime_ns == before
@@ -81,10 +79,8 @@ def test_seeds_are_trained_kept_and_resumed(place: Path, tmp_path: Path, monkeyp
 
 def test_runs_of_a_recipe_are_found_wherever_they_are(place: Path, tmp_path: Path):
     out = tmp_path / "runs" / "of" / "mine"
-    assert run("run", place / "small.yaml", "--out", out).code == 0
-    assert (
-        run("run", place / "small.yaml", "--seeds", "1", "--out", tmp_path / "runs/two").code == 0
-    )
+    run("run", place / "small.yaml", "--out", out).ok()
+    run("run", place / "small.yaml", "--seeds", "1", "--out", tmp_path / "runs/two").ok()
     about = json.loads((out / "environment.json").read_text())["recipe"]
     assert (about["name"], about["path"]) == ("classify-small", str(place / "small.yaml"))
 
@@ -115,8 +111,8 @@ def test_a_single_run_that_learnt_nothing_reproduces_nothing(place: Path, tmp_pa
     arguments = ("--data", tmp_path / "data", "--out", folder)
     text = (place / "small.yaml").read_text()
     (tmp_path / "r.yaml").write_text(text.replace(f"{place / 'data'}", f"{tmp_path / 'data'}"))
-    outcome = run("run", tmp_path / "r.yaml", *arguments)
-    assert outcome.code == 0 and "this run is degenerate: " in outcome.out
+    outcome = run("run", tmp_path / "r.yaml", *arguments).ok()
+    assert "this run is degenerate: " in outcome.out
     said = "not reproduced (degenerate) (a made-up one)"
     assert 'test: every prediction is "' in outcome.out and said in outcome.out
     about = json.loads((folder / "environment.json").read_text())
@@ -142,8 +138,7 @@ def test_a_single_run_that_learnt_nothing_reproduces_nothing(place: Path, tmp_pa
     ],
 )
 def test_wrong_seeds(place: Path, arguments: tuple[str, ...], message: str):
-    outcome = run("run", place / "small.yaml", *arguments)
-    assert outcome.code == 2 and message in outcome.err
+    run("run", place / "small.yaml", *arguments).refused(message)
 
 
 @pytest.mark.parametrize(
@@ -155,8 +150,7 @@ def test_wrong_seeds(place: Path, arguments: tuple[str, ...], message: str):
 )
 def test_other_folders_are_refused(name: str, text: str, message: str, place: Path, tmp_path: Path):
     (tmp_path / name).write_text(text)
-    outcome = run("run", place / "small.yaml", "--seeds", "2", "--out", tmp_path)
-    assert outcome.code == 2 and message in outcome.err
+    run("run", place / "small.yaml", "--seeds", "2", "--out", tmp_path).refused(message)
 
 
 def test_a_seed_that_diverges_is_flagged_and_the_others_count(
@@ -172,8 +166,7 @@ def test_a_seed_that_diverges_is_flagged_and_the_others_count(
         return real(task, resume_command, config, *others, **options)
 
     monkeypatch.setattr(train, "train_once", train_once)
-    outcome = run("run", place / "small.yaml", "--seeds", "2", "--out", tmp_path / "out")
-    assert outcome.code == 0, outcome.err
+    outcome = run("run", place / "small.yaml", "--seeds", "2", "--out", tmp_path / "out").ok()
     assert "seed 1 is degenerate: the loss is not finite" in outcome.out
     found = content(tmp_path / "out")
     assert found["seeds"] == [2]
@@ -202,7 +195,7 @@ def test_an_error_if_no_seed_has_a_model(place: Path, tmp_path: Path) -> None:
 )
 def test_a_finished_run_that_has_changed(file: str, said: str, place: Path, tmp_path: Path) -> None:
     command = ("run", place / "small.yaml", "--seeds", "1", "--out", tmp_path / "out")
-    assert run(*command).code == 0
+    run(*command).ok()
     path = tmp_path / "out" / "seed-1" / file
     before = path.read_bytes()
     path.write_bytes(b"{}" if file == "metrics.json" else before[:-2] + b"0" + before[-1:])
@@ -325,10 +318,9 @@ def test_seeds_of_other_data_are_refused_before_they_train(drawn: tuple, tmp_pat
         tmp_path / "runs",
     )
     words = ("classify", *places, "--steps", "1", *drawn)
-    assert run(*words, "--seeds", "1").code == 0
+    run(*words, "--seeds", "1").ok()
     data.sentiment(tmp_path / "data", (39, 12, 12))
-    done = run(*words, "--seeds", "2")
-    assert done.code == 2 and "holds seeds with data = " in done.err
+    run(*words, "--seeds", "2").refused("holds seeds with data = ")
     assert not (tmp_path / "runs" / "seed-2").exists()
     data.sentiment(tmp_path / "data")
-    assert run(*words, "--seeds", "2").code == 0
+    run(*words, "--seeds", "2").ok()

@@ -88,14 +88,13 @@ def test_a_score_of_the_split_that_selected_the_model_is_named(tmp_path: Path):
     """In the terminal, the README of the run, its report and its card."""
     data = shutil.copytree(lab.data("sentiment"), tmp_path / "data")
     (data / "test.jsonl").unlink()
-    done = lab.train("classify", tmp_path / "run", data=data)
-    assert done.code == 0, done.err
+    done = lab.train("classify", tmp_path / "run", data=data).ok()
     note = "which also selected the model"
     texts = [tmp_path / "run" / name for name in ("README.md", "report.html", "best/README.md")]
     assert note in done.out and all(note in path.read_text() for path in texts)
     assert "no influence" not in texts[0].read_text()
-    held_out = lab.train("classify", tmp_path / "other", data=data, test_share=0.2)
-    assert held_out.code == 0 and note not in held_out.out, held_out.err
+    held_out = lab.train("classify", tmp_path / "other", data=data, test_share=0.2).ok()
+    assert note not in held_out.out, held_out.err
     assert "test accuracy" in held_out.out and "95% interval" in held_out.out
     assert "F1 by label (examples): neg " in held_out.out
     assert "rare on test, with scores that say little: neg (" in held_out.out
@@ -132,12 +131,13 @@ def test_settings_that_need_validation_are_refused(setting: dict):
 def test_seeds_and_report_without_validation_and_test(tmp_path: Path):
     rows = [{"text": f"{w} film {i}", "label": w} for i in range(10) for w in ("good", "bad")]
     file = write_jsonl(tmp_path / "train.jsonl", rows)
-    outcome = lab.train("classify", tmp_path / "seeds", "--seeds=2", data=file, validation="none")
-    assert outcome.code == 0, outcome.err
+    outcome = lab.train(
+        "classify", tmp_path / "seeds", "--seeds=2", data=file, validation="none"
+    ).ok()
     assert "no split with gold labels to score" in outcome.out
     assert (tmp_path / "seeds" / "report.html").is_file()
     assert "comes from the last step, 2." in (tmp_path / "seeds/seed-1/README.md").read_text()
-    assert run("predict", tmp_path / "seeds" / "seed-2", "--text", "good film").code == 0
+    run("predict", tmp_path / "seeds" / "seed-2", "--text", "good film").ok()
 
 
 def test_test_is_also_scored_without_the_texts_of_train(tmp_path: Path):
@@ -146,8 +146,7 @@ def test_test_is_also_scored_without_the_texts_of_train(tmp_path: Path):
     test += [{"text": "a bad plot", "label": "bad"}, {"text": "a good plot", "label": "good"}]
     for split, found in (("train", rows), ("validation", test[3:]), ("test", test)):
         write_jsonl(tmp_path / "data" / f"{split}.jsonl", found)
-    outcome = lab.train("classify", tmp_path / "run", data=tmp_path / "data")
-    assert outcome.code == 0, outcome.err
+    outcome = lab.train("classify", tmp_path / "run", data=tmp_path / "data").ok()
     assert "test: 3 examples (60.0%) also in train; test_without_leaks" in outcome.err
     assert "test_without_leaks: accuracy" in outcome.out
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
