@@ -68,7 +68,7 @@ SETTINGS: dict[str, Any] = {"steps": 2, "batch_size": 8, "max_length": 40, "prec
 
 def checkpoint(family: str = "bert", **changes: Any) -> Path:
     """A pretrained-like checkpoint, as ``tiny.save_tiny_checkpoint`` writes it."""
-    return _made(family, changes, lambda out: tiny.save_tiny_checkpoint(out, family, **changes))
+    return made(family, changes, lambda out: tiny.save_tiny_checkpoint(out, family, **changes))
 
 
 def tokenizer(family: str = "bert") -> SubwordTokenizer:
@@ -79,7 +79,7 @@ def tokenizer(family: str = "bert") -> SubwordTokenizer:
 def data(name: str, *sizes: tuple[int, int, int], **options: Any) -> Path:
     """The folder that a function of ``tests/small_data.py`` writes; of a task, its data."""
     name = DATA.get(name, name)
-    return _made(
+    return made(
         name, (sizes, options), lambda out: getattr(small_data, name)(out, *sizes, **options)
     )
 
@@ -87,7 +87,7 @@ def data(name: str, *sizes: tuple[int, int, int], **options: Any) -> Path:
 def settings_of(kind: str, **changes: Any) -> dict[str, Any]:
     """The settings of a small run; a change to None takes the setting away."""
     _, name, own = KINDS[kind]
-    given = {"model": checkpoint(), "data": data(name), **SETTINGS, **own, **changes}
+    given = {"model": str(checkpoint()), "data": str(data(name)), **SETTINGS, **own, **changes}
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -133,7 +133,20 @@ def trained(kind: str, **changes: Any) -> Path:
     def make(out: Path) -> None:
         finetune.train(config(kind, **changes, out=str(out)), quiet=True)
 
-    return _made(kind, changes, make)
+    return made(kind, changes, make)
+
+
+def made(name: str, choices: Any, make: Callable[[Path], Any]) -> Path:
+    """The folder that a function writes for these choices, unless it is there."""
+    key = f"{name} {choices!r} {make.__qualname__}"
+    if key not in _made_so_far:
+        assert _root is not None, "tests/conftest.py opens the laboratory"
+        out = _root / str(len(list(_root.iterdir()))) / name
+        out.parent.mkdir()
+        with torch.random.fork_rng(devices=[]):  # a test draws the same numbers, first or not
+            make(out)
+        _made_so_far[key] = out, _files(out)
+    return _made_so_far[key][0]
 
 
 _made_so_far: dict[str, tuple[Path, dict[Path, tuple[int, int]]]] = {}
@@ -155,19 +168,6 @@ def changed_files() -> list[Path]:
             found += [path for path in {*before, *now} if before.get(path) != now.get(path)]
             del _made_so_far[key]
     return found
-
-
-def _made(name: str, choices: Any, make: Callable[[Path], Any]) -> Path:
-    """The folder of these choices, made unless it is there."""
-    key = f"{name} {choices!r} {make.__qualname__}"
-    if key not in _made_so_far:
-        assert _root is not None, "tests/conftest.py opens the laboratory"
-        out = _root / str(len(list(_root.iterdir()))) / name
-        out.parent.mkdir()
-        with torch.random.fork_rng(devices=[]):  # a test draws the same numbers, first or not
-            make(out)
-        _made_so_far[key] = out, _files(out)
-    return _made_so_far[key][0]
 
 
 def _files(folder: Path) -> dict[Path, tuple[int, int]]:

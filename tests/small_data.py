@@ -26,7 +26,8 @@ def write_jsonl(path: Path, rows: list[dict]) -> Path:
 
 
 def read_jsonl(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
 
 
 def sentiment(folder: Path, sizes: tuple[int, int, int] = (40, 12, 12)) -> Path:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.browser import CONTRAST, PHONE
 from tests.command import Outcome, run
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl
 
 TEXTS = ["a </script><b>x</b>", "b 😀", "same", "same", "يموت"]
 
@@ -59,7 +59,7 @@ def saved(page: Any, path: Path) -> list[dict]:
     with page.expect_download() as started:
         page.keyboard.press("d")
     started.value.save_as(path)
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return read_jsonl(path)
 
 
 def test_decisions(open_page: Any, folder: Path, tmp_path: Path):
@@ -83,7 +83,7 @@ def test_decisions(open_page: Any, folder: Path, tmp_path: Path):
     output = tmp_path / "corrected.jsonl"
     outcome = convert(folder / "data.jsonl", tmp_path / "decisions.jsonl", output)
     assert "note: 3 decisions applied, 2 rows changed" in outcome.err
-    rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    rows = read_jsonl(output)
     assert [row["label"] for row in rows] == ["pos", "neg", "neg", "neutral", "neg"]
     assert [row["text"] for row in rows] == TEXTS
 
@@ -278,7 +278,7 @@ def test_spans(open_page: Any, spans: Path, tmp_path: Path):
     output = tmp_path / "corrected.jsonl"
     outcome = convert(spans / "data.jsonl", tmp_path / "decisions.jsonl", output)
     assert "note: 3 decisions applied, 2 rows changed" in outcome.err, outcome.err
-    rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    rows = read_jsonl(output)
     assert [row["text"] for row in rows] == SENTENCES and rows[3]["page"] == 1
     found = [
         [(row["text"][s["start"] : s["end"]], s["label"]) for s in row["spans"]] for row in rows

@@ -20,6 +20,7 @@ from finetune.types import (
 from tests import laboratory as lab
 from tests import small_data
 from tests.command import run
+from tests.small_data import read_jsonl
 
 
 def test_uncertainty():
@@ -85,7 +86,7 @@ def test_command(task: str, tmp_path):
     output = tmp_path / "next.jsonl"
     arguments = ["suggest", lab.trained(task), "--file", data, "--number", "4"]
     run(*arguments, "--out", output).ok()
-    rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    rows = read_jsonl(output)
     assert len(rows) == 4
     assert all(0 <= row["uncertainty"] for row in rows)
     assert run(*arguments).out == output.read_text("utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -37,7 +36,7 @@ def data_of(folder: Path) -> Path:
     for split in ("train", "validation"):
         rows = [{"text": text, "label": ("neg", "pos")["smith" in text]} for text in texts]
         path = folder / f"{split}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(path, rows)
     return folder
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import laboratory as lab
 from tests.browser import CONTRAST, PHONE, screenshot
 from tests.command import run
 from tests.tiny import LAYERS
@@ -24,9 +25,9 @@ LINES = ["anna saw a big red dog in the garden", "the man is playing <b>the guit
 
 
 @pytest.fixture(scope="module")
-def pages(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two maps, and a page of geometry."""
-    place, model = tmp_path_factory.mktemp("pages"), models / "bert"
+    place, model = tmp_path_factory.mktemp("pages"), lab.checkpoint()
     data = place / "data.jsonl"
     data.write_text(
         "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in SENTENCES)

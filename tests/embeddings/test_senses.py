@@ -24,9 +24,10 @@ from finetune.evaluation.kinds import scores_of
 from finetune.evaluation.predictions import GoldSource
 from finetune.inference.embed import Embedder
 from finetune.types import SenseTarget, TokenExample, UserError
+from tests import laboratory as lab
 from tests.command import run
 from tests.runs import score_predictions
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl
 from tests.tiny import LAYERS
 
 A, B, C = "bank%1:14:00::", "bank%1:17:00::", "bank%1:17:01::"
@@ -162,9 +163,9 @@ def splits() -> dict[str, list[TokenExample]]:
 
 @pytest.mark.parametrize("settings", [{}, {"layers": (1, 2), "pooling": "max", "max_length": 12}])
 def test_sense_vectors_equal_a_plain_mean(
-    settings: dict, models: Path, splits: dict[str, list[TokenExample]]
+    settings: dict, splits: dict[str, list[TokenExample]]
 ) -> None:
-    model = str(models / "bert")
+    model = str(lab.checkpoint())
     found = WordSenses.fit(SenseSettings(model=model, **settings), splits["train"], max_tokens=40)
     plain: defaultdict[str, list[np.ndarray]] = defaultdict(list)
     embedder = Embedder(model, unit="word", **settings)
@@ -181,8 +182,8 @@ def test_sense_vectors_equal_a_plain_mean(
         np.testing.assert_allclose(reversed_order.model.vectors[sense], vector, atol=1e-5)
 
 
-def test_targets_without_subwords(models: Path, splits: dict[str, list[TokenExample]]) -> None:
-    settings = SenseSettings(model=str(models / "bert"), inventory=WORDNET)
+def test_targets_without_subwords(splits: dict[str, list[TokenExample]]) -> None:
+    settings = SenseSettings(model=str(lab.checkpoint()), inventory=WORDNET)
     found = WordSenses.fit(settings, splits["train"])
     words = ("a", "\u200b", "bank")
     targets = (
@@ -195,10 +196,8 @@ def test_targets_without_subwords(models: Path, splits: dict[str, list[TokenExam
     assert part.scores == pytest.approx(whole.scores), "the words that have subwords"
 
 
-def test_layers_are_chosen_on_validation(
-    models: Path, splits: dict[str, list[TokenExample]]
-) -> None:
-    model = str(models / "bert")
+def test_layers_are_chosen_on_validation(splits: dict[str, list[TokenExample]]) -> None:
+    model = str(lab.checkpoint())
     auto = SenseSettings(model=model, inventory=WORDNET, layers="auto", gloss_weight=0.5)
     found = WordSenses.fit(auto, splits["train"], splits["validation"])
     assert [each.layers for each in found.choices] == [(i,) for i in range(LAYERS + 1)]
@@ -217,15 +216,15 @@ def test_layers_are_chosen_on_validation(
         WordSenses.fit(SenseSettings(model=model), unlabeled)
 
 
-def test_command(models: Path, tmp_path: Path) -> None:
+def test_command(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    shared = ("--data", EXAMPLES, "--inventory", WORDNET, "--model", models / "bert")
+    shared = ("--data", EXAMPLES, "--inventory", WORDNET, "--model", lab.checkpoint())
     outcome = run("wsd", *shared, "--glosses", "0.5", "--out", out).ok()
     run("wsd", *shared, "--out", out).refused("is not empty: name a new folder")
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["test"]["first_sense_f1"] == pytest.approx(9 / 17)
     assert metrics["test"]["targets"] == 17 and "first sense f1" in outcome.out
-    lines = [json.loads(line) for line in (out / "predictions.test.jsonl").open()]
+    lines = read_jsonl(out / "predictions.test.jsonl")
     assert lines[0]["id"] == "test.s000.t000" and lines[0]["gold"] == ["bank%1:14:00::"]
     assert all(set(line["scores"]) >= set(line["senses"]) for line in lines)
     scored = run("score", str(out / "predictions.test.jsonl"), str(EXAMPLES / "test.jsonl"))

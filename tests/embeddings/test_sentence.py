@@ -24,7 +24,7 @@ from finetune.tasks import load_task
 from finetune.training.trainer import fit
 from finetune.types import TextExample, UserError
 from tests.command import run
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl
 from tests.tiny import save_tiny_checkpoint
 
 TEXTS = [
@@ -383,7 +383,7 @@ def test_predictions(trained: dict[str, Path]) -> None:
 def test_run_folders(trained: dict[str, Path]) -> None:
     for name, run_folder in trained.items():
         metrics = json.loads((run_folder / "metrics.json").read_text())["validation"]
-        log = [json.loads(line) for line in (run_folder / "log.jsonl").open()]
+        log = read_jsonl(run_folder / "log.jsonl")
         assert all("loss" in line or "split" in line for line in log), name
         expected = {"mean": "ranking_mrr", "cls": "pearson_all", "softmax": "macro_f1"}
         assert expected.get(name, "ranking_accuracy") in metrics

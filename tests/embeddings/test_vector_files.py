@@ -15,7 +15,9 @@ from finetune.embeddings.vector_files import write_vectors
 from finetune.inference.embed import Embedder
 from finetune.runtime import progress
 from finetune.types import UserError
+from tests import laboratory as lab
 from tests.command import run
+from tests.small_data import read_jsonl
 from tests.tiny import WIDTH
 
 TEXTS = [
@@ -30,10 +32,8 @@ TEXTS = [
 
 @pytest.mark.parametrize("shape", [{}, {"layers": [0, -1], "combine": "none"}])
 @pytest.mark.parametrize("unit", ["text", "word"])
-def test_files_have_the_same_vectors(
-    unit: str, shape: dict[str, Any], models: Path, tmp_path: Path
-):
-    embedder = Embedder(models / "bert", unit=unit, **shape)
+def test_files_have_the_same_vectors(unit: str, shape: dict[str, Any], tmp_path: Path):
+    embedder = Embedder(lab.checkpoint(), unit=unit, **shape)
     expected = list(embedder.encode(TEXTS))
     rows = np.concatenate([each.vectors for each in expected])
     for suffix in (".npy", ".parquet", ".jsonl"):
@@ -43,12 +43,12 @@ def test_files_have_the_same_vectors(
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), rows)
     table = pyarrow.parquet.read_table(tmp_path / "vectors.parquet").to_pydict()
     np.testing.assert_array_equal(np.array(table["vector"], dtype=np.float32), rows)
-    lines = [json.loads(line) for line in (tmp_path / "vectors.rows.jsonl").open()]
+    lines = read_jsonl(tmp_path / "vectors.rows.jsonl")
     assert (
         [line["unit"] for line in lines] == table["unit"] == [u for e in expected for u in e.units]
     )
     assert [line.get("start") for line in lines] == table["start"]
-    by_input = [json.loads(line) for line in (tmp_path / "vectors.jsonl").open()]
+    by_input = read_jsonl(tmp_path / "vectors.jsonl")
     joined = np.concatenate(
         [np.array(line["vectors"]).reshape(-1, *embedder.shape) for line in by_input]
     )
@@ -57,13 +57,13 @@ def test_files_have_the_same_vectors(
         write_vectors(tmp_path / "vectors.csv", expected, embedder.shape)
 
 
-def test_command(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     file = tmp_path / "texts.jsonl"
     file.write_text(
         "".join(json.dumps({"id": f"n{i}", "text": t}) + "\n" for i, t in enumerate(TEXTS))
     )
-    model, out = str(models / "bert"), tmp_path / "out.npy"
+    model, out = str(lab.checkpoint()), tmp_path / "out.npy"
     outcome = run("embed", model, "--file", str(file), "--out", str(out), "--max-length", "30").ok()
     assert f"wrote {out} and {tmp_path / 'out.rows.jsonl'}: 6 x {WIDTH}" in outcome.err
     assert "1 input of more than 30 tokens read in several windows" in outcome.err
@@ -73,6 +73,6 @@ def test_command(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     printed = run(
         "embed", model, "--text", "a man", "--text", "", "--unit", "word", "--layers=-1,0"
     ).ok()
-    lines = [json.loads(line) for line in printed.out.splitlines()]
+    lines = printed.rows
     assert [line["units"] for line in lines] == [["a", "man"], []]
     assert lines[0]["offsets"] == [[0, 1], [2, 5]]

@@ -1,4 +1,4 @@
-"""Vectors: cosines, the expected cosine, standardization by the textbook's equations."""
+"""Vectors: cosines, standardization by the textbook's equations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scipy.spatial.distance import cdist
 from sklearn.preprocessing import StandardScaler
 
 from finetune import Standardizer, UserError
-from finetune.embeddings.vectors import ExpectedCosine, cosine
+from finetune.embeddings.vectors import cosine
 
 RANDOM = np.random.default_rng(0)
 VECTORS = (RANDOM.normal(size=(200, 5)) * [1, 1e-3, 50, 1, 2] + [0, 1e3, -7, 0, 1]).astype("f4")
@@ -75,18 +75,3 @@ def test_cosine() -> None:
     )
     np.testing.assert_allclose(found, expected, atol=1e-12)
     assert cosine([0.0, 0.0], [1.0, 0.0]) == 0
-
-
-def test_expected_cosine_is_the_mean_over_all_pairs() -> None:
-    vectors = RANDOM.normal(size=(40, 6))
-    vectors[:, 0] += 3
-    found = ExpectedCosine()
-    for group in np.split(vectors, [1, 1, 25]):
-        found.add(group)
-    cosines = 1 - cdist(vectors, vectors, "cosine")
-    expected = cosines[~np.eye(40, dtype=bool)].mean()
-    np.testing.assert_allclose(found.value, expected, atol=1e-12)
-    np.testing.assert_allclose(found.contributions.sum(), expected, atol=1e-12)
-    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    first = [u[0] * v[0] for i, u in enumerate(units) for j, v in enumerate(units) if i != j]
-    np.testing.assert_allclose(found.contributions[0], np.mean(first), atol=1e-12)

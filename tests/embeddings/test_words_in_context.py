@@ -10,8 +10,9 @@ import pytest
 
 from finetune.embeddings.words_in_context import Threshold
 from finetune.types import UserError
+from tests import laboratory as lab
 from tests.command import run
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl
 
 
 def test_threshold_is_the_best_one() -> None:
@@ -37,8 +38,8 @@ def test_threshold_is_the_best_one() -> None:
 
 
 @pytest.mark.parametrize("standardize", [False, True])
-def test_command(standardize: bool, models: Path, tmp_path: Path) -> None:
-    model = str(models / "bert")
+def test_command(standardize: bool, tmp_path: Path) -> None:
+    model = str(lab.checkpoint())
     texts = ["the bank of the river", "a bank in the city", "the river bank", "the bank of england"]
     rows = [
         {
@@ -61,7 +62,7 @@ def test_command(standardize: bool, models: Path, tmp_path: Path) -> None:
     outcome = run(*fit, *options).ok()
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["train"] == metrics["test"] and "or more" in outcome.out
-    lines = [json.loads(line) for line in (out / "predictions.test.jsonl").open()]
+    lines = read_jsonl(out / "predictions.test.jsonl")
     chosen = json.loads((out / "threshold.json").read_text())["threshold"]
     for line, row in zip(lines, rows, strict=True):
         assert (line["id"], line["gold"]) == (row["id"], row["label"])
@@ -86,8 +87,8 @@ def trained_head(place: Path, model: str, rows: list[dict]) -> None:
     assert "accuracy" in compared.out, compared.err
     test = str(place / "data" / "test.jsonl")
     predicted = run("predict", str(out), "--file", test)
-    saved = [json.loads(line) for line in (out / "predictions.test.jsonl").open()]
-    lines = [json.loads(line) for line in predicted.out.splitlines()]
+    saved = read_jsonl(out / "predictions.test.jsonl")
+    lines = predicted.rows
     assert [line["id"] for line in lines] == [row["id"] for row in rows]
     for line, other in zip(lines, saved, strict=True):
         assert line["scores"] == pytest.approx(other["scores"], abs=1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from finetune import BatchPredictor, UserError
 from finetune.inference import predictor
 from tests import laboratory as lab
 from tests.command import run
+from tests.small_data import read_jsonl
 
 
 def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
@@ -32,7 +32,7 @@ def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
 def test_batches_have_the_columns_of_the_command(task: str, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     source = lab.data(task) / "test.jsonl"
-    rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
+    rows = read_jsonl(source)
     out = tmp_path / "expected.parquet"
     run("predict", lab.trained(task), "--file", source, "--out", out).ok()
     expected = parquet.read_table(out).drop_columns("id").to_pylist()

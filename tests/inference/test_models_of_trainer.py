@@ -117,7 +117,7 @@ def test_masked_language_models_fill_masks(family: str, tmp_path: Path):
     tiny.model(family, AutoModelForMaskedLM).save_pretrained(folder)
     texts = ["anna saw a [MASK] dog", "anna saw a <mask> dog"]
     outcome = run("predict", folder, "--text", texts[0], "--text", texts[1]).ok()
-    first, second = [json.loads(line) for line in outcome.out.splitlines()]
+    first, second = outcome.rows
     assert [first["text"], second["text"]] == texts
     assert first["masks"] == second["masks"] and len(first["masks"][0]) == 5
     own = texts[0].replace("[MASK]", tiny.tokenizer(family).mask_token)

@@ -35,6 +35,7 @@ from tests import laboratory as lab
 from tests import small_data
 from tests.command import Outcome, run
 from tests.forks import in_two_forks
+from tests.small_data import read_jsonl
 
 SPAN = Span(0, 1, "PER")
 TOKENS = TokenPrediction(0, ("x",), ("B-PER",), (0.5,), spans=(SPAN,), span_scores=(0.5,))
@@ -71,7 +72,7 @@ def union(folder: Path) -> list[dict[str, Any]]:
         if path.suffix == ".parquet":
             found += parquet.read_table(path).to_pylist()
         else:
-            found += [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+            found += read_jsonl(path)
     return found
 
 

@@ -15,6 +15,7 @@ from finetune.types import UserError
 from tests import laboratory as lab
 from tests import small_data
 from tests.command import run
+from tests.small_data import read_jsonl
 
 TICKETS = [
     {"Ticket": f"a {word} room {i}", "Team": word, "Id": i}
@@ -24,7 +25,7 @@ TEXTS = [row["Ticket"] for row in TICKETS]
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return read_jsonl(path)
 
 
 @pytest.fixture(scope="module")

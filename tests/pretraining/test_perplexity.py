@@ -16,6 +16,7 @@ from finetune.types import UserError
 from tests.command import run
 from tests.covering import covering
 from tests.laboratory import checkpoint
+from tests.small_data import read_jsonl
 
 TEXTS = ["the unbelievably late train from paris", "", "nobody knew why", "a"]
 LONG = " ".join(["two children run across the street because it rains"] * 11)
@@ -112,7 +113,7 @@ def test_command_on_texts(tmp_path: Path):
     more = ("--subwords", "--format", "json")
     done = run("perplexity", checkpoint(), "--file", texts, "--out", output, *more).ok()
     record = json.loads(done.out)
-    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    rows = read_jsonl(output)
     assert [row["text"] for row in rows] == TEXTS
     total = sum(row["log_likelihood"] for row in rows)
     assert record["log_likelihood"] == pytest.approx(total, abs=1e-4)
@@ -142,14 +143,14 @@ def test_command_on_pairs(tmp_path: Path):
     value, low, high = json.loads(done.out)["accuracy"]
     assert value == pytest.approx(np.mean([scores[a] > scores[b] for a, b in pairs]))
     assert low <= value <= high
-    predictions = [json.loads(line) for line in output.read_text().splitlines()]
+    predictions = read_jsonl(output)
     assert [row["id"] for row in predictions] == [f"p{n}" for n in range(len(pairs))]
     compared = run("compare", output, output, "--resamples", "50").ok()
     assert "accuracy" in compared.out, compared.err
     plain = [json.dumps({"text": a, "text_pair": b}) for a, b in pairs]
     file.write_text("\n".join(plain), encoding="utf-8")
     run("perplexity", checkpoint(), "--file", file, "--out", output).ok()
-    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    rows = read_jsonl(output)
     assert [row["id"] for row in rows] == list(range(len(pairs)))
     two = run("perplexity", checkpoint(), "--text", "a", "--text", "the train", "--pairs").ok()
     assert "accuracy" in two.out

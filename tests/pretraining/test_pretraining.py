@@ -25,6 +25,7 @@ from finetune.training.trainer import fit
 from finetune.types import UserError
 from tests import small_data, tiny
 from tests.runs import score_predictions
+from tests.small_data import read_jsonl
 
 SETTINGS = {"lr": 2e-3, "batch_size": 4, "max_length": 48, "precision": "fp32"}
 
@@ -59,7 +60,7 @@ def test_learns_and_scores(run: Path) -> None:
     assert set(metrics["test"]) == {"mlm_accuracy", "mlm_loss", "perplexity"}
     assert metrics["test"]["mlm_accuracy"] > 0.2
     assert metrics["test"]["perplexity"] == pytest.approx(math.exp(metrics["test"]["mlm_loss"]))
-    rows = [json.loads(line) for line in (run / "predictions.test.jsonl").open()]
+    rows = read_jsonl(run / "predictions.test.jsonl")
     losses = [loss for row in rows for loss in row["losses"]]
     assert metrics["test"]["mlm_loss"] == pytest.approx(np.mean(losses), abs=1e-5)
     with pytest.raises(UserError, match="hold their gold"):
@@ -264,7 +265,7 @@ def test_further_objectives(place: Path, tmp_path: Path) -> None:
     own = Predictor(result.folder).predict([text])[0].record()["masks"][0]
     other = pipeline("fill-mask", best, top_k=5)(text)
     assert [each["subword"] for each in own] == [each["token_str"] for each in other]
-    rows = [json.loads(line) for line in (result.folder / "predictions.test.jsonl").open()]
+    rows = read_jsonl(result.folder / "predictions.test.jsonl")
     for sequence, row in zip(encoded["test"], rows, strict=True):
         inputs = {
             "input_ids": torch.tensor([sequence.input_ids]),

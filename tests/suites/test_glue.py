@@ -25,6 +25,7 @@ from finetune.types import (
 from tests.command import Outcome, run
 from tests.hub.server import Hub
 from tests.hub.test_datasets import publish
+from tests.small_data import read_jsonl
 from tests.tiny import save_tiny_checkpoint
 
 COLUMNS = {
@@ -209,7 +210,7 @@ def test_questions_of_a_suite_are_answered(tmp_path: Path):
     )
     run("run", tmp_path / "own.yaml", "--out", tmp_path / "out").ok()
     submit(tmp_path / "out", "--out", tmp_path / "q.zip").ok()
-    rows = [json.loads(line) for line in VALIDATION.read_text("utf-8").splitlines()]
+    rows = read_jsonl(VALIDATION)
     with zipfile.ZipFile(tmp_path / "q.zip") as archive:
         answers = json.loads(archive.read("q.json"))
     assert list(answers) == [row["id"] for row in rows]

@@ -13,6 +13,7 @@ from finetune.cli.main import main
 from finetune.evaluation.compare import ComparisonOptions, compare_systems
 from finetune.types import CustomFunctionError
 from tests import laboratory as lab
+from tests.small_data import read_jsonl
 
 SETTINGS = {"steps": 4, "batch_size": 8, "eval_every": 2, "lr": 1e-3, "quiet": True}
 OWN = """
@@ -109,7 +110,7 @@ def test_own_metrics_of_a_file_train_compare_and_report(own: Path, tmp_path: Pat
     run = train(tmp_path / "a", custom_metrics=tuple(names), metric="errors")
     test = run.metrics["test"]
     assert test["accuracy_of_mine"] == pytest.approx(test["accuracy"]) == 1 - test["errors"]
-    rows = [json.loads(x) for x in (run.folder / "predictions.test.jsonl").open()]
+    rows = read_jsonl(run.folder / "predictions.test.jsonl")
     expected = np.mean([(1 - row["scores"][row["gold"]]) ** 2 for row in rows])
     assert test["squares"] == pytest.approx(expected, abs=1e-5)
     assert "accuracy_of_mine" in (run.folder / "report.html").read_text()

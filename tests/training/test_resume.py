@@ -10,14 +10,12 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from finetune.training.step import Step
 from tests import laboratory as lab
 from tests.command import Outcome, run
-from tests.training.stopping import interrupt_in_step
+from tests.training.stopping import at_step, interrupt_in_step
 
 OWN_LOSS = """\
 import torch
@@ -127,17 +125,8 @@ def content(out: str) -> dict[str, bytes]:
     }
 
 
-def kill_in_step(number: int, patch: pytest.MonkeyPatch) -> None:
-    step, calls = Step.__call__, 0
-
-    def killed(self: Step, batches: Any, **settings: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == number:
-            raise Killed
-        return step(self, batches, **settings)
-
-    patch.setattr(Step, "__call__", killed)
+def kill() -> None:
+    raise Killed
 
 
 def check_bit_equal(command: str, at: int, resume: tuple[str, ...]) -> None:
@@ -149,7 +138,7 @@ def check_bit_equal(command: str, at: int, resume: tuple[str, ...]) -> None:
         stopped = carry_out(command, "parts")
         assert stopped.code == 130 and "stopped at step" in stopped.err, stopped.err
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        kill_in_step(2, patch)
+        at_step(2, kill, patch)
         carry_out(command, "parts", *resume)
     continued = carry_out(command, "parts", *resume).ok()
     assert "continuing from step" in continued.err, continued.err

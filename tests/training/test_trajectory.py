@@ -24,6 +24,7 @@ from finetune.runtime.progress import Reporter
 from finetune.training.checkpoint import check_files, write_checkpoint_checksums
 from tests import laboratory as lab
 from tests.command import in_two_processes, run
+from tests.small_data import read_jsonl
 from tests.training.same_weights import (
     same_files,
     same_weights,
@@ -238,7 +239,7 @@ def test_resume_reports_another_number_of_threads(tmp_path: Path):
 def test_early_stopping_survives_resume(tmp_path: Path):
     config = config_of("classify", tmp_path / "run", lr=1e-9, patience=2, epochs=20.0)
     result = lab.fit(config)
-    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").open()]
+    log = read_jsonl(tmp_path / "run" / "log.jsonl")
     assert sum("split" in line for line in log) == 3  # the first is the best, then two no better
     assert lab.fit(replace(config, resume=True)).metrics == result.metrics
 

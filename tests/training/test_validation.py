@@ -18,7 +18,7 @@ from finetune.training.trainer import fit
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests.command import run
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl
 
 TASKS = ("classify", "nli", "tag", "ner")
 
@@ -59,10 +59,10 @@ def test_test_splits_without_labels_are_predicted_only_on_request(
     """The test splits of GLUE have no labels."""
     folder = shutil.copytree(place / task, tmp_path / "data")
     path = next(folder.glob("test.*"))
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = read_jsonl(path)
     gold = ("label", "tags", "spans", "ner_tags")
     unlabeled = [{name: row[name] for name in row if name not in gold} for row in rows]
-    path.write_text("".join(json.dumps(row) + "\n" for row in unlabeled))
+    write_jsonl(path, unlabeled)
     config = config_of(task, place, data=str(folder), out=str(tmp_path / "run"))
     _, dataset = load_task(config, task)
     assert list(dataset.splits) == ["train"]
