@@ -8,12 +8,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
 from finetune.cli.help import options_of
 from finetune.cli.main import main
+from finetune.runtime.files import LOCK
 
 
 class Outcome(NamedTuple):
@@ -59,6 +61,27 @@ def run(*arguments: str | Path, stdin: bytes | None = None) -> Outcome:
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
     return Outcome(code, out.getvalue(), err.getvalue())
+
+
+HOLD = """
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from finetune.runtime.files import lock_folder
+with lock_folder(Path(sys.argv[1]), name=sys.argv[2]):
+    print("held", flush=True)
+    input()
+"""
+
+
+@contextlib.contextmanager
+def folder_in_use(folder: Path, name: str = LOCK) -> Iterator[subprocess.Popen]:
+    """Let another process hold the lock of a folder; the end of its input ends it."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", HOLD, folder, name], **pipes) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        yield holder
+        holder.communicate("\n")
 
 
 def option_texts(kind: type) -> dict[str, str]:

@@ -411,18 +411,6 @@ def test_withheld_tags_leave_a_sentence_without_tags(tmp_path):
     assert found.notes == ["1 row with tags that are withheld: read without tags (0)"]
 
 
-@pytest.mark.parametrize("task", ["qa", "choice"])
-@pytest.mark.parametrize("command", ["convert", "agreement"])
-def test_questions_are_not_supported(task: str, command: str, tmp_path):
-    gold = {"qa": [{"text": "Oslo", "start": 3}], "choice": 1}[task]
-    value = {"qa": {"answer": "Oslo"}, "choice": {"choice": 1, "choices": ["a", "b"]}}[task]
-    row = {"id": 0, "text": "Where?", "text_pair": "In Oslo", "where": "x:1", "score": 0.9}
-    predicted = write_jsonl(tmp_path / "p.jsonl", [{**row, **value, "gold": gold}])
-    for path in (predicted, f"examples/data/{task}/train.jsonl"):
-        shutil.copy(path, other := tmp_path / "other.jsonl")
-        words = (other,) if command == "agreement" else ("--to", "csv", "--out", tmp_path / "o.csv")
-        outcome = run(command, path, *words)
-        assert outcome.code == 2, outcome.out
-        assert f"questions of {task}, a task that is not supported here" in outcome.err
+def test_columns_of_questions_beside_labels_are_others(tmp_path):
     labeled = [{"text": "a", "label": "x", "choice": 1, "answers": "b"}]
     assert read_annotations(write_jsonl(tmp_path / "l.jsonl", labeled)).rows[0].example.label == "x"

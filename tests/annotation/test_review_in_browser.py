@@ -23,19 +23,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("review")
     data = [{"id": n, "text": text, "label": "neg"} for n, text in enumerate(TEXTS)]
     write_jsonl(place / "data.jsonl", data)
-    suspects = [
-        {
-            "file": "data.jsonl",
-            "line": n + 1,
-            "given": "neg",
-            "suggested": "pos",
-            "confidence": 0.9,
-            "given_confidence": 0.05,
-            "text": text,
-            "kind": "label",
-        }
-        for n, text in enumerate(TEXTS)
-    ]
+    suspect = {"file": "data.jsonl", "given": "neg", "suggested": "pos", "kind": "label"}
+    suspect |= {"confidence": 0.9, "given_confidence": 0.05}
+    suspects = [suspect | {"line": n + 1, "text": text} for n, text in enumerate(TEXTS)]
     suspects[4]["suggested"] = "neutral"
     write_jsonl(place / "suspects.jsonl", suspects)
     run("review", place / "suspects.jsonl", "--out", place / "page.html").ok()
@@ -132,17 +122,8 @@ def test_windows_share_their_decisions(open_page: Any, folder: Path, tmp_path: P
 
 
 def test_suggestions_label_what_has_no_label(tmp_path: Path):
-    rows = [
-        {
-            "id": 7,
-            "text": "t",
-            "text_pair": "u",
-            "label": "x",
-            "scores": {"x": 0.6, "y": 0.4},
-            "uncertainty": 0.8,
-        }
-    ]
-    write_jsonl(tmp_path / "next.jsonl", rows)
+    row = {"id": 7, "text": "t", "text_pair": "u", "label": "x", "scores": {"x": 0.6, "y": 0.4}}
+    write_jsonl(tmp_path / "next.jsonl", [row | {"uncertainty": 0.8}])
     run("review", tmp_path / "next.jsonl", "--out", tmp_path / "page.html").ok()
     decision = {"text": "t ||| u", "given": None, "decision": "other", "label": "y", "id": 7}
     gone = decision | {"text": "gone", "id": 8}
@@ -170,8 +151,6 @@ def test_several_labels_and_refusals(tmp_path: Path):
     outcome = run("review", tmp_path / "words.jsonl", "--out", tmp_path / "page.html")
     assert outcome.code == 2
     assert "words.jsonl:1: nothing to review" in outcome.err
-    outcome = run("review", tmp_path, "--out", tmp_path / "page.html")
-    assert "a folder: name a file in it" in outcome.err
 
 
 def prediction(number: int, spans: list, gold: list | None) -> dict:

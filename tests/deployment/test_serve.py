@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,10 +72,11 @@ def trained(runs: dict[str, Path]) -> Path:
     return runs["texts"]
 
 
-def start(
+@contextlib.contextmanager
+def serving(
     folder: Path, *options: str, level: str = "warning", before: str = ""
-) -> tuple[subprocess.Popen[str], int]:
-    """Serve a run as ``mine``, after some Python code; return the process and its port."""
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Serve a run as ``mine``, after some Python code; the process and its port."""
     code = f"{before}\nfrom finetune.cli.main import main; main()"
     words = ("serve", f"mine={folder}", "--port", "0", "--log-level", level, *options)
     server = subprocess.Popen(
@@ -85,11 +87,15 @@ def start(
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert server.stdout is not None
-    line = server.stdout.readline()
-    found = re.match(r"serving mine at http://127\.0\.0\.1:(\d+)/.* \(Ctrl-C stops\)\n", line)
-    assert found, line + server.communicate(timeout=10)[1]
-    return server, int(found[1])
+    try:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        found = re.match(r"serving mine at http://127\.0\.0\.1:(\d+)/.* \(Ctrl-C stops\)\n", line)
+        assert found, line + server.communicate(timeout=10)[1]
+        yield server, int(found[1])
+    finally:
+        server.kill()
+        server.communicate()
 
 
 @pytest.mark.slow
@@ -97,8 +103,7 @@ def test_weights_that_are_overwritten_in_place_change_no_answer(trained: Path, t
     shutil.copytree(trained / "best", tmp_path / "best")
     weights = tmp_path / "best" / "model.safetensors"
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
-    server, port = start(tmp_path)
-    try:
+    with serving(tmp_path) as (server, port):
         before = post(port, b'{"text": "a lovely room"}')[1]["predictions"]
         content = weights.read_bytes()
         with weights.open("r+b") as file:  # the same file, half as long
@@ -112,9 +117,6 @@ def test_weights_that_are_overwritten_in_place_change_no_answer(trained: Path, t
         out, err = server.communicate(timeout=60)
         assert (server.returncode, out) == (0, "")
         assert err == f"mine: {tmp_path}, sha256 {digest}\nstopped\n"
-    finally:
-        server.kill()
-        server.communicate()
 
 
 WITHOUT_TORCH = """
@@ -133,8 +135,8 @@ def test_an_export_is_served_without_torch(trained: Path, tmp_path: Path):
     digest = hashlib.sha256((tmp_path / "graph" / "model.onnx").read_bytes()).hexdigest()
     texts = ["a lovely room", "", "dull and cold " * 30]
     expected = [p.record() for p in finetune.load(trained).predict(texts)]
-    server, port = start(tmp_path / "graph", level="info", before=WITHOUT_TORCH)
-    try:
+    graph = serving(tmp_path / "graph", level="info", before=WITHOUT_TORCH)
+    with graph as (server, port):
         found = post(port, json.dumps({"examples": texts}).encode())[1]["predictions"]
         assert found[1] == expected[1] and found[1]["label"] is None
         for row, other in zip(found, expected, strict=True):
@@ -152,14 +154,10 @@ def test_an_export_is_served_without_torch(trained: Path, tmp_path: Path):
             ("GET /models", "200"),
             ("POST /predict", "422"),
         ], err
-    finally:
-        server.kill()
-        server.communicate()
 
 
 def test_a_server(trained: Path):
-    server, port = start(trained)
-    try:
+    with serving(trained) as (server, port):
         status, answer = post(port, b'{"text": "a lovely room"}')
         assert status == 200 and answer["model"] == "mine"
         assert [row["id"] for row in documented_program(port)] == [0, "b"]
@@ -189,9 +187,6 @@ def test_a_server(trained: Path):
         assert results[0][0] == 200 and len(results[0][1]["predictions"]) == len(texts)
         out, err = server.communicate(timeout=60)
         assert (server.returncode, out, err.splitlines()[1:]) == (0, "", ["stopped"])
-    finally:
-        server.kill()
-        server.communicate()
 
 
 CLIENT_GONE = 499

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from tests.command import run
-from tests.deployment.test_serve import post, start
+from tests.deployment.test_serve import post, serving
 
 WAIT = 30
 """Seconds until a test gives up."""
@@ -36,9 +36,7 @@ def children(server: subprocess.Popen[str]) -> set[int]:
     return set(map(int, path.read_text().split()))
 
 
-def end(server: subprocess.Popen[str], workers: set[int]) -> None:
-    server.kill()
-    server.communicate()
+def all_end(workers: set[int]) -> None:
     limit = time.monotonic() + WAIT
     while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < limit:
         time.sleep(0.05)
@@ -54,9 +52,7 @@ def test_workers_share_counts_and_end_together(runs: dict[str, Path], tmp_path: 
         run("export", folder, "--out", tmp_path / "graph").ok()
         folder = tmp_path / "graph"
     for killed in (False, True):
-        server, port = start(folder, "--workers", "2")
-        workers = children(server)
-        try:
+        with serving(folder, "--workers", "2") as (server, port):
             answers = [post(port, b'{"text": "a lovely room"}') for _ in range(40)]
             assert {status for status, _ in answers} == {200}
             assert len({str(answer["predictions"]) for _, answer in answers}) == 1
@@ -71,12 +67,11 @@ def test_workers_share_counts_and_end_together(runs: dict[str, Path], tmp_path: 
             out, err = server.communicate(timeout=WAIT)
             assert (server.returncode, out) == (int(killed), ""), err
             assert ("a process of the server ended: stopping" in err) == killed
-        finally:
-            end(server, workers)
+        all_end(workers)
 
 
 @pytest.mark.slow
 def test_workers_do_not_outlive_the_parent(runs: dict[str, Path]):
-    server, _ = start(runs["texts"], "--workers", "2")
-    workers = children(server)
-    end(server, workers)
+    with serving(runs["texts"], "--workers", "2") as (server, _):
+        workers = children(server)
+    all_end(workers)

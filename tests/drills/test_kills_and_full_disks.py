@@ -13,6 +13,7 @@ import pytest
 
 from tests import laboratory as lab
 from tests.drills.faults import Server, assert_same, content, serving
+from tests.suites.conftest import write_suite
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,7 @@ class Drill:
     kills: int = 24
     on_disk: bool = False
     """Data do not fit in memory; the cache may be lost between a kill and the next command."""
-    weights_alone: bool = False
+    results_alone: bool = False
     """Logs of several models may differ in the order of their lines."""
 
 
@@ -52,7 +53,7 @@ def task(*words: str, kills: int = 24, on_disk: bool = False) -> Drill:
 
 def several(*words: str) -> Drill:
     """A command that trains several models one after the other."""
-    return Drill(((*words, *FEW, *RUN),), kills=10, weights_alone=True)
+    return Drill(((*words, *FEW, *RUN),), kills=10, results_alone=True)
 
 
 DRILLS = {
@@ -75,6 +76,7 @@ DRILLS = {
         "distill", "teacher", "--layers", "1", "--baseline", *RESUME
     ),
     "seeds": several(*SENTIMENT, *MODEL, "--seeds", "2", "--per-class", "8"),
+    "suite": several("run", "suite/tiny.yaml", "--seeds", "2"),
     "search": several("search", *SENTIMENT, *MODEL, "--trials", "3"),
     "predict": Drill(  # two jobs of an array share the parts
         tuple((*PREDICT, "--file", "new", "--shard", f"{n}/2") for n in (0, 1)), kills=40
@@ -101,6 +103,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (directory / "new").mkdir()
     for name in ("train", "test"):
         shutil.copy(directory / "sentiment" / f"{name}.jsonl", directory / "new")
+    (directory / "suite").mkdir()
+    write_suite(directory / "suite")
     for name, text in FILES.items():
         (directory / name).write_text(text, "utf-8")
     with serving(directory, directory / "out") as started:
@@ -134,8 +138,9 @@ class Folders:
             shutil.rmtree(folder, ignore_errors=True)
 
     def content(self) -> dict[str, Any]:
-        if self.drill.weights_alone:
-            files = [p for folder in self.written for p in folder.rglob("*.safetensors")]
+        if self.drill.results_alone:
+            names = ("*.safetensors", "metrics.json", "seeds.json", "suite.*")
+            files = [p for folder in self.written for name in names for p in folder.rglob(name)]
             return {str(path): path.read_bytes() for path in files}
         return content(self.server.folder)
 

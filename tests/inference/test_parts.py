@@ -5,9 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,7 @@ from finetune.types import (
 )
 from tests import laboratory as lab
 from tests import small_data
-from tests.command import Outcome, run
+from tests.command import Outcome, folder_in_use, run
 from tests.forks import in_two_forks
 from tests.small_data import read_jsonl
 
@@ -368,26 +366,12 @@ def test_files_of_one_name(place: Path, tmp_path: Path) -> None:
 
 
 def test_two_jobs_with_one_shard(place: Path, tmp_path: Path) -> None:
-    script = f"""
-        from pathlib import Path
-        from finetune.runtime.files import lock_folder
-        with lock_folder(Path({str(tmp_path / "parts")!r}), name=".lock-1-of-2"):
-            print("held", flush=True)
-            input()
-    """
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    with folder_in_use(tmp_path / "parts", ".lock-1-of-2") as holder:
         refused = predict(place, tmp_path / "parts", "--shard", "1/2").refused(
             f"in use by process {holder.pid}"
         )
         assert "--shard 1/2: " in refused.err and len(refused.err.splitlines()) == 1
         predict(place, tmp_path / "parts", "--shard", "0/2").ok()
-        holder.communicate("\n")
     predict(place, tmp_path / "parts", "--shard", "1/2").ok()
     assert len(union(tmp_path / "parts")) == ROWS
 
@@ -409,38 +393,29 @@ def test_cut_files_are_named(place: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert len(list(out.glob("part-*"))) == 3 and not list(out.glob(".part*"))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--text", "a room"), "parts are for files"),
-        (("--file", "-"), "parts are for files"),
-        (("--file", "FILE", "--format", "csv"), "parts are parquet or jsonl"),
-        (("--file", "FILE", "--part-rows", "0"), "must be 1 or more"),
-        (
-            ("--file", "FILE", "--part-rows", "9" * 20),
-            "at most 9007199254740992",
-        ),
-        (("--file", "FILE", "--shard", "2/2"), "write I/N"),
-        (("--file", "FILE", "--shard", "0/" + "9" * 5000), "write I/N"),
-        (("--file", "FILE", "--shard", "1"), "write I/N"),
-        (("--file", "none/*.jsonl"), "the pattern holds no data files"),
-    ],
-)
-def test_what_parts_cannot_be(
-    options: tuple[str, ...], message: str, place: Path, tmp_path: Path
-) -> None:
-    given = [str(place / "new" / "b.jsonl") if each == "FILE" else each for each in options]
-    run("predict", place / "run", *given, "--out", f"{tmp_path / 'parts'}/").refused(message)
+REFUSED = {
+    "--text room --out NEW/": "parts are for files",
+    "--file - --out NEW/": "parts are for files",
+    "--file FILE --format csv --out NEW/": "parts are parquet or jsonl",
+    "--file FILE --part-rows 0 --out NEW/": "must be 1 or more",
+    f"--file FILE --part-rows {'9' * 20} --out NEW/": "at most 9007199254740992",
+    "--file FILE --shard 2/2 --out NEW/": "write I/N",
+    f"--file FILE --shard 0/{'9' * 5000} --out NEW/": "write I/N",
+    "--file FILE --shard 1 --out NEW/": "write I/N",
+    "--file none/*.jsonl --out NEW/": "the pattern holds no data files",
+    "--file FILE --shard 0/2": "write --out FOLDER/",
+    "--file FILE --part-rows 9": "write --out FOLDER/",
+    "--file FILE --format parquet": "write --out FOLDER/",
+    "--file DATA --out DATA": "holds the input",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED, ids=lambda each: each[:40])
+def test_what_parts_cannot_be(options: str, place: Path, tmp_path: Path) -> None:
+    known = {"FILE": place / "new" / "b.jsonl", "DATA": place / "new", "NEW/": f"{tmp_path}/parts/"}
+    words = [str(known.get(word, word)) for word in options.split()]
+    run("predict", place / "run", *words).refused(REFUSED[options])
     assert not (tmp_path / "parts").exists()
-
-
-def test_other_refusals(place: Path, tmp_path: Path) -> None:
-    file = place / "new" / "b.jsonl"
-    for option in (("--shard", "0/2"), ("--part-rows", "9"), ("--format", "parquet")):
-        run("predict", place / "run", "--file", file, *option).refused("write --out FOLDER/")
-    run("predict", place / "run", "--file", place / "new", "--out", place / "new").refused(
-        "holds the input"
-    )
 
 
 def test_locks_of_shards_leave_nothing(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ import io
 import json
 import shutil
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from finetune import api
 from finetune.runtime.signals import Interrupted
 from finetune.suites import running
 from finetune.training.run_folder import Diverged
-from tests.command import Outcome, run
+from tests.command import Outcome, folder_in_use, run
 
 FILES = ("suite.html", "suite.json", "suite.md", "suite.tex")
 
@@ -291,21 +289,11 @@ def test_a_table_of_some_members(suite: Path, tmp_path: Path):
 
 
 def test_a_second_process_says_so_at_its_start(suite: Path, tmp_path: Path):
-    program = f"""
-from pathlib import Path
-from finetune.runtime.files import lock_folder
-with lock_folder(Path({str(tmp_path / "out")!r})):
-    print("held", flush=True)
-    input()
-"""
-    pipes: dict = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", program], **pipes) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    with folder_in_use(tmp_path / "out") as holder:
         outcome = run("run", suite, "--out", tmp_path / "out").refused(
             f"in use by process {holder.pid}"
         )
         assert "seed 1" not in outcome.err
-        holder.communicate("\n")
 
 
 def test_no_bar_of_a_run_stays(tmp_path: Path):

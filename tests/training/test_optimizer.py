@@ -18,7 +18,7 @@ from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.heads.token_classification import TokenClassifier
 from finetune.runtime import device as device_module
-from finetune.runtime.device import autocast, resolve_precision
+from finetune.runtime.device import resolve_precision
 from finetune.training.optimizer import (
     Schedule,
     default_epochs,
@@ -223,14 +223,12 @@ def test_precision(monkeypatch) -> None:
     cpu = torch.device("cpu")
     for has, expected in ((True, "bf16"), (False, "fp32")):
         monkeypatch.setattr(device_module, "supports_bf16", lambda device, has=has: has)
-        assert resolve_precision(config(), cpu) == expected
-        assert resolve_precision(config(precision="fp32"), cpu) == "fp32"
-        assert resolve_precision(config(precision="bf16"), cpu) == "bf16"
-    weight = torch.ones(2, 2)
-    with autocast("bf16", cpu):
-        assert (weight @ weight).dtype == torch.bfloat16
-    with autocast("fp32", cpu):
-        assert (weight @ weight).dtype == torch.float32
+        for precision in ("auto", "fp32", "bf16"):
+            wanted = expected if precision == "auto" else precision
+            assert resolve_precision(config(precision=precision), cpu) == wanted
+
+
+def test_a_device_without_bf16() -> None:
     assert not device_module.supports_bf16(torch.device("meta"))
 
 
