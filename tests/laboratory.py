@@ -22,7 +22,7 @@ import finetune
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.data import Dataset
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.tasks import load_task
+from finetune.tasks import load_task, save_task
 from finetune.training.trainer import FitResult
 from tests import small_data, tiny
 from tests.command import Outcome, run
@@ -134,6 +134,24 @@ def trained(kind: str, **changes: Any) -> Path:
         finetune.train(config(kind, **changes, out=str(out)), quiet=True)
 
     return made(kind, changes, make)
+
+
+def untrained(task: str, rows: list[Any], **settings: Any) -> Path:
+    """What a run on these examples saves of its model: untrained, with scores far apart."""
+
+    def make(out: Path) -> None:
+        data = Dataset("rows", {"train": rows, "validation": rows})
+        given = {"model": str(checkpoint()), **settings}
+        made, _ = load_task(CONFIGS[task](**given), task, data)
+        head = made.head()
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in head.head_parameters().values():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+        head.save_pretrained(out / "best")
+        save_task(made, out / "best")
+
+    return made(task, (rows, settings), make)
 
 
 def made(name: str, choices: Any, make: Callable[[Path], Any]) -> Path:

@@ -12,14 +12,12 @@ arguments change here, and the recording stays comparable.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +30,7 @@ from hypothesis import HealthCheck, given, seed, settings
 
 from tests import small_data as data
 from tests.command import run
-from tests.end_to_end.recorded_runs import SENSES
+from tests.end_to_end.recorded_runs import SENSES, main
 from tests.end_to_end.wing_outputs import of_annotators, of_masks, of_vocabularies
 from tests.fuzz.mutations import SEEDS, damaged
 from tests.tiny import save_tiny_checkpoint
@@ -252,11 +250,10 @@ def of_data(recorder: Recorder) -> None:
                 out = out.with_suffix({"label-studio": ".json", "conll": ".conll"}.get(name, ""))
                 out = out if out.suffix else out.with_suffix(f".{name}")
                 out = out.with_suffix(".jsonl") if name in ("prodigy", "doccano") else out
-            record(
-                f"data/{folder.name}/convert/{name}", "convert", file, "--to", name, "--out", out
-            )
+            own = f"data/{folder.name}/convert/{name}"
+            record(own, "convert", file, "--to", name, "--out", out)
             if out.exists():
-                recorder.file(f"data/{folder.name}/convert/{name}/file", out)
+                recorder.file(f"{own}/file", out)
     annotators = EXAMPLES / "annotators" / "sentiment.jsonl"
     for name in TABLES:
         words = ("agreement", annotators, "--resamples", "50", "--format", name)
@@ -375,18 +372,8 @@ def of_vectors(recorder: Recorder, model: Path) -> None:
         record(f"embed/{unit}", "embed", model, "--text", "Anna sat on the bank.", *words)
         for suffix in ("jsonl", "parquet", "npy"):
             out = place / f"vectors-{unit}.{suffix}"
-            record(
-                f"embed/{unit}/{suffix}",
-                "embed",
-                model,
-                "--file",
-                texts,
-                "--unit",
-                unit,
-                "--normalize",
-                "--out",
-                out,
-            )
+            words = ["--file", texts, "--unit", unit, "--normalize", "--out", out]
+            record(f"embed/{unit}/{suffix}", "embed", model, *words)
             if suffix == "npy":
                 digest = hashlib.sha256(out.read_bytes()).hexdigest()
                 recorder.entries[f"embed/{unit}/{suffix}/file"] = digest
@@ -483,7 +470,7 @@ def of_words(recorder: Recorder, model: Path) -> None:
         recorder.entries[f"ranking/{kind}"] = [dataclasses.astuple(each) for each in ranked]
 
 
-def record() -> dict[str, Any]:
+def record(only: str | None = None) -> dict[str, Any]:
     """Make the runs in a folder that has always the same name, and return all entries."""
     place, before = Path(tempfile.gettempdir()).resolve() / "recorded-outputs", Path.cwd()
     place.mkdir()
@@ -503,36 +490,25 @@ def record() -> dict[str, Any]:
     finally:
         os.chdir(before)
         shutil.rmtree(place)
-    return json.loads(json.dumps(recorder.entries))
+    entries = json.loads(json.dumps(recorder.entries))
+    return entries if only is None else {only: entries[only]}
 
 
-def change(before: Any, now: Any) -> str:
-    """Return where two entries begin to differ."""
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return the entries that differ, and where they begin to."""
+    return [
+        f"{key}: {_change(before.get(key), now.get(key))}"
+        for key in sorted({*before, *now})
+        if before.get(key) != now.get(key)
+    ]
+
+
+def _change(before: Any, now: Any) -> str:
     texts = [json.dumps(each, ensure_ascii=False) for each in (before, now)]
     pairs = enumerate(zip(*texts, strict=False))
     place = next((i for i, (a, b) in pairs if a != b), min(map(len, texts)))
     return " -> ".join(text[max(0, place - 60) : place + 100] for text in texts)
 
 
-def main() -> None:
-    """Record the outputs, or check them against a recording."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("action", choices=("record", "check"))
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--show", type=int, default=40, help="differences to print")
-    asked = parser.parse_args()
-    now = record()
-    if asked.action == "record":
-        asked.file.write_text(json.dumps(now, indent=1), encoding="utf-8")
-        print(f"{len(now)} entries")
-        return
-    before = json.loads(asked.file.read_text(encoding="utf-8"))
-    changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
-    for key in changed[: asked.show]:
-        print(f"{key}: {change(before.get(key), now.get(key))}")
-    print(f"{len(changed)} of {len(now)} entries differ")
-    sys.exit(bool(changed))
-
-
 if __name__ == "__main__":
-    main()
+    main(record, differences)

@@ -167,18 +167,8 @@ DOORS = {
 }
 """The modules that write files by themselves, and why."""
 WRITERS = {
-    "write_text",
-    "write_bytes",
-    "to_csv",
-    "to_parquet",
-    "to_excel",
-    "to_json",
-    "Workbook",
-    "ParquetWriter",
-    "savez",
-    "savetxt",
-    "dump",
-    "save_file",
+    *("write_text", "write_bytes", "to_csv", "to_parquet", "to_excel", "to_json", "Workbook"),
+    *("ParquetWriter", "savez", "savetxt", "dump", "save_file"),
 }
 
 
