@@ -16,7 +16,7 @@ from finetune.types import UserError
 from tests.command import run
 from tests.covering import covering
 from tests.laboratory import checkpoint
-from tests.small_data import read_jsonl
+from tests.small_data import read_jsonl, write_jsonl
 
 TEXTS = ["the unbelievably late train from paris", "", "nobody knew why", "a"]
 LONG = " ".join(["two children run across the street because it rains"] * 11)
@@ -70,14 +70,13 @@ def test_long_texts_in_windows(method: str, monkeypatch: pytest.MonkeyPatch):
     for again, score in zip(scorer.score(texts), scores, strict=True):
         np.testing.assert_allclose(again.log_probabilities, score.log_probabilities, atol=1e-5)
     # the first words of a long text are read in the first window alone
-    head = LONG.split()
     ids = scorer.tokenizer.text_subwords([LONG])[0][:30]
     if method == "token":
         plain = AutoTokenizer.from_pretrained(checkpoint())
         model = AutoModelForMaskedLM.from_pretrained(checkpoint()).eval()
         row = [plain.cls_token_id, plain.mask_token_id, *ids[1:30], plain.sep_token_id]
         size = scorer.max_length
-        assert head and len(row) <= size
+        assert len(row) <= size
         with torch.no_grad():
             starts = scorer.tokenizer.subwords_with_words([LONG])[0][1]
             end = max(start for start in starts if start <= size - 2)
@@ -126,19 +125,11 @@ def test_command_on_texts(tmp_path: Path):
 def test_command_on_pairs(tmp_path: Path):
     scorer = TextScorer(checkpoint())
     pairs = [(a, b) for a in TEXTS for b in ("anna", "the old house")]
-    scores = {
-        text: s.log_likelihood
-        for text, s in zip(
-            sorted({t for pair in pairs for t in pair}),
-            scorer.score(sorted({t for pair in pairs for t in pair})),
-            strict=True,
-        )
-    }
+    texts = sorted({text for pair in pairs for text in pair})
+    scores = {text: s.log_likelihood for text, s in zip(texts, scorer.score(texts), strict=True)}
     file, output = tmp_path / "pairs.jsonl", tmp_path / "predictions.jsonl"
-    lines = [
-        json.dumps({"text": a, "text_pair": b, "id": f"p{n}"}) for n, (a, b) in enumerate(pairs)
-    ]
-    file.write_text("\n".join(lines), encoding="utf-8")
+    plain = [{"text": a, "text_pair": b} for a, b in pairs]
+    write_jsonl(file, [{**row, "id": f"p{n}"} for n, row in enumerate(plain)])
     done = run("perplexity", checkpoint(), "--file", file, "--out", output, "--format", "json").ok()
     value, low, high = json.loads(done.out)["accuracy"]
     assert value == pytest.approx(np.mean([scores[a] > scores[b] for a, b in pairs]))
@@ -147,8 +138,7 @@ def test_command_on_pairs(tmp_path: Path):
     assert [row["id"] for row in predictions] == [f"p{n}" for n in range(len(pairs))]
     compared = run("compare", output, output, "--resamples", "50").ok()
     assert "accuracy" in compared.out, compared.err
-    plain = [json.dumps({"text": a, "text_pair": b}) for a, b in pairs]
-    file.write_text("\n".join(plain), encoding="utf-8")
+    write_jsonl(file, plain)
     run("perplexity", checkpoint(), "--file", file, "--out", output).ok()
     rows = read_jsonl(output)
     assert [row["id"] for row in rows] == list(range(len(pairs)))
