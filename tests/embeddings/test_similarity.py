@@ -219,8 +219,7 @@ def test_command(place: Path, tmp_path: Path) -> None:
 
 
 def test_command_for_words_and_for_two_texts(place: Path) -> None:
-    model, corpus = str(lab.checkpoint()), str(place / "corpus.txt")
-    words = str(place / "words.jsonl")
+    model, corpus, words = lab.checkpoint(), place / "corpus.txt", place / "words.jsonl"
     layers = ("--combine", "none", "--layers", "0,-1", "--resamples", "20", "--json")
     outcome = run("similarity", model, "--data", words, "--contexts", corpus, *layers).ok()
     assert "2 of 7 words do not occur" in outcome.err and "read alone" in outcome.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from finetune.embeddings.words_in_context import Threshold
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests.command import run
-from tests.small_data import read_jsonl, write_jsonl
+from tests.small_data import read_jsonl, write_jsonl, write_splits
 
 
 def test_threshold_is_the_best_one() -> None:
@@ -44,18 +45,15 @@ def test_command(standardize: bool, tmp_path: Path) -> None:
     rows = [
         {
             "id": f"p{i}{j}",
-            "text": one,
-            "text_pair": other,
-            "index": one.split().index("bank"),
-            "index_pair": other.split().index("bank"),
+            "text": texts[i],
+            "text_pair": texts[j],
+            "index": texts[i].split().index("bank"),
+            "index_pair": texts[j].split().index("bank"),
             "label": "same" if (i + j) % 2 else "different",
         }
-        for i, one in enumerate(texts)
-        for j, other in enumerate(texts)
-        if i < j
+        for i, j in itertools.combinations(range(4), 2)
     ]
-    for split in ("train", "test"):
-        write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
+    write_splits(tmp_path / "data", train=rows, test=rows)
     out = tmp_path / "run"
     options = ["--standardize", "train"] if standardize else []
     fit = ("similarity", model, "--threshold", "--data", tmp_path / "data", "--out", out)

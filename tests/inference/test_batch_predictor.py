@@ -28,6 +28,11 @@ def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
                 assert value == other[name], name
 
 
+def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
 @pytest.mark.parametrize("task", ["classify", "tag"])
 def test_batches_have_the_columns_of_the_command(task: str, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
@@ -46,21 +51,14 @@ def test_batches_have_the_columns_of_the_command(task: str, tmp_path: Path) -> N
     assert list(framed.index) == list(frame.index)
     same(framed.to_dict("records"), expected)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    listed = predict(columns)
-    same(
-        [dict(zip(listed, row, strict=True)) for row in zip(*listed.values(), strict=True)],
-        expected,
-    )
+    same(rows_of(predict(columns)), expected)
     arrays = {}
     for name, values in columns.items():
         arrays[name] = np.empty(len(values), dtype=object)
         arrays[name][:] = values
     answered = predict(arrays)
     assert all(isinstance(values, np.ndarray) for values in answered.values())
-    same(
-        [dict(zip(answered, row, strict=True)) for row in zip(*answered.values(), strict=True)],
-        expected,
-    )
+    same(rows_of(answered), expected)
     assert set(columns) == set(rows[0]) and set(frame) == set(rows[0])  # the batch is unchanged
 
 

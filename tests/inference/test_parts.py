@@ -30,10 +30,10 @@ from finetune.types import (
     TokenPrediction,
 )
 from tests import laboratory as lab
-from tests import small_data
 from tests.command import Outcome, folder_in_use, run
 from tests.forks import in_two_forks
-from tests.small_data import read_jsonl
+from tests.small_data import read_jsonl, write_jsonl
+from tests.training.stopping import Killed
 
 SPAN = Span(0, 1, "PER")
 TOKENS = TokenPrediction(0, ("x",), ("B-PER",), (0.5,), spans=(SPAN,), span_scores=(0.5,))
@@ -173,22 +173,17 @@ def test_interruptions_change_nothing(
     place: Path, tmp_path: Path, whole: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "parts"
-    with monkeypatch.context() as patch:
-        written = []
+    written, writer = [], parts_module.record_writer
 
-        class Killed(BaseException):
-            pass
+    def stop_in_third(path: Path, sample: Any = ()) -> Any:
+        written.append(path)
+        if len(written) == 3:
+            raise Killed
+        return writer(path, sample)
 
-        def stop_in_third(path: Path, sample: Any = ()) -> Any:
-            written.append(path)
-            if len(written) == 3:
-                raise Killed
-            return writer(path, sample)
-
-        writer = parts_module.record_writer
+    with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(parts_module, "record_writer", stop_in_third)
-        with pytest.raises(Killed):
-            predict(place, out)
+        predict(place, out)
     assert len(list(out.glob("part-*"))) == 2
     done = predict(place, out).ok()
     assert "wrote 2 of 4 parts" in done.err, done.err
@@ -216,14 +211,13 @@ def test_jobs_and_processes_make_the_same_parts(
 
 def test_all_parts_have_one_schema(place: Path, tmp_path: Path) -> None:
     """Also where a part has no value of a column, or another part alone has a column."""
-    lines = (place / "new" / "b.jsonl").read_text("utf-8").splitlines()
-    rows = [{"id": f"t{n}", "text": json.loads(line)["text"]} for n, line in enumerate(lines)]
+    given = read_jsonl(place / "new" / "b.jsonl")
+    rows: list[dict] = [{"id": f"t{n}", "text": row["text"]} for n, row in enumerate(given)]
     rows[0]["text"] = ""  # without a label
     rows[9] |= {"stars": 4, "by": {"name": "x"}, "share": 1}
     rows[16] |= {"share": 0.5}
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "rows.jsonl").write_text(text, "utf-8")
-    run_of = ("predict", place / "run", "--file", tmp_path / "rows.jsonl", *PARTS)
+    file = write_jsonl(tmp_path / "rows.jsonl", rows)
+    run_of = ("predict", place / "run", "--file", file, *PARTS)
     for job in ("0/2", "1/2"):
         run(*run_of, "--out", f"{tmp_path}/parts/", "--shard", job).ok()
     schemas = [parquet.read_schema(path) for path in sorted((tmp_path / "parts").glob("part-*"))]
@@ -240,12 +234,17 @@ def test_a_column_that_changes_its_type_is_refused(
     monkeypatch.setattr("finetune.cli.predict.GROUP", 8)
     rows = [{"text": "a film", "stars": n} for n in range(20)]
     rows[12]["stars"] = 2.5
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "rows.jsonl").write_text(text, "utf-8")
-    run_of = ("predict", place / "run", "--file", tmp_path / "rows.jsonl", *PARTS)
+    file = write_jsonl(tmp_path / "rows.jsonl", rows)
+    run_of = ("predict", place / "run", "--file", file, *PARTS)
     done = run(*run_of, "--out", f"{tmp_path}/parts/").refused("part-000001")
     assert "not of one type" in done.err and "--format jsonl" in done.err
     run(*run_of, "--out", f"{tmp_path}/lines/", "--format", "jsonl").ok()
+
+
+def assert_same_types(*groups: Any) -> None:
+    """Tables of groups of predictions have one schema."""
+    tables = [pyarrow.Table.from_pylist([each.record() for each in rows]) for rows in groups]
+    assert all(table.schema == tables[0].schema for table in tables)
 
 
 @pytest.mark.parametrize(
@@ -260,11 +259,7 @@ def test_a_column_that_changes_its_type_is_refused(
     ids=lambda each: type(each).__name__,
 )
 def test_empty_predictions_have_the_types_of_full_ones(empty: Any, full: Any) -> None:
-    types = [
-        pyarrow.Table.from_pylist([each.record()]).schema
-        for each in (full, *parts_module.typical([full]), *parts_module.typical([empty]))
-    ]
-    assert types[0] == types[1] == types[2]
+    assert_same_types([full], parts_module.typical([full]), parts_module.typical([empty]))
 
 
 @pytest.mark.parametrize(
@@ -284,30 +279,21 @@ def test_empty_predictions_have_the_types_of_full_ones(empty: Any, full: Any) ->
 def test_withheld_answers_have_the_types_of_given_ones(found: Any) -> None:
     given = Decisions(confidence=0.0).apply(found)
     unsure = Decisions(confidence=1.0).apply(found)
-    types = [
-        pyarrow.Table.from_pylist([each.record() for each in rows]).schema
-        for rows in (
-            (given, unsure),
-            parts_module.typical([given]),
-            parts_module.typical([unsure]),
-        )
-    ]
-    assert types[0] == types[1] == types[2]
+    both = [parts_module.typical([each]) for each in (given, unsure)]
+    assert_same_types((given, unsure), *both)
 
 
 def test_documents_cross_parts(tmp_path: Path) -> None:
     rows = [
-        {**json.loads(line), "document": number // 5}
+        {**row, "document": number // 5}
         for split in ("train", "test")
-        for number, line in enumerate(
-            (lab.data("entities") / f"{split}.jsonl").read_text().splitlines()
-        )
+        for number, row in enumerate(read_jsonl(lab.data("entities") / f"{split}.jsonl"))
     ]
-    file = small_data.write_jsonl(tmp_path / "documents" / "train.jsonl", rows)
+    file = write_jsonl(tmp_path / "documents" / "train.jsonl", rows)
     lab.train("tag", tmp_path / "run", data=file.parent, context="doc", max_length=48).ok()
     options = ("predict", tmp_path / "run", "--file", file, "--format", "jsonl", "--keep-columns")
     run(*options, "--out", f"{tmp_path / 'parts'}/", "--part-rows", "4").ok()
-    whole = [json.loads(line) for line in run(*options).out.splitlines()]
+    whole = run(*options).rows
     found = union(tmp_path / "parts")
     assert [row["id"] for row in found] == [row["id"] for row in whole] == list(range(len(rows)))
     for row, other in zip(found, whole, strict=True):

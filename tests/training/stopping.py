@@ -14,6 +14,10 @@ from finetune.runtime.signals import Interrupted
 from finetune.training.step import Step
 
 
+class Killed(BaseException):
+    """Stands for a kill: nothing catches it, and nothing writes a checkpoint."""
+
+
 def at_step(number: int, action: Callable[[], Any], patch: pytest.MonkeyPatch) -> None:
     """Do something when this process begins its ``number``-th step from now on."""
     step, calls = Step.__call__, 0

@@ -15,7 +15,7 @@ import pytest
 
 from tests import laboratory as lab
 from tests.command import Outcome, run
-from tests.training.stopping import at_step, interrupt_in_step
+from tests.training.stopping import Killed, at_step, interrupt_in_step
 
 OWN_LOSS = """\
 import torch
@@ -75,10 +75,6 @@ SEVERAL_RUNS = {
     "distill teacher --layers 1 --baseline": 9,
 }
 """Commands that train several models, and the step in which they are interrupted."""
-
-
-class Killed(BaseException):
-    """Stands for a kill: nothing writes a checkpoint."""
 
 
 @pytest.fixture(scope="module")

@@ -26,12 +26,9 @@ from finetune.types import UserError
 from tests import laboratory as lab
 from tests import small_data
 from tests.command import run
+from tests.training.stopping import Killed
 
 SPACE = ["lr=1e-5:1e-2:log", "batch_size=8,16,32", "warmup=0:0.3"]
-
-
-class Killed(BaseException):
-    """Stands for a kill: nothing in the search catches it."""
 
 
 class Planned(Search):

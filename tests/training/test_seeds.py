@@ -203,8 +203,6 @@ def test_summary_by_hand():
 
 
 BASE = {"test": Baseline("pos", "accuracy", 0.6)}
-
-
 SPAN = {"start": 0, "end": 1, "label": "X"}
 
 
@@ -214,56 +212,49 @@ def line(predicted: dict) -> dict:
     return {"text": "w", "words": words, "gold": predicted.get("label", predicted)} | predicted
 
 
+AB = [{"label": "a"}, {"label": "b"}]
+NUMBERS = [{"label": 1.5}, {"label": 1.6}]
+FOUND = [{"spans": [SPAN]}, {"spans": []}]
+
+
 @pytest.mark.parametrize(
     ("records", "metrics", "reason"),
     [
-        ([{"label": "a"}, {"label": "a"}], {"accuracy": 0.9}, 'test: every prediction is "a"'),
-        ([{"label": 1.5}, {"label": 1.5}], {"pearson": 0.0}, "test: every prediction is 1.5"),
+        ([{"label": "a"}] * 2, {"accuracy": 0.9}, 'every prediction is "a"'),
+        ([{"label": 1.5}] * 2, {"pearson": 0.0}, "every prediction is 1.5"),
+        ([{"tags": ["O", "O"], "spans": []}, {"tags": ["O"]}], {"f": 0.0}, "every prediction is O"),
+        ([{"spans": []}] * 2, {"f": 0.0}, "no spans at all"),
+        (AB, {"accuracy": math.nan}, "accuracy is not finite"),
         (
-            [{"tags": ["O", "O"], "spans": []}, {"tags": ["O"]}],
-            {"f": 0.0},
-            "test: every prediction is O",
-        ),
-        ([{"spans": []}, {"spans": []}], {"f": 0.0}, "test: no spans at all"),
-        ([{"label": "a"}, {"label": "b"}], {"accuracy": math.nan}, "test: accuracy is not finite"),
-        (
-            [{"label": "a"}, {"label": "b"}],
+            AB,
             {"accuracy": 0.6},
-            "test: accuracy 0.6000, not above always predicting 'pos': accuracy 0.6000",
+            "accuracy 0.6000, not above always predicting 'pos': accuracy 0.6000",
         ),
-        ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61}, None),
-        ([{"spans": [SPAN]}, {"spans": []}], {"f": 0.1}, None),
+        (AB, {"accuracy": 0.61}, None),
+        (FOUND, {"f": 0.1}, None),
         ([{"tags": ["O"], "spans": []}, {"tags": ["B-X"]}], {"f": 0.1}, None),
-        (
-            [{"label": 1.5}, {"label": 1.6}],
-            {"pearson": -0.03, "mse": 2.0},
-            "test: pearson -0.0300 is at chance level",
-        ),
-        ([{"label": 1.5}, {"label": 1.6}], {"pearson": 0.06, "mse": 0.0}, None),
+        (NUMBERS, {"pearson": -0.03, "mse": 2.0}, "pearson -0.0300 is at chance level"),
+        (NUMBERS, {"pearson": 0.06, "mse": 0.0}, None),
         (
             [{"label": ["a"]}, {"label": []}],
             {"micro_f1": 0.0, "hamming_loss": 0.5},
-            "test: micro_f1 0.0000 is at chance level",
+            "micro_f1 0.0000 is at chance level",
         ),
         (
             [{"tags": ["O"]}, {"tags": ["B-X"]}],
             {"span_f1_conll": 0.0, "tag_accuracy": 0.7},
-            "test: span_f1_conll 0.0000 is at chance level",
+            "span_f1_conll 0.0000 is at chance level",
         ),
-        (
-            [{"spans": [SPAN]}, {"spans": []}],
-            {"span_f1_strict": 0.0},
-            "test: span_f1_strict 0.0000 is at chance level",
-        ),
-        ([{"spans": [SPAN]}, {"spans": []}], {"span_f1_strict": 0.01}, None),
-        ([{"label": "a"}, {"label": "b"}], {"accuracy": 0.61, "matthews": 0.0}, None),
+        (FOUND, {"span_f1_strict": 0.0}, "span_f1_strict 0.0000 is at chance level"),
+        (FOUND, {"span_f1_strict": 0.01}, None),
+        (AB, {"accuracy": 0.61, "matthews": 0.0}, None),
     ],
 )
 def test_degenerate(tmp_path: Path, records: list, metrics: dict, reason: str | None):
     data.write_jsonl(tmp_path / "predictions.test.jsonl", map(line, records))
     base = BASE if "accuracy" in metrics else {}
     found = list(degenerate(tmp_path, {"test": metrics}, base))
-    assert found == ([reason] if reason else [])
+    assert found == ([f"test: {reason}"] if reason else [])
 
 
 def test_the_metric_asked_for_counts(tmp_path: Path):
