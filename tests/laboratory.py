@@ -12,6 +12,7 @@ before you patch what makes it.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,15 @@ SETTINGS: dict[str, Any] = {"steps": 2, "batch_size": 8, "max_length": 40, "prec
 def checkpoint(family: str = "bert", **changes: Any) -> Path:
     """A pretrained-like checkpoint, as ``tiny.save_tiny_checkpoint`` writes it."""
     return made(family, changes, lambda out: tiny.save_tiny_checkpoint(out, family, **changes))
+
+
+def furnish(folder: Path, *names: str) -> Path:
+    """Copy data by their names into a folder of commands, and the checkpoints bert and narrow."""
+    shutil.copytree(checkpoint(), folder / "bert")
+    shutil.copytree(checkpoint(hidden_size=16), folder / "narrow")
+    for name in names:
+        shutil.copytree(data(name), folder / name)
+    return folder
 
 
 def tokenizer(family: str = "bert") -> SubwordTokenizer:

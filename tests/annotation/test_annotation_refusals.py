@@ -35,6 +35,7 @@ REFUSED = {
     "convert spans.jsonl --to conll --out o.conll": "a label with white space, 'x y'",
     "convert spans.jsonl --to tsv --out o.tsv": "words, and no reader takes words from a cell",
     "convert numbers.jsonl --to doccano --out o.jsonl": "numbers as labels",
+    "convert numbers.jsonl --to prodigy --out o.jsonl": "choose jsonl or label-studio",
     "convert answers.jsonl --to csv --out o.csv": f"questions of qa, {NOT_HERE}",
     "convert choices.jsonl --to csv --out o.csv": f"questions of choice, {NOT_HERE}",
     "convert answered.jsonl --to csv --out o.csv": f"questions of qa, {NOT_HERE}",

@@ -22,13 +22,13 @@ STEPS = ("--steps", "9", "--eval-every", "4", "--save-every", "2")
 FEW = ("--steps", "5", "--eval-every", "2", "--save-every", "2")
 SENTIMENT = ("classify", "--data", "sentiment")
 RUN, RESUME = ("--out", "out"), ("--resume", "auto")
-DATA = "sentiment pairs relations questions choices numbers running_text".split()
-DISTILL = ("distill", "teacher", "--model", "narrow", "--unlabeled", "entities/test.jsonl")
+DATA = "sentiment pairs relations questions choices numbers running_text windows".split()
+DISTILL = ("distill", "teacher", "--model", "narrow", "--unlabeled", "windows/test.jsonl")
 PREDICT = ("predict", "one", "--out", "out/", "--part-rows", "7", "--format", "jsonl")
 FILES = {
     "both.yaml": "task: multitask\nmodel: bert\nepochs: 1\neval_every: 4\nsave_every: 2\n"
     "max_length: 48\nprecision: fp32\ntasks:\n  mood: {task: classify, data: sentiment}\n"
-    "  names: {task: tag, data: entities, batch_size: 6}\n",
+    "  names: {task: tag, data: windows, batch_size: 6}\n",
     "small.yaml": "task: classify\nmodel: bert\ndata: sentiment\nlr: 3e-3\nsteps: 60\n"
     "eval_every: 30\nmax_length: 48\nbatch_size: 8\n",
 }
@@ -59,16 +59,16 @@ def several(*words: str) -> Drill:
 DRILLS = {
     "classify": task(*SENTIMENT, "--calibrate", "temperature"),
     "nli": task("nli", "--data", "pairs"),
-    "tag": task("tag", "--data", "entities"),
-    "crf": task("tag", "--data", "entities", "--crf"),
-    "ner": task("ner", "--data", "entities"),
+    "tag": task("tag", "--data", "windows"),
+    "crf": task("tag", "--data", "windows", "--crf"),
+    "ner": task("ner", "--data", "windows"),
     "relations": task("relations", "--data", "relations"),
     "qa": task("qa", "--data", "questions"),
     "choice": task("choice", "--data", "choices"),
     "pretrain": task("pretrain", "--data", "running_text"),
     "sentence": task("sentence", "--data", "numbers", "--objective", "cosine"),
     "classify on disk": task(*SENTIMENT, "--calibrate", "temperature", on_disk=True),
-    "tag on disk": task("tag", "--data", "entities", on_disk=True),
+    "tag on disk": task("tag", "--data", "windows", on_disk=True),
     "pretrain on disk": task("pretrain", "--data", "running_text", on_disk=True),
     "multitask": Drill((("run", "both.yaml", *RUN, *RESUME),)),
     "distill": Drill(((*DISTILL, *STEPS, *RUN, *RESUME),)),
@@ -94,12 +94,7 @@ POINTS = 24
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("drills")
-    shutil.copytree(lab.checkpoint(), directory / "bert")
-    shutil.copytree(lab.checkpoint(hidden_size=16), directory / "narrow")
-    for name in DATA:
-        shutil.copytree(lab.data(name), directory / name)
-    shutil.copytree(lab.data("entities", words=3), directory / "entities")
+    directory = lab.furnish(tmp_path_factory.mktemp("drills"), *DATA)
     (directory / "new").mkdir()
     for name in ("train", "test"):
         shutil.copy(directory / "sentiment" / f"{name}.jsonl", directory / "new")
@@ -109,7 +104,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         (directory / name).write_text(text, "utf-8")
     with serving(directory, directory / "out") as started:
         for name, words in {
-            "teacher": ("tag", "--data", "entities"),
+            "teacher": ("tag", "--data", "windows"),
             "one": (*SENTIMENT, "--seed", "1"),
         }.items():
             trained = started.run([*words, *MODEL, "--steps", "2", "--out", name])
