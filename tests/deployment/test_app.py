@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import re
@@ -19,12 +18,12 @@ from fastapi.testclient import TestClient
 
 import finetune
 from finetune.deployment.batcher import Limits
-from finetune.deployment.served_model import Engine, ServedModel
+from finetune.deployment.served_model import ServedModel
 from finetune.deployment.server import make_app
 from finetune.inference.predictor import Predictor
 from finetune.types import UserError
 from tests.command import run
-from tests.deployment.conftest import close
+from tests.deployment.conftest import close, served
 
 HOSTS = frozenset({"127.0.0.1", "localhost"})
 NAMES = ("texts", "pairs", "tags", "nested", "choices")
@@ -40,11 +39,8 @@ TEXTS = {
 @pytest.fixture(scope="module")
 def models(runs: dict[str, Path]) -> Iterator[list[ServedModel]]:
     limits = Limits(max_bytes=3000, max_examples=4, max_characters=400)
-    with contextlib.ExitStack() as stack:
-        yield [
-            stack.enter_context(ServedModel(name, Engine.of(Predictor(runs[name])), limits))
-            for name in NAMES
-        ]
+    with served(runs, NAMES, limits) as models:
+        yield models
 
 
 @pytest.fixture(scope="module")

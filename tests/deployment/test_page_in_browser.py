@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -16,23 +15,20 @@ pytest.importorskip("uvicorn")
 import uvicorn
 
 from finetune.deployment.batcher import Limits
-from finetune.deployment.served_model import Engine, ServedModel
 from finetune.deployment.server import make_app
-from finetune.inference.predictor import Predictor
 from tests.browser import CONTRAST, PHONE, screenshot
+from tests.deployment.conftest import served
 
 TEXT = "🙂 The <b>University</b> of New York"
 
 
 @pytest.fixture(scope="module")
 def address(runs: dict[str, Path]) -> Iterator[str]:
-    limits = Limits(max_characters=300)
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        models = [
-            stack.enter_context(ServedModel(name, Engine.of(Predictor(runs[name])), limits))
-            for name in ("texts", "pairs", "tags", "choices", "nested")
-        ]
+    names, limits = ("texts", "pairs", "tags", "choices", "nested"), Limits(max_characters=300)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        served(runs, names, limits) as models,
+    ):
         models[-1].batcher.predict = entities
         app = make_app(models, hosts=frozenset({"127.0.0.1"}))
         server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", log_config=None))

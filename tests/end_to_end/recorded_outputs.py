@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -59,60 +60,54 @@ KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
 """The kinds of predictions: a task, its data, and further options."""
 
 
-PAIRS, TEXTS = EXAMPLES / "similarity", EXAMPLES / "text" / "validation.txt"
-WORDS, NAMED = EXAMPLES / "words" / "pairs.jsonl", EXAMPLES / "words" / "in_context.jsonl"
-WRONG: dict[str, tuple[str | Path, ...]] = {
-    "embed without input": ("embed", "MODEL"),
-    "embed suffix": ("embed", "MODEL", "--text", "a", "--out", "a.txt"),
-    "embed layers": ("embed", "MODEL", "--text", "a", "--layers", "9"),
-    "embed words as texts": ("embed", "MODEL", "--file", EXAMPLES / "ner" / "test.conll"),
-    "nothing to compare": ("similarity", "MODEL"),
-    "one text": ("similarity", "MODEL", "--text", "a"),
-    "resamples": ("similarity", "MODEL", "--data", PAIRS, "--resamples", "0"),
-    "window of texts": ("similarity", "MODEL", "--data", PAIRS, "--window", "2"),
-    "contexts of texts": ("similarity", "MODEL", "--data", PAIRS, "--unit", "text",
-                          "--contexts", TEXTS),
-    "contexts in context": ("similarity", "MODEL", "--data", NAMED, "--contexts", TEXTS),
-    "no corpus": ("similarity", "MODEL", "--data", PAIRS, "--standardize",
-                        "no.safetensors"),
-    "out of layers": ("similarity", "MODEL", "--data", PAIRS, "--combine", "none", "--out",
-                      "o.jsonl"),
-    "threshold without data": ("similarity", "MODEL", "--threshold", "--out", "run"),
-    "threshold without train": ("similarity", "MODEL", "--threshold", "--data", NAMED, "--out",
-                                "run"),
-    "threshold of texts": ("similarity", "MODEL", "--threshold", "--data",
-                           f"train={PAIRS / 'train.jsonl'}", "--out", "run"),
-    "threshold with combine": ("similarity", "MODEL", "--threshold", "--data",
-                               EXAMPLES / "word_pairs", "--combine", "sum", "--out", "run"),
-    "threshold with corpus": ("similarity", "MODEL", "--threshold", "--data",
-                              EXAMPLES / "word_pairs", "--standardize", TEXTS, "--out", "run"),
-    "geometry of one text": ("geometry", "MODEL", "--data", TEXTS, "--texts", "1"),
-    "geometry suffix": ("geometry", "MODEL", "--data", TEXTS, "--out", "g.txt"),
-    "geometry of a long sentence": ("geometry", "MODEL", "--data", TEXTS, "--sentence",
-                                    "bank " * 80),
-    "map without out": ("map", "MODEL", "--word", "bank", "--file", TEXTS),
-    "map of a missing word": ("map", "MODEL", "--word", "harbr", "--file", TEXTS, "--out",
-                              "m.html"),
-    "map of an empty word": ("map", "MODEL", "--word", "a,,b", "--file", TEXTS, "--out", "m.html"),
-    "map of a word twice": ("map", "MODEL", "--word", "a,a", "--file", TEXTS, "--out", "m.html"),
-    "map of a missing file": ("map", "MODEL", "--word", "a", "--file", "no", "--out", "m.html"),
-    "map of none": ("map", "MODEL", "--word", "the", "--file", TEXTS, "--most", "0", "--out",
-                    "m.html"),
-    "map of few": ("map", "MODEL", "--word", "the", "--file", TEXTS, "--most", "2", "--out",
-                   "m.html"),
-    "map as a picture": ("map", "MODEL", "--word", "the", "--file", TEXTS, "--out", "m.png"),
-    "senses without train": ("wsd", "--model", "MODEL", "--data",
-                             f"test={SENSES / 'test.jsonl'}", "--out", "s"),
-    "senses with a prior": ("wsd", "--model", "MODEL", "--data", SENSES, "--prior", "-1", "--out",
-                            "s"),
-    "senses without glosses": ("wsd", "--model", "MODEL", "--data", SENSES, "--glosses", "1",
-                               "--out", "s"),
-    "senses without inventory": ("wsd", "--model", "MODEL", "--data", SENSES, "--inventory", "no",
-                                 "--out", "s"),
-    "senses of texts": ("wsd", "--model", "MODEL", "--data", TEXTS, "--out", "s"),
-    "senses with auto": ("wsd", "--model", "MODEL", "--data", f"train={SENSES / 'train.jsonl'}",
-                         "--layers", "auto", "--out", "s"),
-}  # fmt: skip
+PLACES = {
+    "PAIRS": EXAMPLES / "similarity",
+    "TEXTS": EXAMPLES / "text" / "validation.txt",
+    "NAMED": EXAMPLES / "words" / "in_context.jsonl",
+    "TAGS": EXAMPLES / "ner" / "test.conll",
+    "TRAIN": EXAMPLES / "word_pairs",
+    "PAIRED": f"train={EXAMPLES / 'similarity' / 'train.jsonl'}",
+    "SENSES": SENSES,
+    "TEST": f"test={SENSES / 'test.jsonl'}",
+    "ONLY": f"train={SENSES / 'train.jsonl'}",
+}
+WRONG = {
+    "embed without input": "embed MODEL",
+    "embed suffix": "embed MODEL --text a --out a.txt",
+    "embed layers": "embed MODEL --text a --layers 9",
+    "embed words as texts": "embed MODEL --file TAGS",
+    "nothing to compare": "similarity MODEL",
+    "one text": "similarity MODEL --text a",
+    "resamples": "similarity MODEL --data PAIRS --resamples 0",
+    "window of texts": "similarity MODEL --data PAIRS --window 2",
+    "contexts of texts": "similarity MODEL --data PAIRS --unit text --contexts TEXTS",
+    "contexts in context": "similarity MODEL --data NAMED --contexts TEXTS",
+    "no corpus": "similarity MODEL --data PAIRS --standardize no.safetensors",
+    "out of layers": "similarity MODEL --data PAIRS --combine none --out o.jsonl",
+    "threshold without data": "similarity MODEL --threshold --out run",
+    "threshold without train": "similarity MODEL --threshold --data NAMED --out run",
+    "threshold of texts": "similarity MODEL --threshold --data PAIRED --out run",
+    "threshold with combine": "similarity MODEL --threshold --data TRAIN --combine sum --out run",
+    "threshold with corpus": "similarity MODEL --threshold --data TRAIN --standardize TEXTS "
+    "--out run",
+    "geometry of one text": "geometry MODEL --data TEXTS --texts 1",
+    "geometry suffix": "geometry MODEL --data TEXTS --out g.txt",
+    "geometry of a long sentence": f"geometry MODEL --data TEXTS --sentence '{'bank ' * 80}'",
+    "map without out": "map MODEL --word bank --file TEXTS",
+    "map of a missing word": "map MODEL --word harbr --file TEXTS --out m.html",
+    "map of an empty word": "map MODEL --word a,,b --file TEXTS --out m.html",
+    "map of a word twice": "map MODEL --word a,a --file TEXTS --out m.html",
+    "map of a missing file": "map MODEL --word a --file no --out m.html",
+    "map of none": "map MODEL --word the --file TEXTS --most 0 --out m.html",
+    "map of few": "map MODEL --word the --file TEXTS --most 2 --out m.html",
+    "map as a picture": "map MODEL --word the --file TEXTS --out m.png",
+    "senses without train": "wsd --model MODEL --data TEST --out s",
+    "senses with a prior": "wsd --model MODEL --data SENSES --prior -1 --out s",
+    "senses without glosses": "wsd --model MODEL --data SENSES --glosses 1 --out s",
+    "senses without inventory": "wsd --model MODEL --data SENSES --inventory no --out s",
+    "senses of texts": "wsd --model MODEL --data TEXTS --out s",
+    "senses with auto": "wsd --model MODEL --data ONLY --layers auto --out s",
+}
 """Wrong calls of the commands that measure vectors."""
 
 
@@ -382,8 +377,9 @@ def of_vectors(recorder: Recorder, model: Path) -> None:
                 recorder.file(f"embed/{unit}/{suffix}/file", out)
     of_similarity(recorder, model)
     of_words(recorder, model)
-    for name, arguments in WRONG.items():
-        words = [str(model) if each == "MODEL" else each for each in arguments]
+    known = {**PLACES, "MODEL": model}
+    for name, command in WRONG.items():
+        words = [known.get(word, word) for word in shlex.split(command)]
         record(f"vectors/wrong/{name}", *words)
 
 
