@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 _PEOPLE = ["Ana", "Bruno", "Carla", "Dmitri", "Elena", "Farid"]
 _PLACES = ["Lagos", "Oslo", "Quito", "New York", "Addis Ababa"]
@@ -28,6 +31,20 @@ def write_jsonl(path: Path, rows: list[dict]) -> Path:
 def read_jsonl(path: Path) -> list[dict]:
     with path.open(encoding="utf-8") as file:
         return [json.loads(line) for line in file]
+
+
+def close(found: Any, expected: Any, tolerance: float = 5e-6) -> bool:
+    """Whether rows are equal, probabilities up to the rounding of another batch."""
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(
+            close(found[key], own, tolerance) for key, own in expected.items()
+        )
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(
+            close(*pair, tolerance) for pair in zip(found, expected, strict=True)
+        )
+    near = pytest.approx(expected, abs=tolerance) if isinstance(expected, float) else expected
+    return bool(found == near)
 
 
 def sentiment(folder: Path, sizes: tuple[int, int, int] = (40, 12, 12)) -> Path:

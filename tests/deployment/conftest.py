@@ -38,15 +38,13 @@ def served(runs: dict[str, Path], names: Sequence[str], limits: Limits) -> Itera
         yield [stack.enter_context(model) for model in models]
 
 
-def close(found: Any, expected: Any, tolerance: float = 5e-6) -> bool:
-    """Whether rows are equal, probabilities up to the rounding of another batch."""
-    if isinstance(expected, dict):
-        return found.keys() == expected.keys() and all(
-            close(found[key], own, tolerance) for key, own in expected.items()
-        )
-    if isinstance(expected, list):
-        return len(found) == len(expected) and all(
-            close(*pair, tolerance) for pair in zip(found, expected, strict=True)
-        )
-    near = pytest.approx(expected, abs=tolerance) if isinstance(expected, float) else expected
-    return bool(found == near)
+def blocking(*packages: str) -> str:
+    """Python code that lets no import of these packages succeed."""
+    return f"""
+import sys
+class Block:
+    def find_spec(self, name, *rest):
+        if name.split(".")[0] in {packages!r}:
+            raise ImportError(f"{{name}} is blocked")
+sys.meta_path.insert(0, Block())
+"""

@@ -23,7 +23,8 @@ from finetune.deployment.server import make_app
 from finetune.inference.predictor import Predictor
 from finetune.types import UserError
 from tests.command import run
-from tests.deployment.conftest import close, served
+from tests.deployment.conftest import served
+from tests.small_data import close
 
 HOSTS = frozenset({"127.0.0.1", "localhost"})
 NAMES = ("texts", "pairs", "tags", "nested", "choices")

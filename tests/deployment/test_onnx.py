@@ -31,7 +31,8 @@ from tests import laboratory as lab
 from tests import tiny
 from tests.command import Outcome, run
 from tests.covering import covering
-from tests.deployment.conftest import close
+from tests.deployment.conftest import blocking
+from tests.small_data import close
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -234,8 +235,8 @@ PAIRS = [*zip(FIRSTS, SECONDS, strict=True), ("", ""), (LONG, "so"), ("so", LONG
 
 def same(expected: Sequence[Any], found: Sequence[Any], tolerance: float) -> None:
     """Predictions are equal but for small differences of their scores."""
-    for one, other in zip(expected, found, strict=True):
-        assert close(other.record() | {"id": 0}, one.record() | {"id": 0}, tolerance)
+    one, other = ([each.record() | {"id": 0} for each in side] for side in (expected, found))
+    assert close(other, one, tolerance)
 
 
 def case(task: str, family: str, *, slow: bool = False, **settings: Any) -> Any:
@@ -270,18 +271,16 @@ def test_predictions_are_those_of_predict(
         assert sum(len(p.spans) for p in found) > 5
 
 
-ALONE = """\
-import json, sys
-class Block:
-    def find_spec(self, name, *rest):
-        if name.split(".")[0] in ("torch", "transformers", "finetune", "accelerate", "scipy"):
-            raise ImportError(f"{name} is blocked")
-sys.meta_path.insert(0, Block())
+ALONE = (
+    blocking("torch", "transformers", "finetune", "accelerate", "scipy")
+    + """
+import json
 sys.path.insert(0, ".")
 import predictor
 for prediction in predictor.load(".", threads=1).predict(json.load(sys.stdin)):
     print(json.dumps(prediction.record()))
 """
+)
 
 
 @pytest.mark.parametrize("task", [pytest.param("tag", marks=pytest.mark.slow), "ner"])

@@ -32,6 +32,7 @@ from finetune.deployment import commands
 from finetune.deployment.commands import _listen, named_runs
 from finetune.types import UserError
 from tests.command import run
+from tests.deployment.conftest import blocking
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,23 +121,14 @@ def test_weights_that_are_overwritten_in_place_change_no_answer(trained: Path, t
         assert err == f"mine: {tmp_path}, sha256 {digest}\nstopped\n"
 
 
-WITHOUT_TORCH = """
-import sys
-class Block:
-    def find_spec(self, name, *rest):
-        if name.split(".")[0] in ("torch", "transformers", "accelerate", "scipy"):
-            raise ImportError(f"{name} is blocked")
-sys.meta_path.insert(0, Block())
-"""
-
-
 def test_an_export_is_served_without_torch(trained: Path, tmp_path: Path):
     pytest.importorskip("onnx")
     run("export", trained, "--out", tmp_path / "graph").ok()
     digest = hashlib.sha256((tmp_path / "graph" / "model.onnx").read_bytes()).hexdigest()
     texts = ["a lovely room", "", "dull and cold " * 30]
     expected = [p.record() for p in finetune.load(trained).predict(texts)]
-    graph = serving(tmp_path / "graph", level="info", before=WITHOUT_TORCH)
+    before = blocking("torch", "transformers", "accelerate", "scipy")
+    graph = serving(tmp_path / "graph", level="info", before=before)
     with graph as (server, port):
         found = post(port, json.dumps({"examples": texts}).encode())[1]["predictions"]
         assert found[1] == expected[1] and found[1]["label"] is None

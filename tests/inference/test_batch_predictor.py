@@ -15,17 +15,12 @@ from finetune import BatchPredictor, UserError
 from finetune.inference import predictor
 from tests import laboratory as lab
 from tests.command import run
-from tests.small_data import read_jsonl
+from tests.small_data import close, read_jsonl
 
 
 def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    for row, other in zip(found, expected, strict=True):
-        assert list(row) == list(other)
-        for name, value in row.items():
-            if name in ("score", "scores"):
-                assert value == pytest.approx(other[name], abs=2e-6), name
-            else:
-                assert value == other[name], name
+    assert close(found, expected, 2e-6)
+    assert [list(row) for row in found] == [list(row) for row in expected]
 
 
 def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:

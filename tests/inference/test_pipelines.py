@@ -14,6 +14,7 @@ import finetune
 import finetune.inference.pipelines
 from finetune.types import Span, TokenExample
 from tests import laboratory as lab
+from tests.small_data import close
 
 TEXTS = [
     "Anna saw  New York, and\tGeneral Motors.",
@@ -44,9 +45,7 @@ def expected(folder: Path) -> list[list[dict]]:
 
 def assert_same(found: list[list[dict]], expected: list[list[dict]]) -> None:
     """The same entities of the same texts; scores to five digits."""
-    for mine, theirs in zip(found, expected, strict=True):
-        close = [entity | {"score": pytest.approx(entity["score"], abs=1e-5)} for entity in theirs]
-        assert mine == close
+    assert close(found, expected, 1e-5)
 
 
 def test_answers_are_those_of_the_predictor(folder: Path, expected: list[list[dict]]) -> None:
