@@ -14,6 +14,7 @@ import pytest
 from tests import laboratory as lab
 from tests.drills.faults import Server, assert_same, content, serving
 from tests.suites.conftest import write_suite
+from tests.training.test_multitask import write_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -25,13 +26,10 @@ RUN, RESUME = ("--out", "out"), ("--resume", "auto")
 DATA = "sentiment pairs relations questions choices numbers running_text windows".split()
 DISTILL = ("distill", "teacher", "--model", "narrow", "--unlabeled", "windows/test.jsonl")
 PREDICT = ("predict", "one", "--out", "out/", "--part-rows", "7", "--format", "jsonl")
-FILES = {
-    "both.yaml": "task: multitask\nmodel: bert\nepochs: 1\neval_every: 4\nsave_every: 2\n"
-    "max_length: 48\nprecision: fp32\ntasks:\n  mood: {task: classify, data: sentiment}\n"
-    "  names: {task: tag, data: windows, batch_size: 6}\n",
-    "small.yaml": "task: classify\nmodel: bert\ndata: sentiment\nlr: 3e-3\nsteps: 60\n"
-    "eval_every: 30\nmax_length: 48\nbatch_size: 8\n",
-}
+SMALL = (
+    "task: classify\nmodel: bert\ndata: sentiment\nlr: 3e-3\nsteps: 60\n"
+    "eval_every: 30\nmax_length: 48\nbatch_size: 8\n"
+)
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         shutil.copy(directory / "sentiment" / f"{name}.jsonl", directory / "new")
     (directory / "suite").mkdir()
     write_suite(directory / "suite")
-    for name, text in FILES.items():
-        (directory / name).write_text(text, "utf-8")
+    (directory / "small.yaml").write_text(SMALL, "utf-8")
+    write_recipe(directory, more="eval_every: 4\nsave_every: 2\nmax_length: 48")
     with serving(directory, directory / "out") as started:
         for name, words in {
             "teacher": ("tag", "--data", "windows"),

@@ -13,6 +13,7 @@ from finetune.config.tasks import TrainConfig
 from finetune.models.dropout import fast_dropout
 from finetune.training.data import training_data
 from finetune.training.step import begin_step
+from finetune.types import Batch
 from tests import laboratory as lab
 
 OBJECTIVES = ("mirror", "simcse", "prompt", "ranking", "softmax", "cosine")
@@ -21,21 +22,29 @@ OBJECTIVES = ("mirror", "simcse", "prompt", "ranking", "softmax", "cosine")
 SETTINGS = {"lr": 1e-2, "epochs": 3.0, "steps": None}
 
 
-def gradients(config: TrainConfig) -> tuple[dict, torch.Tensor]:
-    """The gradients that one step of SGD applies, in float64, and the loss."""
+def prepared(config: TrainConfig) -> tuple[Any, Any, list[Batch]]:
+    """A task, its head in float64, and the micro-batches of the first step."""
     task, dataset = lab.load(config)
-    torch.manual_seed(3)
-    head = task.head().double()
-    accelerator = Accelerator(cpu=True)
+    head, accelerator = task.head().double(), Accelerator(cpu=True)
     data = training_data(task, dataset, replace(config, validation="none"), accelerator, print)
-    optimizer = torch.optim.SGD(head.parameters(), lr=1.0)
-    for group in optimizer.param_groups:
-        group["peak"] = 1.0
+    return task, head, data.batch(0).micro_batches
+
+
+def first_step(config: TrainConfig, task: Any, head: Any, batches: list[Batch], lr: float) -> Any:
+    """The loss of a step of SGD."""
+    optimizer = torch.optim.SGD(head.parameters(), lr=lr)
+    optimizer.param_groups[0]["peak"] = lr
+    step = begin_step(task, head, optimizer, config, Accelerator(cpu=True), "fp32")
+    return step(batches, weight=1.0, lr_factor=1.0)[0]
+
+
+def gradients(config: TrainConfig) -> tuple[dict, torch.Tensor]:
+    """The gradients that one step of SGD applies, and the loss."""
+    torch.manual_seed(3)
+    task, head, batches = prepared(config)
     before = {name: value.detach().clone() for name, value in head.named_parameters()}
-    batch = data.batch(0)
     with fast_dropout(head):
-        step = begin_step(task, head, optimizer, replace(config, clip=0.0), accelerator, "fp32")
-        loss, _ = step(batch.micro_batches, weight=1.0, lr_factor=1.0)
+        loss = first_step(replace(config, clip=0.0), task, head, batches, 1.0)
     found = {name: before[name] - value.detach() for name, value in head.named_parameters()}
     return found, loss
 
@@ -60,15 +69,8 @@ def test_dropout_of_torch_is_replayed(family: str) -> None:
     """
     config = lab.config("simcse", **SETTINGS, model=lab.checkpoint(family), max_tokens=40)
     torch.manual_seed(1)
-    task, dataset = lab.load(config)
-    head = task.head().double()
-    data = training_data(
-        task, dataset, replace(config, validation="none"), Accelerator(cpu=True), print
-    )
-    batches = [replace(batch, seed=None) for batch in data.batch(0).micro_batches]
-    optimizer = torch.optim.SGD(head.parameters(), lr=0.0)
-    optimizer.param_groups[0]["peak"] = 0.0
-    step = begin_step(task, head, optimizer, config, Accelerator(cpu=True), "fp32")
+    task, head, seeded = prepared(config)
+    batches = [replace(batch, seed=None) for batch in seeded]
     seen: list[torch.Tensor] = []
     forward = type(head).forward
 
@@ -79,7 +81,7 @@ def test_dropout_of_torch_is_replayed(family: str) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(head), "forward", recorded)
-        step(batches, weight=1.0, lr_factor=1.0)
+        first_step(config, task, head, batches, 0.0)
     first, second = seen[: len(batches)], seen[len(batches) :]
     assert len(second) == len(batches) > 1
     for one, other in zip(first, second, strict=True):

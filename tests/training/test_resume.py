@@ -16,25 +16,13 @@ import pytest
 from tests import laboratory as lab
 from tests.command import Outcome, run
 from tests.training.stopping import Killed, at_step, interrupt_in_step
+from tests.training.test_multitask import write_recipe
 
 OWN_LOSS = """\
 import torch
 
 def doubled(logits, targets):
     return 2 * torch.nn.functional.cross_entropy(logits, targets["label"], reduction="sum"), 1
-"""
-BOTH = """\
-task: multitask
-tasks:
-  mood: {task: classify, data: sentiment}
-  names: {task: tag, data: windows, batch_size: 6}
-model: bert
-epochs: 2
-save_every: 3
-batch_size: 8
-lr: 1e-3
-precision: fp32
-max_length: 48
 """
 DATA = "sentiment numbers pairs documents relations questions choices windows short_text".split()
 COMMON = "--max-length 48 --batch-size 8 --precision fp32 --lr 1e-2 --steps 6 --eval-every 4"
@@ -82,7 +70,7 @@ SEVERAL_RUNS = {
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = lab.furnish(tmp_path_factory.mktemp("resume"), *DATA)
     (place / "own.py").write_text(OWN_LOSS, "utf-8")
-    (place / "both.yaml").write_text(BOTH, "utf-8")
+    write_recipe(place, more="save_every: 3\nmax_length: 48")
     with contextlib.chdir(place):
         for task, more, out in (("tag", ("--crf",), "teacher"), ("ner", (), "words")):
             words = [task, "--data", "windows", "--model", "bert", *COMMON.split(), *more]
