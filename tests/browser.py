@@ -42,6 +42,13 @@ CONTRAST = """() => {
 """A script that returns the lowest contrast of a text with what lies behind it."""
 
 
+def assert_readable(page: Any) -> None:
+    """Texts differ from what lies behind them, and a phone shows the whole width."""
+    worst = page.evaluate(CONTRAST)
+    assert worst["ratio"] >= 4.5, worst
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
 def screenshot(page: Any, name: str) -> None:
     """Write an image of a page, to look at, into the folder of the variable SCREENSHOTS."""
     if folder := os.environ.get("SCREENSHOTS"):

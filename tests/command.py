@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 from finetune.cli.help import options_of
 from finetune.cli.main import main
+from finetune.runtime.files import LOCK
 
 
 class Outcome(NamedTuple):
@@ -21,6 +24,23 @@ class Outcome(NamedTuple):
     code: int
     out: str
     err: str
+
+    def ok(self) -> Outcome:
+        """Return the outcome of a command that must succeed."""
+        assert self.code == 0, self.err
+        return self
+
+    def refused(self, *said: str) -> Outcome:
+        """Return the outcome of a command that must end with an error that says all this."""
+        assert self.code == 2, self.out + self.err
+        for part in said:
+            assert part in self.err, self.err
+        return self
+
+    @property
+    def rows(self) -> list[Any]:
+        """What a command that prints JSON Lines has printed."""
+        return [json.loads(line) for line in self.out.splitlines()]
 
 
 def run(*arguments: str | Path, stdin: bytes | None = None) -> Outcome:
@@ -41,6 +61,27 @@ def run(*arguments: str | Path, stdin: bytes | None = None) -> Outcome:
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
     return Outcome(code, out.getvalue(), err.getvalue())
+
+
+HOLD = """
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from finetune.runtime.files import lock_folder
+with lock_folder(Path(sys.argv[1]), name=sys.argv[2]):
+    print("held", flush=True)
+    input()
+"""
+
+
+@contextlib.contextmanager
+def folder_in_use(folder: Path, name: str = LOCK) -> Iterator[subprocess.Popen]:
+    """Let another process hold the lock of a folder; the end of its input ends it."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", HOLD, folder, name], **pipes) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        yield holder
+        holder.communicate("\n")
 
 
 def option_texts(kind: type) -> dict[str, str]:

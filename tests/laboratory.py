@@ -12,6 +12,7 @@ before you patch what makes it.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ import torch
 
 import finetune
 from finetune.config.tasks import CONFIGS, TrainConfig
+from finetune.data import Dataset
 from finetune.preprocessing.tokenizer import SubwordTokenizer
+from finetune.tasks import load_task, save_task
+from finetune.training.trainer import FitResult
 from tests import small_data, tiny
 from tests.command import Outcome, run
 
@@ -36,13 +40,45 @@ DATA = {
     "pretrain": "running_text",
 }
 """The data of each task, by their function of ``tests/small_data.py``."""
+KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    **{task: (task, name, {}) for task, name in DATA.items()},
+    "several labels": ("classify", "topics", {}),
+    "numbers": ("classify", "numbers", {}),
+    "balanced": ("classify", "sentiment", {"sampling": "balanced:0.5"}),
+    "bi": ("classify", "pairs", {"pair_encoder": "bi"}),
+    "context": ("tag", "documents", {"context": "doc", "overlap": 8}),
+    "tag windows": ("tag", "windows", {"overlap": 8}),
+    "crf": ("tag", "windows", {"crf": True, "overlap": 8}),
+    "ner windows": ("ner", "windows", {"overlap": 8}),
+    "multi ner": ("ner", "windows", {"multi_label": True, "overlap": 8}),
+    **{
+        objective: ("sentence", name, {"objective": objective})
+        for objective, name in {
+            **dict.fromkeys(("mirror", "simcse", "prompt", "cosine", "cmlm"), "similar"),
+            "softmax": "related",
+            "ranking": "triples",
+        }.items()
+    },
+    "spans": ("pretrain", "short_text", {"mask": "spans", "boundary": True}),
+    "nsp": ("pretrain", "short_text", {"mask": "spans", "boundary": True, "nsp": True}),
+}
+"""Kinds of runs: a task, its data, and settings. Each task is a kind."""
 SETTINGS: dict[str, Any] = {"steps": 2, "batch_size": 8, "max_length": 40, "precision": "fp32"}
 """What runs have in common."""
 
 
 def checkpoint(family: str = "bert", **changes: Any) -> Path:
     """A pretrained-like checkpoint, as ``tiny.save_tiny_checkpoint`` writes it."""
-    return _made(family, changes, lambda out: tiny.save_tiny_checkpoint(out, family, **changes))
+    return made(family, changes, lambda out: tiny.save_tiny_checkpoint(out, family, **changes))
+
+
+def furnish(folder: Path, *names: str) -> Path:
+    """Copy data by their names into a folder of commands, and the checkpoints bert and narrow."""
+    shutil.copytree(checkpoint(), folder / "bert")
+    shutil.copytree(checkpoint(hidden_size=16), folder / "narrow")
+    for name in names:
+        shutil.copytree(data(name), folder / name)
+    return folder
 
 
 def tokenizer(family: str = "bert") -> SubwordTokenizer:
@@ -53,26 +89,39 @@ def tokenizer(family: str = "bert") -> SubwordTokenizer:
 def data(name: str, *sizes: tuple[int, int, int], **options: Any) -> Path:
     """The folder that a function of ``tests/small_data.py`` writes; of a task, its data."""
     name = DATA.get(name, name)
-    return _made(
+    return made(
         name, (sizes, options), lambda out: getattr(small_data, name)(out, *sizes, **options)
     )
 
 
-def settings_of(task: str, **changes: Any) -> dict[str, Any]:
+def settings_of(kind: str, **changes: Any) -> dict[str, Any]:
     """The settings of a small run; a change to None takes the setting away."""
-    given = {"model": str(checkpoint()), "data": str(data(task)), **SETTINGS, **changes}
+    _, name, own = KINDS[kind]
+    given = {"model": str(checkpoint()), "data": str(data(name)), **SETTINGS, **own, **changes}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def config(task: str, **changes: Any) -> TrainConfig:
+def config(kind: str, **changes: Any) -> TrainConfig:
     """The configuration of a small run: a tiny model, the data of the task, two steps."""
-    return CONFIGS[task](**_texts(settings_of(task, **changes)))
+    settings = settings_of(kind, **changes)
+    texts = {n: str(value) if isinstance(value, Path) else value for n, value in settings.items()}
+    return CONFIGS[KINDS[kind][0]](**texts)
 
 
-def words(task: str, out: Path, **changes: Any) -> list[str]:
-    """The command of a task with these settings."""
-    found = [task, "--out", str(out)]
-    for name, value in settings_of(task, **changes).items():
+def load(config: TrainConfig) -> tuple[Any, Dataset]:
+    """The task of a configuration and its data."""
+    return load_task(config, next(name for name, kind in CONFIGS.items() if type(config) is kind))
+
+
+def fit(config: TrainConfig, **options: Any) -> FitResult:
+    """Train with a configuration."""
+    return finetune.fit(*load(config), config, **options)
+
+
+def words(kind: str, out: Path, **changes: Any) -> list[str]:
+    """The command of a run with these settings."""
+    found = [KINDS[kind][0], "--out", str(out)]
+    for name, value in settings_of(kind, **changes).items():
         option = name.replace("_", "-")
         if isinstance(value, bool):
             found.append(f"--{option}" if value else f"--no-{option}")
@@ -83,18 +132,49 @@ def words(task: str, out: Path, **changes: Any) -> list[str]:
     return found
 
 
-def train(task: str, out: Path, *more: str | Path, **changes: Any) -> Outcome:
-    """Run the command of a task with these settings, and with further arguments."""
-    return run(*words(task, out, **changes), *more)
+def train(kind: str, out: Path, *more: str | Path, **changes: Any) -> Outcome:
+    """Run the command of a run with these settings, and with further arguments."""
+    return run(*words(kind, out, **changes), *more)
 
 
-def trained(task: str, **changes: Any) -> Path:
+def trained(kind: str, **changes: Any) -> Path:
     """The folder of a finished run."""
 
     def make(out: Path) -> None:
-        finetune.train(config(task, **changes, out=str(out)), quiet=True)
+        finetune.train(config(kind, **changes, out=str(out)), quiet=True)
 
-    return _made(task, changes, make)
+    return made(kind, changes, make)
+
+
+def untrained(task: str, rows: list[Any], **settings: Any) -> Path:
+    """What a run on these examples saves of its model: untrained, with scores far apart."""
+
+    def make(out: Path) -> None:
+        data = Dataset("rows", {"train": rows, "validation": rows})
+        given = {"model": str(checkpoint()), **settings}
+        made, _ = load_task(CONFIGS[task](**given), task, data)
+        head = made.head()
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in head.head_parameters().values():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+        head.save_pretrained(out / "best")
+        save_task(made, out / "best")
+
+    return made(task, (rows, settings), make)
+
+
+def made(name: str, choices: Any, make: Callable[[Path], Any]) -> Path:
+    """The folder that a function writes for these choices, unless it is there."""
+    key = f"{name} {choices!r} {make.__qualname__}"
+    if key not in _made_so_far:
+        assert _root is not None, "tests/conftest.py opens the laboratory"
+        out = _root / str(len(list(_root.iterdir()))) / name
+        out.parent.mkdir()
+        with torch.random.fork_rng(devices=[]):  # a test draws the same numbers, first or not
+            make(out)
+        _made_so_far[key] = out, _files(out)
+    return _made_so_far[key][0]
 
 
 _made_so_far: dict[str, tuple[Path, dict[Path, tuple[int, int]]]] = {}
@@ -118,25 +198,7 @@ def changed_files() -> list[Path]:
     return found
 
 
-def _made(name: str, choices: Any, make: Callable[[Path], Any]) -> Path:
-    """The folder of these choices, made unless it is there."""
-    key = f"{name} {choices!r} {make.__qualname__}"
-    if key not in _made_so_far:
-        assert _root is not None, "tests/conftest.py opens the laboratory"
-        out = _root / str(len(list(_root.iterdir()))) / name
-        out.parent.mkdir()
-        with torch.random.fork_rng(devices=[]):  # a test draws the same numbers, first or not
-            make(out)
-        _made_so_far[key] = out, _files(out)
-    return _made_so_far[key][0]
-
-
 def _files(folder: Path) -> dict[Path, tuple[int, int]]:
     """Size and time of each file of a folder."""
     files = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
     return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in files.items()}
-
-
-def _texts(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with folders as texts."""
-    return {n: str(value) if isinstance(value, Path) else value for n, value in settings.items()}

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 _PEOPLE = ["Ana", "Bruno", "Carla", "Dmitri", "Elena", "Farid"]
 _PLACES = ["Lagos", "Oslo", "Quito", "New York", "Addis Ababa"]
@@ -12,10 +15,36 @@ _GOOD = ["lovely", "bright", "excellent", "warm"]
 _BAD = ["dreadful", "dull", "broken", "cold"]
 
 
+def write_splits(folder: Path, **splits: list[dict]) -> Path:
+    """Write a file of rows for each split."""
+    for name, rows in splits.items():
+        write_jsonl(folder / f"{name}.jsonl", rows)
+    return folder
+
+
 def write_jsonl(path: Path, rows: list[dict]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
     return path
+
+
+def read_jsonl(path: Path) -> list[dict]:
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def close(found: Any, expected: Any, tolerance: float = 5e-6) -> bool:
+    """Whether rows are equal, probabilities up to the rounding of another batch."""
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(
+            close(found[key], own, tolerance) for key, own in expected.items()
+        )
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(
+            close(*pair, tolerance) for pair in zip(found, expected, strict=True)
+        )
+    near = pytest.approx(expected, abs=tolerance) if isinstance(expected, float) else expected
+    return bool(found == near)
 
 
 def sentiment(folder: Path, sizes: tuple[int, int, int] = (40, 12, 12)) -> Path:
@@ -64,6 +93,11 @@ def entities(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9), words: int 
         return {"tokens": tokens, "tags": tags}
 
     return _splits(folder, row, sizes)
+
+
+def windows(folder: Path) -> Path:
+    """Tagged sentences that are read in several windows."""
+    return entities(folder, words=3)
 
 
 def relations(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9)) -> Path:
@@ -165,6 +199,11 @@ def running_text(
     return folder
 
 
+def short_text(folder: Path) -> Path:
+    """Documents whose sentences fit into a sequence with another one."""
+    return running_text(folder, short=True)
+
+
 def numbers(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9)) -> Path:
     """Pairs of texts with a number: how many words they share."""
     rng = random.Random(4)
@@ -175,6 +214,43 @@ def numbers(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9)) -> Path:
         return {"text": one, "text_pair": other, "label": shared + 0.5}
 
     return _splits(folder, row, sizes)
+
+
+_SENTENCES = [
+    "the train from paris was late",
+    "anna saw a big red dog in the garden",
+    "a man is playing",
+    "two children run across the street because it rains",
+    "what a great story !",
+    "the bank",
+    "nothing contradicts what the reporter wrote about the match",
+    "this film is good",
+    "john smith works for general motors in detroit",
+    "a man is playing",
+]
+
+
+def similar(folder: Path) -> Path:
+    """Pairs of sentences of very different lengths with a number."""
+    return _sentence_pairs(folder, label=[number / 4 for number in range(10)])
+
+
+def related(folder: Path) -> Path:
+    """The same pairs with one of three names."""
+    return _sentence_pairs(folder, label=list("abcabcabca"))
+
+
+def triples(folder: Path) -> Path:
+    """The same pairs with a third sentence that does not fit the first."""
+    return _sentence_pairs(folder, negative=(_SENTENCES[:4] * 3)[:10])
+
+
+def _sentence_pairs(folder: Path, **column: list) -> Path:
+    turned = _SENTENCES[3:] + _SENTENCES[:3]
+    ((name, values),) = column.items()
+    found = zip(_SENTENCES, turned, values, strict=True)
+    rows = [{"text": a, "text_pair": b, name: value} for a, b, value in found]
+    return write_splits(folder, train=rows, validation=rows)
 
 
 def topics(folder: Path, sizes: tuple[int, int, int] = (30, 9, 9)) -> Path:

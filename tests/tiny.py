@@ -22,75 +22,44 @@ from transformers import (
 
 from finetune.models.loading import quiet
 
-PACKED = (
-    "bert",
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "electra",
-    "albert",
-    "distilbert",
-    "modernbert",
-    "ernie",
-    "roberta-prelayernorm",
-    "data2vec-text",
-    "xlm-roberta-xl",
-    "eurobert",
-    "nomic_bert",
-    "jina_embeddings_v3",
-    "deberta",
-    "deberta-v2",
-)
-"""Families that run packed."""
+_BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+_ALBERT = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+_MODERNBERT = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
+_DEBERTA = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
+_DEBERTA_V2 = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")
+_EUROBERT = ("<|begin_of_text|>", "<|end_of_text|>", "<unk>", "<|mask|>")  # pads with the end
+_TOKENIZERS = {
+    "bert": ("wordpiece", _BERT, True),
+    "roberta": ("bytes", _ROBERTA, False),
+    "xlm-roberta": ("unigram", _ROBERTA, False),
+    "camembert": ("unigram", _ROBERTA, False),
+    "electra": ("wordpiece", _BERT, True),
+    "albert": ("unigram", _ALBERT, True),
+    "distilbert": ("wordpiece", _BERT, False),
+    "modernbert": ("bytes", _MODERNBERT, False),
+    "ernie": ("wordpiece", _BERT, True),
+    "roberta-prelayernorm": ("bytes", _ROBERTA, False),
+    "data2vec-text": ("bytes", _ROBERTA, False),
+    "xlm-roberta-xl": ("unigram", _ROBERTA, False),
+    "eurobert": ("bytes", _EUROBERT, False),
+    "nomic_bert": ("wordpiece", _BERT, True),
+    "jina_embeddings_v3": ("unigram", _ROBERTA, False),
+    "deberta": ("bytes", _DEBERTA, True),
+    "deberta-v2": ("unigram", _DEBERTA_V2, True),
+    "mpnet": ("wordpiece", _ROBERTA, False),
+}
+"""The algorithm of each family, its special tokens in the order of their ids, and whether it tells
+the two texts of a pair apart by segments."""
+FAMILIES = tuple(_TOKENIZERS)
 PADDED = ("mpnet",)
 """Families with a head of their own that are padded inside the Encoder."""
-FAMILIES = PACKED + PADDED
+PACKED = tuple(family for family in FAMILIES if family not in PADDED)
+"""Families that run packed."""
 
 WIDTH, LAYERS, HEADS = 32, 2, 4
 POSITIONS = 64
 """Positions of every tiny model (RoBERTa's kind has fewer tokens by its offset)."""
-
-_SPECIAL = {  # in the order of their ids: names of cls, sep, pad, unk, mask
-    "eurobert": ("<|begin_of_text|>", "<|end_of_text|>", "<unk>", "<|mask|>"),  # pads with the end
-    "bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-    "roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
-    "albert": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
-    "deberta": ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"),
-    "deberta-v2": ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"),
-    "modernbert": ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"),
-}
-_ALGORITHM = {
-    **dict.fromkeys(("bert", "electra", "distilbert", "ernie", "mpnet", "nomic_bert"), "wordpiece"),
-    **dict.fromkeys(
-        ("roberta", "modernbert", "deberta", "roberta-prelayernorm", "data2vec-text", "eurobert"),
-        "bytes",
-    ),
-    **dict.fromkeys(
-        (
-            "xlm-roberta",
-            "camembert",
-            "albert",
-            "deberta-v2",
-            "xlm-roberta-xl",
-            "jina_embeddings_v3",
-        ),
-        "unigram",
-    ),
-}
-_LIKE_BERT = ("electra", "distilbert", "ernie", "nomic_bert")
-_NO_SEGMENTS = (
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "distilbert",
-    "modernbert",
-    "mpnet",
-    "roberta-prelayernorm",
-    "data2vec-text",
-    "xlm-roberta-xl",
-    "eurobert",
-    "jina_embeddings_v3",
-)
 
 _TEXT = """\
 the train from paris to berlin was late and nobody knew why
@@ -123,7 +92,7 @@ def tokenizer(family: str = "bert") -> PreTrainedTokenizerFast:
         bos_token=names["cls"],
         eos_token=names["sep"],
         model_input_names=["input_ids", "attention_mask"]
-        + (["token_type_ids"] if family not in _NO_SEGMENTS else []),
+        + (["token_type_ids"] if _TOKENIZERS[family][2] else []),
     )
 
 
@@ -239,12 +208,6 @@ def save_tiny_checkpoint(
     return Path(folder)
 
 
-def _special(family: str) -> tuple[str, ...]:
-    if family in _SPECIAL:
-        return _SPECIAL[family]
-    return _SPECIAL["bert" if family in _LIKE_BERT else "roberta"]
-
-
 def _names(family: str) -> dict[str, str]:
     """cls, sep, pad, unk and mask of a family."""
     words = {
@@ -254,15 +217,16 @@ def _names(family: str) -> dict[str, str]:
         "unk": ("[UNK]", "<unk>"),
         "mask": ("[MASK]", "<mask>", "<|mask|>"),
     }
-    special = _special(family)
+    special = _TOKENIZERS[family][1]
     return {role: next(s for s in special if s in either) for role, either in words.items()}
 
 
 @functools.cache
 def _backend(family: str) -> str:
     """A tokenizer with the words of the text above, as JSON."""
-    names, special = _names(family), list(_special(family))
-    trained = _MADE[_ALGORITHM[family]](names["unk"], special)
+    algorithm, special, _ = _TOKENIZERS[family]
+    names = _names(family)
+    trained = _MADE[algorithm](names["unk"], list(special))
     cls, sep, double = names["cls"], names["sep"], "<s>" in special
     trained.post_processor = TemplateProcessing(
         single=f"{cls} $A {sep}",

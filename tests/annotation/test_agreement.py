@@ -14,13 +14,14 @@ from sklearn.metrics import cohen_kappa_score
 from finetune.annotation.agreement import fleiss_kappa, krippendorffs_alpha, measure_agreement
 from finetune.annotation.annotations import read_annotations
 from tests.command import run
+from tests.small_data import write_jsonl
 
 
 def measured(tmp_path, **rows):
     files = {}
     for name, each in rows.items():
         path = tmp_path / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in each))
+        write_jsonl(path, each)
         files[name] = read_annotations(path)
     found = measure_agreement(files, num_resamples=200)
     return {

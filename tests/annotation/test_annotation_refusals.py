@@ -10,6 +10,7 @@ import pytest
 from tests.command import run
 from tests.small_data import write_jsonl
 
+PREDICTED = {"id": 0, "text": "Where?", "text_pair": "In Oslo", "where": "x:1", "score": 0.9}
 ROWS: dict[str, list[dict[str, Any]]] = {
     "labels": [{"id": n, "text": f"t{n}", "label": label} for n, label in enumerate("xy")],
     "texts": [{"id": 0, "text": "other", "label": "x"}],
@@ -19,6 +20,8 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "two": [{"text": "a", "label": "x", "annotator": who} for who in ("ann", "bob")],
     "answers": [{"text": "Where?", "text_pair": "In Oslo", "answers": [{"text": "Oslo"}]}],
     "choices": [{"text": "Where?", "choices": ["a", "b"], "gold": 1}],
+    "answered": [{**PREDICTED, "answer": "Oslo", "gold": [{"text": "Oslo", "start": 3}]}],
+    "chosen": [{**PREDICTED, "choice": 1, "choices": ["a", "b"], "gold": 1}],
     "unknown": [{"Message": "a", "label": "x", "gold": "y"}],
 }
 NOT_HERE = "a task that is not supported here"
@@ -32,8 +35,11 @@ REFUSED = {
     "convert spans.jsonl --to conll --out o.conll": "a label with white space, 'x y'",
     "convert spans.jsonl --to tsv --out o.tsv": "words, and no reader takes words from a cell",
     "convert numbers.jsonl --to doccano --out o.jsonl": "numbers as labels",
+    "convert numbers.jsonl --to prodigy --out o.jsonl": "choose jsonl or label-studio",
     "convert answers.jsonl --to csv --out o.csv": f"questions of qa, {NOT_HERE}",
     "convert choices.jsonl --to csv --out o.csv": f"questions of choice, {NOT_HERE}",
+    "convert answered.jsonl --to csv --out o.csv": f"questions of qa, {NOT_HERE}",
+    "convert chosen.jsonl --to csv --out o.csv": f"questions of choice, {NOT_HERE}",
     "convert labels.jsonl --to jsonl --out o.jsonl --decisions two.jsonl": "two.jsonl:1: not a dec",
     "agreement labels.jsonl": "no rows of two annotators",
     "agreement labels.jsonl labels.jsonl": "a file is named twice",
@@ -45,6 +51,9 @@ REFUSED = {
     "agreement labels.jsonl texts.jsonl --resamples 0": "--resamples must be 1 or more",
     "agreement labels.jsonl texts.jsonl --resamples 99999999": "must be at most 10,000,000",
     "agreement answers.jsonl labels.jsonl": f"questions of qa, {NOT_HERE}",
+    "agreement choices.jsonl labels.jsonl": f"questions of choice, {NOT_HERE}",
+    "agreement answered.jsonl labels.jsonl": f"questions of qa, {NOT_HERE}",
+    "agreement chosen.jsonl labels.jsonl": f"questions of choice, {NOT_HERE}",
     "review .": ".: a folder: name a file in it",
     "review none.jsonl": "none.jsonl: no such file",
     "review unknown.jsonl": "no column is known to hold the text",

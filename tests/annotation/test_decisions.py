@@ -35,15 +35,8 @@ def test_any_spans(rows, data, tmp_path_factory):
         first, last = sorted(data.draw(st.sampled_from(row.example.offsets)) for _ in range(2))
         chosen = sorted({*known[1:], Span(first[0], last[1], "neu")})
         given_spans = None if row.example.spans is None else {"spans": [s._asdict() for s in known]}
-        decisions.append(
-            {
-                "id": row.example.key,
-                "text": text,
-                "given": given_spans,
-                "decision": "edit",
-                "spans": [s._asdict() for s in chosen],
-            }
-        )
+        decision = {"id": row.example.key, "text": text, "given": given_spans, "decision": "edit"}
+        decisions.append(decision | {"spans": [s._asdict() for s in chosen]})
         after[index] = (row.example.key, text, chosen, *after[index][3:])
     found = read_decisions(write_jsonl(folder / "decisions.jsonl", decisions))
     decided, notes = apply_decisions(before, found)
@@ -116,18 +109,8 @@ def test_only_the_text_that_was_shown(tmp_path):
 
 def test_undecided_predictions_are_left_out(tmp_path):
     span = {"start": 0, "end": 1, "label": "PER", "score": 0.9}
-    rows = [
-        {
-            "id": n,
-            "words": ["Bo", "ran"],
-            "offsets": [[0, 2], [3, 6]],
-            "text": "Bo ran",
-            "spans": [span],
-            "uncertainty": 0.1,
-        }
-        for n in range(3)
-    ]
-    path = write_jsonl(tmp_path / "next.jsonl", rows)
+    row = {"words": ["Bo", "ran"], "offsets": [[0, 2], [3, 6]], "text": "Bo ran", "spans": [span]}
+    path = write_jsonl(tmp_path / "next.jsonl", [row | {"id": n} for n in range(3)])
     decision = {"text": "Bo ran", "spans": [{"start": 3, "end": 6, "label": "X"}]}
     after, notes = decide(path, decision | {"id": 1})
     assert [(row.name, row.character_spans) for row in after.rows] == [("1", [Span(3, 6, "X")])]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.browser import CONTRAST, PHONE
+from tests.browser import PHONE, assert_readable
 from tests.command import Outcome, run
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl
 
 TEXTS = ["a </script><b>x</b>", "b 😀", "same", "same", "يموت"]
 
@@ -23,23 +23,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("review")
     data = [{"id": n, "text": text, "label": "neg"} for n, text in enumerate(TEXTS)]
     write_jsonl(place / "data.jsonl", data)
-    suspects = [
-        {
-            "file": "data.jsonl",
-            "line": n + 1,
-            "given": "neg",
-            "suggested": "pos",
-            "confidence": 0.9,
-            "given_confidence": 0.05,
-            "text": text,
-            "kind": "label",
-        }
-        for n, text in enumerate(TEXTS)
-    ]
+    suspect = {"file": "data.jsonl", "given": "neg", "suggested": "pos", "kind": "label"}
+    suspect |= {"confidence": 0.9, "given_confidence": 0.05}
+    suspects = [suspect | {"line": n + 1, "text": text} for n, text in enumerate(TEXTS)]
     suspects[4]["suggested"] = "neutral"
     write_jsonl(place / "suspects.jsonl", suspects)
-    outcome = run("review", place / "suspects.jsonl", "--out", place / "page.html")
-    assert outcome.code == 0, outcome.err
+    run("review", place / "suspects.jsonl", "--out", place / "page.html").ok()
     return place
 
 
@@ -60,7 +49,7 @@ def saved(page: Any, path: Path) -> list[dict]:
     with page.expect_download() as started:
         page.keyboard.press("d")
     started.value.save_as(path)
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return read_jsonl(path)
 
 
 def test_decisions(open_page: Any, folder: Path, tmp_path: Path):
@@ -84,7 +73,7 @@ def test_decisions(open_page: Any, folder: Path, tmp_path: Path):
     output = tmp_path / "corrected.jsonl"
     outcome = convert(folder / "data.jsonl", tmp_path / "decisions.jsonl", output)
     assert "note: 3 decisions applied, 2 rows changed" in outcome.err
-    rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    rows = read_jsonl(output)
     assert [row["label"] for row in rows] == ["pos", "neg", "neg", "neutral", "neg"]
     assert [row["text"] for row in rows] == TEXTS
 
@@ -133,19 +122,9 @@ def test_windows_share_their_decisions(open_page: Any, folder: Path, tmp_path: P
 
 
 def test_suggestions_label_what_has_no_label(tmp_path: Path):
-    rows = [
-        {
-            "id": 7,
-            "text": "t",
-            "text_pair": "u",
-            "label": "x",
-            "scores": {"x": 0.6, "y": 0.4},
-            "uncertainty": 0.8,
-        }
-    ]
-    write_jsonl(tmp_path / "next.jsonl", rows)
-    outcome = run("review", tmp_path / "next.jsonl", "--out", tmp_path / "page.html")
-    assert outcome.code == 0, outcome.err
+    row = {"id": 7, "text": "t", "text_pair": "u", "label": "x", "scores": {"x": 0.6, "y": 0.4}}
+    write_jsonl(tmp_path / "next.jsonl", [row | {"uncertainty": 0.8}])
+    run("review", tmp_path / "next.jsonl", "--out", tmp_path / "page.html").ok()
     decision = {"text": "t ||| u", "given": None, "decision": "other", "label": "y", "id": 7}
     gone = decision | {"text": "gone", "id": 8}
     write_jsonl(tmp_path / "decisions.jsonl", [decision, gone])
@@ -172,8 +151,6 @@ def test_several_labels_and_refusals(tmp_path: Path):
     outcome = run("review", tmp_path / "words.jsonl", "--out", tmp_path / "page.html")
     assert outcome.code == 2
     assert "words.jsonl:1: nothing to review" in outcome.err
-    outcome = run("review", tmp_path, "--out", tmp_path / "page.html")
-    assert "a folder: name a file in it" in outcome.err
 
 
 def prediction(number: int, spans: list, gold: list | None) -> dict:
@@ -232,8 +209,7 @@ def test_contrast_and_phone(open_page: Any, folder: Path, spans: Path):
         page = open_page(place / "page.html", viewport=PHONE, color_scheme=scheme)
         if place == spans:
             page.locator("#text [data-word='0']").click()
-        assert page.evaluate(CONTRAST)["ratio"] >= 4.5
-        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        assert_readable(page)
 
 
 def test_spans(open_page: Any, spans: Path, tmp_path: Path):
@@ -280,7 +256,7 @@ def test_spans(open_page: Any, spans: Path, tmp_path: Path):
     output = tmp_path / "corrected.jsonl"
     outcome = convert(spans / "data.jsonl", tmp_path / "decisions.jsonl", output)
     assert "note: 3 decisions applied, 2 rows changed" in outcome.err, outcome.err
-    rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    rows = read_jsonl(output)
     assert [row["text"] for row in rows] == SENTENCES and rows[3]["page"] == 1
     found = [
         [(row["text"][s["start"] : s["end"]], s["label"]) for s in row["spans"]] for row in rows

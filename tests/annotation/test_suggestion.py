@@ -20,6 +20,7 @@ from finetune.types import (
 from tests import laboratory as lab
 from tests import small_data
 from tests.command import run
+from tests.small_data import read_jsonl
 
 
 def test_uncertainty():
@@ -84,15 +85,13 @@ def test_command(task: str, tmp_path):
     data = lab.data(task) / "train.jsonl"
     output = tmp_path / "next.jsonl"
     arguments = ["suggest", lab.trained(task), "--file", data, "--number", "4"]
-    outcome = run(*arguments, "--out", output)
-    assert outcome.code == 0, outcome.err
-    rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    run(*arguments, "--out", output).ok()
+    rows = read_jsonl(output)
     assert len(rows) == 4
     assert all(0 <= row["uncertainty"] for row in rows)
     assert run(*arguments).out == output.read_text("utf-8")
     converted = tmp_path / "tasks.json"
-    outcome = run("convert", output, "--to", "label-studio", "--out", converted)
-    assert outcome.code == 0, outcome.err
+    run("convert", output, "--to", "label-studio", "--out", converted).ok()
     tasks = json.loads(converted.read_text("utf-8"))
     assert all(each["predictions"] and not each["annotations"] for each in tasks)
     assert tasks[0]["data"]["uncertainty"] == rows[0]["uncertainty"]
@@ -128,16 +127,13 @@ def test_columns_of_other_names_reach_the_page(tmp_path):
     ):
         out = tmp_path / task
         columns = ["--columns", f"text={name}", more]
-        outcome = run(task, "--model", model, "--data", file, *columns, "--steps=1", "--out", out)
-        assert outcome.code == 0, outcome.err
+        run(task, "--model", model, "--data", file, *columns, "--steps=1", "--out", out).ok()
         chosen, known = tmp_path / f"{task}.jsonl", json.loads(file.read_text().splitlines()[0])
-        outcome = run("suggest", out, "--file", file, "--number=3", "--out", chosen)
-        assert outcome.code == 0, outcome.err
+        run("suggest", out, "--file", file, "--number=3", "--out", chosen).ok()
         for row in map(json.loads, chosen.read_text().splitlines()):
             assert name not in row and row["text"].startswith(known[name][:2])
             assert task == "ner" or (row["input_text"] == "long" and row["Nr"] in range(12))
-        outcome = run("review", chosen, "--out", page)
-        assert outcome.code == 0, outcome.err
+        run("review", chosen, "--out", page).ok()
 
         kept = tmp_path / f"kept-{task}.jsonl"
         run("predict", out, "--file", file, "--keep-columns", "--out", kept)
@@ -147,7 +143,7 @@ def test_columns_of_other_names_reach_the_page(tmp_path):
         small_data.write_jsonl(kept, lines)
         outcome = run("review", kept, "--out", page)
         assert outcome.code == 2 and ("--columns text=NAME" in outcome.err or task == "ner")
-        outcome = run("review", kept, "--out", page, "--columns", f"text={name}")
-        assert outcome.code == 0, outcome.err
-        outcome = run("review", kept, "--out", page, "--columns", "text=Tiket")
-        assert outcome.code == 2 and "kept-" in outcome.err and "no column 'Tiket'" in outcome.err
+        run("review", kept, "--out", page, "--columns", f"text={name}").ok()
+        run("review", kept, "--out", page, "--columns", "text=Tiket").refused(
+            "kept-", "no column 'Tiket'"
+        )

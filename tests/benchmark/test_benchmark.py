@@ -17,6 +17,7 @@ from finetune.benchmark.commands import Bench
 from finetune.benchmark.measure import Arm, Case, Work
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.memory import memory_returned
+from tests import laboratory as lab
 from tests import tiny
 from tests.command import run
 
@@ -38,19 +39,13 @@ def as_before() -> Iterator[None]:
     assert threads == torch.get_num_threads()
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.save_tiny_checkpoint(tmp_path_factory.mktemp("bench") / "bert")
-
-
 def bench(model: Path, *more: str) -> dict:
-    outcome = run("bench", "--model", model, "--size", "small", "--json", *more)
-    assert outcome.code == 0, outcome.err
+    outcome = run("bench", "--model", model, "--size", "small", "--json", *more).ok()
     return json.loads(outcome.out)
 
 
-def test_json(checkpoint: Path) -> None:
-    found = bench(checkpoint, "--rounds", "2", "--threads", "1")
+def test_json() -> None:
+    found = bench(lab.checkpoint(), "--rounds", "2", "--threads", "1")
     arms: dict[str, list[str]] = {}
     for row in found["rows"]:
         arms.setdefault(row["phase"], []).append(row["arm"])
@@ -66,16 +61,15 @@ def test_json(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize(("family", "task"), [("roberta", "nli"), ("deberta-v2", "tag")])
-def test_other_tasks_and_families(family: str, task: str, tmp_path: Path) -> None:
-    model = tiny.save_tiny_checkpoint(tmp_path / family, family)
-    found = bench(model, "--task", task, "--phases", "train,predict")["rows"]
+def test_other_tasks_and_families(family: str, task: str) -> None:
+    found = bench(lab.checkpoint(family), "--task", task, "--phases", "train,predict")["rows"]
     assert [row["arm"] for row in found] == TRAIN + PREDICT
 
 
 @pytest.mark.slow
-def test_exported_graphs(checkpoint: Path, tmp_path: Path) -> None:
+def test_exported_graphs(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    rows = bench(checkpoint, "--task", "tag", "--phases", "onnx", "--threads", "1")["rows"]
+    rows = bench(lab.checkpoint(), "--task", "tag", "--phases", "onnx", "--threads", "1")["rows"]
     arms = ["finetune", "finetune-fp32", "onnx", "onnx-int8"]
     assert [row["arm"] for row in rows if row["arm"] != "finetune-fp32"] == 2 * [
         arm for arm in arms if arm != "finetune-fp32"
@@ -86,36 +80,50 @@ def test_exported_graphs(checkpoint: Path, tmp_path: Path) -> None:
         assert (row["p50_milliseconds"] is not None) == one
         assert not one or 0 < row["p50_milliseconds"] <= row["p95_milliseconds"]
     source, run_folder = "examples/data/sentiment", tmp_path / "run"
-    run("classify", "--model", checkpoint, "--data", source, "--steps", "1", "--out", run_folder)
-    outcome = run("bench", "--size", "small", "--phases", "onnx", run_folder)
-    assert outcome.code == 0, outcome.err
+    run(
+        "classify",
+        "--model",
+        lab.checkpoint(),
+        "--data",
+        source,
+        "--steps",
+        "1",
+        "--out",
+        run_folder,
+    )
+    outcome = run("bench", "--size", "small", "--phases", "onnx", run_folder).ok()
     assert "p95 ms" in outcome.out and "onnx-int8" in outcome.out
-    refused = run("bench", run_folder)
-    assert refused.code == 2 and "--phases onnx alone" in refused.err
+    run("bench", run_folder).refused("--phases onnx alone")
 
 
-def test_data_of_ones_own(checkpoint: Path) -> None:
+def test_data_of_ones_own() -> None:
     found = bench(
-        checkpoint, "--data", "examples/data/sentiment", "--phases", "train", "--batch-size", "6"
+        lab.checkpoint(),
+        "--data",
+        "examples/data/sentiment",
+        "--phases",
+        "train",
+        "--batch-size",
+        "6",
     )["rows"]
     assert [row["arm"] for row in found] == TRAIN
     case = found[0]["case"]
     assert "12 texts of examples/data/sentiment" in case and case.endswith("batches of 6")
 
 
-def test_pipelines_in_bf16(checkpoint: Path) -> None:
-    command = Bench(model=str(checkpoint))
+def test_pipelines_in_bf16() -> None:
+    command = Bench(model=str(lab.checkpoint()))
     size = subject.SIZES["small"]._replace(num_batches=4)
-    with subject.subject_of(command, str(checkpoint), size) as found:
+    with subject.subject_of(command, str(lab.checkpoint()), size) as found:
         weights = {name: value.clone() for name, value in found.head.state_dict().items()}
         half = prediction._pipeline(found, found.texts[:3], torch.bfloat16)(32)
         assert [type(score) for _, score in half] == [float] * 3
         assert weights.keys() == found.head.state_dict().keys()
 
 
-def test_table_without_memory(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "measures_resident_set", lambda: False)
-    outcome = run("bench", "--model", checkpoint, "--size", "small", "--phases", "predict")
+    outcome = run("bench", "--model", lab.checkpoint(), "--size", "small", "--phases", "predict")
     title, empty, header, rule, *lines = outcome.out.splitlines()
     assert title.startswith("predict: classify, 8 texts like SST-2") and not empty
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:-2]]
@@ -136,16 +144,15 @@ def test_table_without_memory(checkpoint: Path, monkeypatch: pytest.MonkeyPatch)
         (("--data", "examples/data/topics"), "one label each, not multi"),
     ],
 )
-def test_errors(flags: tuple[str, ...], said: str, checkpoint: Path) -> None:
-    outcome = run("bench", "--size", "small", "--model", checkpoint, *flags)
-    assert outcome.code == 2 and outcome.err.startswith("error: ") and said in outcome.err
+def test_errors(flags: tuple[str, ...], said: str) -> None:
+    outcome = run("bench", "--size", "small", "--model", lab.checkpoint(), *flags).refused(said)
+    assert outcome.err.startswith("error: ")
     assert outcome.err.count("\n") == 1
 
 
 def test_the_default_model_may_not_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "resolve_model", lambda name: "owner/name")
-    outcome = run("bench", "--size", "small")
-    assert outcome.code == 2 and "--shape minilm" in outcome.err
+    run("bench", "--size", "small").refused("--shape minilm")
 
 
 def test_rows_are_medians_of_turns_that_interleave() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import re
@@ -19,12 +18,13 @@ from fastapi.testclient import TestClient
 
 import finetune
 from finetune.deployment.batcher import Limits
-from finetune.deployment.served_model import Engine, ServedModel
+from finetune.deployment.served_model import ServedModel
 from finetune.deployment.server import make_app
 from finetune.inference.predictor import Predictor
 from finetune.types import UserError
 from tests.command import run
-from tests.deployment.conftest import close
+from tests.deployment.conftest import served
+from tests.small_data import close
 
 HOSTS = frozenset({"127.0.0.1", "localhost"})
 NAMES = ("texts", "pairs", "tags", "nested", "choices")
@@ -40,11 +40,8 @@ TEXTS = {
 @pytest.fixture(scope="module")
 def models(runs: dict[str, Path]) -> Iterator[list[ServedModel]]:
     limits = Limits(max_bytes=3000, max_examples=4, max_characters=400)
-    with contextlib.ExitStack() as stack:
-        yield [
-            stack.enter_context(ServedModel(name, Engine.of(Predictor(runs[name])), limits))
-            for name in NAMES
-        ]
+    with served(runs, NAMES, limits) as models:
+        yield models
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +65,7 @@ def test_rows_are_those_of_predict(client: TestClient, runs: dict[str, Path], tm
         for example, row in zip(TEXTS[name], answer.json()["predictions"], strict=True):
             named = {"tokens" if k == "words" else k: v for k, v in example.items()}
             (tmp_path / "one.jsonl").write_text(json.dumps(named) + "\n", "utf-8")
-            done = run("predict", runs[name], "--file", tmp_path / "one.jsonl")
-            assert done.code == 0, done.err
+            done = run("predict", runs[name], "--file", tmp_path / "one.jsonl").ok()
             assert close(row | {"id": 0}, json.loads(done.out))
 
 

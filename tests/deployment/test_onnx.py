@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,21 +24,15 @@ from transformers import (
 )
 
 import finetune
-from finetune.config.tasks import (
-    ClassifyConfig,
-    NerConfig,
-    NliConfig,
-    QAConfig,
-    TagConfig,
-)
-from finetune.data import Dataset
 from finetune.models.loading import quiet
-from finetune.tasks import load_task, model_folder, save_task
+from finetune.tasks import model_folder
 from finetune.types import Answer, Question, Span, TextExample, TokenExample, UserError
+from tests import laboratory as lab
 from tests import tiny
 from tests.command import Outcome, run
 from tests.covering import covering
-from tests.deployment.conftest import close
+from tests.deployment.conftest import blocking
+from tests.small_data import close
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -46,15 +41,8 @@ from finetune.deployment import onnx as export  # noqa: E402
 from finetune.deployment.onnx_model import OnnxModel  # noqa: E402
 
 FILES = {
-    "model.onnx",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "config.json",
-    "finetune.json",
-    "predictor.json",
-    "predictor",
-    "LICENSE",
-    "requirements.txt",
+    *("model.onnx", "tokenizer.json", "tokenizer_config.json", "config.json", "finetune.json"),
+    *("predictor.json", "predictor", "LICENSE", "requirements.txt"),
 }
 FIRSTS = ["the train was late", "anna", "a man is playing a guitar while a woman is singing a song"]
 SECONDS = ["two children run", "nothing contradicts what the reporter wrote", "so"]
@@ -79,32 +67,9 @@ def examples(task: str) -> list[Any]:
     return [TokenExample(0, WORDS, spans, document="a"), TokenExample(1, WORDS, (), document="a")]
 
 
-CONFIGS = {
-    "classify": ClassifyConfig,
-    "nli": NliConfig,
-    "tag": TagConfig,
-    "ner": NerConfig,
-    "qa": QAConfig,
-}
-
-
-def saved(folder: Path, task: str, family: str = "bert", **settings: Any) -> Path:
+def saved(task: str, family: str = "bert", **settings: Any) -> Path:
     """What a run saves of its model, untrained but with logits far apart."""
-    source = folder / family
-    if not source.exists():
-        tiny.save_tiny_checkpoint(source, family)
-    rows = examples(task)
-    data = Dataset("rows", {"train": rows, "validation": rows})
-    made, _ = load_task(CONFIGS[task](model=str(source), **settings), task, data)
-    head = made.head()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in head.head_parameters().values():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    place = folder / f"{family}-{task}-{'-'.join(settings)}{len(settings)}"
-    head.save_pretrained(place / "best")
-    save_task(made, place / "best")
-    return place
+    return lab.untrained(task, examples(task), **{"model": str(lab.checkpoint(family)), **settings})
 
 
 def one_line(outcome: Outcome, *parts: str) -> None:
@@ -137,7 +102,7 @@ LIKE_OTHERS = ("xlm-roberta", "camembert", "electra", "ernie", "data2vec-text", 
     ],
 )
 def test_answers_are_those_of_plain_transformers(family: str, task: str, tmp_path: Path) -> None:
-    place = saved(tmp_path, task, family)
+    place = saved(task, family)
     made = export.export_onnx(place, tmp_path / "graph")
     assert made.difference < 3e-5 * max(1.0, made.scale)
     kind = AutoModelForTokenClassification if task == "tag" else AutoModelForSequenceClassification
@@ -167,9 +132,9 @@ SEGMENTED = ("bert", "electra", "albert", "ernie", "nomic_bert")
 
 
 def test_command(tmp_path: Path) -> None:
-    place, graph = saved(tmp_path, "tag", label_subwords="all"), tmp_path / "new" / "graph"
-    outcome = run("export", place, "--out", graph)
-    assert outcome.code == 0 and outcome.err == ""
+    place, graph = saved("tag", label_subwords="all"), tmp_path / "new" / "graph"
+    outcome = run("export", place, "--out", graph).ok()
+    assert outcome.err == ""
     difference, size = outcome.out.splitlines()
     assert difference.startswith("largest difference to torch: ")
     assert "batches of 1, 1, 1, 2, 6 sequences" in difference and "to 63 tokens" in difference
@@ -185,8 +150,7 @@ def test_command(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_may_stand_there(tmp_path: Path) -> None:
-    place = saved(tmp_path, "classify")
-    before = {path.name for path in tmp_path.iterdir()}
+    place = saved("classify")
     (tmp_path / "graph").mkdir()
     export.export_onnx(place / "best", tmp_path / "graph")
     one_line(run("export", place, "--out", tmp_path / "graph"), "is not empty", "new folder")
@@ -194,7 +158,7 @@ def test_an_empty_folder_may_stand_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     one_line(run("export", place, "--out", tmp_path / "file"), "is a file")
     one_line(run("export", place, "--out", tmp_path / "file" / "x"), "could not be written")
-    assert {path.name for path in tmp_path.iterdir()} == {*before, "graph", "file"}
+    assert {path.name for path in tmp_path.iterdir()} == {"graph", "file"}
 
 
 def test_what_no_graph_can_answer(tmp_path: Path) -> None:
@@ -203,7 +167,7 @@ def test_what_no_graph_can_answer(tmp_path: Path) -> None:
         ("ner", {"context": "64"}, ("--context", "train without --context")),
         ("nli", {"pair_encoder": "bi"}, ("apart", "without --pair-encoder")),
     ):
-        place = saved(tmp_path, task, **settings)
+        place = saved(task, **settings)
         one_line(run("export", place, "--out", tmp_path / "graph"), *parts, "finetune predict")
     one_line(run("export", tmp_path / "absent", "--out", tmp_path / "graph"), "no such folder")
     for incomplete in (("export", "--out", tmp_path / "graph"), ("export", tmp_path)):
@@ -224,7 +188,7 @@ def test_packages_that_are_missing(
 def test_a_graph_that_answers_otherwise_is_not_kept(
     wrong: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = saved(tmp_path, "classify")
+    place = saved("classify")
 
     class Wrong(export.Logits):
         def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
@@ -238,23 +202,17 @@ def test_a_graph_that_answers_otherwise_is_not_kept(
 
 def test_a_family_that_cannot_be_traced(tmp_path: Path) -> None:
     """Longformer pads to its window by the size of the traced batch."""
-    changes = {"attention_window": [8], "max_position_embeddings": 66, "type_vocab_size": 1}
+    changes: dict[str, Any] = {"attention_window": [8], "type_vocab_size": 1}
+    changes["max_position_embeddings"] = 66
     tokenizer = tiny.tokenizer("roberta")
-    config = AutoConfig.for_model(
-        "longformer",
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        intermediate_size=48,
-        pad_token_id=tokenizer.pad_token_id,
-        initializer_range=0.3,
-        **changes,
-    )
+    changes |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    changes |= {"hidden_size": 32, "intermediate_size": 48, "initializer_range": 0.3}
+    changes |= {"num_hidden_layers": 1, "num_attention_heads": 4}
+    config = AutoConfig.for_model("longformer", **changes)
     with quiet():
         AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "longformer")
     tokenizer.save_pretrained(tmp_path / "longformer")
-    place = saved(tmp_path, "classify", "longformer", max_length=40)
+    place = saved("classify", model=str(tmp_path / "longformer"), max_length=40)
     outcome = run("export", place, "--out", tmp_path / "graph")
     one_line(outcome, "longformer models cannot be exported", "finetune predict")
     assert not list(tmp_path.glob("graph*"))
@@ -277,8 +235,8 @@ PAIRS = [*zip(FIRSTS, SECONDS, strict=True), ("", ""), (LONG, "so"), ("so", LONG
 
 def same(expected: Sequence[Any], found: Sequence[Any], tolerance: float) -> None:
     """Predictions are equal but for small differences of their scores."""
-    for one, other in zip(expected, found, strict=True):
-        assert close(other.record() | {"id": 0}, one.record() | {"id": 0}, tolerance)
+    one, other = ([each.record() | {"id": 0} for each in side] for side in (expected, found))
+    assert close(other, one, tolerance)
 
 
 def case(task: str, family: str, *, slow: bool = False, **settings: Any) -> Any:
@@ -302,7 +260,7 @@ def test_predictions_are_those_of_predict(
     task: str, family: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     """Of texts of any length, one by one and in batches, words and characters of any kind."""
-    place = saved(tmp_path, task, family, max_length=20, precision="fp32", **settings)
+    place = saved(task, family, max_length=20, precision="fp32", **settings)
     export.export_onnx(place, tmp_path / "graph")
     inputs: Sequence[Any] = {"classify": ONE_TEXT, "nli": PAIRS, "qa": PAIRS}.get(task, SENTENCES)
     model = OnnxModel(tmp_path / "graph", threads=1)
@@ -313,27 +271,25 @@ def test_predictions_are_those_of_predict(
         assert sum(len(p.spans) for p in found) > 5
 
 
-ALONE = """\
-import json, sys
-class Block:
-    def find_spec(self, name, *rest):
-        if name.split(".")[0] in ("torch", "transformers", "finetune", "accelerate", "scipy"):
-            raise ImportError(f"{name} is blocked")
-sys.meta_path.insert(0, Block())
+ALONE = (
+    blocking("torch", "transformers", "finetune", "accelerate", "scipy")
+    + """
+import json
 sys.path.insert(0, ".")
 import predictor
 for prediction in predictor.load(".", threads=1).predict(json.load(sys.stdin)):
     print(json.dumps(prediction.record()))
 """
+)
 
 
 @pytest.mark.parametrize("task", [pytest.param("tag", marks=pytest.mark.slow), "ner"])
 def test_the_export_predicts_alone(task: str, tmp_path: Path) -> None:
     """In a process that cannot import torch, transformers and finetune."""
     settings = {"crf": True} if task == "tag" else {}
-    place = saved(tmp_path, task, max_length=20, precision="fp32", **settings)
+    place = saved(task, max_length=20, precision="fp32", **settings)
     graph = tmp_path / "graph"
-    assert run("export", place, "--out", graph).code == 0
+    run("export", place, "--out", graph).ok()
     done = subprocess.run(
         [sys.executable, "-I", "-c", ALONE],
         input=json.dumps(SENTENCES),
@@ -368,7 +324,8 @@ def test_the_package_is_the_toolkits_and_imports_little() -> None:
 
 
 def test_an_export_names_licenses_and_versions(tmp_path: Path) -> None:
-    place, graph = saved(tmp_path, "classify"), tmp_path / "graph"
+    place = shutil.copytree(saved("classify"), tmp_path / "run")
+    graph = tmp_path / "graph"
     (model_folder(place) / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n", "utf-8")
     export.export_onnx(place, graph)
     text = (graph / "LICENSE").read_text("utf-8")
@@ -379,7 +336,7 @@ def test_an_export_names_licenses_and_versions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json", "predictor.json"])
 def test_damaged_exports_are_named(name: str, tmp_path: Path) -> None:
-    export.export_onnx(saved(tmp_path, "classify"), tmp_path / "graph")
+    export.export_onnx(saved("classify"), tmp_path / "graph")
     path = tmp_path / "graph" / name
     content = path.read_bytes()
     for changed in (content[: len(content) // 2], b""):
@@ -390,7 +347,7 @@ def test_damaged_exports_are_named(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"no {name} in it"):
         OnnxModel(tmp_path / "graph")
     if name == "model.onnx":
-        export.export_onnx(saved(tmp_path, "nli"), tmp_path / "other")
+        export.export_onnx(saved("nli"), tmp_path / "other")
         (tmp_path / "other" / name).rename(path)
         with pytest.raises(UserError, match="is not the graph that was exported with"):
             OnnxModel(tmp_path / "graph")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -17,9 +16,9 @@ import finetune
 from finetune.config.tasks import IN_MEMORY
 from finetune.tasks import saved_task
 from finetune.types import TextExample, TokenExample
-from tests import tiny
+from tests import laboratory as lab
 from tests.command import run
-from tests.small_data import write_jsonl
+from tests.small_data import write_jsonl, write_splits
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -32,17 +31,13 @@ from tests.deployment.test_onnx import FILES, ONE_TEXT, WORDS, one_line, saved  
 
 def data_of(folder: Path) -> Path:
     """Texts whose labels a model can learn, with a validation split."""
-    folder.mkdir()
     texts = [" ".join(WORDS[: n % 5 + 1]) for n in range(12)]
-    for split in ("train", "validation"):
-        rows = [{"text": text, "label": ("neg", "pos")["smith" in text]} for text in texts]
-        path = folder / f"{split}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    rows = [{"text": text, "label": ("neg", "pos")["smith" in text]} for text in texts]
+    return write_splits(folder, train=rows, validation=rows)
 
 
 def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = saved(tmp_path, "classify", data=IN_MEMORY)
+    place = saved("classify", data=IN_MEMORY)
     data, graph = data_of(tmp_path / "data"), tmp_path / "graph"
     command = ("export", place, "--out", graph, "--int8")
     one_line(run(*command), "data in memory", "--data")
@@ -55,8 +50,8 @@ def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         refused = run(*command, "--data", data)
     one_line(refused, "lowers accuracy on validation by 0.60 points, from 0.9000 to 0.8940")
     assert {path.name for path in tmp_path.iterdir()} == before
-    outcome = run(*command, "--data", data, "--max-loss", "100")
-    assert outcome.code == 0 and outcome.err == "", outcome
+    outcome = run(*command, "--data", data, "--max-loss", "100").ok()
+    assert outcome.err == "", outcome
     assert "int8: validation accuracy" in outcome.out and "on 12 examples" in outcome.out
     assert {path.name for path in graph.iterdir()} == FILES
     whole = export.export_onnx(place, tmp_path / "whole")
@@ -70,18 +65,16 @@ def test_int8_is_measured_and_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_int8_is_measured_on_held_out_validation_data(tmp_path: Path) -> None:
     data = data_of(tmp_path / "data")
     (data / "validation.jsonl").unlink()
-    model = tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
-    settings = {"steps": 1, "validation": "0.3", "out": str(tmp_path / "run"), "quiet": True}
-    finetune.train("classify", model=str(model), data=str(data), **settings)
+    lab.train("classify", tmp_path / "run", data=data, steps=1, validation="0.3").ok()
     command = ("export", tmp_path / "run", "--out", tmp_path / "graph", "--int8")
-    outcome = run(*command, "--max-loss", "100")
-    assert outcome.code == 0 and "int8: validation accuracy" in outcome.out, outcome
+    outcome = run(*command, "--max-loss", "100").ok()
+    assert "int8: validation accuracy" in outcome.out, outcome
     run("thresholds", tmp_path / "run", "--unlike", "0.5")
     refused = run(*command[:-1], "--out", tmp_path / "other")
     one_line(refused, "withholds answers for texts unlike its training data")
     run("thresholds", tmp_path / "run", "--reset")
     run("thresholds", tmp_path / "run", "--coverage", "0.1")
-    assert run(*command[:-1], "--out", tmp_path / "other").code == 0
+    run(*command[:-1], "--out", tmp_path / "other").ok()
     texts = [" ".join(WORDS[: n % 5 + 1]) for n in range(5)]
     found = [each.record() for each in OnnxModel(tmp_path / "other").predict(texts)]
     expected = [each.record() for each in finetune.load(tmp_path / "run").predict(texts)]
@@ -92,19 +85,10 @@ def test_int8_scores_by_the_metric_of_the_training(tmp_path: Path) -> None:
     """A built-in metric in place of a custom one."""
     data = data_of(tmp_path / "data")
     (tmp_path / "own.py").write_text("def cost(gold, predicted):\n    return 0.5\n")
-    settings = {"steps": 1, "custom_metrics": (f"{tmp_path / 'own.py'}:cost",), "metric": "cost"}
-    tiny.save_tiny_checkpoint(tmp_path / "bert", "bert")
-    trained = finetune.train(
-        "classify",
-        str(data),
-        str(tmp_path / "bert"),
-        out=str(tmp_path / "run"),
-        quiet=True,
-        **settings,
-    )
+    settings = {"custom_metrics": (f"{tmp_path / 'own.py'}:cost",), "metric": "cost"}
+    lab.train("classify", tmp_path / "run", data=data, steps=1, **settings).ok()
     options = ("--out", tmp_path / "graph", "--int8", "--max-loss", "100")
-    outcome = run("export", trained.folder, *options)
-    assert outcome.code == 0, outcome.err
+    outcome = run("export", tmp_path / "run", *options).ok()
     assert "int8: validation accuracy" in outcome.out
 
 
@@ -112,7 +96,8 @@ def test_large_components_are_divided_for_int8(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One component of a hidden state is 40 times the others, as in trained encoders."""
-    place, folders = saved(tmp_path, "classify"), [tmp_path / name for name in ("a", "b", "c")]
+    place = shutil.copytree(saved("classify"), tmp_path / "run")
+    folders = [tmp_path / name for name in ("a", "b", "c")]
     head = saved_task(place / "best").head(place / "best")
     with torch.no_grad():
         for layer in head.encoder.model.base_model.encoder.layer:
@@ -147,7 +132,7 @@ def test_int8_of_span_scorers_with_any_number_of_widths(max_width: int, tmp_path
     Weights of the second graph are in files beside it, as of graphs of more than 2 GB.
     """
     folder = tmp_path / "graph"
-    export.export_onnx(saved(tmp_path, "ner", max_width=max_width), folder)
+    export.export_onnx(saved("ner", max_width=max_width), folder)
     rows, graph = [TokenExample(0, WORDS, ())], folder / "model.onnx"
     if max_width == 4:
         model = onnx.load(graph)
@@ -165,12 +150,8 @@ def test_int8_of_span_scorers_with_any_number_of_widths(max_width: int, tmp_path
 
 
 def test_int8_is_not_measured_on_data_that_say_nothing(tmp_path: Path) -> None:
-    save_data, model = data_of(tmp_path / "data"), tmp_path / "bert"
-    tiny.save_tiny_checkpoint(model, "bert")
-    trained = run(
-        "classify", "--model", model, "--data", save_data, "--steps", "1", "--out", tmp_path / "run"
-    )
-    assert trained.code == 0, trained.err
+    save_data = data_of(tmp_path / "data")
+    lab.train("classify", tmp_path / "run", data=save_data, steps=1).ok()
     command = ("export", tmp_path / "run", "--out", tmp_path / "graph", "--int8")
     other = [{"text": "anna", "label": "maybe"}, {"text": "smith", "label": "never"}]
     write_jsonl(tmp_path / "other.jsonl", other)
@@ -187,7 +168,7 @@ def test_int8_is_not_measured_on_data_that_say_nothing(tmp_path: Path) -> None:
 def test_int8_weights_of_products_use_seven_bits(tmp_path: Path) -> None:
     """Sums of two products of 8 bits overflow on processors without VNNI."""
     folder = tmp_path / "graph"
-    export.export_onnx(saved(tmp_path, "classify"), folder)
+    export.export_onnx(saved("classify"), folder)
     onnx_int8.quantize(folder, [TextExample(i, text) for i, text in enumerate(ONE_TEXT)])
     graph = onnx.load(folder / "model.onnx").graph
     tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}

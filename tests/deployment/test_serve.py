@@ -1,4 +1,4 @@
-"""`finetune serve` as a process: the address that it prints, requests, the graceful stop."""
+"""`finetune serve` as a process: its address, requests, the graceful stop, killed workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,7 @@ from finetune.deployment import commands
 from finetune.deployment.commands import _listen, named_runs
 from finetune.types import UserError
 from tests.command import run
+from tests.deployment.conftest import blocking
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,10 +74,11 @@ def trained(runs: dict[str, Path]) -> Path:
     return runs["texts"]
 
 
-def start(
+@contextlib.contextmanager
+def serving(
     folder: Path, *options: str, level: str = "warning", before: str = ""
-) -> tuple[subprocess.Popen[str], int]:
-    """Serve a run as ``mine``, after some Python code; return the process and its port."""
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Serve a run as ``mine``, after some Python code; the process and its port."""
     code = f"{before}\nfrom finetune.cli.main import main; main()"
     words = ("serve", f"mine={folder}", "--port", "0", "--log-level", level, *options)
     server = subprocess.Popen(
@@ -85,11 +89,15 @@ def start(
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert server.stdout is not None
-    line = server.stdout.readline()
-    found = re.match(r"serving mine at http://127\.0\.0\.1:(\d+)/.* \(Ctrl-C stops\)\n", line)
-    assert found, line + server.communicate(timeout=10)[1]
-    return server, int(found[1])
+    try:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        found = re.match(r"serving mine at http://127\.0\.0\.1:(\d+)/.* \(Ctrl-C stops\)\n", line)
+        assert found, line + server.communicate(timeout=10)[1]
+        yield server, int(found[1])
+    finally:
+        server.kill()
+        server.communicate()
 
 
 @pytest.mark.slow
@@ -97,8 +105,7 @@ def test_weights_that_are_overwritten_in_place_change_no_answer(trained: Path, t
     shutil.copytree(trained / "best", tmp_path / "best")
     weights = tmp_path / "best" / "model.safetensors"
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
-    server, port = start(tmp_path)
-    try:
+    with serving(tmp_path) as (server, port):
         before = post(port, b'{"text": "a lovely room"}')[1]["predictions"]
         content = weights.read_bytes()
         with weights.open("r+b") as file:  # the same file, half as long
@@ -112,29 +119,17 @@ def test_weights_that_are_overwritten_in_place_change_no_answer(trained: Path, t
         out, err = server.communicate(timeout=60)
         assert (server.returncode, out) == (0, "")
         assert err == f"mine: {tmp_path}, sha256 {digest}\nstopped\n"
-    finally:
-        server.kill()
-        server.communicate()
-
-
-WITHOUT_TORCH = """
-import sys
-class Block:
-    def find_spec(self, name, *rest):
-        if name.split(".")[0] in ("torch", "transformers", "accelerate", "scipy"):
-            raise ImportError(f"{name} is blocked")
-sys.meta_path.insert(0, Block())
-"""
 
 
 def test_an_export_is_served_without_torch(trained: Path, tmp_path: Path):
     pytest.importorskip("onnx")
-    assert run("export", trained, "--out", tmp_path / "graph").code == 0
+    run("export", trained, "--out", tmp_path / "graph").ok()
     digest = hashlib.sha256((tmp_path / "graph" / "model.onnx").read_bytes()).hexdigest()
     texts = ["a lovely room", "", "dull and cold " * 30]
     expected = [p.record() for p in finetune.load(trained).predict(texts)]
-    server, port = start(tmp_path / "graph", level="info", before=WITHOUT_TORCH)
-    try:
+    before = blocking("torch", "transformers", "accelerate", "scipy")
+    graph = serving(tmp_path / "graph", level="info", before=before)
+    with graph as (server, port):
         found = post(port, json.dumps({"examples": texts}).encode())[1]["predictions"]
         assert found[1] == expected[1] and found[1]["label"] is None
         for row, other in zip(found, expected, strict=True):
@@ -152,14 +147,10 @@ def test_an_export_is_served_without_torch(trained: Path, tmp_path: Path):
             ("GET /models", "200"),
             ("POST /predict", "422"),
         ], err
-    finally:
-        server.kill()
-        server.communicate()
 
 
 def test_a_server(trained: Path):
-    server, port = start(trained)
-    try:
+    with serving(trained) as (server, port):
         status, answer = post(port, b'{"text": "a lovely room"}')
         assert status == 200 and answer["model"] == "mine"
         assert [row["id"] for row in documented_program(port)] == [0, "b"]
@@ -189,9 +180,6 @@ def test_a_server(trained: Path):
         assert results[0][0] == 200 and len(results[0][1]["predictions"]) == len(texts)
         out, err = server.communicate(timeout=60)
         assert (server.returncode, out, err.splitlines()[1:]) == (0, "", ["stopped"])
-    finally:
-        server.kill()
-        server.communicate()
 
 
 CLIENT_GONE = 499
@@ -247,7 +235,59 @@ def test_wrong_options(tmp_path: Path):
             (["--workers", "1000000"], "--workers 1000000: must be from 1 to 256"),
             (["--workers", "2", "--port", "70000"], "must be 0 to 65535"),
         ):
-            done = run("serve", tmp_path / "none", *options)
-            assert done.code == 2 and problem in done.err, done.err
+            run("serve", tmp_path / "none", *options).refused(problem)
     after = (logger.level, logger.handlers, logger.propagate, dict(os.environ))
     assert after == before, "the logs and the environment of the program"
+
+
+WAIT = 30
+"""Seconds until a test gives up."""
+NEEDS_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="workers need Linux")
+
+
+def children(server: subprocess.Popen[str]) -> set[int]:
+    path = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+    return set(map(int, path.read_text().split()))
+
+
+def all_end(workers: set[int]) -> None:
+    limit = time.monotonic() + WAIT
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers), "workers outlive the parent"
+
+
+@NEEDS_LINUX
+@pytest.mark.slow
+@pytest.mark.parametrize("export", [False, True])
+def test_workers_share_counts_and_end_together(runs: dict[str, Path], tmp_path: Path, export: bool):
+    folder = runs["texts"]
+    if export:
+        pytest.importorskip("onnx")
+        run("export", folder, "--out", tmp_path / "graph").ok()
+        folder = tmp_path / "graph"
+    for killed in (False, True):
+        with serving(folder, "--workers", "2") as (server, port):
+            answers = [post(port, b'{"text": "a lovely room"}') for _ in range(40)]
+            assert {status for status, _ in answers} == {200}
+            assert len({str(answer["predictions"]) for _, answer in answers}) == 1
+            workers = children(server)
+            assert len(workers) == 2
+            for _ in range(10):  # whichever worker answers
+                assert 'finetune_examples_total{model="mine"} 40.0\n' in metrics(port)
+            if killed:
+                os.kill(min(workers), signal.SIGKILL)
+            else:
+                server.send_signal(signal.SIGTERM)
+            out, err = server.communicate(timeout=WAIT)
+            assert (server.returncode, out) == (int(killed), ""), err
+            assert ("a process of the server ended: stopping" in err) == killed
+        all_end(workers)
+
+
+@NEEDS_LINUX
+@pytest.mark.slow
+def test_workers_do_not_outlive_the_parent(runs: dict[str, Path]):
+    with serving(runs["texts"], "--workers", "2") as (server, _):
+        workers = children(server)
+    all_end(workers)

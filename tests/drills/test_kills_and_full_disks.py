@@ -13,6 +13,8 @@ import pytest
 
 from tests import laboratory as lab
 from tests.drills.faults import Server, assert_same, content, serving
+from tests.suites.conftest import write_suite
+from tests.training.test_multitask import write_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -21,16 +23,13 @@ STEPS = ("--steps", "9", "--eval-every", "4", "--save-every", "2")
 FEW = ("--steps", "5", "--eval-every", "2", "--save-every", "2")
 SENTIMENT = ("classify", "--data", "sentiment")
 RUN, RESUME = ("--out", "out"), ("--resume", "auto")
-DATA = "sentiment pairs relations questions choices numbers running_text".split()
-DISTILL = ("distill", "teacher", "--model", "narrow", "--unlabeled", "entities/test.jsonl")
+DATA = "sentiment pairs relations questions choices numbers running_text windows".split()
+DISTILL = ("distill", "teacher", "--model", "narrow", "--unlabeled", "windows/test.jsonl")
 PREDICT = ("predict", "one", "--out", "out/", "--part-rows", "7", "--format", "jsonl")
-FILES = {
-    "both.yaml": "task: multitask\nmodel: bert\nepochs: 1\neval_every: 4\nsave_every: 2\n"
-    "max_length: 48\nprecision: fp32\ntasks:\n  mood: {task: classify, data: sentiment}\n"
-    "  names: {task: tag, data: entities, batch_size: 6}\n",
-    "small.yaml": "task: classify\nmodel: bert\ndata: sentiment\nlr: 3e-3\nsteps: 60\n"
-    "eval_every: 30\nmax_length: 48\nbatch_size: 8\n",
-}
+SMALL = (
+    "task: classify\nmodel: bert\ndata: sentiment\nlr: 3e-3\nsteps: 60\n"
+    "eval_every: 30\nmax_length: 48\nbatch_size: 8\n"
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Drill:
     kills: int = 24
     on_disk: bool = False
     """Data do not fit in memory; the cache may be lost between a kill and the next command."""
-    weights_alone: bool = False
+    results_alone: bool = False
     """Logs of several models may differ in the order of their lines."""
 
 
@@ -52,22 +51,22 @@ def task(*words: str, kills: int = 24, on_disk: bool = False) -> Drill:
 
 def several(*words: str) -> Drill:
     """A command that trains several models one after the other."""
-    return Drill(((*words, *FEW, *RUN),), kills=10, weights_alone=True)
+    return Drill(((*words, *FEW, *RUN),), kills=10, results_alone=True)
 
 
 DRILLS = {
     "classify": task(*SENTIMENT, "--calibrate", "temperature"),
     "nli": task("nli", "--data", "pairs"),
-    "tag": task("tag", "--data", "entities"),
-    "crf": task("tag", "--data", "entities", "--crf"),
-    "ner": task("ner", "--data", "entities"),
+    "tag": task("tag", "--data", "windows"),
+    "crf": task("tag", "--data", "windows", "--crf"),
+    "ner": task("ner", "--data", "windows"),
     "relations": task("relations", "--data", "relations"),
     "qa": task("qa", "--data", "questions"),
     "choice": task("choice", "--data", "choices"),
     "pretrain": task("pretrain", "--data", "running_text"),
     "sentence": task("sentence", "--data", "numbers", "--objective", "cosine"),
     "classify on disk": task(*SENTIMENT, "--calibrate", "temperature", on_disk=True),
-    "tag on disk": task("tag", "--data", "entities", on_disk=True),
+    "tag on disk": task("tag", "--data", "windows", on_disk=True),
     "pretrain on disk": task("pretrain", "--data", "running_text", on_disk=True),
     "multitask": Drill((("run", "both.yaml", *RUN, *RESUME),)),
     "distill": Drill(((*DISTILL, *STEPS, *RUN, *RESUME),)),
@@ -75,6 +74,7 @@ DRILLS = {
         "distill", "teacher", "--layers", "1", "--baseline", *RESUME
     ),
     "seeds": several(*SENTIMENT, *MODEL, "--seeds", "2", "--per-class", "8"),
+    "suite": several("run", "suite/tiny.yaml", "--seeds", "2"),
     "search": several("search", *SENTIMENT, *MODEL, "--trials", "3"),
     "predict": Drill(  # two jobs of an array share the parts
         tuple((*PREDICT, "--file", "new", "--shard", f"{n}/2") for n in (0, 1)), kills=40
@@ -92,20 +92,17 @@ POINTS = 24
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("drills")
-    shutil.copytree(lab.checkpoint(), directory / "bert")
-    shutil.copytree(lab.checkpoint(hidden_size=16), directory / "narrow")
-    for name in DATA:
-        shutil.copytree(lab.data(name), directory / name)
-    shutil.copytree(lab.data("entities", words=3), directory / "entities")
+    directory = lab.furnish(tmp_path_factory.mktemp("drills"), *DATA)
     (directory / "new").mkdir()
     for name in ("train", "test"):
         shutil.copy(directory / "sentiment" / f"{name}.jsonl", directory / "new")
-    for name, text in FILES.items():
-        (directory / name).write_text(text, "utf-8")
+    (directory / "suite").mkdir()
+    write_suite(directory / "suite")
+    (directory / "small.yaml").write_text(SMALL, "utf-8")
+    write_recipe(directory, more="eval_every: 4\nsave_every: 2\nmax_length: 48")
     with serving(directory, directory / "out") as started:
         for name, words in {
-            "teacher": ("tag", "--data", "entities"),
+            "teacher": ("tag", "--data", "windows"),
             "one": (*SENTIMENT, "--seed", "1"),
         }.items():
             trained = started.run([*words, *MODEL, "--steps", "2", "--out", name])
@@ -134,8 +131,9 @@ class Folders:
             shutil.rmtree(folder, ignore_errors=True)
 
     def content(self) -> dict[str, Any]:
-        if self.drill.weights_alone:
-            files = [p for folder in self.written for p in folder.rglob("*.safetensors")]
+        if self.drill.results_alone:
+            names = ("*.safetensors", "metrics.json", "seeds.json", "suite.*")
+            files = [p for folder in self.written for name in names for p in folder.rglob(name)]
             return {str(path): path.read_bytes() for path in files}
         return content(self.server.folder)
 

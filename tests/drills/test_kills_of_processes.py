@@ -8,20 +8,16 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from finetune.tasks import load_task
-from finetune.training.trainer import fit
-from tests import small_data as data
+from tests import laboratory as lab
 from tests.command import in_two_processes
-from tests.tiny import save_tiny_checkpoint
-from tests.training.test_trajectory import command, config_of
+from tests.training.same_weights import same_weights
+from tests.training.test_trajectory import settings_of
 
 KILLS = int(os.environ.get("FINETUNE_KILLS", "40"))
 
@@ -30,28 +26,17 @@ pytestmark = pytest.mark.slow
 
 def test_killed_in_one_or_two_processes_with_the_same_weights(tmp_path: Path) -> None:
     """The weights differ by rounding alone: two processes add gradients in another order."""
-    save_tiny_checkpoint(tmp_path / "dropout", "bert", dropout=0.1)
-    data.entities(tmp_path / "entities", words=3)
-    settings = {"model": "dropout", "lr": 1e-3, "epochs": 20.0}
-    whole = config_of("tag", tmp_path, tmp_path / "whole", **settings)
-    fit(*load_task(whole, "tag"), whole)
-    expected = load_file(tmp_path / "whole" / "last" / "model.safetensors")
-    words = command(
-        replace(whole, out=str(tmp_path / "run")), "tag", "--save-every", "5", "--resume", "auto"
-    )
-    drawn, killed, continued = random.Random(1), 0, set[int]()
+    settings = settings_of(dropout=0.1, lr=1e-3, epochs=20.0)
+    lab.fit(lab.config("tag windows", out=tmp_path / "whole", **settings))
     folder = tmp_path / "run"
+    words = [sys.executable, "-m", "finetune", *lab.words("tag windows", folder, **settings)]
+    words += ["--save-every", "5", "--resume", "auto"]
+    drawn, killed, continued = random.Random(1), 0, set[int]()
     while killed < KILLS or not (folder / "metrics.json").exists():
         if (folder / "metrics.json").exists():
             shutil.rmtree(folder)
         number = drawn.choice((1, 2))
-        processes = (
-            in_two_processes(words)
-            if number == 2
-            else [
-                subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            ]
-        )
+        processes = in_two_processes(words) if number == 2 else [in_one_process(words)]
         if killed < KILLS:
             wait_for(folder, drawn.uniform(0, 60), processes)
             for process in processes:
@@ -63,11 +48,13 @@ def test_killed_in_one_or_two_processes_with_the_same_weights(tmp_path: Path) ->
         if "continuing from step" in outputs[0][1]:
             continued.add(number)
         if (folder / "metrics.json").exists() and codes == {0}:
-            found = load_file(folder / "last" / "model.safetensors")
-            for name, value in expected.items():
-                if not name.endswith("key.bias"):  # no gradient but rounding
-                    torch.testing.assert_close(found[name], value, rtol=0, atol=2e-4, msg=name)
+            same_weights(tmp_path / "whole" / "last", folder / "last")
     assert continued == {1, 2}
+
+
+def in_one_process(words: list[str]) -> subprocess.Popen:
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(words, **pipes, text=True)
 
 
 def wait_for(folder: Path, steps: float, processes: list[subprocess.Popen]) -> None:

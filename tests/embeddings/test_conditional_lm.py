@@ -11,11 +11,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from finetune.embeddings.conditional_lm import NUM_CONDITIONS, ConditionalMaskedLM
-from finetune.embeddings.settings import SentenceConfig
 from finetune.models.dropout import fast_dropout
 from finetune.preprocessing.batching import micro_batches, pack
-from finetune.tasks import load_task
-from tests.tiny import save_tiny_checkpoint
+from tests import laboratory as lab
 
 LINES = [
     "the train from paris was late",
@@ -31,16 +29,9 @@ PAIRS = [(LINES[0], LINES[1]), (LINES[1], LINES[2]), (LINES[4], LINES[5]), (LINE
 
 def prepared(folder: Path, family: str, **changes: Any) -> tuple[Any, Any]:
     """The task, and its training sequences in epoch 2."""
-    save_tiny_checkpoint(folder / "model", family)
     (folder / "text.txt").write_text("\n".join(LINES), encoding="utf-8")
-    config = SentenceConfig(
-        data=f"train={folder / 'text.txt'}",
-        model=str(folder / "model"),
-        objective="cmlm",
-        validation="none",
-        **changes,
-    )
-    task, data = load_task(config, "sentence")
+    given = {"data": f"train={folder / 'text.txt'}", "model": lab.checkpoint(family), **changes}
+    task, data = lab.load(lab.config("cmlm", validation="none", **{"max_length": None, **given}))
     assert [(row.text, row.pair) for row in data.splits["train"]] == PAIRS
     return task, task.sequences_of_epoch(task.encode(data.splits["train"]).sequences, 1, 2)
 

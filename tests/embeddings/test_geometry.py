@@ -14,6 +14,7 @@ from finetune.embeddings.geometry import GeometryMeasure, measure_geometry
 from finetune.embeddings.vectors import Standardizer
 from finetune.inference.embed import Embedder
 from finetune.types import UserError
+from tests import laboratory as lab
 from tests.command import run
 from tests.tiny import LAYERS
 
@@ -96,17 +97,17 @@ def embedder(folder: Path, **options: int) -> Embedder:
     return Embedder(folder, unit="word", layers="all", combine="none", **options)
 
 
-def test_figures_of_the_sample(models: Path) -> None:
-    found = measure_geometry(embedder(models / "bert"), LINES, seed=1)
-    again = measure_geometry(embedder(models / "bert", max_tokens=40), iter(LINES), seed=1)
+def test_figures_of_the_sample() -> None:
+    found = measure_geometry(embedder(lab.checkpoint()), LINES, seed=1)
+    again = measure_geometry(embedder(lab.checkpoint(), max_tokens=40), iter(LINES), seed=1)
     assert found.num_texts == 12 and [each.layer for each in found.raw] == list(range(LAYERS + 1))
     for one, other in zip(found.raw, again.raw, strict=True):
         np.testing.assert_allclose(one.expected_cosine, other.expected_cosine, atol=1e-5)
     fitted, measured = LINES[::2], LINES[1::2]
-    vectors = [each.vectors for each in embedder(models / "bert").encode(fitted)]
+    vectors = [each.vectors for each in embedder(lab.checkpoint()).encode(fitted)]
     standardizer = Standardizer.fit(vectors)
     assert found.num_fitted == sum(map(len, vectors))
-    z = [standardizer(each.vectors)[:, -1] for each in embedder(models / "bert").encode(measured)]
+    z = [standardizer(each.vectors)[:, -1] for each in embedder(lab.checkpoint()).encode(measured)]
     units = np.concatenate(z)
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     cosines = units @ units.T
@@ -117,8 +118,8 @@ def test_figures_of_the_sample(models: Path) -> None:
     assert json.loads(json.dumps(asdict(found)))["raw"][0]["layer"] == 0
 
 
-def test_sentences_to_show(models: Path) -> None:
-    made = embedder(models / "bert")
+def test_sentences_to_show() -> None:
+    made = embedder(lab.checkpoint())
     (shown,) = measure_geometry(made, LINES, sentences=["the man saw a dog"]).attention.sentences
     assert shown.tokens[:2] == ["[CLS]", "the"] and len(shown.norms) == LAYERS
     assert np.shape(shown.weights) == (LAYERS, len(shown.tokens), len(shown.tokens))
@@ -127,29 +128,28 @@ def test_sentences_to_show(models: Path) -> None:
         measure_geometry(made, LINES, sentences=["dog " * 70])
 
 
-def test_families_without_analysis_of_attention(models: Path) -> None:
-    made = embedder(models / "mpnet")
+def test_families_without_analysis_of_attention() -> None:
+    made = embedder(lab.checkpoint("mpnet"))
     found = measure_geometry(made, LINES)
     assert found.attention.reason.startswith("mpnet models") and not found.attention.mixing
     with pytest.raises(UserError, match="--sentence: no analysis of attention: mpnet models"):
         measure_geometry(made, LINES, sentences=["anna"])
 
 
-def test_command(models: Path, texts: Path, tmp_path: Path) -> None:
+def test_command(texts: Path, tmp_path: Path) -> None:
     page, figures = tmp_path / "g.html", tmp_path / "g.json"
     files = ("--out", page, "--out", figures, "--sentence", "<b>anna</b> saw a dog")
-    outcome = run("geometry", models / "bert", "--data", texts, *files)
-    assert outcome.code == 0, outcome.err
+    outcome = run("geometry", lab.checkpoint(), "--data", texts, *files).ok()
     lines = outcome.out.splitlines()
     assert "12 texts" in lines[0] and len(lines) == LAYERS + 4
     html = page.read_text()
     assert "&lt;b&gt;anna" in html and "<b>anna" not in html and "Mixing ratio" in html
     found = json.loads(figures.read_text())
     assert f"{found['raw'][0]['expected_cosine']:.4f}" in outcome.out
-    printed = run("geometry", models / "mpnet", "--data", texts, "--format", "json")
+    printed = run("geometry", lab.checkpoint("mpnet"), "--data", texts, "--format", "json")
     assert json.loads(printed.out)["attention"]["reason"] and printed.code == 0
     page = tmp_path / "mpnet.html"
-    assert run("geometry", models / "mpnet", "--data", texts, "--out", page).code == 0
+    run("geometry", lab.checkpoint("mpnet"), "--data", texts, "--out", page).ok()
     assert "There is no analysis of attention: mpnet" in page.read_text()
     with pytest.raises(UserError, match="two or more lines of text, not 1"):
-        measure_geometry(embedder(models / "bert"), ["one line"])
+        measure_geometry(embedder(lab.checkpoint()), ["one line"])

@@ -15,6 +15,7 @@ from finetune.embeddings.occurrences import (
     read_examples,
 )
 from finetune.types import Span, TextExample, TokenExample, UserError
+from tests.small_data import write_jsonl
 
 
 def texts(*rows: str | tuple[str, str]) -> list[TextExample]:
@@ -80,7 +81,7 @@ def test_senses_match_by_lemma(tmp_path: Path):
         {"tokens": ["He", "died", "as", "well", "die"], "targets": [target, idiom]},
         {"tokens": ["a", "die"], "targets": []},
     ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(file, rows)
     found = find_occurrences(read_examples(str(file)), parse_words("die,as well"))
     labels = [(each.form, each.label) for each in found.sample]
     assert labels == [("died", "die%2:30:00::"), ("die", None), ("as well", None)]

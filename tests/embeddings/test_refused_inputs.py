@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import laboratory as lab
 from tests.command import run
 
 EXAMPLES = Path("examples/data").absolute()
@@ -79,14 +80,13 @@ REFUSED = {
     [(f"{name} {more}", said) for name, rows in REFUSED.items() for more, said in rows.items()],
 )
 def test_refusals(
-    command: str, message: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     known = {name: str(path) for name, path in FILES.items()} | {
-        "MODEL": str(models / "bert"),
+        "MODEL": str(lab.checkpoint()),
         "TEST": f"test={FILES['SENSES'] / 'test.jsonl'}",
         "ONLY": f"train={FILES['SENSES'] / 'train.jsonl'}",
     }
-    outcome = run(*(known.get(word, word) for word in shlex.split(command)))
-    assert outcome.code == 2 and message in outcome.err, outcome.err
+    run(*(known.get(word, word) for word in shlex.split(command))).refused(message)
     assert not list(tmp_path.iterdir())

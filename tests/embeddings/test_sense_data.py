@@ -43,33 +43,23 @@ def test_framework_files_equal_json_lines(tmp_path: Path) -> None:
     assert second.senses == ("a%5:00:00:dead:00", "b%3:00:00::"), "without the marker (p)"
     keys = read_sense_gold(tmp_path / "x.gold.key.txt")
     assert [(t.key, t.senses) for t in keys] == [(t.key, t.senses) for t in example.targets]
-    row = {
-        "id": "d000.s000",
-        "tokens": list(example.words),
-        "targets": [
-            {
-                "id": t.key,
-                "start": t.start,
-                "end": t.end,
-                "lemma": t.lemma,
-                "pos": t.pos,
-                "senses": list(t.senses),
-            }
-            for t in example.targets
-        ],
-    }
+    names = ("start", "end", "lemma", "pos", "senses")
+    targets = [{n: getattr(t, n) for n in names} | {"id": t.key} for t in example.targets]
+    row = {"id": "d000.s000", "tokens": example.words, "targets": targets}
     write_jsonl(tmp_path / "x.jsonl", [row])
     with gzip.open(tmp_path / "z.jsonl.gz", "wt") as file:
         file.write((tmp_path / "x.jsonl").read_text())
     data = read_senses(f"train={tmp_path / 'x.jsonl'},test={tmp_path / 'z.jsonl.gz'}")
     for split in ("train", "test"):
         (same,) = data.splits[split]
-        fields = [
-            (t.start, t.end, t.lemma, t.pos, t.senses, t.key, t.document) for t in same.targets
-        ]
-        assert fields == [
-            (t.start, t.end, t.lemma, t.pos, t.senses, t.key, t.document) for t in example.targets
-        ], "the ids name the document"
+        found, expected = (
+            [(*(getattr(t, n) for n in names), t.key, t.document) for t in each.targets]
+            for each in (same, example)
+        )
+        assert found == expected, "the ids name the document"
+
+
+TARGET = {"start": 0, "end": 1, "lemma": "b", "pos": "n"}
 
 
 @pytest.mark.parametrize(
@@ -77,14 +67,11 @@ def test_framework_files_equal_json_lines(tmp_path: Path) -> None:
     [
         ({"tokens": "a b"}, "tokens must be a list of words"),
         ({"targets": None}, "targets must be a list"),
-        ({"targets": [{"start": 1, "end": 3, "lemma": "b", "pos": "n"}]}, "target of the 2 words"),
-        ({"targets": [{"start": 1, "end": 1, "lemma": "b", "pos": "n"}]}, "target of the 2 words"),
+        ({"targets": [TARGET | {"start": 1, "end": 3}]}, "target of the 2 words"),
+        ({"targets": [TARGET | {"start": 1, "end": 1}]}, "target of the 2 words"),
         ({"targets": [{"start": 0, "end": 1, "pos": "n"}]}, "target of the 2 words"),
-        ({"targets": [{"start": 0, "end": 1, "lemma": "b", "pos": "X"}]}, "must be one of NOUN"),
-        (
-            {"targets": [{"start": 0, "end": 1, "lemma": "b", "pos": "n", "senses": [3]}]},
-            "list of sense keys",
-        ),
+        ({"targets": [TARGET | {"pos": "X"}]}, "must be one of NOUN"),
+        ({"targets": [TARGET | {"senses": [3]}]}, "list of sense keys"),
         ({"targets": []}, "no row of train has targets"),
     ],
 )

@@ -24,9 +24,10 @@ from finetune.evaluation.kinds import scores_of
 from finetune.evaluation.predictions import GoldSource
 from finetune.inference.embed import Embedder
 from finetune.types import SenseTarget, TokenExample, UserError
+from tests import laboratory as lab
 from tests.command import run
 from tests.runs import score_predictions
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl
 from tests.tiny import LAYERS
 
 A, B, C = "bank%1:14:00::", "bank%1:17:00::", "bank%1:17:01::"
@@ -162,9 +163,9 @@ def splits() -> dict[str, list[TokenExample]]:
 
 @pytest.mark.parametrize("settings", [{}, {"layers": (1, 2), "pooling": "max", "max_length": 12}])
 def test_sense_vectors_equal_a_plain_mean(
-    settings: dict, models: Path, splits: dict[str, list[TokenExample]]
+    settings: dict, splits: dict[str, list[TokenExample]]
 ) -> None:
-    model = str(models / "bert")
+    model = str(lab.checkpoint())
     found = WordSenses.fit(SenseSettings(model=model, **settings), splits["train"], max_tokens=40)
     plain: defaultdict[str, list[np.ndarray]] = defaultdict(list)
     embedder = Embedder(model, unit="word", **settings)
@@ -181,8 +182,8 @@ def test_sense_vectors_equal_a_plain_mean(
         np.testing.assert_allclose(reversed_order.model.vectors[sense], vector, atol=1e-5)
 
 
-def test_targets_without_subwords(models: Path, splits: dict[str, list[TokenExample]]) -> None:
-    settings = SenseSettings(model=str(models / "bert"), inventory=WORDNET)
+def test_targets_without_subwords(splits: dict[str, list[TokenExample]]) -> None:
+    settings = SenseSettings(model=str(lab.checkpoint()), inventory=WORDNET)
     found = WordSenses.fit(settings, splits["train"])
     words = ("a", "\u200b", "bank")
     targets = (
@@ -195,10 +196,8 @@ def test_targets_without_subwords(models: Path, splits: dict[str, list[TokenExam
     assert part.scores == pytest.approx(whole.scores), "the words that have subwords"
 
 
-def test_layers_are_chosen_on_validation(
-    models: Path, splits: dict[str, list[TokenExample]]
-) -> None:
-    model = str(models / "bert")
+def test_layers_are_chosen_on_validation(splits: dict[str, list[TokenExample]]) -> None:
+    model = str(lab.checkpoint())
     auto = SenseSettings(model=model, inventory=WORDNET, layers="auto", gloss_weight=0.5)
     found = WordSenses.fit(auto, splits["train"], splits["validation"])
     assert [each.layers for each in found.choices] == [(i,) for i in range(LAYERS + 1)]
@@ -217,45 +216,43 @@ def test_layers_are_chosen_on_validation(
         WordSenses.fit(SenseSettings(model=model), unlabeled)
 
 
-def test_command(models: Path, tmp_path: Path) -> None:
+def test_command(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    shared = ("--data", EXAMPLES, "--inventory", WORDNET, "--model", models / "bert")
-    outcome = run("wsd", *shared, "--glosses", "0.5", "--out", out)
-    assert outcome.code == 0, outcome.err
-    taken = run("wsd", *shared, "--out", out)
-    assert taken.code == 2 and "is not empty: name a new folder" in taken.err
+    shared = ("--data", EXAMPLES, "--inventory", WORDNET, "--model", lab.checkpoint())
+    outcome = run("wsd", *shared, "--glosses", "0.5", "--out", out).ok()
+    run("wsd", *shared, "--out", out).refused("is not empty: name a new folder")
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["test"]["first_sense_f1"] == pytest.approx(9 / 17)
     assert metrics["test"]["targets"] == 17 and "first sense f1" in outcome.out
-    lines = [json.loads(line) for line in (out / "predictions.test.jsonl").open()]
+    lines = read_jsonl(out / "predictions.test.jsonl")
     assert lines[0]["id"] == "test.s000.t000" and lines[0]["gold"] == ["bank%1:14:00::"]
     assert all(set(line["scores"]) >= set(line["senses"]) for line in lines)
     scored = run("score", str(out / "predictions.test.jsonl"), str(EXAMPLES / "test.jsonl"))
     assert json.loads(scored.out)["f1"] == pytest.approx(metrics["test"]["f1"])
-    compared = run("compare", str(out), str(out / "first_sense.test.jsonl"), "--resamples", "50")
-    assert compared.code == 0 and "f1 on 17 targets" in compared.out, compared.err
-    again = run("predict", out, "--file", EXAMPLES / "test.jsonl")
-    assert again.code == 0 and f"f1 {metrics['test']['f1']:.4f}" in again.err
+    compared = run(
+        "compare", str(out), str(out / "first_sense.test.jsonl"), "--resamples", "50"
+    ).ok()
+    assert "f1 on 17 targets" in compared.out, compared.err
+    again = run("predict", out, "--file", EXAMPLES / "test.jsonl").ok()
+    assert f"f1 {metrics['test']['f1']:.4f}" in again.err
     assert [json.loads(line)["senses"] for line in again.out.splitlines()] == [
         line["senses"] for line in lines
     ]
-    analyzed = run("report", str(out), "--format", "table")
-    assert analyzed.code == 0 and "VERB" in analyzed.out, analyzed.err
-    reported = run("report", str(out))
-    assert reported.code == 0 and "VERB" in (out / "report.html").read_text("utf-8"), reported.err
+    analyzed = run("report", str(out), "--format", "table").ok()
+    assert "VERB" in analyzed.out, analyzed.err
+    run("report", str(out)).ok()
+    assert "VERB" in (out / "report.html").read_text("utf-8")
 
-    typed = run("predict", out, "--text", "He sat on the *banks* of the river.")
-    assert typed.code == 0, typed.err
+    typed = run("predict", out, "--text", "He sat on the *banks* of the river.").ok()
     lines = typed.out.splitlines()
     assert lines[0] == "banks" and lines[1].split()[:2] == ["sense", "part"]
     assert "bank%1:17:00::" in typed.out and "the edge of a river" in typed.out
     scored = [float(line.split()[2]) for line in lines[2:] if line.split()[2][-1].isdigit()]
     assert len(scored) > 1 and scored == sorted(scored, reverse=True)
-    given = run("predict", out, "--text", "He *went=bank* there, and took the *bass*.")
-    assert given.code == 0 and {"went", "bass"} <= {*given.out.splitlines()}, given.err
+    given = run("predict", out, "--text", "He *went=bank* there, and took the *bass*.").ok()
+    assert {"went", "bass"} <= {*given.out.splitlines()}, given.err
     for text, problem in (("no mark", "no word is marked"), ("a *zzz*", "no sense of 'zzz'")):
-        refused = run("predict", out, "--text", text)
-        assert refused.code == 2 and problem in refused.err
+        run("predict", out, "--text", text).refused(problem)
 
     targets = [
         {"start": 1, "end": 2, "lemma": "bass", "pos": "n"},
@@ -272,5 +269,4 @@ def test_command(models: Path, tmp_path: Path) -> None:
         (["--file", new, "--threshold", "0.5"], "--threshold: it does not apply to a run of wsd"),
         (["--text", "a *bank*", "--out", saved], "--text prints the senses of a sentence"),
     ):
-        refused = run("predict", out, *wrong)
-        assert refused.code == 2 and message in refused.err, refused.err
+        run("predict", out, *wrong).refused(message)

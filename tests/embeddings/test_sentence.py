@@ -20,12 +20,10 @@ from finetune.embeddings.sentence_objectives import TEMPLATE_ALONE
 from finetune.embeddings.settings import SentenceConfig
 from finetune.inference.embed import Embedder
 from finetune.models.heads.sentence_encoder import SentenceEncoder
-from finetune.tasks import load_task
-from finetune.training.trainer import fit
 from finetune.types import TextExample, UserError
+from tests import laboratory as lab
 from tests.command import run
-from tests.small_data import write_jsonl
-from tests.tiny import save_tiny_checkpoint
+from tests.small_data import read_jsonl, write_jsonl
 
 TEXTS = [
     "the train from paris was late",
@@ -35,14 +33,12 @@ TEXTS = [
     "anna saw a big red dog",
 ]
 SHORT = ["the late train", "a guitar", "great story", "children in the rain", "anna and a dog"]
-SETTINGS: dict[str, Any] = {"steps": 3, "lr": 1e-3, "precision": "fp32", "max_length": 40}
+SETTINGS: dict[str, Any] = {"steps": 3, "lr": 1e-3, "batch_size": 32}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sentence")
-    for family in ("bert", "roberta"):
-        save_tiny_checkpoint(folder / family, family)
     pairs = [{"text": a, "text_pair": b} for a, b in zip(TEXTS, SHORT, strict=True)]
     numbers = [{**row, "label": float(index)} for index, row in enumerate(pairs)]
     write_jsonl(folder / "numbers.jsonl", numbers)
@@ -62,12 +58,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config_of(place: Path, objective: str, train: str, validation: str = "", **changes: Any) -> Any:
     files = {"train": train, "validation": validation or train}
     data = ",".join(f"{split}={place / name}" for split, name in files.items())
-    settings = {"model": str(place / "bert"), **SETTINGS, **changes}
-    return SentenceConfig(data=data, objective=objective, **settings)  # type: ignore[arg-type]
+    return lab.config("sentence", data=data, objective=objective, **{**SETTINGS, **changes})
 
 
 def loaded(*arguments: Any, **changes: Any) -> tuple[Any, Dataset]:
-    return load_task(config_of(*arguments, **changes), "sentence")
+    return lab.load(config_of(*arguments, **changes))
 
 
 def texts_of(rows: list[TextExample]) -> list[tuple[str | None, ...]]:
@@ -94,7 +89,7 @@ def test_texts_without_pairs_are_scored_with_half_of_their_words(place: Path) ->
     assert texts_of(again) == texts_of(data.splits["validation"])
     assert task.record.metric == "ranking_accuracy"
     config = replace(config_of(place, "simcse", "texts.txt"), data=str(place / "texts.txt"))
-    held_out = load_task(config, "sentence")[1].splits
+    held_out = lab.load(config)[1].splits
     assert len(held_out["train"]) == 9 and held_out["validation"][0].pair is not None
 
 
@@ -109,23 +104,21 @@ def test_entailment_is_positive_and_contradiction_negative(place: Path) -> None:
     assert (task.record.metric, len(task.record.labels)) == ("ranking_accuracy", 0)
 
 
-def test_columns_of_search(place: Path, tmp_path: Path) -> None:
+def test_columns_of_search(tmp_path: Path) -> None:
     rows = [{"query": a, "positive": b, "negative": "x"} for a, b in zip(TEXTS, SHORT, strict=True)]
     write_jsonl(tmp_path / "search.jsonl", rows)
-    _, data = loaded(tmp_path, "ranking", "search.jsonl", model=str(place / "bert"))
+    _, data = loaded(tmp_path, "ranking", "search.jsonl")
     assert texts_of(data.splits["train"])[0] == (TEXTS[0], SHORT[0], "x")
     others = [{"text": a, "text_pair": b, "hard": "y"} for a, b in zip(TEXTS, SHORT, strict=True)]
     write_jsonl(tmp_path / "other.jsonl", others)
-    changes = {"model": str(place / "bert"), "columns": ("negative=hard",)}
-    _, data = loaded(tmp_path, "ranking", "other.jsonl", **changes)
+    _, data = loaded(tmp_path, "ranking", "other.jsonl", columns=("negative=hard",))
     assert data.splits["train"][0].negative == "y"
 
 
 def test_adjacent_texts(place: Path, tmp_path: Path) -> None:
     rows = [{"text": "a b\nc\n\nd\ne"}, {"text": "f"}, {"text": "g"}, {"text": "h\ni"}]
     write_jsonl(tmp_path / "texts.jsonl", rows)
-    config = config_of(tmp_path, "cmlm", "texts.jsonl", model=str(place / "bert"))
-    data = load_task(config, "sentence")[1].splits
+    data = loaded(tmp_path, "cmlm", "texts.jsonl")[1].splits
     expected = [("a b", "c"), ("d", "e"), ("f", "g"), ("h", "i")]
     assert [(row.text, row.pair) for row in data["train"]] == expected
     _, data = loaded(place, "cmlm", "pairs.jsonl", "numbers.jsonl")
@@ -185,29 +178,20 @@ def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
 def test_splits_without_gold(place: Path, tmp_path: Path) -> None:
     """The test split of STS-B has no numbers: it is predicted, and has no score."""
     for objective in ("cosine", "mirror"):
-        config = config_of(place, objective, "numbers.jsonl")
-        config = replace(
-            config,
-            data=f"{config.data},test={place / 'pairs.jsonl'}",
-            steps=1,
-            out=str(tmp_path / objective),
-        )
-        result = fit(*load_task(config, "sentence"), config)
+        config = config_of(place, objective, "numbers.jsonl", steps=1, out=tmp_path / objective)
+        result = lab.fit(replace(config, data=f"{config.data},test={place / 'pairs.jsonl'}"))
         assert list(result.metrics) == ["validation"]
-        lines = (tmp_path / objective / "predictions.test.jsonl").read_text().splitlines()
-        assert len(lines) == len(TEXTS)
+        assert len(read_jsonl(tmp_path / objective / "predictions.test.jsonl")) == len(TEXTS)
     with pytest.raises(UserError, match="needs pairs of texts with a number; validation has pairs"):
         loaded(place, "cosine", "numbers.jsonl", "pairs.jsonl")
 
 
 def test_a_frozen_encoder_and_a_tokenizer_without_mask(place: Path, tmp_path: Path) -> None:
-    config = config_of(
-        place, "softmax", "nli.jsonl", freeze="all", out=str(tmp_path / "run"), max_tokens=40
-    )
-    fit(*load_task(config, "sentence"), config)
-    tokenizer = AutoTokenizer.from_pretrained(place / "bert")
+    settings = {"freeze": "all", "out": tmp_path / "run", "max_tokens": 40}
+    lab.fit(config_of(place, "softmax", "nli.jsonl", **settings))
+    tokenizer = AutoTokenizer.from_pretrained(lab.checkpoint())
     tokenizer.mask_token = None
-    AutoModel.from_pretrained(place / "bert").save_pretrained(tmp_path / "bert")
+    AutoModel.from_pretrained(lab.checkpoint()).save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
     with pytest.raises(UserError, match="no mask token in the tokenizer of"):
         loaded(place, "mirror", "texts.txt", model=str(tmp_path / "bert"))
@@ -218,7 +202,7 @@ def test_a_frozen_encoder_and_a_tokenizer_without_mask(place: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_masked_views(place: Path, family: str) -> None:
-    task, data = loaded(place, "mirror", "texts.txt", model=str(place / family), mask_span=3)
+    task, data = loaded(place, "mirror", "texts.txt", model=lab.checkpoint(family), mask_span=3)
     mask = task.tokenizer.tokenizer.mask_token_id
     whole = task.encode(data.splits["train"]).sequences
     seen: set[tuple[int, ...]] = set()
@@ -311,13 +295,11 @@ def trained(place: Path) -> dict[str, Path]:
     for name, (objective, train, changes) in {
         "mean": ("mirror", "texts.txt", {}),
         "cls": ("cosine", "numbers.jsonl", {"pooling": "cls", "normalize": True, "batch_size": 2}),
-        "prompt": ("prompt", "texts.txt", {"model": str(place / "roberta")}),
+        "prompt": ("prompt", "texts.txt", {"model": lab.checkpoint("roberta")}),
         "softmax": ("softmax", "nli.jsonl", {"pooling": "max"}),
         "cmlm": ("cmlm", "texts.txt", {}),
     }.items():
-        config = config_of(place, objective, train, out=str(place / name), **changes)
-        fit(*load_task(config, "sentence"), config)
-        runs[name] = place / name
+        runs[name] = lab.fit(config_of(place, objective, train, out=place / name, **changes)).folder
     return runs
 
 
@@ -364,8 +346,7 @@ def test_embedder_with_another_pooling_layer_or_unit(trained: dict[str, Path]) -
 
 
 def test_predictions(trained: dict[str, Path]) -> None:
-    outcome = run("predict", trained["mean"], "--text", TEXTS[0])
-    assert outcome.code == 0, outcome.err
+    outcome = run("predict", trained["mean"], "--text", TEXTS[0]).ok()
     assert len(json.loads(outcome.out)["vector"]) == 32
     outcome = run("predict", trained["cls"], "--text", TEXTS[0], "--pair", TEXTS[0])
     assert json.loads(outcome.out) == {"id": 0, "label": pytest.approx(1.0, abs=1e-5)}
@@ -384,17 +365,17 @@ def test_predictions(trained: dict[str, Path]) -> None:
 def test_run_folders(trained: dict[str, Path]) -> None:
     for name, run_folder in trained.items():
         metrics = json.loads((run_folder / "metrics.json").read_text())["validation"]
-        log = [json.loads(line) for line in (run_folder / "log.jsonl").open()]
+        log = read_jsonl(run_folder / "log.jsonl")
         assert all("loss" in line or "split" in line for line in log), name
         expected = {"mean": "ranking_mrr", "cls": "pearson_all", "softmax": "macro_f1"}
         assert expected.get(name, "ranking_accuracy") in metrics
         assert (run_folder / "best" / "modules.json").is_file() == (name != "prompt")
-    outcome = run("report", trained["cls"])
-    assert outcome.code == 0, outcome.err
+    run("report", trained["cls"]).ok()
     card = (trained["cls"] / "best" / "README.md").read_text()
     assert "SentenceTransformer(" in card and "library_name: sentence-transformers" in card
-    outcome = run("export", trained["cls"], "--out", str(trained["cls"].parent / "onnx"))
-    assert outcome.code == 2 and "sentence encoders give vectors" in outcome.err
+    run("export", trained["cls"], "--out", str(trained["cls"].parent / "onnx")).refused(
+        "sentence encoders give vectors"
+    )
 
 
 def test_a_run_starts_from_another_with_its_pooling(trained: dict[str, Path], place: Path) -> None:

@@ -24,6 +24,7 @@ from finetune.embeddings.similarity import (
 from finetune.embeddings.vectors import cosine
 from finetune.inference.embed import Embedder
 from finetune.types import TextExample, UserError
+from tests import laboratory as lab
 from tests.command import run
 from tests.small_data import write_jsonl
 from tests.tiny import LAYERS
@@ -132,8 +133,8 @@ def states(embedder: Embedder, folder: Path, words: list[str]) -> list[torch.Ten
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
-def test_words_in_context_equal_plain_transformers(family: str, models: Path) -> None:
-    embedder = Embedder(models / family, unit="word")
+def test_words_in_context_equal_plain_transformers(family: str) -> None:
+    embedder = Embedder(lab.checkpoint(family), unit="word")
     dog, guitar = LEFT.index("dog"), RIGHT.index("guitar")
     targets = ((dog, dog + 3), (guitar, guitar + 6))
     for window, left, right in (
@@ -141,16 +142,16 @@ def test_words_in_context_equal_plain_transformers(family: str, models: Path) ->
         (2, LEFT.split()[3:8], RIGHT.split()[3:]),
     ):
         (found,) = compare_pairs(embedder, [pair(LEFT, RIGHT, *targets)], window=window)
-        first = states(embedder, models / family, left)[left.index("dog")].mean(0)
-        second = states(embedder, models / family, right)[right.index("guitar")].mean(0)
+        first = states(embedder, lab.checkpoint(family), left)[left.index("dog")].mean(0)
+        second = states(embedder, lab.checkpoint(family), right)[right.index("guitar")].mean(0)
         expected = torch.cosine_similarity(first, second, dim=0)
         np.testing.assert_allclose(found.values, [expected], atol=1e-5)
 
 
-def test_words_alone_and_in_contexts(models: Path) -> None:
-    embedder = Embedder(models / "bert", unit="word")
-    dog = states(embedder, models / "bert", ["dog"])[0].mean(0)
-    house = states(embedder, models / "bert", ["house"])[0].mean(0)
+def test_words_alone_and_in_contexts() -> None:
+    embedder = Embedder(lab.checkpoint(), unit="word")
+    dog = states(embedder, lab.checkpoint(), ["dog"])[0].mean(0)
+    house = states(embedder, lab.checkpoint(), ["house"])[0].mean(0)
     (alone,) = compare_pairs(embedder, [pair("dog", "house")])
     np.testing.assert_allclose(
         alone.values, [torch.cosine_similarity(dog, house, dim=0)], atol=1e-5
@@ -162,7 +163,7 @@ def test_words_alone_and_in_contexts(models: Path) -> None:
     assert uses == [("red", "dog", "in"), ("The", "Dog", "saw")]
     assert contexts[("red", "dog")][0] == (("big", "red", "dog", "in"), 1)
     (found,) = compare_pairs(embedder, [pair("dog", "house")], contexts=contexts)
-    found_states = [states(embedder, models / "bert", list(words))[1].mean(0) for words in uses]
+    found_states = [states(embedder, lab.checkpoint(), list(words))[1].mean(0) for words in uses]
     expected = torch.cosine_similarity(torch.stack(found_states).mean(0), house, dim=0)
     np.testing.assert_allclose(found.values, [expected], atol=1e-5)
     assert words_key(("Red", "DOG")) == ("red", "dog")
@@ -171,32 +172,35 @@ def test_words_alone_and_in_contexts(models: Path) -> None:
             compare_pairs(embedder, [pair("dog", " ")], contexts=unit)
 
 
-def test_layers_and_standardization(models: Path) -> None:
+def test_layers_and_standardization() -> None:
     pairs = [pair(LEFT, RIGHT), pair(RIGHT, "the dog"), pair("a film", LEFT)]
     texts = [text for p in pairs for text in (p.text, p.pair or "")]
-    layered = Embedder(models / "bert", layers=range(LAYERS + 1), combine="none")
+    layered = Embedder(lab.checkpoint(), layers=range(LAYERS + 1), combine="none")
     standardizer = fit_standardizer(layered, texts, most=100)
     found = compare_pairs(layered, pairs, standardizer=standardizer)
     order = [(each.layer, each.standardized) for each in found]
     assert order == [(n, z) for z in (False, True) for n in range(LAYERS + 1)]
-    last = compare_pairs(Embedder(models / "bert"), pairs)[0]
+    last = compare_pairs(Embedder(lab.checkpoint()), pairs)[0]
     np.testing.assert_allclose(found[LAYERS].values, last.values, atol=1e-6)
     vectors = np.stack([e.vectors[0] for e in layered.encode(texts)])
     z = (vectors - vectors.mean(0)) / vectors.std(0)
     np.testing.assert_allclose(found[-1].values, cosine(z[::2, -1], z[1::2, -1]), atol=1e-5)
     with pytest.raises(UserError, match="fitted with layers"):
-        compare_pairs(Embedder(models / "bert"), pairs, standardizer=standardizer)
-    other = Embedder(models / "modernbert", layers=range(LAYERS + 1), combine="none")
+        compare_pairs(Embedder(lab.checkpoint()), pairs, standardizer=standardizer)
+    other = Embedder(lab.checkpoint("modernbert"), layers=range(LAYERS + 1), combine="none")
     with pytest.raises(UserError, match="fitted with weights"):
         compare_pairs(other, pairs, standardizer=standardizer)
 
 
-def test_command(models: Path, place: Path, tmp_path: Path) -> None:
-    model, data, out = str(models / "bert"), str(place / "context.jsonl"), str(tmp_path / "p.jsonl")
+def test_command(place: Path, tmp_path: Path) -> None:
+    model, data, out = (
+        str(lab.checkpoint()),
+        str(place / "context.jsonl"),
+        str(tmp_path / "p.jsonl"),
+    )
     compare = ("similarity", model, "--data", data, "--resamples", "50")
     standardize = ("--standardize", place / "corpus.txt")
-    outcome = run(*compare, *standardize, "--out", out)
-    assert outcome.code == 0, outcome.err
+    outcome = run(*compare, *standardize, "--out", out).ok()
     assert "standardized over 31 words" in outcome.err and "spearman" in outcome.out
     lines = [line.split()[0] for line in outcome.out.splitlines()]
     assert lines == ["4", "vectors", "raw", "standardized"]
@@ -204,22 +208,20 @@ def test_command(models: Path, place: Path, tmp_path: Path) -> None:
     raw, z = json.loads(again.out)["results"]
     assert z["standardized"] and not raw["standardized"]
     assert f"{z['scores']['spearman']['value']:.4f}" in outcome.out
-    scored = run("score", out, data, "--columns", "label=label")
-    assert scored.code == 0, scored.err
+    scored = run("score", out, data, "--columns", "label=label").ok()
     assert json.loads(scored.out)["spearman"] == pytest.approx(z["scores"]["spearman"]["value"])
     other = tmp_path / "raw.jsonl"
-    assert run("similarity", model, "--data", data, "--out", other).code == 0
-    compared = run("compare", out, other, "--metric", "spearman", "--resamples", "20", "--json")
-    assert compared.code == 0, compared.err
+    run("similarity", model, "--data", data, "--out", other).ok()
+    compared = run(
+        "compare", out, other, "--metric", "spearman", "--resamples", "20", "--json"
+    ).ok()
     assert json.loads(compared.out)["a"]["value"] == pytest.approx(z["scores"]["spearman"]["value"])
 
 
-def test_command_for_words_and_for_two_texts(models: Path, place: Path) -> None:
-    model, corpus = str(models / "bert"), str(place / "corpus.txt")
-    words = str(place / "words.jsonl")
+def test_command_for_words_and_for_two_texts(place: Path) -> None:
+    model, corpus, words = lab.checkpoint(), place / "corpus.txt", place / "words.jsonl"
     layers = ("--combine", "none", "--layers", "0,-1", "--resamples", "20", "--json")
-    outcome = run("similarity", model, "--data", words, "--contexts", corpus, *layers)
-    assert outcome.code == 0, outcome.err
+    outcome = run("similarity", model, "--data", words, "--contexts", corpus, *layers).ok()
     assert "2 of 7 words do not occur" in outcome.err and "read alone" in outcome.err
     assert [view["layer"] for view in json.loads(outcome.out)["results"]] == [0, LAYERS]
     both = run("similarity", model, "--text", "a man", "--pair", "a man", "--format", "csv")

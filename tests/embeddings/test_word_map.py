@@ -16,11 +16,11 @@ from finetune.embeddings.word_map import (
     labeled_rows,
     layer_scores,
     majority,
-    nearest_neighbors,
     procrustes,
     project_layers,
 )
 from finetune.inference.embed import Embedder
+from tests import laboratory as lab
 from tests.command import run
 from tests.tiny import LAYERS
 
@@ -74,15 +74,6 @@ def test_equal_vectors_are_one_point():
     assert np.isfinite(project_layers(vectors[::-1])).all()
 
 
-def test_neighbors():
-    vectors = unit_vectors(RANDOM.normal(size=(20, 5)))
-    indices, cosines = nearest_neighbors(vectors, 4)
-    full = vectors @ vectors.T - 9 * np.eye(20)
-    for number in range(20):
-        assert number not in indices[number]
-        np.testing.assert_allclose(np.sort(full[number])[:-5:-1], cosines[number], atol=1e-12)
-
-
 def test_scores_equal_scikit_learn():
     vectors, points = clusters(1)[0], RANDOM.normal(size=(36, 2))
     labels = [str(number % 5) for number in range(36)]
@@ -124,10 +115,9 @@ def test_equal_vectors_score_by_chance():
 DATA = "examples/data/words/senses.jsonl"
 
 
-def test_command(models: Path, tmp_path: Path):
+def test_command(tmp_path: Path):
     options = ("--word", "die,bank", "--most", "12", "--out", tmp_path / "a.json")
-    outcome = run("map", models / "bert", "--file", DATA, *options)
-    assert outcome.code == 0, outcome.err
+    outcome = run("map", lab.checkpoint(), "--file", DATA, *options).ok()
     assert "die: 30 occurrences in 50 texts, 12 drawn at random (--most)" in outcome.err
     assert outcome.out.split("\n")[0].split("  ")[0] == "layer" and "1-NN purity" in outcome.out
     assert "always the main label of the word: 1-NN purity 0." in outcome.out
@@ -137,14 +127,13 @@ def test_command(models: Path, tmp_path: Path):
     assert np.shape([each["points"] for each in content["occurrences"]]) == (24, LAYERS + 1, 2)
 
 
-def test_neighbors_are_those_of_the_vectors(models: Path, tmp_path: Path):
+def test_neighbors_are_those_of_the_vectors(tmp_path: Path):
     """Coordinates do not decide on neighbors: the vectors of `embed` do."""
     output = tmp_path / "last.json"
     options = ("--word", "die", "--layers", "last", "--out", output)
-    outcome = run("map", models / "bert", "--file", DATA, *options)
-    assert outcome.code == 0, outcome.err
+    run("map", lab.checkpoint(), "--file", DATA, *options).ok()
     found = json.loads(output.read_text("utf-8"))["occurrences"]
-    embedder = Embedder(models / "bert", unit="word", normalize=True)
+    embedder = Embedder(lab.checkpoint(), unit="word", normalize=True)
     texts = [each["before"] + each["form"] + each["after"] for each in found]
     vectors = [each.vectors[each.units.index("die")] for each in embedder.encode(texts)]
     cosines = np.stack(vectors) @ np.stack(vectors).T - 9 * np.eye(len(found))
@@ -155,21 +144,21 @@ def test_neighbors_are_those_of_the_vectors(models: Path, tmp_path: Path):
         np.testing.assert_allclose(row, best, atol=1e-4)
 
 
-def test_words_without_labels(models: Path, tmp_path: Path):
+def test_words_without_labels(tmp_path: Path):
     file = tmp_path / "texts.txt"
     file.write_text("a die\nto die <b>here</b>\n\nthe die is cast\nno\n")
     options = ("--word", "die", "--method", "pca", "--out", tmp_path / "b.html")
-    outcome = run("map", models / "bert", "--file", file, *options)
-    assert outcome.code == 0, outcome.err
+    outcome = run("map", lab.checkpoint(), "--file", file, *options).ok()
     assert "without a label: 3 of 3" in outcome.err and "purity" not in outcome.out
     assert "<b>here" not in (tmp_path / "b.html").read_text("utf-8")
 
 
-def test_other_pages_are_kept(models: Path, tmp_path: Path):
+def test_other_pages_are_kept(tmp_path: Path):
     output = tmp_path / "mine.html"
     output.write_text("my page")
     output.rename(output.with_suffix(".HTML"))
     output = output.with_suffix(".HTML")  # on most systems another file
-    outcome = run("map", models / "bert", "--file", DATA, "--word", "die", "--out", output)
-    assert outcome.code == 2 and "exists, with other content" in outcome.err
+    run("map", lab.checkpoint(), "--file", DATA, "--word", "die", "--out", output).refused(
+        "exists, with other content"
+    )
     assert output.read_text() == "my page"

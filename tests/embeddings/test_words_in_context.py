@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 
 from finetune.embeddings.words_in_context import Threshold
 from finetune.types import UserError
+from tests import laboratory as lab
 from tests.command import run
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl, write_splits
 
 
 def test_threshold_is_the_best_one() -> None:
@@ -37,41 +39,36 @@ def test_threshold_is_the_best_one() -> None:
 
 
 @pytest.mark.parametrize("standardize", [False, True])
-def test_command(standardize: bool, models: Path, tmp_path: Path) -> None:
-    model = str(models / "bert")
+def test_command(standardize: bool, tmp_path: Path) -> None:
+    model = str(lab.checkpoint())
     texts = ["the bank of the river", "a bank in the city", "the river bank", "the bank of england"]
     rows = [
         {
             "id": f"p{i}{j}",
-            "text": one,
-            "text_pair": other,
-            "index": one.split().index("bank"),
-            "index_pair": other.split().index("bank"),
+            "text": texts[i],
+            "text_pair": texts[j],
+            "index": texts[i].split().index("bank"),
+            "index_pair": texts[j].split().index("bank"),
             "label": "same" if (i + j) % 2 else "different",
         }
-        for i, one in enumerate(texts)
-        for j, other in enumerate(texts)
-        if i < j
+        for i, j in itertools.combinations(range(4), 2)
     ]
-    for split in ("train", "test"):
-        write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
+    write_splits(tmp_path / "data", train=rows, test=rows)
     out = tmp_path / "run"
     options = ["--standardize", "train"] if standardize else []
     fit = ("similarity", model, "--threshold", "--data", tmp_path / "data", "--out", out)
-    outcome = run(*fit, *options)
-    assert outcome.code == 0, outcome.err
+    outcome = run(*fit, *options).ok()
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["train"] == metrics["test"] and "or more" in outcome.out
-    lines = [json.loads(line) for line in (out / "predictions.test.jsonl").open()]
+    lines = read_jsonl(out / "predictions.test.jsonl")
     chosen = json.loads((out / "threshold.json").read_text())["threshold"]
     for line, row in zip(lines, rows, strict=True):
         assert (line["id"], line["gold"]) == (row["id"], row["label"])
         expected = chosen["above"] if line["cosine"] >= chosen["value"] else chosen["below"]
         assert line["label"] == expected
-    compared = run("compare", str(out), str(out), "--resamples", "20")
-    assert compared.code == 0, compared.err
-    again = run("predict", out, "--file", tmp_path / "data" / "test.jsonl")
-    assert again.code == 0 and "accuracy" in again.err, again.err
+    run("compare", str(out), str(out), "--resamples", "20").ok()
+    again = run("predict", out, "--file", tmp_path / "data" / "test.jsonl").ok()
+    assert "accuracy" in again.err, again.err
     assert [json.loads(line)["cosine"] for line in again.out.splitlines()] == pytest.approx(
         [line["cosine"] for line in lines], abs=1e-5
     )
@@ -83,14 +80,13 @@ def trained_head(place: Path, model: str, rows: list[dict]) -> None:
     """A classifier over the two words, compared with the threshold; what it refuses."""
     out = place / "trained"
     train = ("nli", "--model", model, "--data", str(place / "data"), "--marked-words")
-    outcome = run(*train, "--steps", "2", "--validation", "none", "--out", str(out))
-    assert outcome.code == 0, outcome.err
-    compared = run("compare", str(out), str(place / "run"), "--resamples", "20")
-    assert compared.code == 0 and "accuracy" in compared.out, compared.err
+    run(*train, "--steps", "2", "--validation", "none", "--out", str(out)).ok()
+    compared = run("compare", str(out), str(place / "run"), "--resamples", "20").ok()
+    assert "accuracy" in compared.out, compared.err
     test = str(place / "data" / "test.jsonl")
     predicted = run("predict", str(out), "--file", test)
-    saved = [json.loads(line) for line in (out / "predictions.test.jsonl").open()]
-    lines = [json.loads(line) for line in predicted.out.splitlines()]
+    saved = read_jsonl(out / "predictions.test.jsonl")
+    lines = predicted.rows
     assert [line["id"] for line in lines] == [row["id"] for row in rows]
     for line, other in zip(lines, saved, strict=True):
         assert line["scores"] == pytest.approx(other["scores"], abs=1e-5)
@@ -107,5 +103,4 @@ def trained_head(place: Path, model: str, rows: list[dict]) -> None:
         ((*train, "--long-text", "window"), "cut around their marked words"),
         ((*train, "--columns", "index=where"), "no column 'where'"),
     ):
-        outcome = run(*command)
-        assert outcome.code == 2 and message in outcome.err, outcome.err
+        run(*command).refused(message)

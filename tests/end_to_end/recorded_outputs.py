@@ -12,14 +12,13 @@ arguments change here, and the recording stays comparable.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +31,7 @@ from hypothesis import HealthCheck, given, seed, settings
 
 from tests import small_data as data
 from tests.command import run
-from tests.end_to_end.recorded_runs import SENSES
+from tests.end_to_end.recorded_runs import SENSES, main
 from tests.end_to_end.wing_outputs import of_annotators, of_masks, of_vocabularies
 from tests.fuzz.mutations import SEEDS, damaged
 from tests.tiny import save_tiny_checkpoint
@@ -61,60 +60,54 @@ KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
 """The kinds of predictions: a task, its data, and further options."""
 
 
-PAIRS, TEXTS = EXAMPLES / "similarity", EXAMPLES / "text" / "validation.txt"
-WORDS, NAMED = EXAMPLES / "words" / "pairs.jsonl", EXAMPLES / "words" / "in_context.jsonl"
-WRONG: dict[str, tuple[str | Path, ...]] = {
-    "embed without input": ("embed", "MODEL"),
-    "embed suffix": ("embed", "MODEL", "--text", "a", "--out", "a.txt"),
-    "embed layers": ("embed", "MODEL", "--text", "a", "--layers", "9"),
-    "embed words as texts": ("embed", "MODEL", "--file", EXAMPLES / "ner" / "test.conll"),
-    "nothing to compare": ("similarity", "MODEL"),
-    "one text": ("similarity", "MODEL", "--text", "a"),
-    "resamples": ("similarity", "MODEL", "--data", PAIRS, "--resamples", "0"),
-    "window of texts": ("similarity", "MODEL", "--data", PAIRS, "--window", "2"),
-    "contexts of texts": ("similarity", "MODEL", "--data", PAIRS, "--unit", "text",
-                          "--contexts", TEXTS),
-    "contexts in context": ("similarity", "MODEL", "--data", NAMED, "--contexts", TEXTS),
-    "no corpus": ("similarity", "MODEL", "--data", PAIRS, "--standardize",
-                        "no.safetensors"),
-    "out of layers": ("similarity", "MODEL", "--data", PAIRS, "--combine", "none", "--out",
-                      "o.jsonl"),
-    "threshold without data": ("similarity", "MODEL", "--threshold", "--out", "run"),
-    "threshold without train": ("similarity", "MODEL", "--threshold", "--data", NAMED, "--out",
-                                "run"),
-    "threshold of texts": ("similarity", "MODEL", "--threshold", "--data",
-                           f"train={PAIRS / 'train.jsonl'}", "--out", "run"),
-    "threshold with combine": ("similarity", "MODEL", "--threshold", "--data",
-                               EXAMPLES / "word_pairs", "--combine", "sum", "--out", "run"),
-    "threshold with corpus": ("similarity", "MODEL", "--threshold", "--data",
-                              EXAMPLES / "word_pairs", "--standardize", TEXTS, "--out", "run"),
-    "geometry of one text": ("geometry", "MODEL", "--data", TEXTS, "--texts", "1"),
-    "geometry suffix": ("geometry", "MODEL", "--data", TEXTS, "--out", "g.txt"),
-    "geometry of a long sentence": ("geometry", "MODEL", "--data", TEXTS, "--sentence",
-                                    "bank " * 80),
-    "map without out": ("map", "MODEL", "--word", "bank", "--file", TEXTS),
-    "map of a missing word": ("map", "MODEL", "--word", "harbr", "--file", TEXTS, "--out",
-                              "m.html"),
-    "map of an empty word": ("map", "MODEL", "--word", "a,,b", "--file", TEXTS, "--out", "m.html"),
-    "map of a word twice": ("map", "MODEL", "--word", "a,a", "--file", TEXTS, "--out", "m.html"),
-    "map of a missing file": ("map", "MODEL", "--word", "a", "--file", "no", "--out", "m.html"),
-    "map of none": ("map", "MODEL", "--word", "the", "--file", TEXTS, "--most", "0", "--out",
-                    "m.html"),
-    "map of few": ("map", "MODEL", "--word", "the", "--file", TEXTS, "--most", "2", "--out",
-                   "m.html"),
-    "map as a picture": ("map", "MODEL", "--word", "the", "--file", TEXTS, "--out", "m.png"),
-    "senses without train": ("wsd", "--model", "MODEL", "--data",
-                             f"test={SENSES / 'test.jsonl'}", "--out", "s"),
-    "senses with a prior": ("wsd", "--model", "MODEL", "--data", SENSES, "--prior", "-1", "--out",
-                            "s"),
-    "senses without glosses": ("wsd", "--model", "MODEL", "--data", SENSES, "--glosses", "1",
-                               "--out", "s"),
-    "senses without inventory": ("wsd", "--model", "MODEL", "--data", SENSES, "--inventory", "no",
-                                 "--out", "s"),
-    "senses of texts": ("wsd", "--model", "MODEL", "--data", TEXTS, "--out", "s"),
-    "senses with auto": ("wsd", "--model", "MODEL", "--data", f"train={SENSES / 'train.jsonl'}",
-                         "--layers", "auto", "--out", "s"),
-}  # fmt: skip
+PLACES = {
+    "PAIRS": EXAMPLES / "similarity",
+    "TEXTS": EXAMPLES / "text" / "validation.txt",
+    "NAMED": EXAMPLES / "words" / "in_context.jsonl",
+    "TAGS": EXAMPLES / "ner" / "test.conll",
+    "TRAIN": EXAMPLES / "word_pairs",
+    "PAIRED": f"train={EXAMPLES / 'similarity' / 'train.jsonl'}",
+    "SENSES": SENSES,
+    "TEST": f"test={SENSES / 'test.jsonl'}",
+    "ONLY": f"train={SENSES / 'train.jsonl'}",
+}
+WRONG = {
+    "embed without input": "embed MODEL",
+    "embed suffix": "embed MODEL --text a --out a.txt",
+    "embed layers": "embed MODEL --text a --layers 9",
+    "embed words as texts": "embed MODEL --file TAGS",
+    "nothing to compare": "similarity MODEL",
+    "one text": "similarity MODEL --text a",
+    "resamples": "similarity MODEL --data PAIRS --resamples 0",
+    "window of texts": "similarity MODEL --data PAIRS --window 2",
+    "contexts of texts": "similarity MODEL --data PAIRS --unit text --contexts TEXTS",
+    "contexts in context": "similarity MODEL --data NAMED --contexts TEXTS",
+    "no corpus": "similarity MODEL --data PAIRS --standardize no.safetensors",
+    "out of layers": "similarity MODEL --data PAIRS --combine none --out o.jsonl",
+    "threshold without data": "similarity MODEL --threshold --out run",
+    "threshold without train": "similarity MODEL --threshold --data NAMED --out run",
+    "threshold of texts": "similarity MODEL --threshold --data PAIRED --out run",
+    "threshold with combine": "similarity MODEL --threshold --data TRAIN --combine sum --out run",
+    "threshold with corpus": "similarity MODEL --threshold --data TRAIN --standardize TEXTS "
+    "--out run",
+    "geometry of one text": "geometry MODEL --data TEXTS --texts 1",
+    "geometry suffix": "geometry MODEL --data TEXTS --out g.txt",
+    "geometry of a long sentence": f"geometry MODEL --data TEXTS --sentence '{'bank ' * 80}'",
+    "map without out": "map MODEL --word bank --file TEXTS",
+    "map of a missing word": "map MODEL --word harbr --file TEXTS --out m.html",
+    "map of an empty word": "map MODEL --word a,,b --file TEXTS --out m.html",
+    "map of a word twice": "map MODEL --word a,a --file TEXTS --out m.html",
+    "map of a missing file": "map MODEL --word a --file no --out m.html",
+    "map of none": "map MODEL --word the --file TEXTS --most 0 --out m.html",
+    "map of few": "map MODEL --word the --file TEXTS --most 2 --out m.html",
+    "map as a picture": "map MODEL --word the --file TEXTS --out m.png",
+    "senses without train": "wsd --model MODEL --data TEST --out s",
+    "senses with a prior": "wsd --model MODEL --data SENSES --prior -1 --out s",
+    "senses without glosses": "wsd --model MODEL --data SENSES --glosses 1 --out s",
+    "senses without inventory": "wsd --model MODEL --data SENSES --inventory no --out s",
+    "senses of texts": "wsd --model MODEL --data TEXTS --out s",
+    "senses with auto": "wsd --model MODEL --data ONLY --layers auto --out s",
+}
 """Wrong calls of the commands that measure vectors."""
 
 
@@ -252,11 +245,10 @@ def of_data(recorder: Recorder) -> None:
                 out = out.with_suffix({"label-studio": ".json", "conll": ".conll"}.get(name, ""))
                 out = out if out.suffix else out.with_suffix(f".{name}")
                 out = out.with_suffix(".jsonl") if name in ("prodigy", "doccano") else out
-            record(
-                f"data/{folder.name}/convert/{name}", "convert", file, "--to", name, "--out", out
-            )
+            own = f"data/{folder.name}/convert/{name}"
+            record(own, "convert", file, "--to", name, "--out", out)
             if out.exists():
-                recorder.file(f"data/{folder.name}/convert/{name}/file", out)
+                recorder.file(f"{own}/file", out)
     annotators = EXAMPLES / "annotators" / "sentiment.jsonl"
     for name in TABLES:
         words = ("agreement", annotators, "--resamples", "50", "--format", name)
@@ -375,18 +367,8 @@ def of_vectors(recorder: Recorder, model: Path) -> None:
         record(f"embed/{unit}", "embed", model, "--text", "Anna sat on the bank.", *words)
         for suffix in ("jsonl", "parquet", "npy"):
             out = place / f"vectors-{unit}.{suffix}"
-            record(
-                f"embed/{unit}/{suffix}",
-                "embed",
-                model,
-                "--file",
-                texts,
-                "--unit",
-                unit,
-                "--normalize",
-                "--out",
-                out,
-            )
+            words = ["--file", texts, "--unit", unit, "--normalize", "--out", out]
+            record(f"embed/{unit}/{suffix}", "embed", model, *words)
             if suffix == "npy":
                 digest = hashlib.sha256(out.read_bytes()).hexdigest()
                 recorder.entries[f"embed/{unit}/{suffix}/file"] = digest
@@ -395,8 +377,9 @@ def of_vectors(recorder: Recorder, model: Path) -> None:
                 recorder.file(f"embed/{unit}/{suffix}/file", out)
     of_similarity(recorder, model)
     of_words(recorder, model)
-    for name, arguments in WRONG.items():
-        words = [str(model) if each == "MODEL" else each for each in arguments]
+    known = {**PLACES, "MODEL": model}
+    for name, command in WRONG.items():
+        words = [known.get(word, word) for word in shlex.split(command)]
         record(f"vectors/wrong/{name}", *words)
 
 
@@ -483,7 +466,7 @@ def of_words(recorder: Recorder, model: Path) -> None:
         recorder.entries[f"ranking/{kind}"] = [dataclasses.astuple(each) for each in ranked]
 
 
-def record() -> dict[str, Any]:
+def record(only: str | None = None) -> dict[str, Any]:
     """Make the runs in a folder that has always the same name, and return all entries."""
     place, before = Path(tempfile.gettempdir()).resolve() / "recorded-outputs", Path.cwd()
     place.mkdir()
@@ -503,36 +486,25 @@ def record() -> dict[str, Any]:
     finally:
         os.chdir(before)
         shutil.rmtree(place)
-    return json.loads(json.dumps(recorder.entries))
+    entries = json.loads(json.dumps(recorder.entries))
+    return entries if only is None else {only: entries[only]}
 
 
-def change(before: Any, now: Any) -> str:
-    """Return where two entries begin to differ."""
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return the entries that differ, and where they begin to."""
+    return [
+        f"{key}: {_change(before.get(key), now.get(key))}"
+        for key in sorted({*before, *now})
+        if before.get(key) != now.get(key)
+    ]
+
+
+def _change(before: Any, now: Any) -> str:
     texts = [json.dumps(each, ensure_ascii=False) for each in (before, now)]
     pairs = enumerate(zip(*texts, strict=False))
     place = next((i for i, (a, b) in pairs if a != b), min(map(len, texts)))
     return " -> ".join(text[max(0, place - 60) : place + 100] for text in texts)
 
 
-def main() -> None:
-    """Record the outputs, or check them against a recording."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("action", choices=("record", "check"))
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--show", type=int, default=40, help="differences to print")
-    asked = parser.parse_args()
-    now = record()
-    if asked.action == "record":
-        asked.file.write_text(json.dumps(now, indent=1), encoding="utf-8")
-        print(f"{len(now)} entries")
-        return
-    before = json.loads(asked.file.read_text(encoding="utf-8"))
-    changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
-    for key in changed[: asked.show]:
-        print(f"{key}: {change(before.get(key), now.get(key))}")
-    print(f"{len(changed)} of {len(now)} entries differ")
-    sys.exit(bool(changed))
-
-
 if __name__ == "__main__":
-    main()
+    main(record, differences)

@@ -191,24 +191,26 @@ def differences(before: Any, now: Any, place: str = "") -> list[str]:
     return [] if before == now else [f"{place}: {str(before)[:80]} -> {str(now)[:80]}"]
 
 
-def main() -> None:
-    """Record the runs, or check them against a recording."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def main(record: Callable[[str | None], dict[str, Any]], compare: Callable[..., list[str]]) -> None:
+    """Write a recording, or print where it differs from an earlier one."""
+    parser = argparse.ArgumentParser(description="Record small runs, or check a recording.")
     parser.add_argument("action", choices=("record", "check"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--only", help="the name of one run")
+    parser.add_argument("--show", type=int, default=40, help="differences to print")
     asked = parser.parse_args()
     now = record(asked.only)
     if asked.action == "record":
         asked.file.write_text(json.dumps(now, indent=1), encoding="utf-8")
+        print(f"{len(now)} entries")
         return
     before = json.loads(asked.file.read_text(encoding="utf-8"))
     if asked.only is not None:
         before = {asked.only: before[asked.only]}
-    lines = differences(before, now)
-    print("\n".join(lines[:40]) or f"{len(now)} runs are bit-equal to the recording")
+    lines = compare(before, now)
+    print(*lines[: asked.show], f"{len(lines)} differences in {len(now)} entries", sep="\n")
     sys.exit(bool(lines))
 
 
 if __name__ == "__main__":
-    main()
+    main(record, differences)

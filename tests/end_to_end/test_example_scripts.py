@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 import finetune
-from finetune.runtime.signals import Interrupted
 from tests import laboratory as lab
 from tests.end_to_end.example_data import copy_examples
-from tests.training.stopping import interrupt_in_step
-from tests.training.test_trajectory import same_files
+from tests.small_data import write_jsonl
+from tests.training.same_weights import same_files
+from tests.training.stopping import interrupted
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"label": max(p, key=p.get), "scores": p, "gold": "a" if i % 3 else "b"}
         for i, p in enumerate(guesses)
     )
-    (folder / "guesses.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(folder / "guesses.jsonl", rows)
     return folder
 
 
@@ -121,8 +121,7 @@ def test_a_copied_run_continues_elsewhere(
         data = "examples/data/sentiment"
         finetune.train("classify", data, str(model), callbacks=[copies], **settings)
 
-    with monkeypatch.context() as interrupting, pytest.raises(Interrupted):
-        interrupt_in_step(3, interrupting)
+    with interrupted(3):
         train(tmp_path / "run")
     kept = sorted(path.name for path in (tmp_path / "copies").iterdir())
     (tmp_path / "copies" / "9" / "last").mkdir(parents=True)  # a copy that was interrupted
@@ -191,24 +190,9 @@ def test_notebook_in_a_kernel(model: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_there_is_an_example_for_each_feature():
-    assert {path.stem for path in SCRIPTS} >= {
-        "classify",
-        "multi_label",
-        "regression",
-        "nli",
-        "tag",
-        "tag_crf",
-        "ner",
-        "own_data",
-        "long_texts",
-        "predict",
-        "resume",
-        "layers",
-        "own_loop",
-        "onnx_export",
-        "context",
-        "rank",
-    }
+    features = "classify multi_label regression nli tag tag_crf ner own_data long_texts predict "
+    features += "resume layers own_loop onnx_export context rank"
+    assert {path.stem for path in SCRIPTS} >= {*features.split()}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

@@ -144,8 +144,7 @@ def test_recipe_trains(path: Path, begin: Path, tmp_path: Path):
     options = [f"{flag(name)}={value}" for name, value in smoke.items()]
     test_sets = [item.partition("=")[0] for item in recipe.settings.get("test_sets", ())]
     options += ["--test-sets", *(f"{name}={source}" for name in test_sets)]
-    outcome = run("run", path, *options, "--columns")
-    assert outcome.code == 0, outcome.err
+    outcome = run("run", path, *options, "--columns").ok()
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     for entry in recipe.expected:
         assert f"{entry.split} {entry.metric}: expected {entry.claimed}" in outcome.out

@@ -45,23 +45,20 @@ class Case:
     """Text that the line must have in place of the file's name."""
 
 
-PLACE = {"bert", "sentiment", "pairs", "entities", "r", "classify", "tag", "ner", "seeds"}
+PLACE = {"bert", "narrow", "sentiment", "pairs", "entities", "r", "classify", "tag", "ner", "seeds"}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with data, a model, runs of three tasks, two seeds and a recipe."""
-    folder = tmp_path_factory.mktemp("damaged")
-    shutil.copytree(lab.checkpoint(), folder / "bert")
-    for name in ("sentiment", "pairs", "entities"):
-        shutil.copytree(lab.data(name), folder / name)
+    data = ("sentiment", "pairs", "entities")
+    folder = lab.furnish(tmp_path_factory.mktemp("damaged"), *data)
     with contextlib.chdir(folder):
         Path("r").mkdir()
         Path("r/recipe.yaml").write_text("task: classify\nmodel: bert\ndata: sentiment\n")
         for task in ("classify", "tag", "ner"):
-            made = lab.train(task, Path(task), model="bert", data=lab.DATA[task], max_length=32)
-            assert made.code == 0, made.err
-        assert run("run", "r/recipe.yaml", *SMALL, "--seeds=2", "--out=seeds").code == 0
+            lab.train(task, Path(task), model="bert", data=lab.DATA[task], max_length=32).ok()
+        run("run", "r/recipe.yaml", *SMALL, "--seeds=2", "--out=seeds").ok()
         assert {path.name for path in folder.iterdir()} == PLACE
         yield folder
 

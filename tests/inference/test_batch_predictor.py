@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -16,25 +15,26 @@ from finetune import BatchPredictor, UserError
 from finetune.inference import predictor
 from tests import laboratory as lab
 from tests.command import run
+from tests.small_data import close, read_jsonl
 
 
 def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    for row, other in zip(found, expected, strict=True):
-        assert list(row) == list(other)
-        for name, value in row.items():
-            if name in ("score", "scores"):
-                assert value == pytest.approx(other[name], abs=2e-6), name
-            else:
-                assert value == other[name], name
+    assert close(found, expected, 2e-6)
+    assert [list(row) for row in found] == [list(row) for row in expected]
+
+
+def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 @pytest.mark.parametrize("task", ["classify", "tag"])
 def test_batches_have_the_columns_of_the_command(task: str, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     source = lab.data(task) / "test.jsonl"
-    rows = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
+    rows = read_jsonl(source)
     out = tmp_path / "expected.parquet"
-    assert run("predict", lab.trained(task), "--file", source, "--out", out).code == 0
+    run("predict", lab.trained(task), "--file", source, "--out", out).ok()
     expected = parquet.read_table(out).drop_columns("id").to_pylist()
     predict = pickle.loads(pickle.dumps(BatchPredictor(lab.trained(task))))
     table = pyarrow.Table.from_pylist(rows)
@@ -46,21 +46,14 @@ def test_batches_have_the_columns_of_the_command(task: str, tmp_path: Path) -> N
     assert list(framed.index) == list(frame.index)
     same(framed.to_dict("records"), expected)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    listed = predict(columns)
-    same(
-        [dict(zip(listed, row, strict=True)) for row in zip(*listed.values(), strict=True)],
-        expected,
-    )
+    same(rows_of(predict(columns)), expected)
     arrays = {}
     for name, values in columns.items():
         arrays[name] = np.empty(len(values), dtype=object)
         arrays[name][:] = values
     answered = predict(arrays)
     assert all(isinstance(values, np.ndarray) for values in answered.values())
-    same(
-        [dict(zip(answered, row, strict=True)) for row in zip(*answered.values(), strict=True)],
-        expected,
-    )
+    same(rows_of(answered), expected)
     assert set(columns) == set(rows[0]) and set(frame) == set(rows[0])  # the batch is unchanged
 
 

@@ -14,6 +14,7 @@ import finetune
 from finetune.inference.loop import chunks
 from finetune.inference.vectors import decision_vectors
 from tests import laboratory as lab
+from tests.inference.test_explanation import examples_of
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("classify", {}),
@@ -35,16 +36,10 @@ def model_of(task: str, settings: dict[str, Any]) -> Any:
     return finetune.load(lab.trained(task, **settings | {"model": str(lab.checkpoint(family))}))
 
 
-def examples_of(model: Any) -> list[Any]:
-    """Some inputs with gold, whose words may be in several windows."""
-    data = model.task.read(model.task.record.config, model.task.record.config.data)
-    return list(data.splits["train"])[:7]
-
-
 @pytest.mark.parametrize(("task", "settings"), CASES)
 def test_batches_change_nothing(task: str, settings: dict[str, Any]) -> None:
     model = model_of(task, settings)
-    examples = examples_of(model)
+    examples = examples_of(model, 7)
     whole = decision_vectors(model.task, model.model, examples)
     widths = {"poly": 2, "bi": 2}.get(settings.get("pair_encoder", ""), 1)
     assert whole.shape == (7, widths * model.model.encoder.width) and whole.dtype == np.float32
@@ -59,7 +54,7 @@ def test_batches_change_nothing(task: str, settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("task", ["classify", "nli", "tag"])
 def test_vectors_equal_plain_transformers(task: str) -> None:
     model = model_of(task, {})
-    examples = examples_of(model)
+    examples = examples_of(model, 7)
     folder = lab.trained(task, model=str(lab.checkpoint())) / "best"
     plain = AutoModel.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)

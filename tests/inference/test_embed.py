@@ -15,7 +15,6 @@ from finetune.inference import embed
 from finetune.inference.embed import Embedder
 from finetune.types import TextExample, TokenExample, UserError
 from tests import laboratory as lab
-from tests import small_data
 from tests.tiny import FAMILIES, LAYERS, WIDTH
 
 TEXTS = [
@@ -70,23 +69,20 @@ def test_texts_equal_plain_transformers(family: str, settings: dict[str, Any]) -
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 @pytest.mark.parametrize("pooling", ["mean", "first", "max"])
 def test_words_and_subwords_equal_plain_transformers(family: str, pooling: str):
-    words = Embedder(
-        lab.checkpoint(family, dropout=0.1), unit="word", pooling=pooling, max_tokens=25
-    )
-    subwords = list(
-        Embedder(lab.checkpoint(family, dropout=0.1), unit="subword", max_tokens=25).encode(SHORT)
-    )
+    folder = lab.checkpoint(family, dropout=0.1)
+    words = Embedder(folder, unit="word", pooling=pooling, max_tokens=25)
+    subwords = Embedder(folder, unit="subword", max_tokens=25).encode(SHORT)
     sentences = [tuple(text.split()) for text in SHORT]
     for text, sentence, of_words, of_subwords in zip(
         SHORT, sentences, words.encode(sentences), subwords, strict=True
     ):
-        states, offsets = plain(lab.checkpoint(family, dropout=0.1), text)
+        states, offsets = plain(folder, text)
         inner = states[-1][1:-1]
         assert of_subwords.offsets == tuple(map(tuple, offsets[1:-1]))
         np.testing.assert_allclose(of_subwords.vectors, inner.numpy(), atol=1e-5)
         pieces = words.tokenizer.word_subwords([sentence])[0]
         ids = words.tokenizer.build([id for word in pieces for id in word])[0]
-        model = AutoModel.from_pretrained(lab.checkpoint(family, dropout=0.1)).eval()
+        model = AutoModel.from_pretrained(folder).eval()
         with torch.no_grad():
             states = model(torch.tensor([ids])).last_hidden_state[0, 1:-1]
         assert of_words.units == sentence and len(of_words.vectors) == len(sentence)
@@ -156,22 +152,11 @@ def test_few_vectors_are_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
         np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
 
 
-def test_the_encoder_of_a_trained_model(tmp_path: Path) -> None:
-    data = small_data.entities(tmp_path / "data", words=3)
-    config = finetune.NerConfig(
-        model=str(lab.checkpoint(dropout=0.1)),
-        data=str(data or tmp_path / "data"),
-        steps=1,
-        out=str(tmp_path / "run"),
-    )
-    finetune.fit(*finetune.load_task(config, "ner"), config)
-    head = finetune.load(tmp_path / "run").model
-    (found,) = Embedder(tmp_path / "run").encode(["a man"])
-    ids = Embedder(lab.checkpoint(dropout=0.1)).tokenizer.build([*head_ids()])[0]
+def test_the_encoder_of_a_trained_model() -> None:
+    head = finetune.load(lab.trained("ner")).model
+    (found,) = Embedder(lab.trained("ner")).encode(["a man"])
+    tokenizer = lab.tokenizer()
+    ids = tokenizer.build(tokenizer.text_subwords(["a man"])[0])[0]
     with torch.no_grad():
         states = head.model(torch.tensor([ids])).last_hidden_state[0]
     np.testing.assert_allclose(found.vectors[0], states.mean(0).numpy(), atol=1e-5)
-
-
-def head_ids() -> list[int]:
-    return Embedder(lab.checkpoint(dropout=0.1)).tokenizer.text_subwords(["a man"])[0]

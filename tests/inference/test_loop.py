@@ -14,6 +14,7 @@ from finetune.inference.loop import PredictionStream, predict
 from finetune.tasks import load_task
 from finetune.tasks.base import Task
 from tests import laboratory as lab
+from tests.small_data import close
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("classify", {"long_text": "window"}),
@@ -39,13 +40,8 @@ def alone(task: Task, head: Any, examples: list[Any]) -> list[Any]:
 
 
 def assert_alike(found: list[Any], expected: list[Any]) -> None:
-    assert [answer.id for answer in found] == [answer.id for answer in expected]
-    for one, other in zip(found, expected, strict=True):
-        mine, theirs = one.record(), other.record()
-        for name in mine.keys() - {"score", "scores", "spans"}:
-            assert mine[name] == theirs[name]
-        if "score" in mine:
-            assert mine["score"] == pytest.approx(theirs["score"], abs=1e-5)
+    mine, theirs = ([answer.record() for answer in side] for side in (found, expected))
+    assert close(mine, theirs, 1e-5)
 
 
 def test_repetitions_are_computed_once(

@@ -73,8 +73,7 @@ def assert_same_answers(folder: Path, task: str) -> None:
     (plain,) = pipeline(task, model=str(folder))(TEXT)
     assert found.label == plain["label"]
     assert found.score == pytest.approx(plain["score"], abs=0.02)  # bfloat16
-    outcome = run("predict", folder, "--text", TEXT)
-    assert outcome.code == 0, outcome.err
+    outcome = run("predict", folder, "--text", TEXT).ok()
     assert json.loads(outcome.out)["label"] == plain["label"]
 
 
@@ -117,9 +116,8 @@ def test_masked_language_models_fill_masks(family: str, tmp_path: Path):
     folder = tmp_path / "model"
     tiny.model(family, AutoModelForMaskedLM).save_pretrained(folder)
     texts = ["anna saw a [MASK] dog", "anna saw a <mask> dog"]
-    outcome = run("predict", folder, "--text", texts[0], "--text", texts[1])
-    assert outcome.code == 0, outcome.err
-    first, second = [json.loads(line) for line in outcome.out.splitlines()]
+    outcome = run("predict", folder, "--text", texts[0], "--text", texts[1]).ok()
+    first, second = outcome.rows
     assert [first["text"], second["text"]] == texts
     assert first["masks"] == second["masks"] and len(first["masks"][0]) == 5
     own = texts[0].replace("[MASK]", tiny.tokenizer(family).mask_token)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +30,10 @@ from finetune.types import (
     TokenPrediction,
 )
 from tests import laboratory as lab
-from tests import small_data
-from tests.command import Outcome, run
+from tests.command import Outcome, folder_in_use, run
 from tests.forks import in_two_forks
+from tests.small_data import close, read_jsonl, write_jsonl
+from tests.training.stopping import Killed
 
 SPAN = Span(0, 1, "PER")
 TOKENS = TokenPrediction(0, ("x",), ("B-PER",), (0.5,), spans=(SPAN,), span_scores=(0.5,))
@@ -71,7 +70,7 @@ def union(folder: Path) -> list[dict[str, Any]]:
         if path.suffix == ".parquet":
             found += parquet.read_table(path).to_pylist()
         else:
-            found += [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+            found += read_jsonl(path)
     return found
 
 
@@ -80,22 +79,17 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_parts_have_the_rows_of_a_file(place: Path, tmp_path: Path) -> None:
-    done = predict(place, tmp_path / "parts")
-    assert done.code == 0 and f"wrote 4 of 4 parts ({ROWS} rows)" in done.err, done.err
+    done = predict(place, tmp_path / "parts").ok()
+    assert f"wrote 4 of 4 parts ({ROWS} rows)" in done.err, done.err
     whole = ("--out", tmp_path / "whole.parquet")
-    assert run("predict", place / "run", "--file", place / "new" / "*.jsonl*", *whole).code == 0
+    run("predict", place / "run", "--file", place / "new" / "*.jsonl*", *whole).ok()
     expected = parquet.read_table(tmp_path / "whole.parquet").to_pylist()
     found = union(tmp_path / "parts")
     assert [row["id"] for row in found] == list(range(ROWS))
-    for row, other in zip(found, expected, strict=True):
-        for each in (row, other):
-            each["score"] = pytest.approx(each["score"], abs=2e-6)
-            each["scores"] = pytest.approx(each["scores"], abs=2e-6)
-        assert row.keys() == other.keys() and row["text"] == other["text"]
-        assert row["label"] == other["label"]
+    assert close(found, expected, 2e-6)
     before = content(tmp_path / "parts")
-    again = predict(place, tmp_path / "parts")
-    assert again.code == 0 and "wrote 0 of 4 parts" in again.err
+    again = predict(place, tmp_path / "parts").ok()
+    assert "wrote 0 of 4 parts" in again.err
     assert content(tmp_path / "parts") == before
 
 
@@ -104,7 +98,7 @@ def whole(place: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
     """The parts of each format; tests change copies."""
     folder = tmp_path_factory.mktemp("whole")
     for suffix in ("parquet", "jsonl"):
-        assert predict(place, folder / suffix, "--format", suffix).code == 0
+        predict(place, folder / suffix, "--format", suffix).ok()
     return {path.name: path for path in folder.iterdir()}
 
 
@@ -134,8 +128,8 @@ def test_missing_and_damaged_parts_are_made_again(
             path.unlink() if damaged is None else path.write_bytes(damaged)
         if changed == changes[-1]:
             min(out.glob("_digest-*")).unlink()
-        done = predict(place, out, "--format", suffix)
-        assert done.code == 0 and f"wrote {len(changed)} of 4 parts" in done.err, done.err
+        done = predict(place, out, "--format", suffix).ok()
+        assert f"wrote {len(changed)} of 4 parts" in done.err, done.err
         for path, damaged in changed.items():
             said = f"{path.name} is damaged: predicted again" in done.err
             assert said == (damaged is not None), done.err
@@ -155,11 +149,10 @@ def test_a_damaged_manifest(place: Path, tmp_path: Path, whole: dict[str, Path])
         ("{", "_predictions.json: damaged: delete it"),
     ):
         manifest.write_text(change if isinstance(change, str) else json.dumps(saved | change))
-        refused = predict(place, out)
-        assert refused.code == 2 and message in refused.err, refused.err
+        predict(place, out).refused(message)
     manifest.unlink()
-    done = predict(place, out)
-    assert done.code == 0 and "wrote 0 of 4 parts" in done.err, done.err
+    done = predict(place, out).ok()
+    assert "wrote 0 of 4 parts" in done.err, done.err
     assert content(out) == before
 
 
@@ -175,25 +168,20 @@ def test_interruptions_change_nothing(
     place: Path, tmp_path: Path, whole: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "parts"
-    with monkeypatch.context() as patch:
-        written = []
+    written, writer = [], parts_module.record_writer
 
-        class Killed(BaseException):
-            pass
+    def stop_in_third(path: Path, sample: Any = ()) -> Any:
+        written.append(path)
+        if len(written) == 3:
+            raise Killed
+        return writer(path, sample)
 
-        def stop_in_third(path: Path, sample: Any = ()) -> Any:
-            written.append(path)
-            if len(written) == 3:
-                raise Killed
-            return writer(path, sample)
-
-        writer = parts_module.record_writer
+    with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(parts_module, "record_writer", stop_in_third)
-        with pytest.raises(Killed):
-            predict(place, out)
+        predict(place, out)
     assert len(list(out.glob("part-*"))) == 2
-    done = predict(place, out)
-    assert done.code == 0 and "wrote 2 of 4 parts" in done.err, done.err
+    done = predict(place, out).ok()
+    assert "wrote 2 of 4 parts" in done.err, done.err
     assert content(out) == content(whole["parquet"])
 
 
@@ -201,8 +189,7 @@ def test_jobs_and_processes_make_the_same_parts(
     place: Path, tmp_path: Path, whole: dict[str, Path]
 ) -> None:
     for index in (2, 0, 1):
-        done = predict(place, tmp_path / "jobs", "--shard", f"{index}/3")
-        assert done.code == 0, done.err
+        predict(place, tmp_path / "jobs", "--shard", f"{index}/3").ok()
     assert content(tmp_path / "jobs") == content(whole["parquet"])
     out = tmp_path / "processes"
     words = [sys.executable, "-m", "finetune", "predict", place / "run", "--file", place / "new"]
@@ -219,17 +206,15 @@ def test_jobs_and_processes_make_the_same_parts(
 
 def test_all_parts_have_one_schema(place: Path, tmp_path: Path) -> None:
     """Also where a part has no value of a column, or another part alone has a column."""
-    lines = (place / "new" / "b.jsonl").read_text("utf-8").splitlines()
-    rows = [{"id": f"t{n}", "text": json.loads(line)["text"]} for n, line in enumerate(lines)]
+    given = read_jsonl(place / "new" / "b.jsonl")
+    rows: list[dict] = [{"id": f"t{n}", "text": row["text"]} for n, row in enumerate(given)]
     rows[0]["text"] = ""  # without a label
     rows[9] |= {"stars": 4, "by": {"name": "x"}, "share": 1}
     rows[16] |= {"share": 0.5}
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "rows.jsonl").write_text(text, "utf-8")
-    run_of = ("predict", place / "run", "--file", tmp_path / "rows.jsonl", *PARTS)
+    file = write_jsonl(tmp_path / "rows.jsonl", rows)
+    run_of = ("predict", place / "run", "--file", file, *PARTS)
     for job in ("0/2", "1/2"):
-        done = run(*run_of, "--out", f"{tmp_path}/parts/", "--shard", job)
-        assert done.code == 0, done.err
+        run(*run_of, "--out", f"{tmp_path}/parts/", "--shard", job).ok()
     schemas = [parquet.read_schema(path) for path in sorted((tmp_path / "parts").glob("part-*"))]
     assert len(schemas) == 3 and all(each.equals(schemas[0]) for each in schemas)
     found = pyarrow.dataset.dataset(tmp_path / "parts", format="parquet").to_table().to_pylist()
@@ -244,13 +229,17 @@ def test_a_column_that_changes_its_type_is_refused(
     monkeypatch.setattr("finetune.cli.predict.GROUP", 8)
     rows = [{"text": "a film", "stars": n} for n in range(20)]
     rows[12]["stars"] = 2.5
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "rows.jsonl").write_text(text, "utf-8")
-    run_of = ("predict", place / "run", "--file", tmp_path / "rows.jsonl", *PARTS)
-    done = run(*run_of, "--out", f"{tmp_path}/parts/")
-    assert done.code == 2 and "part-000001" in done.err, done.err
+    file = write_jsonl(tmp_path / "rows.jsonl", rows)
+    run_of = ("predict", place / "run", "--file", file, *PARTS)
+    done = run(*run_of, "--out", f"{tmp_path}/parts/").refused("part-000001")
     assert "not of one type" in done.err and "--format jsonl" in done.err
-    assert run(*run_of, "--out", f"{tmp_path}/lines/", "--format", "jsonl").code == 0
+    run(*run_of, "--out", f"{tmp_path}/lines/", "--format", "jsonl").ok()
+
+
+def assert_same_types(*groups: Any) -> None:
+    """Tables of groups of predictions have one schema."""
+    tables = [pyarrow.Table.from_pylist([each.record() for each in rows]) for rows in groups]
+    assert all(table.schema == tables[0].schema for table in tables)
 
 
 @pytest.mark.parametrize(
@@ -265,11 +254,7 @@ def test_a_column_that_changes_its_type_is_refused(
     ids=lambda each: type(each).__name__,
 )
 def test_empty_predictions_have_the_types_of_full_ones(empty: Any, full: Any) -> None:
-    types = [
-        pyarrow.Table.from_pylist([each.record()]).schema
-        for each in (full, *parts_module.typical([full]), *parts_module.typical([empty]))
-    ]
-    assert types[0] == types[1] == types[2]
+    assert_same_types([full], parts_module.typical([full]), parts_module.typical([empty]))
 
 
 @pytest.mark.parametrize(
@@ -289,47 +274,35 @@ def test_empty_predictions_have_the_types_of_full_ones(empty: Any, full: Any) ->
 def test_withheld_answers_have_the_types_of_given_ones(found: Any) -> None:
     given = Decisions(confidence=0.0).apply(found)
     unsure = Decisions(confidence=1.0).apply(found)
-    types = [
-        pyarrow.Table.from_pylist([each.record() for each in rows]).schema
-        for rows in (
-            (given, unsure),
-            parts_module.typical([given]),
-            parts_module.typical([unsure]),
-        )
-    ]
-    assert types[0] == types[1] == types[2]
+    both = [parts_module.typical([each]) for each in (given, unsure)]
+    assert_same_types((given, unsure), *both)
 
 
 def test_documents_cross_parts(tmp_path: Path) -> None:
     rows = [
-        {**json.loads(line), "document": number // 5}
+        {**row, "document": number // 5}
         for split in ("train", "test")
-        for number, line in enumerate(
-            (lab.data("entities") / f"{split}.jsonl").read_text().splitlines()
-        )
+        for number, row in enumerate(read_jsonl(lab.data("entities") / f"{split}.jsonl"))
     ]
-    file = small_data.write_jsonl(tmp_path / "documents" / "train.jsonl", rows)
-    trained = lab.train("tag", tmp_path / "run", data=file.parent, context="doc", max_length=48)
-    assert trained.code == 0, trained.err
+    file = write_jsonl(tmp_path / "documents" / "train.jsonl", rows)
+    lab.train("tag", tmp_path / "run", data=file.parent, context="doc", max_length=48).ok()
     options = ("predict", tmp_path / "run", "--file", file, "--format", "jsonl", "--keep-columns")
-    assert run(*options, "--out", f"{tmp_path / 'parts'}/", "--part-rows", "4").code == 0
-    whole = [json.loads(line) for line in run(*options).out.splitlines()]
+    run(*options, "--out", f"{tmp_path / 'parts'}/", "--part-rows", "4").ok()
+    whole = run(*options).rows
     found = union(tmp_path / "parts")
     assert [row["id"] for row in found] == [row["id"] for row in whole] == list(range(len(rows)))
-    for row, other in zip(found, whole, strict=True):
-        assert row["scores"] == pytest.approx(other["scores"], abs=2e-5)
-        assert {**row, "scores": 0} == {**other, "scores": 0}
+    assert close(found, whole, 2e-5)
     last = sorted((tmp_path / "parts").glob("part-*"))[-1]
     kept = last.read_bytes()
     last.unlink()
-    assert run(*options, "--out", f"{tmp_path / 'parts'}/", "--part-rows", "4").code == 0
+    run(*options, "--out", f"{tmp_path / 'parts'}/", "--part-rows", "4").ok()
     assert last.read_bytes() == kept
 
 
 def test_other_predictions_are_refused(place: Path, tmp_path: Path) -> None:
     out, own = tmp_path / "parts", shutil.copytree(place / "new", tmp_path / "new")
     arguments = ("predict", place / "run", "--file", own, "--out", f"{out}/")
-    assert run(*arguments, *PARTS).code == 0
+    run(*arguments, *PARTS).ok()
     before = content(out)
     other = tmp_path / "other"
     shutil.copytree(place / "run", other)
@@ -341,15 +314,14 @@ def test_other_predictions_are_refused(place: Path, tmp_path: Path) -> None:
         "part rows was 8, now it is 9": (*arguments, "--part-rows", "9"),
         "format was 'parquet', now it is 'jsonl'": (*arguments, *PARTS, "--format", "jsonl"),
     }.items():
-        refused = run(*changed)
-        assert refused.code == 2 and problem in refused.err, refused.err
+        refused = run(*changed).refused(problem)
         assert len(refused.err.splitlines()) == 1
     foreign = out / "part-000000-0123abcd.parquet"
     foreign.touch()
     assert f"{foreign} is of other predictions" in run(*arguments, *PARTS).err
     foreign.unlink()
     (own / "b.jsonl").touch()  # the same content at another time
-    assert run(*arguments, *PARTS).code == 0
+    run(*arguments, *PARTS).ok()
     with (own / "b.jsonl").open("a") as file:
         file.write('{"text": "one more"}\n')
     assert "file 2 b.jsonl was " in run(*arguments, *PARTS).err
@@ -364,34 +336,22 @@ def test_files_of_one_name(place: Path, tmp_path: Path) -> None:
     for file, first in zip(files, (0, 5), strict=True):
         file.parent.mkdir()
         file.write_text("".join(lines[first : first + 5]), "utf-8")
-    assert predict(place, tmp_path / "parts", file=str(tmp_path / "*" / "x.jsonl")).code == 0
+    predict(place, tmp_path / "parts", file=str(tmp_path / "*" / "x.jsonl")).ok()
     with files[0].open("a", encoding="utf-8") as file:
         file.writelines(lines[10:])
-    refused = predict(place, tmp_path / "parts", file=str(tmp_path / "*" / "x.jsonl"))
-    assert refused.code == 2 and "file 1 x.jsonl was " in refused.err, refused.err
+    predict(place, tmp_path / "parts", file=str(tmp_path / "*" / "x.jsonl")).refused(
+        "file 1 x.jsonl was "
+    )
 
 
 def test_two_jobs_with_one_shard(place: Path, tmp_path: Path) -> None:
-    script = f"""
-        from pathlib import Path
-        from finetune.runtime.files import lock_folder
-        with lock_folder(Path({str(tmp_path / "parts")!r}), name=".lock-1-of-2"):
-            print("held", flush=True)
-            input()
-    """
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        refused = predict(place, tmp_path / "parts", "--shard", "1/2")
-        assert refused.code == 2 and f"in use by process {holder.pid}" in refused.err
+    with folder_in_use(tmp_path / "parts", ".lock-1-of-2") as holder:
+        refused = predict(place, tmp_path / "parts", "--shard", "1/2").refused(
+            f"in use by process {holder.pid}"
+        )
         assert "--shard 1/2: " in refused.err and len(refused.err.splitlines()) == 1
-        assert predict(place, tmp_path / "parts", "--shard", "0/2").code == 0
-        holder.communicate("\n")
-    assert predict(place, tmp_path / "parts", "--shard", "1/2").code == 0
+        predict(place, tmp_path / "parts", "--shard", "0/2").ok()
+    predict(place, tmp_path / "parts", "--shard", "1/2").ok()
     assert len(union(tmp_path / "parts")) == ROWS
 
 
@@ -401,50 +361,40 @@ def test_cut_files_are_named(place: Path, tmp_path: Path, monkeypatch: pytest.Mo
     whole = (own / "a.jsonl.gz").read_bytes()
     (own / "a.jsonl.gz").write_bytes(whole[:-20])
     out = tmp_path / "parts"
-    refused = run("predict", place / "run", "--file", own, "--out", f"{out}/")
-    assert refused.code == 2 and "a.jsonl.gz:" in refused.err and "truncated" in refused.err
+    run("predict", place / "run", "--file", own, "--out", f"{out}/").refused(
+        "a.jsonl.gz:", "truncated"
+    )
     assert not out.exists()  # found before anything is written
     (own / "a.jsonl.gz").write_bytes(whole)
     text = (own / "b.jsonl").read_text("utf-8")
     (own / "b.jsonl").write_text(text[:-10], "utf-8")
-    refused = run("predict", place / "run", "--file", own, "--out", f"{out}/", *PARTS)
-    assert refused.code == 2 and "b.jsonl:17" in refused.err, refused.err
+    run("predict", place / "run", "--file", own, "--out", f"{out}/", *PARTS).refused("b.jsonl:17")
     assert len(list(out.glob("part-*"))) == 3 and not list(out.glob(".part*"))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--text", "a room"), "parts are for files"),
-        (("--file", "-"), "parts are for files"),
-        (("--file", "FILE", "--format", "csv"), "parts are parquet or jsonl"),
-        (("--file", "FILE", "--part-rows", "0"), "must be 1 or more"),
-        (
-            ("--file", "FILE", "--part-rows", "9" * 20),
-            "at most 9007199254740992",
-        ),
-        (("--file", "FILE", "--shard", "2/2"), "write I/N"),
-        (("--file", "FILE", "--shard", "0/" + "9" * 5000), "write I/N"),
-        (("--file", "FILE", "--shard", "1"), "write I/N"),
-        (("--file", "none/*.jsonl"), "the pattern holds no data files"),
-    ],
-)
-def test_what_parts_cannot_be(
-    options: tuple[str, ...], message: str, place: Path, tmp_path: Path
-) -> None:
-    given = [str(place / "new" / "b.jsonl") if each == "FILE" else each for each in options]
-    refused = run("predict", place / "run", *given, "--out", f"{tmp_path / 'parts'}/")
-    assert refused.code == 2 and message in refused.err, refused.err
+REFUSED = {
+    "--text room --out NEW/": "parts are for files",
+    "--file - --out NEW/": "parts are for files",
+    "--file FILE --format csv --out NEW/": "parts are parquet or jsonl",
+    "--file FILE --part-rows 0 --out NEW/": "must be 1 or more",
+    f"--file FILE --part-rows {'9' * 20} --out NEW/": "at most 9007199254740992",
+    "--file FILE --shard 2/2 --out NEW/": "write I/N",
+    f"--file FILE --shard 0/{'9' * 5000} --out NEW/": "write I/N",
+    "--file FILE --shard 1 --out NEW/": "write I/N",
+    "--file none/*.jsonl --out NEW/": "the pattern holds no data files",
+    "--file FILE --shard 0/2": "write --out FOLDER/",
+    "--file FILE --part-rows 9": "write --out FOLDER/",
+    "--file FILE --format parquet": "write --out FOLDER/",
+    "--file DATA --out DATA": "holds the input",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED, ids=lambda each: each[:40])
+def test_what_parts_cannot_be(options: str, place: Path, tmp_path: Path) -> None:
+    known = {"FILE": place / "new" / "b.jsonl", "DATA": place / "new", "NEW/": f"{tmp_path}/parts/"}
+    words = [str(known.get(word, word)) for word in options.split()]
+    run("predict", place / "run", *words).refused(REFUSED[options])
     assert not (tmp_path / "parts").exists()
-
-
-def test_other_refusals(place: Path, tmp_path: Path) -> None:
-    file = place / "new" / "b.jsonl"
-    for option in (("--shard", "0/2"), ("--part-rows", "9"), ("--format", "parquet")):
-        refused = run("predict", place / "run", "--file", file, *option)
-        assert refused.code == 2 and "write --out FOLDER/" in refused.err
-    refused = run("predict", place / "run", "--file", place / "new", "--out", place / "new")
-    assert refused.code == 2 and "holds the input" in refused.err
 
 
 def test_locks_of_shards_leave_nothing(tmp_path: Path) -> None:

@@ -12,11 +12,9 @@ from transformers import pipeline
 
 import finetune
 import finetune.inference.pipelines
-from finetune.config.tasks import NerConfig, TagConfig
-from finetune.data import Dataset
-from finetune.tasks import load_task, save_task
 from finetune.types import Span, TokenExample
 from tests import laboratory as lab
+from tests.small_data import close
 
 TEXTS = [
     "Anna saw  New York, and\tGeneral Motors.",
@@ -27,49 +25,27 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """What a run saves of its model, untrained but with scores far apart."""
-    place = tmp_path_factory.mktemp("pipelines")
-    source = str(lab.checkpoint())
+def folder() -> Path:
     words = ("Anna", "Smith", "saw", "New", "York", ".")
     spans = (Span(0, 2, "PER"), Span(1, 2, "PER"), Span(3, 5, "LOC"))
     examples = [TokenExample(index, words, spans) for index in range(3)]
-    data = Dataset("sentences", {"train": examples, "validation": examples})
-    task, _ = load_task(NerConfig(model=source, max_width=3, precision="fp32"), "ner", data)
-    head = task.head()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in head.head_parameters().values():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    head.save_pretrained(place / "best")
-    save_task(task, place / "best")
-    return place / "best"
+    return lab.untrained("ner", examples, max_width=3, precision="fp32") / "best"
 
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> list[list[dict]]:
     """The predictor's answers in the pipeline's form."""
-    records = [prediction.record() for prediction in finetune.load(folder).predict(TEXTS)]
+    names = {"entity": "label", "score": "score", "word": "text"}
+    names |= {"start": "start_char", "end": "end_char"}
     return [
-        [
-            {
-                "entity": span["label"],
-                "score": span["score"],
-                "word": span["text"],
-                "start": span["start_char"],
-                "end": span["end_char"],
-            }
-            for span in record["spans"]
-        ]
-        for record in records
+        [{name: span[own] for name, own in names.items()} for span in answer.record()["spans"]]
+        for answer in finetune.load(folder).predict(TEXTS)
     ]
 
 
 def assert_same(found: list[list[dict]], expected: list[list[dict]]) -> None:
     """The same entities of the same texts; scores to five digits."""
-    for mine, theirs in zip(found, expected, strict=True):
-        close = [entity | {"score": pytest.approx(entity["score"], abs=1e-5)} for entity in theirs]
-        assert mine == close
+    assert close(found, expected, 1e-5)
 
 
 def test_answers_are_those_of_the_predictor(folder: Path, expected: list[list[dict]]) -> None:
@@ -118,20 +94,13 @@ def test_what_is_refused(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module", params=["chunks", "pos"])
-def crf_folder(request, tmp_path_factory) -> Path:
-    """What a run with a CRF saves, untrained; its tags encode spans or do not."""
-    place = tmp_path_factory.mktemp("crf")
-    source = str(lab.checkpoint())
+def crf_folder(request: pytest.FixtureRequest) -> Path:
+    """A model with a CRF whose tags encode spans or do not."""
     words = ("Anna", "saw", "Paris", ".")
     chunks = request.param == "chunks"
     tags = ("B-PER", "O", "B-LOC", "O") if chunks else ("NOUN", "VERB", "NOUN", "PUNCT")
     examples = [TokenExample(0, words, tags=tags)]
-    data = Dataset("sentences", {"train": examples, "validation": examples})
-    config = TagConfig(model=source, crf=True, precision="fp32")
-    task, _ = load_task(config, "tag", data)
-    task.head().save_pretrained(place / "best")
-    save_task(task, place / "best")
-    return place / "best"
+    return lab.untrained("tag", examples, crf=True, precision="fp32") / "best"
 
 
 def test_tags_of_a_crf(crf_folder: Path) -> None:

@@ -11,20 +11,18 @@ from typing import Any
 import pytest
 
 import finetune
+from finetune.runtime.records import write_records
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests import small_data
 from tests.command import run
+from tests.small_data import read_jsonl
 
 TICKETS = [
     {"Ticket": f"a {word} room {i}", "Team": word, "Id": i}
     for i, word in enumerate(["bright", "dull"] * 10)
 ]
 TEXTS = [row["Ticket"] for row in TICKETS]
-
-
-def json_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +33,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings: dict[str, Any] = {"steps": 2, "quiet": True}
     columns = {"text": "Ticket", "label": "Team"}
     finetune.train("classify", TICKETS, model, columns=columns, out=str(folder / "run"), **settings)
-    words = json_lines(lab.data("entities") / "train.jsonl")
+    words = read_jsonl(lab.data("entities") / "train.jsonl")
     rows = [{"Sentence": row["tokens"], "Marks": row["tags"]} for row in words]
-    finetune.train(
-        "tag",
-        rows,
-        model,
-        columns=["words=Sentence", "tags=Marks"],
-        out=str(folder / "tagged"),
-        **settings,
-    )
+    columns = ["words=Sentence", "tags=Marks"]
+    finetune.train("tag", rows, model, columns=columns, out=str(folder / "tagged"), **settings)
     (folder / "rows.json").write_text(json.dumps(rows))
     return folder
 
@@ -99,15 +91,9 @@ def test_anything_else_is_refused(place: Path, given: Any, message: str) -> None
 def test_training_on_columns_and_settings_as_lists(place: Path, tmp_path: Path) -> None:
     columns = {name: [row[name] for row in TICKETS] for name in TICKETS[0]}
     for number, named in enumerate((["text=Ticket", "label=Team"], ("text=Ticket", "label=Team"))):
-        again = finetune.train(
-            "classify",
-            columns,
-            str(lab.checkpoint()),
-            columns=named,
-            steps=2,
-            quiet=True,
-            out=str(tmp_path / str(number)),
-        )
+        settings = {"columns": named, "steps": 2, "out": str(tmp_path / str(number))}
+        model = str(lab.checkpoint())
+        again = finetune.train("classify", columns, model, quiet=True, **settings)
         before = json.loads((place / "run" / "config.json").read_text())
         after = json.loads((again.folder / "config.json").read_text())
         assert after["fingerprint"] == before["fingerprint"]
@@ -117,29 +103,21 @@ def test_training_on_columns_and_settings_as_lists(place: Path, tmp_path: Path) 
 
 
 def test_commands_find_the_columns_of_training(place: Path, tmp_path: Path) -> None:
-    with (tmp_path / "new.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["Id", "Ticket", "Team"])
-        writer.writeheader()
-        writer.writerows(TICKETS)
-    found = run("predict", place / "run", "--file", tmp_path / "new.csv")
-    assert found.code == 0, found.err
+    write_records(tmp_path / "new.csv", TICKETS)
+    found = run("predict", place / "run", "--file", tmp_path / "new.csv").ok()
     (tmp_path / "out.jsonl").write_text(found.out)
     model = finetune.load(place / "run")
-    labels = [json.loads(line)["label"] for line in found.out.splitlines()]
-    assert labels == [p.label for p in model.predict(TEXTS)]
+    assert [row["label"] for row in found.rows] == [p.label for p in model.predict(TEXTS)]
     usual = tmp_path / "usual.jsonl"  # a file with the usual names is read as before
-    usual.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    small_data.write_jsonl(usual, [{"text": text} for text in TEXTS])
     assert run("predict", place / "run", "--file", usual).out == found.out
-    held_out = json_lines(place / "run" / "predictions.validation.jsonl")
+    held_out = read_jsonl(place / "run" / "predictions.validation.jsonl")
     gold = tmp_path / "gold.csv"
-    with gold.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerows([("Team", "Ticket"), *((row["gold"], row["text"]) for row in held_out)])
+    write_records(gold, [{"Team": row["gold"], "Ticket": row["text"]} for row in held_out])
     options = ("--gold", gold, "--split", "validation")
-    assert run("report", place / "run", *options, "--format", "table").code == 0
+    run("report", place / "run", *options, "--format", "table").ok()
     other = shutil.copytree(place / "run", tmp_path / "other")
-    compared = run("compare", place / "run", other, *options)
-    assert compared.code == 0, compared.err
+    run("compare", place / "run", other, *options).ok()
 
 
 def test_blank_texts_have_no_label(place: Path, tmp_path: Path) -> None:
@@ -151,10 +129,10 @@ def test_blank_texts_have_no_label(place: Path, tmp_path: Path) -> None:
     file = tmp_path / "blank.csv"
     file.write_text('text\n" "\na room\n" "\n')
     as_json = run("predict", place / "run", "--file", file)
-    assert [json.loads(line)["label"] for line in as_json.out.splitlines()][::2] == [None, None]
+    assert [row["label"] for row in as_json.rows][::2] == [None, None]
     assert "2 blank texts not predicted (label null)" in as_json.err
     (tmp_path / "out.jsonl").write_text(as_json.out)
-    label = json.loads(as_json.out.splitlines()[1])["label"]
+    label = as_json.rows[1]["label"]
     (tmp_path / "gold.csv").write_text(f'text,label\n" ",x\na room,{label}\n" ",x\n')
     scored = run("score", tmp_path / "out.jsonl", tmp_path / "gold.csv")  # blank texts are wrong
     assert json.loads(scored.out)["accuracy"] == pytest.approx(1 / 3), scored.err
@@ -164,6 +142,6 @@ def test_blank_texts_have_no_label(place: Path, tmp_path: Path) -> None:
     assert [each.label for each in model.predict([" "])] == [None]
     empty = small_data.write_jsonl(tmp_path / "empty.jsonl", [{"text": None}, {"text": "a room"}])
     done = run("predict", place / "run", "--file", empty)
-    assert [json.loads(line)["label"] for line in done.out.splitlines()] == [None, label]
+    assert [row["label"] for row in done.rows] == [None, label]
     small_data.write_jsonl(tmp_path / "train.jsonl", [{"text": None, "label": "bright"}])
     assert "1 example with an empty text" in run("check", tmp_path / "train.jsonl").out

@@ -16,6 +16,7 @@ from finetune.types import UserError
 from tests.command import run
 from tests.covering import covering
 from tests.laboratory import checkpoint
+from tests.small_data import read_jsonl, write_jsonl
 
 TEXTS = ["the unbelievably late train from paris", "", "nobody knew why", "a"]
 LONG = " ".join(["two children run across the street because it rains"] * 11)
@@ -69,14 +70,13 @@ def test_long_texts_in_windows(method: str, monkeypatch: pytest.MonkeyPatch):
     for again, score in zip(scorer.score(texts), scores, strict=True):
         np.testing.assert_allclose(again.log_probabilities, score.log_probabilities, atol=1e-5)
     # the first words of a long text are read in the first window alone
-    head = LONG.split()
     ids = scorer.tokenizer.text_subwords([LONG])[0][:30]
     if method == "token":
         plain = AutoTokenizer.from_pretrained(checkpoint())
         model = AutoModelForMaskedLM.from_pretrained(checkpoint()).eval()
         row = [plain.cls_token_id, plain.mask_token_id, *ids[1:30], plain.sep_token_id]
         size = scorer.max_length
-        assert head and len(row) <= size
+        assert len(row) <= size
         with torch.no_grad():
             starts = scorer.tokenizer.subwords_with_words([LONG])[0][1]
             end = max(start for start in starts if start <= size - 2)
@@ -110,10 +110,9 @@ def test_command_on_texts(tmp_path: Path):
     texts.write_text("\n".join(TEXTS), encoding="utf-8")
     output = tmp_path / "scores.jsonl"
     more = ("--subwords", "--format", "json")
-    done = run("perplexity", checkpoint(), "--file", texts, "--out", output, *more)
-    assert done.code == 0, done.err
+    done = run("perplexity", checkpoint(), "--file", texts, "--out", output, *more).ok()
     record = json.loads(done.out)
-    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    rows = read_jsonl(output)
     assert [row["text"] for row in rows] == TEXTS
     total = sum(row["log_likelihood"] for row in rows)
     assert record["log_likelihood"] == pytest.approx(total, abs=1e-4)
@@ -126,32 +125,22 @@ def test_command_on_texts(tmp_path: Path):
 def test_command_on_pairs(tmp_path: Path):
     scorer = TextScorer(checkpoint())
     pairs = [(a, b) for a in TEXTS for b in ("anna", "the old house")]
-    scores = {
-        text: s.log_likelihood
-        for text, s in zip(
-            sorted({t for pair in pairs for t in pair}),
-            scorer.score(sorted({t for pair in pairs for t in pair})),
-            strict=True,
-        )
-    }
+    texts = sorted({text for pair in pairs for text in pair})
+    scores = {text: s.log_likelihood for text, s in zip(texts, scorer.score(texts), strict=True)}
     file, output = tmp_path / "pairs.jsonl", tmp_path / "predictions.jsonl"
-    lines = [
-        json.dumps({"text": a, "text_pair": b, "id": f"p{n}"}) for n, (a, b) in enumerate(pairs)
-    ]
-    file.write_text("\n".join(lines), encoding="utf-8")
-    done = run("perplexity", checkpoint(), "--file", file, "--out", output, "--format", "json")
-    assert done.code == 0, done.err
+    plain = [{"text": a, "text_pair": b} for a, b in pairs]
+    write_jsonl(file, [{**row, "id": f"p{n}"} for n, row in enumerate(plain)])
+    done = run("perplexity", checkpoint(), "--file", file, "--out", output, "--format", "json").ok()
     value, low, high = json.loads(done.out)["accuracy"]
     assert value == pytest.approx(np.mean([scores[a] > scores[b] for a, b in pairs]))
     assert low <= value <= high
-    predictions = [json.loads(line) for line in output.read_text().splitlines()]
+    predictions = read_jsonl(output)
     assert [row["id"] for row in predictions] == [f"p{n}" for n in range(len(pairs))]
-    compared = run("compare", output, output, "--resamples", "50")
-    assert compared.code == 0 and "accuracy" in compared.out, compared.err
-    plain = [json.dumps({"text": a, "text_pair": b}) for a, b in pairs]
-    file.write_text("\n".join(plain), encoding="utf-8")
-    assert run("perplexity", checkpoint(), "--file", file, "--out", output).code == 0
-    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    compared = run("compare", output, output, "--resamples", "50").ok()
+    assert "accuracy" in compared.out, compared.err
+    write_jsonl(file, plain)
+    run("perplexity", checkpoint(), "--file", file, "--out", output).ok()
+    rows = read_jsonl(output)
     assert [row["id"] for row in rows] == list(range(len(pairs)))
-    two = run("perplexity", checkpoint(), "--text", "a", "--text", "the train", "--pairs")
-    assert two.code == 0 and "accuracy" in two.out
+    two = run("perplexity", checkpoint(), "--text", "a", "--text", "the train", "--pairs").ok()
+    assert "accuracy" in two.out

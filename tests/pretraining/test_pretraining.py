@@ -6,52 +6,44 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM, BertForPreTraining, pipeline
 
-from finetune.config.tasks import ClassifyConfig
+import finetune
+from finetune.config.tasks import TrainConfig
 from finetune.evaluation.compare import ComparisonOptions, compare_systems
 from finetune.evaluation.error_analysis import analyze
 from finetune.inference.predictor import Predictor
 from finetune.models.heads.masked_lm import MaskedLanguageModel
 from finetune.preprocessing.batching import pack
-from finetune.pretraining.settings import PretrainConfig
 from finetune.reporting.html import write_run_report
 from finetune.tasks import load_task
-from finetune.training.trainer import fit
 from finetune.types import UserError
+from tests import laboratory as lab
 from tests import small_data, tiny
 from tests.runs import score_predictions
+from tests.small_data import read_jsonl
 
-SETTINGS = {"lr": 2e-3, "batch_size": 4, "max_length": 48, "precision": "fp32"}
+SETTINGS: dict[str, Any] = {"lr": 2e-3, "batch_size": 4, "max_length": 48, "steps": None}
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pretraining")
-    for family in ("bert", "roberta"):
-        tiny.save_tiny_checkpoint(
-            folder / family, family, dropout=0.0, layers=3, initializer_range=0.1
-        )
-    small_data.running_text(folder / "text")
-    small_data.sentiment(folder / "sentiment")
-    return folder
+def model_of(family: str = "bert") -> Path:
+    return lab.checkpoint(family, dropout=0.0, layers=3, initializer_range=0.1)
+
+
+def config_of(family: str = "bert", **changes: Any) -> TrainConfig:
+    return lab.config("pretrain", **{"model": model_of(family), **SETTINGS, **changes})
 
 
 @pytest.fixture(scope="module")
-def run(place: Path) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run."""
-    config = config_of(place, out=str(place / "run"), epochs=24.0, eval_every=200)
-    fit(*load_task(config, "pretrain"), config)
-    return place / "run"
-
-
-def config_of(place: Path, **changes) -> PretrainConfig:
-    given = {"model": str(place / "bert"), "data": str(place / "text"), **SETTINGS, **changes}
-    return PretrainConfig(**given)
+    out = tmp_path_factory.mktemp("pretraining") / "run"
+    return lab.fit(config_of(out=out, epochs=24.0, eval_every=200)).folder
 
 
 def test_learns_and_scores(run: Path) -> None:
@@ -59,7 +51,7 @@ def test_learns_and_scores(run: Path) -> None:
     assert set(metrics["test"]) == {"mlm_accuracy", "mlm_loss", "perplexity"}
     assert metrics["test"]["mlm_accuracy"] > 0.2
     assert metrics["test"]["perplexity"] == pytest.approx(math.exp(metrics["test"]["mlm_loss"]))
-    rows = [json.loads(line) for line in (run / "predictions.test.jsonl").open()]
+    rows = read_jsonl(run / "predictions.test.jsonl")
     losses = [loss for row in rows for loss in row["losses"]]
     assert metrics["test"]["mlm_loss"] == pytest.approx(np.mean(losses), abs=1e-5)
     with pytest.raises(UserError, match="hold their gold"):
@@ -87,7 +79,7 @@ def test_analysis_comparison_and_report(run: Path) -> None:
     assert "pipeline_tag: fill-mask" in card and "[MASK]" in card
 
 
-def test_fills_masks(run: Path, place: Path) -> None:
+def test_fills_masks(run: Path) -> None:
     model = Predictor(run)
     text = "Ana saw the [MASK] river near [MASK] and the old house ."
     (found,) = model.predict([text])
@@ -107,25 +99,25 @@ def test_fills_masks(run: Path, place: Path) -> None:
         model.predict(["Ana saw the river"])
 
 
-def test_masks_of_scores_are_the_same_in_every_run(place: Path) -> None:
+def test_masks_of_scores_are_the_same_in_every_run() -> None:
     encoded = []
     for changes in ({"seed": 1}, {"seed": 2, "replacement": "unigram", "explore": True}):
-        task, data = load_task(config_of(place, **changes), "pretrain")
+        task, data = lab.load(config_of(**changes))
         encoded.append(task.encode(data.splits["test"]).sequences)
     assert np.array_equal(encoded[0].ids.values, encoded[1].ids.values)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize("mask", ["subwords", "words", "spans"])
-def test_loss_equals_that_of_the_class(family: str, mask: str, place: Path) -> None:
+def test_loss_equals_that_of_the_class(family: str, mask: str) -> None:
     """The summed loss of training, over its count, is that of transformers for the same labels."""
-    config = config_of(place, model=str(place / family), mask=mask, packing="full-sentences")
-    task, data = load_task(config, "pretrain")
+    config = config_of(family, mask=mask, packing="full-sentences")
+    task, data = lab.load(config)
     sequences = task.sequences_of_epoch(task.encode(data.splits["train"]).sequences, 1, 0)
     batch = pack(sequences, task.collate(sequences))
     head = task.head().eval()
     total, count = task.loss(head(batch), batch)
-    plain = AutoModelForMaskedLM.from_pretrained(str(place / family)).eval()
+    plain = AutoModelForMaskedLM.from_pretrained(str(model_of(family))).eval()
     longest = max(batch.lengths)
     ids, labels = (
         torch.full((len(sequences), longest), fill) for fill in (plain.config.pad_token_id, -100)
@@ -139,67 +131,55 @@ def test_loss_equals_that_of_the_class(family: str, mask: str, place: Path) -> N
     assert int(count) == len(batch.targets["token"]) == int((labels != -100).sum())
 
 
-def test_sources_are_sampled_by_the_exponent(place: Path, tmp_path: Path) -> None:
+def test_sources_are_sampled_by_the_exponent(tmp_path: Path) -> None:
     small_data.running_text(tmp_path / "en", (60, 3, 3))
     small_data.running_text(tmp_path / "de", (3, 3, 3))
     data = f"en={tmp_path}/en,de={tmp_path}/de"
     sizes = {}
     for alpha in (0.0, 0.3, 1.0):
-        _, found = load_task(config_of(place, data=data, alpha=alpha), "pretrain")
+        _, found = lab.load(config_of(data=data, alpha=alpha))
         sizes[alpha] = len(found.splits["train"])
         assert [example.id for example in found.splits["train"]] == list(range(sizes[alpha]))
         assert {example.key for example in found.splits["train"]} == {None}
     assert sizes[0.0] > sizes[0.3] > sizes[1.0], "1 repeats nothing"
-    _, found = load_task(config_of(place, data=data, alpha=0.0), "pretrain")
+    _, found = lab.load(config_of(data=data, alpha=0.0))
     texts = [example.text for example in found.splits["train"]]
     half = len(texts) // 2
     assert len(set(texts[:half])) > 2 * len(set(texts[half:])), "both have the same share"
 
 
-def test_text_in_memory(place: Path) -> None:
+def test_text_in_memory() -> None:
     rows = [{"text": "Ana saw the river .\n\nShe slept .", "label": "x"}, {"text": " "}] * 3
-    _, data = load_task(config_of(place, validation="none"), "pretrain", rows)
+    _, data = load_task(config_of(validation="none"), "pretrain", rows)
     assert [example.text for example in data.splits["train"]] == [
         "Ana saw the river .\nShe slept ."
     ] * 3
 
 
-def test_a_new_encoder(place: Path, tmp_path: Path) -> None:
-    config = config_of(
-        place,
-        model=None,
-        config="small",
-        tokenizer=str(place / "roberta"),
-        steps=2,
-        out=str(tmp_path / "run"),
-        validation="none",
-    )
-    result = fit(*load_task(config, "pretrain"), config)
+def test_a_new_encoder(tmp_path: Path) -> None:
+    settings = {"config": "small", "tokenizer": str(model_of("roberta")), "validation": "none"}
+    config = config_of(model=None, steps=2, out=tmp_path / "run", **settings)
+    result = lab.fit(config)
     loaded = AutoModelForMaskedLM.from_pretrained(result.folder / "best")
     sizes = loaded.config.num_hidden_layers, loaded.config.hidden_size, loaded.config.vocab_size
     assert sizes == (4, 256, len(tiny.tokenizer("roberta")))
     assert loaded.config.pad_token_id == tiny.tokenizer("roberta").pad_token_id
-    other = replace(config, config=str(place / "bert"), tokenizer=None)
-    task, _ = load_task(other, "pretrain")
-    again = MaskedLanguageModel.from_pretrained(str(place / "bert"))
+    other = replace(config, config=str(model_of()), tokenizer=None)
+    task, _ = lab.load(other)
+    again = MaskedLanguageModel.from_pretrained(str(model_of()))
     weights, old = task.head().state_dict(), again.state_dict()
     assert weights.keys() == old.keys()
     name = next(name for name in weights if name.endswith("query.weight"))
     assert not torch.equal(weights[name], old[name])
 
 
-def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(
-    run: Path, place: Path
-) -> None:
-    task, _ = load_task(
-        ClassifyConfig(init_from=str(run), data=str(place / "sentiment"), precision="fp32"),
-        "classify",
-    )
+def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(run: Path) -> None:
+    task, _ = lab.load(lab.config("classify", model=None, init_from=run))
     saved = MaskedLanguageModel.from_pretrained(str(run / "best"), new_head=False)
     own = task.head().encoder.model.state_dict()
     for name, value in saved.encoder.model.state_dict().items():
         torch.testing.assert_close(own[name], value, rtol=0, atol=0)
-    further, again = load_task(config_of(place, model=None, init_from=str(run)), "pretrain")
+    further, again = lab.load(config_of(model=None, init_from=str(run)))
     assert f"encoder and masked language model from {run}" in again.notes
     for name, value in further.head().state_dict().items():
         torch.testing.assert_close(value, saved.state_dict()[name], rtol=0, atol=0)
@@ -223,28 +203,28 @@ def test_the_encoder_begins_other_tasks_and_its_head_further_pretraining(
         ({"nsp": True, "max_length": 40}, "every sequence of train is a single line"),
     ],
 )
-def test_errors(changes: dict, problem: str, place: Path, tmp_path: Path) -> None:
+def test_errors(changes: dict, problem: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=problem):
-        config = config_of(place, out=str(tmp_path / "run"), **changes)
-        fit(*load_task(config, "pretrain"), config)
+        config = config_of(out=str(tmp_path / "run"), **changes)
+        lab.fit(config)
 
 
-def test_text_that_the_model_cannot_read(place: Path, tmp_path: Path) -> None:
+def test_text_that_the_model_cannot_read(tmp_path: Path) -> None:
     """All subwords are unknown: nothing is chosen, and the log says why."""
     (tmp_path / "a.txt").write_text("ሰላም ለዓለም\nእንደምን አለህ\nደህና ነኝ\n", "utf-8")
-    config = config_of(place, data=str(tmp_path / "a.txt"), steps=2, out=str(tmp_path / "run"))
-    result = fit(*load_task(config, "pretrain"), config)
+    config = config_of(data=str(tmp_path / "a.txt"), steps=2, out=str(tmp_path / "run"))
+    result = lab.fit(config)
     assert any("unknown to the model" in note for note in result.notes)
     assert result.metrics["validation"]["mlm_accuracy"] == 0
 
 
-def test_further_objectives(place: Path, tmp_path: Path) -> None:
+def test_further_objectives(tmp_path: Path) -> None:
     """All three objectives learn, are scored, and are saved for plain transformers."""
     changes = {"mask": "spans", "boundary": True, "nsp": True, "epochs": 8.0, "eval_every": 200}
-    changes["data"] = str(small_data.running_text(tmp_path / "text", short=True))
-    config = config_of(place, out=str(tmp_path / "run"), **changes)
-    task, data = load_task(config, "pretrain")
-    result = fit(task, data, config)
+    changes["data"] = lab.data("short_text")
+    config = config_of(out=str(tmp_path / "run"), **changes)
+    task, data = lab.load(config)
+    result = finetune.fit(task, data, config)
     names = {"mlm_accuracy", "mlm_loss", "perplexity", "sbo_loss", "nsp_accuracy"}
     assert set(result.metrics["test"]) == names
     assert result.metrics["test"]["sbo_loss"] < math.log(len(task.tokenizer.tokenizer))
@@ -264,7 +244,7 @@ def test_further_objectives(place: Path, tmp_path: Path) -> None:
     own = Predictor(result.folder).predict([text])[0].record()["masks"][0]
     other = pipeline("fill-mask", best, top_k=5)(text)
     assert [each["subword"] for each in own] == [each["token_str"] for each in other]
-    rows = [json.loads(line) for line in (result.folder / "predictions.test.jsonl").open()]
+    rows = read_jsonl(result.folder / "predictions.test.jsonl")
     for sequence, row in zip(encoded["test"], rows, strict=True):
         inputs = {
             "input_ids": torch.tensor([sequence.input_ids]),
@@ -276,6 +256,6 @@ def test_further_objectives(place: Path, tmp_path: Path) -> None:
         assert row["follows"] == (sequence.target["next"][0] == 0)
 
 
-def test_a_family_without_next_sentence_prediction(place: Path) -> None:
+def test_a_family_without_next_sentence_prediction() -> None:
     with pytest.raises(UserError, match="or leave --nsp out"):
-        load_task(config_of(place, model=str(place / "roberta"), nsp=True), "pretrain")
+        lab.load(config_of("roberta", nsp=True))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.command import run
-from tests.tiny import model, save_tiny_checkpoint, tokenizer
+from tests.laboratory import checkpoint
+from tests.tiny import model, tokenizer
 
 VOCABULARY = {
     "a.txt --size 0": "--size must be from 1 to 10,000,000, not 0",
@@ -39,7 +40,7 @@ PERPLEXITY = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("refused")
-    save_tiny_checkpoint(made / "bert", "bert")
+    (made / "bert").symlink_to(checkpoint())
     model("bert").save_pretrained(made / "encoder")
     tokenizer("bert").save_pretrained(made / "encoder")
     texts = {

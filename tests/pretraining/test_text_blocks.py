@@ -12,10 +12,9 @@ from finetune.data import examples as holder
 from finetune.data.examples import collected
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.pretraining.fill_mask import MaskFilling
-from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import pack_blocks
-from finetune.tasks import load_task
 from finetune.types import TextExample
+from tests import laboratory as lab
 from tests import tiny
 
 LINES = [line for line in tiny._TEXT.splitlines() if line]
@@ -47,13 +46,9 @@ def test_nothing_is_left_out(family: str, packing: str, max_length: int) -> None
     assert [block.id for block in blocks] == list(range(len(blocks)))
     assert counts.blocks == len(blocks) and counts.lines == len(LINES) + 1
     assert counts.empty <= 1
-    ids = [
-        id
-        for text in DOCUMENTS
-        for line in text.split("\n")
-        for id in subwords.text_subwords([line])[0]
-    ]
-    assert counts.subwords == len(ids) == counts.frequency.sum()
+    every_line = [line for text in DOCUMENTS for line in text.split("\n")]
+    number = sum(map(len, subwords.text_subwords(every_line)))
+    assert counts.subwords == number == counts.frequency.sum()
     whole = {line for block in blocks for line in block.text.split("\n")}
     long = [line for line in LINES if len(subwords.text_subwords([line])[0]) > room]
     assert counts.cut == len(long)
@@ -76,16 +71,9 @@ def test_blocks_know_their_subwords(family: str, packing: str, nsp: bool, tmp_pa
         "a  b\r",
     ]
     (tmp_path / "train.txt").write_text("\n\n".join(texts), encoding="utf-8", newline="")
-    tiny.save_tiny_checkpoint(tmp_path / "model", family)
-    config = PretrainConfig(
-        model=str(tmp_path / "model"),
-        data=str(tmp_path / "train.txt"),
-        packing=packing,
-        nsp=nsp,
-        max_length=64 if nsp else 24,
-        validation="none",
-    )
-    task, loaded = load_task(config, "pretrain")
+    given = {"model": lab.checkpoint(family), "data": tmp_path / "train.txt", "validation": "none"}
+    settings = {"packing": packing, "nsp": nsp, "max_length": 64 if nsp else 24}
+    task, loaded = lab.load(lab.config("pretrain", **given, **settings))
     blocks = loaded.splits["train"]
     assert all(block.subwords is not None for block in blocks)
     filling = MaskFilling(task.record, task.tokenizer)

@@ -26,8 +26,9 @@ from finetune.pretraining.vocabulary_transfer import (
 from finetune.types import UserError
 from tests.command import run
 from tests.covering import covering
+from tests.laboratory import checkpoint
 from tests.tiny import model as tiny_model
-from tests.tiny import save_tiny_checkpoint, tokenizer
+from tests.tiny import tokenizer
 
 LINES = [
     "the train from Paris to Berlin was late and the children knew why",
@@ -35,17 +36,8 @@ LINES = [
     "ጠቅላይ ሚኒስትሩ በአዲስ አበባ ተናገሩ።",
 ] * 5
 FAMILIES = (
-    "bert",
-    "roberta",
-    "xlm-roberta",
-    "albert",
-    "electra",
-    "distilbert",
-    "modernbert",
-    "deberta-v2",
-    "mpnet",
-    "eurobert",
-)
+    "bert roberta xlm-roberta albert electra distilbert modernbert deberta-v2 mpnet eurobert"
+).split()
 
 
 def new_tokenizer(old: SubwordTokenizer, kind: str | None = None, size: int = 420):
@@ -84,7 +76,7 @@ def test_bytes_are_no_characters():
 
 @pytest.mark.parametrize(("family", "smaller"), covering(FAMILIES, [False, True]))
 def test_saved_model(family: str, smaller: bool, tmp_path: Path):
-    folder = save_tiny_checkpoint(tmp_path / "old", family)
+    folder = checkpoint(family)
     old = SubwordTokenizer.from_pretrained(folder)
     before = AutoModelForMaskedLM.from_pretrained(folder).state_dict()
     new = new_tokenizer(old, size=420 if smaller else 500)
@@ -116,14 +108,12 @@ def test_saved_model(family: str, smaller: bool, tmp_path: Path):
         for each, chosen in ((new, ids), (old, [pairs[id] for id in ids]))
     ]
     with torch.no_grad():
-        states = [
-            AutoModel.from_pretrained(path).eval()(input_ids=row).last_hidden_state
+        outputs = [
+            AutoModelForMaskedLM.from_pretrained(path).eval()(row, output_hidden_states=True)
             for path, row in zip((tmp_path / "new", folder), both, strict=True)
         ]
-        logits = [
-            AutoModelForMaskedLM.from_pretrained(path).eval()(input_ids=row).logits
-            for path, row in zip((tmp_path / "new", folder), both, strict=True)
-        ]
+    states = [output.hidden_states[-1] for output in outputs]
+    logits = [output.logits for output in outputs]
     torch.testing.assert_close(states[0], states[1], atol=1e-5, rtol=0)
     rows, columns = torch.tensor(list(pairs)), torch.tensor(list(pairs.values()))
     torch.testing.assert_close(logits[0][..., rows], logits[1][..., columns], atol=1e-4, rtol=0)
@@ -134,16 +124,14 @@ def test_encoder_without_head(tmp_path: Path):
     tokenizer("bert").save_pretrained(tmp_path / "old")
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(LINES), encoding="utf-8")
-    done = run(
-        "vocabulary", texts, "--for", tmp_path / "old", "--size", "420", "--out", tmp_path / "new"
-    )
-    assert done.code == 0, done.err
+    places = ("--for", tmp_path / "old", "--out", tmp_path / "new")
+    done = run("vocabulary", texts, *places, "--size", "420").ok()
     assert "copied" in done.out and "old" in done.out
     size = len(AutoTokenizer.from_pretrained(tmp_path / "new"))
     assert AutoModel.from_pretrained(tmp_path / "new").config.vocab_size == size
     assert type(AutoModel.from_pretrained(tmp_path / "new")).__name__ == "BertModel"
-    embedded = run("embed", tmp_path / "new", "--text", "ጠቅላይ ሚኒስትሩ")
-    assert embedded.code == 0 and "vectors" in embedded.out
+    embedded = run("embed", tmp_path / "new", "--text", "ጠቅላይ ሚኒስትሩ").ok()
+    assert "vectors" in embedded.out
     assert AutoTokenizer.from_pretrained(tmp_path / "new").tokenize("የ አበባ")
 
 

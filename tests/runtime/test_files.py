@@ -6,8 +6,6 @@ import errno
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import threading
 from itertools import product
 from pathlib import Path
@@ -30,6 +28,7 @@ from finetune.runtime.files import (
     write_text,
 )
 from finetune.types import UserError
+from tests.command import folder_in_use
 
 
 def fill(folder: Path, content: str) -> None:
@@ -268,27 +267,13 @@ def test_errors_of_the_block_are_not_those_of_the_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-HOLD = """
-import sys, time
-from pathlib import Path
-from finetune.runtime.files import lock_folder
-with lock_folder(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
 def test_a_folder_is_held_until_its_process_ends(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, folder], stdout=subprocess.PIPE)
-    try:
-        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    with folder_in_use(folder) as holder:
         with pytest.raises(UserError, match=f"is in use by process {holder.pid} on "):
             with lock_folder(folder):
                 pass
-    finally:
         holder.kill()
-        holder.wait()
     assert (folder / LOCK).is_file() and is_free(folder), "stale"
     with lock_folder(folder):
         with lock_folder(folder):

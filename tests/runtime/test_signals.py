@@ -31,13 +31,6 @@ def test_a_request_counts_in_its_step_or_the_next(device: str, expected: list[bo
     assert found == expected
 
 
-def test_one_process_reads_its_own_signal() -> None:
-    stop = interrupt("cpu", 1)
-    assert not stop.should_stop()
-    stop.caught = 2
-    assert stop.should_stop()
-
-
 def test_a_system_without_sighup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(signal, "SIGHUP", raising=False)
     spec = importlib.util.find_spec("finetune.runtime.signals")

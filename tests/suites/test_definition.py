@@ -91,8 +91,7 @@ def test_a_recipe_of_a_suite_runs_no_code(suite: Path):
 
 
 def test_a_suite_is_no_recipe(suite: Path):
-    outcome = run("check", suite)
-    assert outcome.code == 2 and f"lists recipes, and is none: finetune run {suite}" in outcome.err
+    run("check", suite).refused(f"lists recipes, and is none: finetune run {suite}")
 
 
 @pytest.mark.parametrize("path", PACKAGED, ids=lambda path: path.stem)

@@ -25,6 +25,7 @@ from finetune.types import (
 from tests.command import Outcome, run
 from tests.hub.server import Hub
 from tests.hub.test_datasets import publish
+from tests.small_data import read_jsonl
 from tests.tiny import save_tiny_checkpoint
 
 COLUMNS = {
@@ -97,8 +98,7 @@ def test_glue_from_the_hub_to_its_server(hub: Hub, tmp_path: Path, monkeypatch: 
     save_tiny_checkpoint(hub.model("lab/tiny"), "roberta")
     monkeypatch.chdir(tmp_path)
     small_server(monkeypatch)
-    outcome = run("run", "glue", "--smoke", "--model", "lab/tiny", "--max-length", "32")
-    assert outcome.code == 0, outcome.err
+    run("run", "glue", "--smoke", "--model", "lab/tiny", "--max-length", "32").ok()
     folder = Path("runs/glue-tiny-smoke")
     record = json.loads((folder / "suite.json").read_text("utf-8"))
     by_name = {
@@ -122,8 +122,7 @@ def test_glue_from_the_hub_to_its_server(hub: Hub, tmp_path: Path, monkeypatch: 
     start = json.loads((folder / "rte/seed-1/config.json").read_text("utf-8"))["init_from"]
     assert start == str(folder / "mnli" / "seed-1")
 
-    outcome = submit(folder, "--out", "glue.zip")
-    assert outcome.code == 0, outcome.err
+    outcome = submit(folder, "--out", "glue.zip").ok()
     assert "AX.tsv: 3 rows, mnli seed 1, the only one" in outcome.err
     assert outcome.out == "glue.zip: 11 files\n"
     with zipfile.ZipFile("glue.zip") as archive:
@@ -209,10 +208,9 @@ def test_questions_of_a_suite_are_answered(tmp_path: Path):
         "title: Own\nmembers:\n  q: {recipe: r.yaml, scores: [validation f1]}\n"
         "submission:\n  format: squad\n  files: {q.json: {member: q, split: validation}}\n"
     )
-    assert run("run", tmp_path / "own.yaml", "--out", tmp_path / "out").code == 0
-    outcome = submit(tmp_path / "out", "--out", tmp_path / "q.zip")
-    assert outcome.code == 0, outcome.err
-    rows = [json.loads(line) for line in VALIDATION.read_text("utf-8").splitlines()]
+    run("run", tmp_path / "own.yaml", "--out", tmp_path / "out").ok()
+    submit(tmp_path / "out", "--out", tmp_path / "q.zip").ok()
+    rows = read_jsonl(VALIDATION)
     with zipfile.ZipFile(tmp_path / "q.zip") as archive:
         answers = json.loads(archive.read("q.json"))
     assert list(answers) == [row["id"] for row in rows]
@@ -220,12 +218,10 @@ def test_questions_of_a_suite_are_answered(tmp_path: Path):
 
 
 def test_other_folders_are_refused(tmp_path: Path):
-    outcome = submit(tmp_path, "--out", tmp_path / "glue.zip")
-    assert outcome.code == 2 and "no such recipe file" in outcome.err
+    submit(tmp_path, "--out", tmp_path / "glue.zip").refused("no such recipe file")
     (tmp_path / "suite.json").write_text('{"suite": "x", "title": "X", "members": {"a": {}}}')
-    outcome = submit(tmp_path, "--out", tmp_path / "glue.tar")
-    assert outcome.code == 2 and "the suffix names the format: one of .zip" in outcome.err
-    outcome = run("run", tmp_path)
-    assert outcome.code == 2 and "name the suite to continue it" in outcome.err
-    outcome = submit(tmp_path, "--out", tmp_path / "glue.zip")
-    assert outcome.code == 2 and "suite.json" in outcome.err
+    submit(tmp_path, "--out", tmp_path / "glue.tar").refused(
+        "the suffix names the format: one of .zip"
+    )
+    run("run", tmp_path).refused("name the suite to continue it")
+    submit(tmp_path, "--out", tmp_path / "glue.zip").refused("suite.json")

@@ -7,8 +7,6 @@ import io
 import json
 import shutil
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from finetune import api
 from finetune.runtime.signals import Interrupted
 from finetune.suites import running
 from finetune.training.run_folder import Diverged
-from tests.command import Outcome, run
+from tests.command import Outcome, folder_in_use, run
 
 FILES = ("suite.html", "suite.json", "suite.md", "suite.tex")
 
@@ -27,8 +25,7 @@ FILES = ("suite.html", "suite.json", "suite.md", "suite.tex")
 @pytest.fixture(scope="module")
 def finished(suite: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
     out = tmp_path_factory.mktemp("runs") / "tiny"
-    outcome = run("run", suite, "--seeds", "2", "--out", out)
-    assert outcome.code == 0, outcome.err
+    outcome = run("run", suite, "--seeds", "2", "--out", out).ok()
     return out, outcome
 
 
@@ -136,22 +133,20 @@ def test_changed_settings_are_refused_before_any_run(
     other.write_text(suite.read_text("utf-8"), "utf-8")
     with moved(folder, tmp_path) as copy:
         shutil.rmtree(copy / "pairs" / "seed-2")
-        outcome = run("run", suite, "--seeds", "2", "--out", copy, "--lr", "0.5")
-        assert outcome.code == 2 and "4 members of the suite cannot run: " in outcome.err
+        outcome = run("run", suite, "--seeds", "2", "--out", copy, "--lr", "0.5").refused(
+            "4 members of the suite cannot run: "
+        )
         assert "seed-1: was started with lr = 0.001, now 0.5" in outcome.err
         assert not (copy / "pairs" / "seed-2").exists()
-        outcome = run("run", other, "--out", copy)
-        assert outcome.code == 2 and "holds runs of the suite tiny, not other" in outcome.err
-        outcome = run("run", suite, "--out", copy / "mood")
-        assert outcome.code == 2 and "holds another run: use another --out" in outcome.err
+        run("run", other, "--out", copy).refused("holds runs of the suite tiny, not other")
+        run("run", suite, "--out", copy / "mood").refused("holds another run: use another --out")
 
 
 def test_options_apply_to_all_members(suite: Path, tmp_path: Path):
     out = tmp_path / "out"
     outcome = run(
         "run", suite, "--only", "follow,mood", "--smoke", "--max-length", "32", "--out", out
-    )
-    assert outcome.code == 0, outcome.err
+    ).ok()
     assert "pairs is trained too: follow starts from it" in outcome.err
     for name in ("pairs", "follow", "mood"):
         saved = json.loads((out / name / "seed-1/config.json").read_text("utf-8"))
@@ -183,14 +178,12 @@ def test_options_apply_to_all_members(suite: Path, tmp_path: Path):
 )
 def test_wrong_options(suite: Path, tmp_path: Path, arguments: tuple[str, ...], message: str):
     out = tmp_path / "out"
-    outcome = run("run", suite, "--out", out, *arguments)
-    assert outcome.code == 2 and message.replace("follow: --lr", "--lr") in outcome.err
+    run("run", suite, "--out", out, *arguments).refused(message.replace("follow: --lr", "--lr"))
     assert not out.exists()
 
 
 def test_the_plan(suite: Path, tmp_path: Path):
-    outcome = run("run", suite, "--seeds", "3", "--dry-run", "--out", tmp_path / "out")
-    assert outcome.code == 0, outcome.err
+    outcome = run("run", suite, "--seeds", "3", "--dry-run", "--out", tmp_path / "out").ok()
     lines = outcome.out.splitlines()
     assert [line.split()[0] for line in lines] == ["member", "pairs", "follow", "mood", "names"]
     assert lines[2].split()[1] == "nli-follow" and " pairs " in lines[2]
@@ -218,8 +211,8 @@ def test_a_failure_loses_no_other_member(
     assert "No average: follow, pairs have no scores yet." in outcome.out
     assert record(out)["members"]["mood"]["scores"][0]["mean"] is not None
     monkeypatch.setattr(running, "train_seeds", train)
-    outcome = run("run", suite, "--out", out)
-    assert outcome.code == 0 and outcome.err.count("finished: kept") == 2
+    outcome = run("run", suite, "--out", out).ok()
+    assert outcome.err.count("finished: kept") == 2
     assert record(out)["average"]["mean"] is not None
     assert record(out)["members"]["pairs"]["failure"] is None
 
@@ -250,8 +243,7 @@ def test_a_seed_without_a_model_is_no_start(
 
     monkeypatch.setattr(api, "train_once", diverging)
     out = tmp_path / "out"
-    outcome = run("run", suite, "--out", out, "--only", "follow", "--seeds", "2")
-    assert outcome.code == 0, outcome.err
+    run("run", suite, "--out", out, "--only", "follow", "--seeds", "2").ok()
     found = record(out)["members"]["follow"]
     reason = f"not run, because {out / 'pairs' / 'seed-2'} has no model."
     assert found["degenerate"]["2"] == [reason] and found["scores"][0]["seeds"].keys() == {"1"}
@@ -288,8 +280,7 @@ def test_the_time_left(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_table_of_some_members(suite: Path, tmp_path: Path):
     out = tmp_path / "out"
-    outcome = run("run", suite, "--only", "mood", "--smoke", "--out", out, "--format", "latex")
-    assert outcome.code == 0, outcome.err
+    outcome = run("run", suite, "--only", "mood", "--smoke", "--out", out, "--format", "latex").ok()
     rows = [line for line in outcome.out.splitlines() if line.endswith(r"\\")]
     assert [row.split(" &")[0].strip() for row in rows] == ["data set", "mood"]
     assert "No average: follow, pairs have no scores yet." in outcome.out + outcome.err
@@ -298,20 +289,11 @@ def test_a_table_of_some_members(suite: Path, tmp_path: Path):
 
 
 def test_a_second_process_says_so_at_its_start(suite: Path, tmp_path: Path):
-    program = f"""
-from pathlib import Path
-from finetune.runtime.files import lock_folder
-with lock_folder(Path({str(tmp_path / "out")!r})):
-    print("held", flush=True)
-    input()
-"""
-    pipes: dict = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", program], **pipes) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        outcome = run("run", suite, "--out", tmp_path / "out")
-        assert outcome.code == 2 and f"in use by process {holder.pid}" in outcome.err
+    with folder_in_use(tmp_path / "out") as holder:
+        outcome = run("run", suite, "--out", tmp_path / "out").refused(
+            f"in use by process {holder.pid}"
+        )
         assert "seed 1" not in outcome.err
-        holder.communicate("\n")
 
 
 def test_no_bar_of_a_run_stays(tmp_path: Path):
@@ -327,6 +309,5 @@ def test_no_bar_of_a_run_stays(tmp_path: Path):
 
 def test_a_foreign_folder_is_left_alone(suite: Path, tmp_path: Path):
     (tmp_path / "thesis.txt").write_text("mine")
-    outcome = run("run", suite, "--out", tmp_path)
-    assert outcome.code == 2 and "holds other files (thesis.txt)" in outcome.err
+    run("run", suite, "--out", tmp_path).refused("holds other files (thesis.txt)")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

@@ -12,7 +12,6 @@ import pytest
 
 from finetune.config.tasks import TrainConfig
 from finetune.runtime.cache import cache_folder
-from finetune.tasks import load_task
 from finetune.tasks.base import Task
 from finetune.training import cache as encoding_cache
 from finetune.training.cache import encoding_key
@@ -36,22 +35,22 @@ def listed(encoded: Any) -> list[Any]:
     return [list(windows) for windows in encoded]
 
 
-def refuse_to_tokenize(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: Any) -> None:
-        raise AssertionError("tokenized again")
-
-    monkeypatch.setattr(Task, "encode", refuse)
+def encoded() -> tuple[Any, Any, list[Any]]:
+    """A task, its training examples, and their encodings, which the cache then has."""
+    task, dataset = lab.load(config_of("classify"))
+    examples = dataset.splits["train"]
+    return task, examples, listed(encoding_cache.encode(task, examples))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_found_again_as_it_was(name: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, dataset = load_task(config_of(name), name)
+    task, dataset = lab.load(config_of(name))
     examples = dataset.splits["train"]
     made = listed(task.encode(examples))
     first = encoding_cache.encode(task, examples)
     assert listed(first) == made
     assert len(list(cache.iterdir())) == 1
-    refuse_to_tokenize(monkeypatch)
+    monkeypatch.setattr(Task, "encode", None)  # nothing is tokenized again
     found = encoding_cache.encode(task, examples)
     assert listed(found) == made
     assert (found.num_cut, found.notes) == (first.num_cut, first.notes)
@@ -60,7 +59,7 @@ def test_found_again_as_it_was(name: str, cache: Path, monkeypatch: pytest.Monke
 
 
 def test_few_examples_and_off_keep_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, dataset = load_task(config_of("classify"), "classify")
+    task, dataset = lab.load(config_of("classify"))
     encoding_cache.encode(task, dataset.splits["train"][:9])
     monkeypatch.setenv("FINETUNE_CACHE", "off")
     encoding_cache.encode(task, dataset.splits["train"])
@@ -69,23 +68,21 @@ def test_few_examples_and_off_keep_nothing(cache: Path, monkeypatch: pytest.Monk
 
 def test_the_key_tells_apart_what_differs() -> None:
     config = config_of("tag")
-    task, dataset = load_task(config, "tag")
+    task, dataset = lab.load(config)
     examples = dataset.splits["train"]
     keys = {encoding_key(task, examples), encoding_key(task, examples[1:])}
     keys.add(encoding_key(task, [replace(examples[0], tags=None), *examples[1:]]))
     for changed in ({"max_length": 12}, {"overlap": 3}, {"crf": False}, {"scheme": "BIOES"}):
-        keys.add(encoding_key(load_task(replace(config, **changed), "tag")[0], examples))
+        keys.add(encoding_key(lab.load(replace(config, **changed))[0], examples))
     other = replace(config, model=str(lab.checkpoint("roberta")))
-    keys.add(encoding_key(load_task(other, "tag")[0], examples))
+    keys.add(encoding_key(lab.load(other)[0], examples))
     assert len(keys) == 8
-    same, _ = load_task(replace(config, lr=0.5, seed=3), "tag")
+    same, _ = lab.load(replace(config, lr=0.5, seed=3))
     assert encoding_key(same, examples) in keys
 
 
 def test_damaged_and_unused_entries(cache: Path) -> None:
-    task, dataset = load_task(config_of("classify"), "classify")
-    examples = dataset.splits["train"]
-    made = listed(encoding_cache.encode(task, examples))
+    task, examples, made = encoded()
     (entry,) = cache.iterdir()
     (entry / "ids.values.bin").write_bytes(b"no array")
     assert listed(encoding_cache.encode(task, examples)) == made
@@ -114,9 +111,7 @@ def test_damaged_and_unused_entries(cache: Path) -> None:
     ],
 )
 def test_a_damaged_description_of_an_entry(about: str, cache: Path) -> None:
-    task, dataset = load_task(config_of("classify"), "classify")
-    examples = dataset.splits["train"]
-    made = listed(encoding_cache.encode(task, examples))
+    task, examples, made = encoded()
     (entry,) = cache.iterdir()
     before = (entry / "about.json").read_bytes()
     (entry / "about.json").write_text(about)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import finetune
-from finetune.cli.main import main
 from finetune.evaluation.compare import ComparisonOptions, compare_systems
 from finetune.types import CustomFunctionError
 from tests import laboratory as lab
+from tests.small_data import read_jsonl
 
 SETTINGS = {"steps": 4, "batch_size": 8, "eval_every": 2, "lr": 1e-3, "quiet": True}
 OWN = """
@@ -109,7 +109,7 @@ def test_own_metrics_of_a_file_train_compare_and_report(own: Path, tmp_path: Pat
     run = train(tmp_path / "a", custom_metrics=tuple(names), metric="errors")
     test = run.metrics["test"]
     assert test["accuracy_of_mine"] == pytest.approx(test["accuracy"]) == 1 - test["errors"]
-    rows = [json.loads(x) for x in (run.folder / "predictions.test.jsonl").open()]
+    rows = read_jsonl(run.folder / "predictions.test.jsonl")
     expected = np.mean([(1 - row["scores"][row["gold"]]) ** 2 for row in rows])
     assert test["squares"] == pytest.approx(expected, abs=1e-5)
     assert "accuracy_of_mine" in (run.folder / "report.html").read_text()
@@ -123,33 +123,28 @@ def test_own_metrics_of_a_file_train_compare_and_report(own: Path, tmp_path: Pat
     assert lower.result.difference.value == pytest.approx(-plain.result.difference.value)
 
 
-def test_errors_of_own_metrics(own: Path, tmp_path: Path, capsys) -> None:
+def test_errors_of_own_metrics(own: Path, tmp_path: Path):
     with pytest.raises(CustomFunctionError, match="broken raised TypeError") as error:
         train(tmp_path / "run", custom_metrics=(f"{own}:broken",))
     assert isinstance(error.value.__cause__, TypeError)
-    with pytest.raises(SystemExit):
-        options = {
-            "data": lab.data("sentiment"),
-            "model": lab.checkpoint(),
-            "out": tmp_path / "other",
-            "custom-metrics": f"{own}:broken",
-        }
-        main(["classify", *(f"--{name}={value}" for name, value in options.items())])
-    printed = capsys.readouterr().err
-    assert 'gold[0]["no such key"]' in printed and "error: the metric broken raised" in printed
+    outcome = lab.train("classify", tmp_path / "other", custom_metrics=f"{own}:broken")
+    printed = outcome.refused('gold[0]["no such key"]', "error: the metric broken raised").err
     assert "please report" not in printed
-    for value, message in (
-        (lambda g, p: float("nan"), "returned nan: return a finite number"),
-        (lambda g, p: "high", "returned 'high'"),
-    ):
-        with pytest.raises(finetune.UserError, match=message):
-            train(tmp_path / "nan", metrics={"mine": value})
-    with pytest.raises(finetune.UserError, match="'accuracy' needs another name"):
-        train(tmp_path / "name", metrics={"accuracy": lambda g, p: 1.0})
-    for setting, message in (
-        ("own:f", "must be FILE.py:FUNCTION"),
-        ("none.py:f", "no such file"),
-        (f"{own}:nothing", "there is no function 'nothing'"),
-    ):
-        with pytest.raises(finetune.UserError, match=message):
-            train(tmp_path / "setting", custom_metrics=(setting,))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"metrics": {"mine": lambda g, p: float("nan")}}, "returned nan: return a finite number"),
+        ({"metrics": {"mine": lambda g, p: "high"}}, "returned 'high'"),
+        ({"metrics": {"accuracy": lambda g, p: 1.0}}, "'accuracy' needs another name"),
+        ({"custom_metrics": ("own:f",)}, "must be FILE.py:FUNCTION"),
+        ({"custom_metrics": ("none.py:f",)}, "no such file"),
+        ({"custom_metrics": ("OWN:nothing",)}, "there is no function 'nothing'"),
+    ],
+)
+def test_wrong_metrics(settings: dict, message: str, own: Path, tmp_path: Path):
+    if "custom_metrics" in settings:
+        settings = {"custom_metrics": (settings["custom_metrics"][0].replace("OWN", str(own)),)}
+    with pytest.raises(finetune.UserError, match=message):
+        train(tmp_path / "run", **settings)

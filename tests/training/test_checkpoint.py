@@ -11,43 +11,26 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from finetune.config.tasks import ClassifyConfig, NerConfig, TagConfig, TrainConfig, settings
+from finetune.config.tasks import NerConfig, TagConfig, TrainConfig, settings
 from finetune.evaluation.runs import RunFolder
-from finetune.runtime.signals import Interrupted
-from finetune.tasks import load_task
 from finetune.training.checkpoint import (
     TrainerState,
     check_files,
     random_state,
     save_training_state,
 )
-from finetune.training.run_folder import _Background, open_log, require_free, require_same_run
-from finetune.training.trainer import fit
+from finetune.training.run_folder import open_log, require_free, require_same_run
 from finetune.types import UserError
-from tests import small_data
-from tests.tiny import save_tiny_checkpoint
-from tests.training.stopping import interrupt_in_step
-
-
-def trained(steps: int):
-    """A small model and its optimizer after some steps; the gradients depend on the step."""
-    torch.manual_seed(3)
-    weights = [torch.nn.Parameter(torch.randn(3, 2)), torch.nn.Parameter(torch.randn(4))]
-    groups = [
-        {"params": [w], "lr": rate, "peak": rate}
-        for w, rate in zip(weights, (0.1, 0.01), strict=True)
-    ]
-    optimizer = torch.optim.AdamW(groups, fused=True)
-    for step in range(steps):
-        generator = torch.Generator().manual_seed(step)
-        for weight in weights:
-            weight.grad = torch.randn(weight.shape, generator=generator)
-        optimizer.step()
-    return weights, optimizer
+from tests import laboratory as lab
+from tests.training.stopping import interrupted
 
 
 def test_damaged_files_are_found(tmp_path: Path) -> None:
-    save_training_state(tmp_path, trained(2)[1], TrainerState(step=2), random_state(0))
+    weight = torch.nn.Parameter(torch.randn(3, 2))
+    optimizer = torch.optim.AdamW([{"params": [weight], "lr": 0.1, "peak": 0.1}], fused=True)
+    weight.sum().backward()
+    optimizer.step()
+    save_training_state(tmp_path, optimizer, TrainerState(step=1), random_state(0))
     check_files(tmp_path)
     for path in sorted(tmp_path.iterdir()):
         saved = path.read_bytes()
@@ -74,23 +57,17 @@ def test_a_log_with_a_line_that_was_cut_is_continued(tmp_path: Path):
     assert path.read_text() == ""
 
 
-def test_a_run_may_save_more_often_once_it_was_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_may_save_more_often_once_it_was_killed(tmp_path: Path) -> None:
     """Its log may have more steps than the new bound allows without a checkpoint."""
-    save_tiny_checkpoint(tmp_path / "bert", "bert")
-    small_data.sentiment(tmp_path / "data", (40, 8, 8))
-    files = {"model": str(tmp_path / "bert"), "data": str(tmp_path / "data")}
-    config = ClassifyConfig(**files, out=str(tmp_path / "run"), batch_size=8, epochs=3)
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        interrupt_in_step(6, patch)
-        fit(*load_task(config, "classify"), config)
+    config = lab.config("classify", out=tmp_path / "run", steps=None, epochs=3)
+    with interrupted(6):
+        lab.fit(config)
     shutil.rmtree(tmp_path / "run" / "last")
     again = replace(config, resume=True, save_every=1)
-    fit(*load_task(again, "classify"), again)
+    lab.fit(again)
     shutil.rmtree(tmp_path / "run" / "last")
     with pytest.raises(UserError, match="last is missing, but the run had reached it"):
-        fit(*load_task(again, "classify"), again)
+        lab.fit(again)
 
 
 @pytest.mark.parametrize("line", ['{"step": "x"}', '{"loss": 1}', '{"step": 1, "step": 2}', "[{}}"])
@@ -98,24 +75,6 @@ def test_a_log_that_was_edited_is_refused(line: str, tmp_path: Path):
     (path := tmp_path / "log.jsonl").write_text(f'{{"step": 1}}\n{line}\n')
     with pytest.raises(UserError, match=r"log\.jsonl:2: .*"):
         open_log(path, SimpleNamespace(is_main_process=True, log_with=[]), 1)
-
-
-def test_nothing_is_done_after_an_error() -> None:
-    done = []
-
-    def fail() -> None:
-        raise OSError("full")
-
-    background = _Background()
-    background.run(Path("first"), lambda: done.append(1))
-    background.run(Path("best"), fail)
-    background.run(Path("last"), lambda: done.append(2))
-    background.wait(Path("first"))
-    with pytest.raises(OSError, match="full"):
-        background.wait(Path("last"))
-    with pytest.raises(OSError, match="full"):
-        background.close()
-    assert done == [1]
 
 
 def run_of(folder: Path, config: TrainConfig, task: str = "tag", **saved: object) -> RunFolder:

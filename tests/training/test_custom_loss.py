@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,8 @@ from finetune.tasks import load_task
 from finetune.types import CustomFunctionError
 from tests import laboratory as lab
 from tests.command import Outcome, run
-from tests.forks import in_two_forks
+from tests.small_data import read_jsonl
+from tests.training.same_weights import train_in_two_processes
 
 LOSSES = """
 from torch.nn.functional import cross_entropy
@@ -65,66 +64,55 @@ def same(first: Path, second: Path) -> bool:
 
 
 def test_the_own_form_of_a_built_in_loss_trains_the_same_weights(own: str, tmp_path: Path):
-    assert train(tmp_path / "built-in").code == 0
-    assert train(tmp_path / "own", f"{own}:plain").code == 0
+    train(tmp_path / "built-in").ok()
+    train(tmp_path / "own", f"{own}:plain").ok()
     assert same(tmp_path / "built-in", tmp_path / "own")
     functions: dict = {}
     exec(LOSSES, functions)
     config = lab.config("classify", **SIZES, out=str(tmp_path / "python"))
     finetune.train(config, loss=functions["plain"])
     assert same(tmp_path / "built-in", tmp_path / "python")
-    logged = [
-        json.loads((tmp_path / name / "log.jsonl").read_text().splitlines()[0])["loss"]
-        for name in ("own", "built-in")
-    ]
-    assert logged[0] == logged[1]
+    logs = [read_jsonl(tmp_path / name / "log.jsonl") for name in ("own", "built-in")]
+    assert logs[0][0]["loss"] == logs[1][0]["loss"]
 
 
 def test_it_has_an_effect(own: str, tmp_path: Path):
-    assert train(tmp_path / "own", f"{own}:doubled").code == 0
-    assert train(tmp_path / "plain", clip=0).code == 0
+    train(tmp_path / "own", f"{own}:doubled").ok()
+    train(tmp_path / "plain", clip=0).ok()
     assert not same(tmp_path / "own", tmp_path / "plain")
-    assert run("predict", tmp_path / "own", "--text", "good").code == 0
+    run("predict", tmp_path / "own", "--text", "good").ok()
 
 
 def test_seeds_and_processes(own: str, tmp_path: Path):
-    outcome = train(tmp_path / "seeds", f"{own}:plain", "--seeds=2", steps=2)
-    assert outcome.code == 0 and "seed 2" in outcome.out, outcome.err
+    outcome = train(tmp_path / "seeds", f"{own}:plain", "--seeds=2", steps=2).ok()
+    assert "seed 2" in outcome.out, outcome.err
     two = {**SIZES, "steps": 2, "custom_loss": f"{own}:plain"}
-    words = lab.words("classify", tmp_path / "two", **two)
-    processes = in_two_forks([sys.executable, "-m", "finetune", *words])
-    outputs = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
+    train_in_two_processes(*lab.words("classify", tmp_path / "two", **two), fresh=False)
+
+
+FEW = {"few_shot": True, "per_class": 4, "validation": "none", "eval_every": None}
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "changes", "said"),
     [
-        ("mean", "the loss mean must return the sum of the losses"),
-        ("detached", "a tensor [] with a gradient"),
-        ("nothing", "there is no function 'nothing'"),
+        ("mean", {}, ["the loss mean must return the sum of the losses"]),
+        ("detached", {}, ["a tensor [] with a gradient"]),
+        ("nothing", {}, ["there is no function 'nothing'"]),
+        ("broken", {}, ['targets["no such key"]', "error: the loss broken raised KeyError"]),
+        ("plain", {"label_smoothing": 0.1}, ["--label-smoothing 0.1 is part of the built-in loss"]),
+        ("plain", FEW, ["is not a function of the logits and targets"]),
     ],
 )
-def test_wrong_losses_are_refused(own: str, tmp_path: Path, name: str, message: str):
-    outcome = train(tmp_path / "run", f"{own}:{name}")
-    assert outcome.code == 2 and message in outcome.err and "internal" not in outcome.err
+def test_refusals(own: str, tmp_path: Path, name: str, changes: dict[str, Any], said: list[str]):
+    refused = train(tmp_path / "run", f"{own}:{name}", **changes).refused(*said)
+    assert "internal" not in refused.err
 
 
-def test_an_error_inside_shows_its_traceback(own: str, tmp_path: Path):
-    outcome = train(tmp_path / "run", f"{own}:broken")
-    assert outcome.code == 2 and 'targets["no such key"]' in outcome.err
-    assert "error: the loss broken raised KeyError" in outcome.err
+def test_an_error_inside_is_one_of_the_user(tmp_path: Path):
     with pytest.raises(CustomFunctionError):
         config = lab.config("classify", steps=1, out=str(tmp_path / "python"))
         finetune.train(config, loss=lambda logits, targets: targets["none"])
-
-
-def test_settings_of_the_built_in_loss_are_refused_beside_it(own: str, tmp_path: Path):
-    outcome = train(tmp_path / "run", f"{own}:plain", label_smoothing=0.1)
-    assert outcome.code == 2 and "--label-smoothing 0.1 is part of the built-in loss" in outcome.err
-    few = {"few_shot": True, "per_class": 4, "validation": "none", "eval_every": None}
-    outcome = train(tmp_path / "few", f"{own}:plain", **few)
-    assert outcome.code == 2 and "is not a function of the logits and targets" in outcome.err
 
 
 def test_a_method_of_a_task_cannot_be_assigned():

@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
+import finetune
 from finetune.config.tasks import TrainConfig
 from finetune.models.adapters import (
     adapters,
@@ -26,53 +27,39 @@ from finetune.models.encoder import Encoder, checkpointed_layers
 from finetune.models.heads.base import EncoderModel
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.preprocessing.batching import pack
-from finetune.tasks import load_task
 from finetune.training.optimizer import parameter_groups
-from finetune.training.trainer import fit
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests.covering import covering
 from tests.models.parity import assert_same_gradients, encodings
 from tests.tiny import model as tiny_model
-from tests.training.test_trajectory import same_files
+from tests.training.same_weights import same_files
 
-KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "classify": ("classify", "sentiment", {}),
-    "bi": ("classify", "pairs", {"pair_encoder": "bi"}),
-    "tag": ("tag", "entities", {}),
-    "crf": ("tag", "entities", {"crf": True}),
-    "ner": ("ner", "entities", {}),
-    "sentence": ("sentence", "pairs", {"objective": "softmax"}),
-    "pretrain": ("pretrain", "running_text", {}),
-}
 INNER = ("Intermediate", "MLP", "FFN")  # layers within a layer of the encoder
+KINDS = ("classify", "bi", "tag windows", "crf", "ner windows", "softmax", "pretrain")
 METHODS = ("lora", "bitfit", "head", "mask")
 
 
 def config_of(kind: str, out: Path, **changes: Any) -> TrainConfig:
-    task, name, settings = KINDS[kind]
-    data = lab.data(name, words=3) if name == "entities" else lab.data(name)
     model = lab.checkpoint(dropout=0.1, layers=3)
-    fixed = {"out": str(out), "steps": 4, "eval_every": 2, "max_length": 32}
-    return lab.config(task, **{"model": model, "data": data, **fixed, **settings, **changes})
+    settings = {"out": out, "steps": 4, "eval_every": 2, "max_length": 32, **changes}
+    return lab.config(kind, **{"model": model, **settings})
 
 
 def state_of(head: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: weight.detach().clone() for name, weight in head.named_parameters()}
 
 
-@pytest.mark.parametrize("kind, method", covering(list(KINDS), METHODS))
-def test_every_head(
-    kind: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only the chosen weights change, the saved model is plain and equal, a run can be resumed."""
+@pytest.mark.parametrize("kind, method", covering(KINDS, METHODS))
+def test_every_head(kind: str, method: str, tmp_path: Path) -> None:
+    """Only the chosen weights change."""
     rate = {"lr": 0.05} if method == "mask" else {}
     config = config_of(kind, tmp_path / "whole", tuning=method, **rate)
-    task, dataset = load_task(config, KINDS[kind][0])
+    task, dataset = lab.load(config)
     torch.manual_seed(1)
     head = task.head()
     before = state_of(head)
-    result = fit(task, dataset, config, head=head)
+    result = finetune.fit(task, dataset, config, head=head)
     after = state_of(head)
     assert list(after) == list(before) and not adapters(head)
     assert all(weight.requires_grad for weight in head.parameters())
@@ -95,13 +82,13 @@ def test_every_head(
     assert 0 < trained < total == sum(weight.numel() for weight in before.values())
 
 
-@pytest.mark.parametrize("kind", ["classify", "tag", "ner", "crf", "sentence", "pretrain"])
+@pytest.mark.parametrize("kind", [each for each in KINDS if each != "bi"])
 def test_merged_model_equals_the_adapter_in_peft(kind: str, tmp_path: Path) -> None:
     from peft import PeftModel
 
     config = config_of(kind, tmp_path / "run", tuning="lora", lr=0.05, lora="2")
-    task, dataset = load_task(config, KINDS[kind][0])
-    fit(task, dataset, config)
+    task, dataset = lab.load(config)
+    finetune.fit(task, dataset, config)
     last = task.head(tmp_path / "run" / "last")
     sequences = list(task.encode(dataset.splits["train"][:3]).sequences)
     batch = pack(sequences, task.collate(sequences) if task.description.reads_targets else {})
@@ -122,14 +109,14 @@ def test_merged_model_equals_the_adapter_in_peft(kind: str, tmp_path: Path) -> N
     model = start if isinstance(start, EncoderModel) else start.model
     PeftModel.from_pretrained(model, tmp_path / "run" / "adapter")
     assert not torch.allclose(fresh, best, atol=1e-3)
-    if kind != "sentence":  # whose classifier is not in the encoder
+    if kind != "softmax":  # whose classifier is not in the encoder
         torch.testing.assert_close(output(start), best, rtol=0, atol=1e-5)
 
 
 def test_masks_of_one_bit(tmp_path: Path) -> None:
     config = config_of("classify", tmp_path, tuning="mask", lr=0.01)
-    task, dataset = load_task(config, "classify")
-    fit(task, dataset, config)
+    task, dataset = lab.load(config)
+    finetune.fit(task, dataset, config)
     start, best = task.head(), task.head(tmp_path / "best")
     apply_masks(start.model, tmp_path / "adapter")
     for name, weight in best.named_parameters():
@@ -142,15 +129,15 @@ def test_masks_of_one_bit(tmp_path: Path) -> None:
 
 def test_saved_model_is_that_of_transformers(tmp_path: Path) -> None:
     config = config_of("classify", tmp_path, tuning="lora", lr=0.05)
-    task, dataset = load_task(config, "classify")
-    fit(task, dataset, config)
+    task, dataset = lab.load(config)
+    finetune.fit(task, dataset, config)
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "best").eval()
     ids = torch.tensor([[2, 9, 10, 3]])
     own = SequenceClassifier.from_pretrained(str(tmp_path / "best"), labels=None).eval()
     with torch.no_grad():
         torch.testing.assert_close(own(input_ids=ids).logits, plain(ids).logits, atol=1e-6, rtol=0)
-    continued = config_of("tag", tmp_path / "next", model=None, init_from=str(tmp_path))
-    encoder = load_task(continued, "tag")[0].head().encoder.model
+    continued = config_of("tag windows", tmp_path / "next", model=None, init_from=str(tmp_path))
+    encoder = lab.load(continued)[0].head().encoder.model
     assert torch.equal(
         encoder.encoder.layer[0].output.dense.weight,
         plain.bert.encoder.layer[0].output.dense.weight,
@@ -159,8 +146,8 @@ def test_saved_model_is_that_of_transformers(tmp_path: Path) -> None:
 
 def test_moments_and_learning_rates(tmp_path: Path) -> None:
     for method, factor in (("full", 1), ("lora", 20), ("bitfit", 50), ("head", 100), ("mask", 5)):
-        config = config_of("ner", tmp_path, tuning=method)
-        head = load_task(config, "ner")[0].head()
+        config = config_of("ner windows", tmp_path, tuning=method)
+        head = lab.load(config)[0].head()
         with light_tuning(head, config):
             groups = parameter_groups(head, config)
             numbers = sum(weight.numel() for group in groups for weight in group["params"])
@@ -188,15 +175,14 @@ def test_refusals(settings: dict, message: str, tmp_path: Path) -> None:
         settings = settings | {"model": lab.checkpoint("mpnet")}
     with pytest.raises(UserError, match=message):
         config = config_of("classify", tmp_path / "run", **settings)
-        fit(*load_task(config, "classify"), config)
+        lab.fit(config)
 
 
 def test_targets_and_frozen_layers(tmp_path: Path) -> None:
     settings = {"tuning": "lora", "lora": "8:query,output.dense", "freeze": "1"}
-    config = config_of(
-        "classify", tmp_path, model=lab.checkpoint("roberta", dropout=0.1, layers=3), **settings
-    )
-    head = load_task(config, "classify")[0].head()
+    model = lab.checkpoint("roberta", dropout=0.1, layers=3)
+    config = config_of("classify", tmp_path, model=model, **settings)
+    head = lab.load(config)[0].head()
     with light_tuning(head, config):
         names = [name.partition("layer.")[2] for name in adapters(head)]
     ends = ("attention.self.query", "attention.output.dense", "output.dense")
@@ -207,7 +193,7 @@ def test_peft_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "peft", None)
     config = config_of("classify", tmp_path, tuning="lora")
     with pytest.raises(UserError, match="--tuning lora needs peft: pip install"):
-        fit(*load_task(config, "classify"), config)
+        lab.fit(config)
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "deberta-v2", "deberta", "distilbert"])
@@ -237,6 +223,6 @@ def test_gradient_checkpointing_is_exact(family: str, batching: Any) -> None:
 def test_gradient_checkpointing_changes_no_run(tmp_path: Path) -> None:
     for name, on in (("on", True), ("off", False)):
         config = config_of("classify", tmp_path / name, gradient_checkpointing=on, tuning="lora")
-        fit(*load_task(config, "classify"), config)
+        lab.fit(config)
     same_files(tmp_path / "on", tmp_path / "off")
     assert json.loads((tmp_path / "on" / "config.json").read_text())["gradient_checkpointing"]

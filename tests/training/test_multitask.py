@@ -8,48 +8,43 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from finetune.api import train_multitask
 from finetune.config.recipes import load_multitask
 from finetune.config.tasks import ClassifyConfig, TagConfig
 from finetune.inference.predictor import Predictor
-from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.models.heads.token_classification import TokenClassifier
 from finetune.runtime.progress import Reporter
-from finetune.runtime.signals import Interrupted
-from finetune.training.multitask import planned_steps, share_encoder
+from finetune.training.multitask import planned_steps
 from finetune.types import UserError
-from tests import small_data, tiny
-from tests.training.stopping import interrupt_in_step
-from tests.training.two_processes import same_weights, train_in_two_processes
+from tests import laboratory as lab
+from tests.training.stopping import interrupted
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("multitask")
-    tiny.save_tiny_checkpoint(place / "model", "bert", dropout=0.1)
-    small_data.sentiment(place / "sentiment")
-    small_data.entities(place / "entities", words=3)
     write_recipe(place)
     return place
 
 
 def write_recipe(place: Path, name: str = "both.yaml", more: str = "", own: str = "") -> Path:
     text = f"""task: multitask
-model: {place / "model"}
+model: {lab.checkpoint()}
 epochs: 2
 batch_size: 8
 lr: 1e-3
 precision: fp32
 {more}
 tasks:
-  mood: {{task: classify, data: sentiment}}
-  names: {{task: tag, data: entities, batch_size: 6{own}}}
+  mood: {{task: classify, data: {lab.data("sentiment")}}}
+  names: {{task: tag, data: {lab.data("windows")}, batch_size: 6{own}}}
 """
     path = place / name
     path.write_text(text, "utf-8")
     return path
+
+
+TASKS = "task: multitask\ntasks: {"
 
 
 def train(place: Path, out: Path, **changes):
@@ -78,20 +73,6 @@ def test_steps_follow_the_sizes(place: Path) -> None:
     assert planned_steps(configs, [1000, 10], 0.0)[0] == [505, 505]
 
 
-def test_heads_share_the_weights_of_the_encoder_and_their_gradients() -> None:
-    heads = [
-        SequenceClassifier(tiny.model("bert", AutoModelForSequenceClassification)),
-        TokenClassifier(tiny.model("bert", AutoModelForTokenClassification)),
-    ]
-    share_encoder(heads)
-    ids = [
-        {id(weight) for name, weight in head.named_parameters() if not head.is_head(name)}
-        for head in heads
-    ]
-    assert ids[0] == ids[1]
-    assert not {id(w) for w in heads[0].head_parameters().values()} & ids[0]
-
-
 def test_both_tasks_train_the_encoder_of_the_checkpoint(whole: Path) -> None:
     one, other = (
         load_file(whole / "last" / name / "model.safetensors") for name in ("mood", "names")
@@ -116,30 +97,21 @@ def test_a_folder_with_a_run_is_refused(whole: Path, place: Path) -> None:
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_starts_again(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=r"--resume: there is no run in .*run to continue"):
         train(place, tmp_path / "run", resume=True)
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        interrupt_in_step(1, patch)
+    with interrupted(1):
         train(place, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "last")
     log = tmp_path / "run" / "mood" / "log.jsonl"
     log.write_text('{"step": 9, "loss": 1.0}\n')  # three epochs of this task
-    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="stopped at step 1"):
-        interrupt_in_step(1, patch)
+    with interrupted(1):
         train(place, tmp_path / "run", resume=True)
     shutil.rmtree(tmp_path / "run" / "last")
     log.write_text('{"step": 90, "loss": 1.0}\n')
     with pytest.raises(UserError, match="last is missing, but the run had reached it"):
         train(place, tmp_path / "run", resume="auto")
-
-
-@pytest.mark.slow
-def test_two_processes_train_the_same_weights(whole: Path, place: Path, tmp_path: Path) -> None:
-    train_in_two_processes("run", place / "both.yaml", "--out", tmp_path / "run")
-    for name in ("mood", "names"):
-        same_weights(whole / "last" / name, tmp_path / "run" / "last" / name)
 
 
 @pytest.mark.parametrize(
@@ -151,29 +123,20 @@ def test_two_processes_train_the_same_weights(whole: Path, place: Path, tmp_path
         ("alpha: much", "", r"bad.yaml:7: alpha must be a number"),
         ("epochz: 2", "", r"bad.yaml:7: unknown setting 'epochz'"),
         ("", ", crff: true", r"bad.yaml:10: unknown setting 'crff'"),
+        (None, "task: nli", "bad.yaml:1: task is 'nli', and not multitask"),
+        (None, "task: multitask", "two or more names"),
+        (None, f"{TASKS}a: {{task: nli}}}}", "bad.yaml:2: `tasks` must have two or more"),
+        (None, f"{TASKS}a: {{task: nli}}, b: {{task: sentence}}}}", "legal are classify"),
+        (None, f"{TASKS}a: {{task: nli}}, b: 3}}", "the task of b is None"),
+        (None, f"{TASKS}a: {{task: nli}}, ../b: {{task: nli}}}}", "names a folder"),
     ],
 )
 def test_refuses_what_does_not_fit(
-    more: str, own: str, message: str, place: Path, tmp_path: Path
+    more: str | None, own: str, message: str, tmp_path: Path
 ) -> None:
-    path = write_recipe(place, "bad.yaml", more, own)
+    """Lines that are added to the recipe or to one of its tasks, and other recipes."""
+    path = write_recipe(tmp_path, "bad.yaml", more or "", own)
+    if more is None:
+        path.write_text(f"{own}\n", "utf-8")
     with pytest.raises(UserError, match=message):
         train_multitask(load_multitask(path), tmp_path / "run", command="", reporter=Reporter(True))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("task: nli\n", "bad.yaml:1: task is 'nli', and not multitask"),
-        ("task: multitask\n", "two or more names"),
-        ("task: multitask\ntasks: {a: {task: nli}}\n", "bad.yaml:2: `tasks` must have two or more"),
-        ("task: multitask\ntasks: {a: {task: nli}, b: {task: sentence}}\n", "legal are classify"),
-        ("task: multitask\ntasks: {a: {task: nli}, b: 3}\n", "the task of b is None"),
-        ("task: multitask\ntasks: {a: {task: nli}, ../b: {task: nli}}\n", "names a folder"),
-    ],
-)
-def test_refuses_other_recipes(text: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "bad.yaml"
-    path.write_text(text, "utf-8")
-    with pytest.raises(UserError, match=message):
-        load_multitask(path)

@@ -18,7 +18,7 @@ from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.heads.token_classification import TokenClassifier
 from finetune.runtime import device as device_module
-from finetune.runtime.device import autocast, resolve_precision
+from finetune.runtime.device import resolve_precision
 from finetune.training.optimizer import (
     Schedule,
     default_epochs,
@@ -26,8 +26,8 @@ from finetune.training.optimizer import (
     logged_learning_rates,
     make_optimizer,
     parameter_groups,
-    result_settings,
 )
+from tests import laboratory as lab
 from tests import tiny
 from tests.command import option_texts
 
@@ -223,34 +223,25 @@ def test_precision(monkeypatch) -> None:
     cpu = torch.device("cpu")
     for has, expected in ((True, "bf16"), (False, "fp32")):
         monkeypatch.setattr(device_module, "supports_bf16", lambda device, has=has: has)
-        assert resolve_precision(config(), cpu) == expected
-        assert resolve_precision(config(precision="fp32"), cpu) == "fp32"
-        assert resolve_precision(config(precision="bf16"), cpu) == "bf16"
-    weight = torch.ones(2, 2)
-    with autocast("bf16", cpu):
-        assert (weight @ weight).dtype == torch.bfloat16
-    with autocast("fp32", cpu):
-        assert (weight @ weight).dtype == torch.float32
+        for precision in ("auto", "fp32", "bf16"):
+            wanted = expected if precision == "auto" else precision
+            assert resolve_precision(config(precision=precision), cpu) == wanted
+
+
+def test_a_device_without_bf16() -> None:
     assert not device_module.supports_bf16(torch.device("meta"))
 
 
-def test_result_settings_leave_out_what_changes_no_result() -> None:
-    found = result_settings(config(max_tokens=99, out="x"))
-    assert not {"out", "max_tokens", "batching", "encoding", "save_every"} & found.keys()
-    assert found["batch_size"] == 8
-    assert {"data", "seed", "metric", "model", "lr"} <= found.keys()
-
-
-def test_heads_say_their_own_rates(tmp_path):
-    tiny.save_tiny_checkpoint(tmp_path, "bert")
-    spans = SpanClassifier.from_pretrained(str(tmp_path), labels=["PER"], max_width=3)
+def test_heads_say_their_own_rates():
+    folder = str(lab.checkpoint())
+    spans = SpanClassifier.from_pretrained(folder, labels=["PER"], max_width=3)
     rates = {group["lr"] for group in parameter_groups(spans, NerConfig(lr=1e-4))}
     assert rates == {1e-4, 1e-3}
     assert "10 times" in option_texts(NerConfig)["--head-lr"]
     rates = {group["lr"] for group in parameter_groups(spans, NerConfig(lr=1e-4, head_lr=5e-4))}
     assert rates == {1e-4, 5e-4}
 
-    crf = CrfTagger.from_pretrained(str(tmp_path), labels=["O", "B-PER", "I-PER"], scheme="BIO")
+    crf = CrfTagger.from_pretrained(folder, labels=["O", "B-PER", "I-PER"], scheme="BIO")
     groups = parameter_groups(crf, TagConfig(lr=1e-4, crf=True))
     (own,) = [group for group in groups if group["lr"] == 0.05]
     assert sum(weight.numel() for weight in own["params"]) == 3 + 3 + 9

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+import finetune
 from finetune.data import Dataset, read_text
 from finetune.data import examples as holder
 from finetune.data.replay import with_replay
-from finetune.tasks import load_task
 from finetune.types import TextExample
 from tests import laboratory as lab
-from tests.small_data import write_jsonl
+from tests.small_data import write_jsonl, write_splits
 
 
 def rows(labels: str, number: int, name: str) -> list[dict]:
@@ -28,9 +28,9 @@ def rows(labels: str, number: int, name: str) -> list[dict]:
 def folders(tmp_path: Path) -> tuple[str, str]:
     """Old data with the labels a and b, and new data with b and c."""
     for name, labels, size in (("old", "ab", 40), ("new", "bc", 20)):
-        for split in ("train", "validation", "test"):
-            found = rows(labels, size if split == "train" else 10, f"{name} {split}")
-            write_jsonl(tmp_path / name / f"{split}.jsonl", found)
+        sizes = {"train": size, "validation": 10, "test": 10}
+        found = {split: rows(labels, size, f"{name} {split}") for split, size in sizes.items()}
+        write_splits(tmp_path / name, **found)
     return str(tmp_path / "old"), str(tmp_path / "new")
 
 
@@ -43,9 +43,8 @@ def test_a_model_learns_a_new_label_and_keeps_the_old_ones(
 ) -> None:
     old, new = folders
     before, after = tmp_path / "before", tmp_path / "after"
-    assert trained(old, before).code == 0
-    found = trained(new, after, model=None, init_from=before, replay=f"{before}:0.5")
-    assert found.code == 0, found.err
+    trained(old, before).ok()
+    found = trained(new, after, model=None, init_from=before, replay=f"{before}:0.5").ok()
     said = found.out + found.err
     assert "classes by name: a, b; new: c" in said
     assert "of old 10 of 40 train examples, 5 of 10 validation examples, test_old is" in said
@@ -63,19 +62,19 @@ def test_a_model_learns_a_new_label_and_keeps_the_old_ones(
     file = (after / "predictions.test_old.jsonl").read_text()
     assert {json.loads(line)["gold"] for line in file.splitlines()} == {"a", "b"}
     again = tmp_path / "chain"
-    assert trained(new, again, replay=after, steps=1).code == 0
+    trained(new, again, replay=after, steps=1).ok()
 
 
 def test_where_rows_are_does_not_matter(
     folders: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = folders
-    assert trained(old, tmp_path / "before").code == 0
+    trained(old, tmp_path / "before").ok()
     config = lab.config("classify", data=new, replay=str(tmp_path / "before"))
-    in_memory = load_task(config, "classify")[1]
+    in_memory = lab.load(config)[1]
     monkeypatch.setattr(holder, "MOST_IN_MEMORY", 5)
     monkeypatch.setattr(holder, "CHUNK", 4)
-    on_disk = load_task(config, "classify")[1]
+    on_disk = lab.load(config)[1]
     assert on_disk.is_large and on_disk.splits == in_memory.splits
     assert on_disk.fingerprint == in_memory.fingerprint
 
@@ -97,15 +96,12 @@ def test_every_old_label_is_drawn() -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        (
-            {"replay": "none"},
-            "--replay none: name the folder of a finished run of finetune classify",
-        ),
-        ({"replay": "RUN:0"}, "perhaps with a share above 0"),
-        ({"replay": "TAG"}, "name the folder of a finished run of finetune classify"),
+        ({"replay": "none"}, "--replay none: name the folder of a finished run of finetune classi"),
+        ({"replay": "before:0"}, "perhaps with a share above 0"),
+        ({"replay": "tagged"}, "name the folder of a finished run of finetune classify"),
         ({"problem": "multi"}, "--replay: old has another kind of labels than new"),
         ({"test_sets": ["old=new"]}, "--replay: new has a split test_old already"),
-        ({"changed": True}, "changed since the training of"),
+        ({}, "changed since the training of"),
     ],
     ids=["no run", "no share", "other task", "kind", "name", "changed data"],
 )
@@ -118,24 +114,18 @@ def test_refusals(
 ) -> None:
     old, new = folders
     monkeypatch.chdir(tmp_path)
-    assert trained(old, tmp_path / "before").code == 0
-    if changes.pop("changed", False):
-        write_jsonl(tmp_path / "old" / "train.jsonl", rows("ab", 39, "old train"))
-    names = {"RUN": str(tmp_path / "before"), "TAG": str(lab.trained("tag"))}
-    replay = changes.get("replay", "RUN")
-    for name, folder in names.items():
-        replay = replay.replace(name, folder)
-    found = trained(new, tmp_path / "after", **(changes | {"replay": replay}))
-    assert found.code == 2 and problem in found.err
-    assert not (tmp_path / "after").exists()
+    Path("tagged").symlink_to(lab.trained("tag"))
+    trained(old, Path("before")).ok()
+    if not changes:
+        write_jsonl(Path("old", "train.jsonl"), rows("ab", 39, "old train"))
+    trained(new, Path("after"), **{"replay": "before", **changes}).refused(problem)
+    assert not Path("after").exists()
 
 
 def test_data_in_memory_cannot_be_replayed(folders: tuple[str, str], tmp_path: Path) -> None:
-    import finetune
-
-    data = {name: list(map(dict, rows("ab", 20, name))) for name in ("train", "validation")}
-    settings = {k: v for k, v in lab.settings_of("classify").items() if k != "data"}
-    finetune.train("classify", data=data, out=str(tmp_path / "before"), quiet=True, **settings)
+    data = {name: rows("ab", 20, name) for name in ("train", "validation")}
+    settings = lab.settings_of("classify", data=data, out=str(tmp_path / "before"), quiet=True)
+    finetune.train("classify", **settings)
     found = trained(folders[1], tmp_path / "after", replay=tmp_path / "before")
     assert "was trained on data in memory" in found.err
 

@@ -10,14 +10,13 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from finetune.training.step import Step
 from tests import laboratory as lab
 from tests.command import Outcome, run
-from tests.training.stopping import interrupt_in_step
+from tests.training.stopping import Killed, at_step, interrupt_in_step
+from tests.training.test_multitask import write_recipe
 
 OWN_LOSS = """\
 import torch
@@ -25,19 +24,7 @@ import torch
 def doubled(logits, targets):
     return 2 * torch.nn.functional.cross_entropy(logits, targets["label"], reduction="sum"), 1
 """
-BOTH = """\
-task: multitask
-tasks:
-  mood: {task: classify, data: sentiment}
-  names: {task: tag, data: entities, batch_size: 6}
-model: dropout
-epochs: 2
-save_every: 3
-batch_size: 8
-lr: 1e-3
-precision: fp32
-max_length: 48
-"""
+DATA = "sentiment numbers pairs documents relations questions choices windows short_text".split()
 COMMON = "--max-length 48 --batch-size 8 --precision fp32 --lr 1e-2 --steps 6 --eval-every 4"
 SLOW = "slow"
 ONE_RUN = f"""
@@ -48,24 +35,24 @@ classify --data sentiment --few-shot --per-class 6 --validation none --save-ever
 classify --data numbers --tuning lora
 classify --data sentiment --precision bf16
 nli --data pairs --pair-encoder bi --calibrate temperature | {SLOW}
-tag --data entities --precision fp16
-tag --data entities --crf --tuning mask
+tag --data windows --precision fp16
+tag --data windows --crf --tuning mask
 tag --data documents --context doc --overlap 8
-tag --data entities --tuning head --gradient-checkpointing | {SLOW}
-ner --data entities --tuning bitfit --eval-every 3
-ner --data entities --sparse-embeddings on --weight-decay 0.3
+tag --data windows --tuning head --gradient-checkpointing | {SLOW}
+ner --data windows --tuning bitfit --eval-every 3
+ner --data windows --sparse-embeddings on --weight-decay 0.3
 relations --data relations
 qa --data questions | {SLOW}
 choice --data choices
-pretrain --data text --mask spans --boundary --nsp
-pretrain --data text --mask words | {SLOW}
+pretrain --data short_text --mask spans --boundary --nsp
+pretrain --data short_text --mask words | {SLOW}
 sentence --data numbers --objective mirror --max-tokens 60
-sentence --data text --objective cmlm --max-tokens 60
+sentence --data short_text --objective cmlm --max-tokens 60
 sentence --data pairs --objective softmax --max-tokens 60 | {SLOW}
 sentence --data numbers --objective cosine | {SLOW}
 run both.yaml
-distill teacher --model narrow --unlabeled entities/test.jsonl
-distill teacher --layers 1 --hidden-weight 0 --unlabeled entities/test.jsonl | {SLOW}
+distill teacher --model narrow --unlabeled windows/test.jsonl
+distill teacher --layers 1 --hidden-weight 0 --unlabeled windows/test.jsonl | {SLOW}
 distill words --layers 1 | {SLOW}
 """
 """Commands that ``--resume`` continues."""
@@ -79,25 +66,15 @@ SEVERAL_RUNS = {
 """Commands that train several models, and the step in which they are interrupted."""
 
 
-class Killed(BaseException):
-    """Stands for a kill: nothing writes a checkpoint."""
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("resume")
-    shutil.copytree(lab.checkpoint(dropout=0.1, layers=2), place / "dropout")
-    shutil.copytree(lab.checkpoint(hidden_size=16), place / "narrow")
-    for name in ("sentiment", "numbers", "pairs", "documents", "relations", "questions", "choices"):
-        shutil.copytree(lab.data(name), place / name)
-    shutil.copytree(lab.data("entities", words=3), place / "entities")
-    shutil.copytree(lab.data("running_text", short=True), place / "text")
+    place = lab.furnish(tmp_path_factory.mktemp("resume"), *DATA)
     (place / "own.py").write_text(OWN_LOSS, "utf-8")
-    (place / "both.yaml").write_text(BOTH, "utf-8")
+    write_recipe(place, more="save_every: 3\nmax_length: 48")
     with contextlib.chdir(place):
         for task, more, out in (("tag", ("--crf",), "teacher"), ("ner", (), "words")):
-            words = [task, "--data", "entities", "--model", "dropout", *COMMON.split(), *more]
-            assert run(*words, "--out", out).code == 0
+            words = [task, "--data", "windows", "--model", "bert", *COMMON.split(), *more]
+            run(*words, "--out", out).ok()
     return place
 
 
@@ -111,7 +88,7 @@ def carry_out(command: str, out: str, *more: str) -> Outcome:
         words += ["--batch-size", "8", "--steps", "6", "--eval-every", "4"]
         options = iter(())
     else:
-        words += ["--model", "dropout"]
+        words += ["--model", "bert"]
     words += [word for option in options if option[0] not in given for word in option]
     return run(*words, *more, "--out", out)
 
@@ -127,33 +104,23 @@ def content(out: str) -> dict[str, bytes]:
     }
 
 
-def kill_in_step(number: int, patch: pytest.MonkeyPatch) -> None:
-    step, calls = Step.__call__, 0
-
-    def killed(self: Step, batches: Any, **settings: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == number:
-            raise Killed
-        return step(self, batches, **settings)
-
-    patch.setattr(Step, "__call__", killed)
+def kill() -> None:
+    raise Killed
 
 
 def check_bit_equal(command: str, at: int, resume: tuple[str, ...]) -> None:
     for folder in (*Path().glob("whole*"), *Path().glob("parts*")):
         shutil.rmtree(folder)
-    whole = carry_out(command, "whole")
-    assert whole.code == 0, whole.err
+    carry_out(command, "whole").ok()
     with pytest.MonkeyPatch.context() as patch:
         interrupt_in_step(at, patch)
         stopped = carry_out(command, "parts")
         assert stopped.code == 130 and "stopped at step" in stopped.err, stopped.err
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        kill_in_step(2, patch)
+        at_step(2, kill, patch)
         carry_out(command, "parts", *resume)
-    continued = carry_out(command, "parts", *resume)
-    assert continued.code == 0 and "continuing from step" in continued.err, continued.err
+    continued = carry_out(command, "parts", *resume).ok()
+    assert "continuing from step" in continued.err, continued.err
     found, expected = content("parts"), content("whole")
     assert found.keys() == expected.keys()
     assert [name for name in expected if found[name] != expected[name]] == []

@@ -10,53 +10,37 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import finetune
 from finetune.config.tasks import TrainConfig
 from finetune.models.encoder import Encoder
 from finetune.models.sparse_embedding import CompactEmbedding, SparseEmbeddings
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Encoded
-from finetune.runtime.signals import Interrupted
-from finetune.tasks import load_task
-from finetune.training.trainer import fit
 from finetune.types import UserError
-from tests import small_data as data
+from tests import laboratory as lab
 from tests import tiny
 from tests.covering import covering
 from tests.models.parity import encodings, gradients
-from tests.tiny import save_tiny_checkpoint
-from tests.training.stopping import interrupt_in_step
-from tests.training.test_trajectory import config_of, weights_after
+from tests.training.same_weights import weights_after
+from tests.training.test_trajectory import config_of
 
 FAMILIES = ("bert", "roberta", "albert", "modernbert", "deberta-v2")
 EVERYTHING = {"weight_decay": 0.3, "clip": 0.5, "warmup": 0.2, "layer_decay": 0.8}
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("vocabulary")
-    for family in FAMILIES:
-        save_tiny_checkpoint(folder / family, family, dropout=0.0)
-    save_tiny_checkpoint(folder / "dropout", "bert", dropout=0.1)
-    data.sentiment(folder / "sentiment")
-    data.entities(folder / "entities", words=3)
-    return folder
 
 
 def table_of(weights: dict[str, torch.Tensor]) -> torch.Tensor:
     return next(v for n, v in weights.items() if "word_embeddings" in n or "tok_embeddings" in n)
 
 
-@pytest.mark.parametrize(("family", "kind"), covering(FAMILIES, ["classify", "tag", "ner"]))
-def test_the_trajectory_is_that_of_the_whole_table(
-    kind: str, family: str, place: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("family", "kind"), covering(FAMILIES, ["classify", "tag windows", "ner windows"])
+)
+def test_the_trajectory_is_that_of_the_whole_table(kind: str, family: str, tmp_path: Path) -> None:
     """In double precision: weights in memory and every row of what is saved."""
-    whole = config_of(
-        kind, place, tmp_path / "off", model=family, sparse_embeddings="off", **EVERYTHING
-    )
-    expected = weights_after(kind, whole)
+    whole = config_of(kind, tmp_path / "off", family, sparse_embeddings="off", **EVERYTHING)
+    expected = weights_after(whole)
     compact = replace(whole, out=str(tmp_path / "on"), sparse_embeddings="on")
-    found = weights_after(kind, compact)
+    found = weights_after(compact)
     assert list(found) == list(expected)
     for name, value in found.items():
         torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-12, msg=name)
@@ -67,16 +51,16 @@ def test_the_trajectory_is_that_of_the_whole_table(
         assert ours.keys() == theirs.keys()
         for name, value in ours.items():
             torch.testing.assert_close(value, theirs[name], rtol=0, atol=1e-12, msg=name)
-    absent = unread(compact, kind)
-    fresh = load_file(str(place / family / "model.safetensors"))
+    absent = unread(compact)
+    fresh = load_file(lab.checkpoint(family, dropout=0.0) / "model.safetensors")
     moved = (table_of(ours)[absent] - table_of(fresh)[absent]).abs().amax(1)
     assert len(absent) > 20 and (moved > 1e-4).all(), "the rows that never occur did not decay"
     assert torch.equal(table_of(ours)[absent], table_of(theirs)[absent])
 
 
-def unread(config: TrainConfig, kind: str) -> list[int]:
+def unread(config: TrainConfig) -> list[int]:
     """Ids that occur in no training or validation example."""
-    task, dataset = load_task(config, kind)
+    task, dataset = lab.load(config)
     seen = {
         piece
         for split in ("train", "validation")
@@ -140,10 +124,10 @@ def test_every_family_reads_its_rows_through_the_embedding(family: str) -> None:
     ],
 )
 def test_which_rows_are_trained(
-    setting: str, share: float, freeze: str, rows: int, reason: str, place: Path
+    setting: str, share: float, freeze: str, rows: int, reason: str
 ) -> None:
     """The padding row is 0; ids that the model does not have are for the encoder to refuse."""
-    task, dataset = load_task(config_of("classify", place, place), "classify")
+    task, dataset = lab.load(lab.config("classify"))
     head = task.head()
     head.encoder.model.resize_token_embeddings(300)
     head.encoder.freeze(freeze)
@@ -160,8 +144,8 @@ def test_which_rows_are_trained(
     assert len(table_of(dict(head.named_parameters()))) == 300
 
 
-def test_a_shared_table_is_trained_whole(place: Path) -> None:
-    task, dataset = load_task(config_of("classify", place, place), "classify")
+def test_a_shared_table_is_trained_whole() -> None:
+    task, dataset = lab.load(lab.config("classify"))
     head = task.head()
     head.output = torch.nn.Linear(32, 7, bias=False)
     head.output.weight = head.encoder.model.get_input_embeddings().weight
@@ -198,29 +182,15 @@ def test_rows_that_wait_end_bit_for_bit_where_adamw_takes_them() -> None:
         compact(torch.tensor([5]))
 
 
-def interrupted(kind: str, config: TrainConfig, patch: pytest.MonkeyPatch) -> TrainConfig:
-    """Run up to step 7; returns what continues it."""
-    interrupt_in_step(7, patch)
-    task, dataset = load_task(config, kind)
-    torch.manual_seed(config.seed)  # the head that a run makes for itself
-    head = task.head()
-    size = len(table_of(dict(head.named_parameters())))
-    with pytest.raises(Interrupted):
-        fit(task, dataset, config, head=head)
-    patch.undo()
-    assert len(table_of(dict(head.named_parameters()))) == size, "the model given is whole again"
-    return replace(config, resume=True)
-
-
 @pytest.mark.parametrize("error", [None, "metric", "checkpoint"])
 @pytest.mark.parametrize("setting", ["on", "off"])
 def test_a_run_gives_the_model_back_as_it_was(
-    setting: str, error: str | None, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setting: str, error: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Modules, their types and modes, configuration and names; also after an error."""
     settings = {"sparse_embeddings": setting, "metric": "loss" if error == "metric" else None}
-    config = config_of("classify", place, tmp_path / "run", model="dropout", **settings)
-    task, dataset = load_task(config, "classify")
+    config = lab.config("classify", out=tmp_path / "run", **settings)
+    task, dataset = lab.load(config)
     head = task.head().eval()
     head.model.base_model.encoder.train()
     modules = dict(head.named_modules())
@@ -231,7 +201,7 @@ def test_a_run_gives_the_model_back_as_it_was(
         monkeypatch.setattr("finetune.training.trainer.adamw", lambda *_: 1 / 0)
     refused = pytest.raises((UserError, ZeroDivisionError))
     with refused if error else contextlib.nullcontext():
-        fit(task, dataset, config, head=head)
+        finetune.fit(task, dataset, config, head=head)
     assert dict(head.named_modules()) == modules
     assert {name: (type(m), m.training) for name, m in modules.items()} == states
     assert {name: value.shape for name, value in head.state_dict().items()} == shapes

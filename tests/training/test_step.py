@@ -1,36 +1,43 @@
-"""One optimizer step; tests/gpu uses the same tasks and batches."""
+"""One optimizer step; tests/gpu uses the same tasks and batches.
+
+No step of any task and objective waits for a GPU; the meta device stands for one. Families that
+cannot run packed do wait: transformers reads the mask of padded rows.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from accelerate import Accelerator
 
-from finetune.config.tasks import ClassifyConfig, TagConfig, TrainConfig
+from finetune.config.tasks import TrainConfig
 from finetune.data import Dataset
+from finetune.models.dropout import fast_dropout
 from finetune.preprocessing.batching import pack
 from finetune.runtime.device import loss_scaler
-from finetune.tasks import load_task
+from finetune.training.data import training_data
 from finetune.training.optimizer import make_optimizer
-from finetune.training.step import begin_step
+from finetune.training.step import Step, begin_step
 from finetune.types import Batch
 from tests import laboratory as lab
+from tests.operators import DEVICE, finding_waits
+from tests.small_data import write_splits
+from tests.tasks.cases import CASES, SLOW
 
 TINY: dict[str, Any] = {"dropout": 0.0, "max_position_embeddings": 512}
 
 
 def config_of(kind: str, family: str = "bert", **changes: Any) -> TrainConfig:
     """A configuration to classify (``single``) or to tag (``tag``)."""
-    config = TagConfig if kind == "tag" else ClassifyConfig
-    model = str(lab.checkpoint(family, **TINY))
-    data = lab.data("tag") if kind == "tag" else lab.data("sentiment", (60, 12, 12))
-    common = {"model": model, "data": str(data), "precision": "fp32", "batch_size": 7, "lr": 1e-2}
-    return config(**{**common, **changes})
-
-
-def task_of(config: TrainConfig) -> tuple[Any, Dataset]:
-    return load_task(config, "tag" if isinstance(config, TagConfig) else "classify")
+    settings = {"batch_size": 7, "lr": 1e-2, "steps": None, **changes}
+    if kind == "single":
+        kind, settings["data"] = "classify", lab.data("sentiment", (60, 12, 12))
+    return lab.config(kind, **{"model": lab.checkpoint(family, **TINY), **settings})
 
 
 def batches_of(
@@ -45,13 +52,16 @@ def batches_of(
     return batches
 
 
+def first_step(task: Any, head: Any) -> Step:
+    config = task.record.config
+    optimizer = make_optimizer(head, config)
+    return begin_step(task, head, optimizer, config, Accelerator(cpu=True), "fp32")
+
+
 def test_a_step_puts_every_module_in_training_mode() -> None:
-    config = config_of("single")
-    task, dataset = task_of(config)
+    task, dataset = lab.load(config_of("single"))
     head = task.head()
-    step = begin_step(
-        task, head, make_optimizer(head, config), config, Accelerator(cpu=True), "fp32"
-    )
+    step = first_step(task, head)
     assert all(module.training for module in head.modules()), "from_pretrained leaves eval mode"
     head.eval()  # as prediction leaves it
     step(batches_of(task, dataset, (7,)), weight=1.0, lr_factor=1.0)
@@ -59,15 +69,12 @@ def test_a_step_puts_every_module_in_training_mode() -> None:
 
 
 def test_loss_scaling_changes_no_gradient_and_skips_steps_that_overflow() -> None:
-    config = config_of("single")
-    task, dataset = task_of(config)
+    task, dataset = lab.load(config_of("single"))
     batches, weights, norms = batches_of(task, dataset), {}, {}
     for precision in ("fp32", "fp16"):
         torch.manual_seed(0)
         head = task.head()
-        step = begin_step(
-            task, head, make_optimizer(head, config), config, Accelerator(cpu=True), "fp32"
-        )
+        step = first_step(task, head)
         step.scaler = loss_scaler(precision, torch.device("cpu"))
         norms[precision] = [step([b], weight=1.0, lr_factor=0.1)[1] for b in batches]
         weights[precision] = [w.detach().clone() for w in head.parameters()]
@@ -82,3 +89,47 @@ def test_loss_scaling_changes_no_gradient_and_skips_steps_that_overflow() -> Non
     scaler.load_state_dict({**scaler.state_dict(), "scale": 0.25})
     next(iter(head.parameters())).data[:] = float("inf")
     assert not step(batches[:1], weight=1.0, lr_factor=0.1)[1].isfinite(), "no scale helps"
+
+
+SENTENCES = ("mirror", "simcse", "prompt", "cosine", "cmlm", "softmax", "ranking")
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{each: (each, {}) for each in (*SENTENCES, "spans", "nsp")},
+    "few-shot": ("classify", {"few_shot": True}),
+    "bilstm": ("classify", {"bilstm": True}),
+    "class weights": ("classify", {"class_weights": "auto"}),
+    "focal": ("classify", {"loss": "focal"}),
+    "logit-adjusted": ("classify", {"loss": "logit-adjusted"}),
+    "several labels of spans": ("ner", {"multi_label": True}),
+    "deberta": ("classify", {"model": "deberta-v2"}),
+    "pretrain on lines": ("pretrain", {}),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in (*CASES, *OTHERS)],
+)
+def test_a_step_waits_for_nothing(name: str, tmp_path: Path) -> None:
+    if name in CASES:
+        kind, settings = CASES[name].task, CASES[name].settings
+        rows = write_splits(tmp_path / "data", train=CASES[name].rows, validation=CASES[name].rows)
+        settings = {**settings, "data": rows}
+    else:
+        kind, settings = OTHERS[name]
+    settings = {"max_length": 48, **settings}
+    family = settings.pop("model", "bert")
+    config = lab.config(kind, **settings, model=lab.checkpoint(family, num_hidden_layers=2))
+    task, dataset = lab.load(config)
+    plain = replace(config, max_tokens=100)
+    batches = training_data(task, dataset, plain, Accelerator(cpu=True), print).batch(0)
+    head = task.head().to(DEVICE)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1, foreach=True)
+    for group in optimizer.param_groups:
+        group["peak"] = 0.1
+    accelerator: Any = SimpleNamespace(
+        device=DEVICE, num_processes=1, process_index=0, is_main_process=True
+    )
+    step = begin_step(task, head, optimizer, config, accelerator, "fp32")
+    with fast_dropout(head), finding_waits() as waits:
+        step(batches.micro_batches, weight=1.0, lr_factor=1.0)
+    assert not waits, "\n".join(waits)

@@ -11,175 +11,133 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from finetune.config.tasks import ChoiceConfig, ClassifyConfig, NerConfig, TagConfig, TrainConfig
-from finetune.pretraining.settings import PretrainConfig
+from finetune.config.tasks import TrainConfig
 from finetune.runtime import files
 from finetune.runtime.files import SaveError
 from finetune.runtime.progress import Reporter
-from finetune.runtime.signals import Interrupted
-from finetune.tasks import load_task
 from finetune.training.checkpoint import check_files, write_checkpoint_checksums
-from finetune.training.step import Step
-from finetune.training.trainer import fit
-from tests import small_data as data
+from tests import laboratory as lab
 from tests.command import in_two_processes, run
-from tests.forks import in_two_forks
-from tests.tiny import save_tiny_checkpoint
-from tests.training.stopping import interrupt_in_step
+from tests.small_data import read_jsonl
+from tests.training.same_weights import (
+    same_files,
+    same_weights,
+    train_in_two_processes,
+    weights_after,
+)
+from tests.training.stopping import at_step, interrupt_in_step, interrupted
+from tests.training.test_multitask import write_recipe
 
-EXACT = {"lr": 1e-2, "epochs": 2.0, "batch_size": 8, "precision": "fp32", "max_length": 32}
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trajectory")
-    save_tiny_checkpoint(folder / "bert", "bert", dropout=0.0)
-    save_tiny_checkpoint(folder / "dropout", "bert", dropout=0.1)
-    for family in ("deberta-v2", "roberta", "mpnet"):
-        save_tiny_checkpoint(folder / f"{family}-dropout", family, dropout=0.1)
-    save_tiny_checkpoint(folder / "modernbert", "modernbert", dropout=0.0)
-    data.sentiment(folder / "sentiment")
-    data.entities(folder / "entities", words=3)
-    data.documents(folder / "documents")
-    data.choices(folder / "choices")
-    data.running_text(folder / "text", short=True)
-    return folder
+EXACT: dict[str, Any] = {"lr": 1e-2, "epochs": 2.0, "steps": None, "max_length": 32}
 
 
-def config_of(kind: str, place: Path, out: Path, **changes) -> TrainConfig:
-    model = str(place / changes.pop("model", "bert"))
-    settings = {**EXACT, "model": model, "out": str(out), **changes}
-    if kind in ("tag", "crf"):
-        crf = {"crf": True, **settings} if kind == "crf" else settings
-        return TagConfig(data=str(place / "entities"), overlap=8, **crf)
-    if kind == "ner":
-        return NerConfig(data=str(place / "entities"), overlap=8, **settings)
-    if kind == "choice":
-        return ChoiceConfig(data=str(place / "choices"), **settings)
-    if kind == "context":
-        return TagConfig(data=str(place / "documents"), context="doc", overlap=8, **settings)
-    if kind == "balanced":
-        settings["sampling"] = "balanced:0.5"
-    if kind == "pretrain":
-        objectives = {"mask": "spans", "boundary": True, "nsp": "modernbert" not in model}
-        return PretrainConfig(data=str(place / "text"), **{**objectives, **settings})
-    return ClassifyConfig(data=str(place / "sentiment"), **settings)
+def settings_of(family: str = "bert", dropout: float = 0.0, **changes: Any) -> dict[str, Any]:
+    return {**EXACT, "model": lab.checkpoint(family, dropout=dropout), **changes}
 
 
-def task_of(kind: str) -> str:
-    return {"crf": "tag", "context": "tag", "balanced": "classify"}.get(kind, kind)
-
-
-def weights_after(kind: str, config: TrainConfig) -> dict[str, torch.Tensor]:
-    """Train in double precision (differences are then rounding alone) and return the weights."""
-    task, dataset = load_task(config, task_of(kind))
-    torch.manual_seed(7)
-    head = task.head()
-    fit(task, dataset, config, head=head.double())
-    return {name: value.detach().clone() for name, value in head.named_parameters()}
+def config_of(
+    kind: str, out: Path, family: str = "bert", dropout: float = 0.0, **changes: Any
+) -> TrainConfig:
+    return lab.config(kind, out=out, **settings_of(family, dropout, **changes))
 
 
 @pytest.mark.parametrize(
-    "kind, model, changes",
+    ("kind", "family", "changes"),
     [
-        ("classify", "dropout", {}),
-        ("classify", "roberta-dropout", {}),
-        ("tag", "deberta-v2-dropout", {}),
-        ("classify", "mpnet-dropout", {}),
-        ("crf", "dropout", {}),
-        ("ner", "dropout", {}),
-        ("ner", "dropout", {"representation": "biaffine"}),
-        ("context", "dropout", {}),
-        ("choice", "dropout", {}),
-        ("pretrain", "dropout", {"mask": "words", "boundary": False, "nsp": False}),
-        ("balanced", "dropout", {"loss": "focal:2", "class_weights": "auto"}),
-        ("tag", "dropout", {"label_smoothing": 0.1, "word_score": "mean"}),
+        ("classify", "bert", {}),
+        ("classify", "roberta", {}),
+        ("tag windows", "deberta-v2", {}),
+        ("classify", "mpnet", {}),
+        ("crf", "bert", {}),
+        ("ner windows", "bert", {}),
+        ("ner windows", "bert", {"representation": "biaffine"}),
+        ("context", "bert", {}),
+        ("choice", "bert", {}),
+        ("pretrain", "bert", {"data": "short_text", "mask": "words"}),
+        ("balanced", "bert", {"loss": "focal:2", "class_weights": "auto"}),
+        ("tag windows", "bert", {"label_smoothing": 0.1, "word_score": "mean"}),
         pytest.param(
-            "ner",
-            "dropout",
-            {"loss": "focal", "class_weights": "auto", "multi_label": True},
+            "multi ner",
+            "bert",
+            {"loss": "focal", "class_weights": "auto"},
             marks=pytest.mark.slow,
         ),
     ],
 )
 def test_dropout_does_not_depend_on_the_layout(
-    kind: str, model: str, changes: dict, place: Path, tmp_path: Path
+    kind: str, family: str, changes: dict[str, Any], tmp_path: Path
 ):
     """Masks follow from seed, step and example, packed or padded."""
-    settings = {"model": model, "steps": 2, "limit_eval": 1, **changes}
-    base = config_of(kind, place, tmp_path / "a", **settings)
-    expected = weights_after(kind, base)
+    if "data" in changes:
+        changes = {**changes, "data": lab.data(changes["data"])}
+    settings = {"steps": 2, "limit_eval": 1, **changes}
+    base = config_of(kind, tmp_path / "a", family, 0.1, **settings)
+    expected = weights_after(base)
     layouts = [{"batching": "padded", "max_tokens": 40}]
     layouts += [{"max_tokens": 40}] if kind == "classify" else []
-    for number, changes in enumerate(layouts):
-        other = replace(base, out=str(tmp_path / f"b{number}"), **changes)
-        for name, value in weights_after(kind, other).items():
+    for number, layout in enumerate(layouts):
+        other = replace(base, out=str(tmp_path / f"b{number}"), **layout)
+        for name, value in weights_after(other).items():
             torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-9, msg=name)
-    if kind != "classify":
-        return
-    other = replace(base, out=str(tmp_path / "c"), seed=2)
-    found = weights_after(kind, other)
-    assert any((value - expected[name]).abs().max() > 1e-4 for name, value in found.items())
+    if kind == "classify":
+        found = weights_after(replace(base, out=str(tmp_path / "c"), seed=2))
+        assert any((value - expected[name]).abs().max() > 1e-4 for name, value in found.items())
 
 
-def command(config: TrainConfig, kind: str, *more: str) -> list[str]:
-    names = ("model", "data", "out", "lr", "epochs", "precision", "batch_size", "max_length")
-    flags = [f"--{name.replace('_', '-')}={getattr(config, name)}" for name in names]
-    own = ["--overlap", "8"] if task_of(kind) == "tag" else []
-    own += ["--context", "doc"] if kind == "context" else []
-    own += ["--mask", "spans", "--boundary", "--nsp"] if kind == "pretrain" else []
-    return [sys.executable, "-m", "finetune", task_of(kind), *flags, *own, *more]
+SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "kind, model, changes",
+    ("kind", "dropout", "changes", "atol"),
     [
-        ("tag", "dropout", {}),
-        pytest.param("tag", "bert", {"sparse_embeddings": "on"}, marks=pytest.mark.slow),
-        pytest.param("pretrain", "dropout", {}, marks=pytest.mark.slow),
-        pytest.param("context", "bert", {}, marks=pytest.mark.slow),
-        pytest.param("choice", "dropout", {}, marks=pytest.mark.slow),
+        ("tag windows", 0.1, {}, 2e-4),
+        pytest.param("tag windows", 0.0, {"sparse_embeddings": "on"}, 2e-4, marks=SLOW),
+        pytest.param("nsp", 0.1, {}, 2e-4, marks=SLOW),
+        pytest.param("context", 0.0, {}, 2e-4, marks=SLOW),
+        pytest.param("choice", 0.1, {}, 2e-4, marks=SLOW),
+        # batches of 9, then of 1, for 2 processes
+        pytest.param("softmax", 0.1, {"batch_size": 9, "max_tokens": 40}, 2e-4, marks=SLOW),
+        pytest.param(
+            "classify", 0.1, {"precision": "bf16", "lr": 1e-3, "steps": 4}, 2e-3, marks=SLOW
+        ),
+        pytest.param("multitask", 0.1, {}, 2e-4, marks=SLOW),
     ],
 )
 def test_number_of_processes_does_not_matter(
-    kind: str, model: str, changes: dict, place: Path, tmp_path: Path
+    kind: str, dropout: float, changes: dict[str, Any], atol: float, tmp_path: Path
 ):
-    one = config_of(kind, place, tmp_path / "one", model=model)
-    fit(*load_task(one, task_of(kind)), one)
-    two = config_of(kind, place, tmp_path / "two", model=model, batch_size=8)
-    more = [f"--{name.replace('_', '-')}={value}" for name, value in changes.items()]
-    processes = in_two_forks(command(two, kind, *more))
-    outputs = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    first, second = (
-        load_file(str(tmp_path / n / "last" / "model.safetensors")) for n in ("one", "two")
-    )
-    if kind == "pretrain":
-        first, second = (
-            model | load_file(str(tmp_path / n / "last" / "boundary.safetensors"))
-            for n, model in (("one", first), ("two", second))
+    if kind == "multitask":
+        recipe = write_recipe(tmp_path)
+        commands = [["run", recipe, "--out", tmp_path / name] for name in ("one", "two")]
+    else:
+        settings = settings_of(dropout=dropout, **changes)
+        commands = [lab.words(kind, tmp_path / name, **settings) for name in ("one", "two")]
+    run(*commands[0]).ok()
+    train_in_two_processes(*commands[1], fresh=False)
+    parts = ("mood", "names") if kind == "multitask" else (".",)
+    free = ("key.bias", "classifier.bias") if kind == "choice" else ("key.bias",)
+    for part in parts:  # the bias of a choice is that of all others
+        same_weights(tmp_path / "one/last" / part, tmp_path / "two/last" / part, atol, free)
+    name = {"nsp": "subwords", "choice": "choice", "classify": "label"}.get(kind, "tags")
+    if kind not in ("multitask", "softmax"):
+        one, two = (
+            [json.loads(line)[name] for line in (tmp_path / n / "predictions.test.jsonl").open()]
+            for n in ("one", "two")
         )
-    for name, value in first.items():
-        if kind == "choice" and name == "classifier.bias":
-            continue  # the same for all choices: as below
-        if not name.endswith("key.bias"):  # no gradient but rounding, which AdamW blows up
-            torch.testing.assert_close(second[name], value, rtol=0, atol=2e-4, msg=name)
-    lines = [
-        (tmp_path / n / "predictions.test.jsonl").read_text().splitlines() for n in ("one", "two")
-    ]
-    names = {"pretrain": "subwords", "choice": "choice"}.get(kind, "tags")
-    assert [json.loads(x)[names] for x in lines[0]] == [json.loads(x)[names] for x in lines[1]]
+        assert one == two
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_of_two_processes_stops_both(place: Path, tmp_path: Path):
-    config = config_of("classify", place, tmp_path / "run", epochs=1000.0)
-    processes = in_two_processes(command(config, "classify", "--eval-every", "100000"))
+def test_a_signal_to_one_of_two_processes_stops_both(tmp_path: Path):
+    words = lab.words("classify", tmp_path / "run", **settings_of(epochs=1000.0))
+    command = [sys.executable, "-m", "finetune", *words, "--eval-every", "100000"]
+    processes = in_two_processes(command)
     log, deadline = tmp_path / "run" / "log.jsonl", time.monotonic() + 120
     while time.monotonic() < deadline and not (log.exists() and log.read_text()):
         assert [process.poll() for process in processes] == [None, None], "ended too early"
@@ -188,101 +146,63 @@ def test_a_signal_to_one_of_two_processes_stops_both(place: Path, tmp_path: Path
     outputs = [process.communicate(timeout=120) for process in processes]
     codes = [128 + signal.SIGTERM, 128 + signal.SIGHUP]
     assert [process.returncode for process in processes] == codes, outputs
-    step = _step(tmp_path / "run" / "last" / "trainer_state.json")
+    step = _step(tmp_path / "run")
     assert step > 0 and f"stopped at step {step} of" in outputs[0][1]
 
 
 @pytest.mark.slow
-def test_what_cannot_be_saved_ends_both_of_two_processes(place: Path, tmp_path: Path):
-    config = config_of("classify", place, tmp_path / "run")
+def test_what_cannot_be_saved_ends_both_of_two_processes(tmp_path: Path):
+    words = lab.words("classify", tmp_path / "run", **settings_of())
     limited = ["bash", "-c", 'ulimit -f 40; exec "$@"', "bash"]  # KiB of a file
-    processes = in_two_processes([*limited, *command(config, "classify")])
+    processes = in_two_processes([*limited, sys.executable, "-m", "finetune", *words])
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [2, 2], outputs
     assert all("best: could not be written (" in said for _, said in outputs), outputs
 
 
-def same_files(one: Path, other: Path) -> None:
-    for name in (
-        "last/model.safetensors",
-        "last/optimizer.safetensors",
-        "best/model.safetensors",
-        "metrics.json",
-        "predictions.test.jsonl",
-    ):
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
-
-
-def test_another_number_of_processes_continues_the_trajectory(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    settings = {"model": "dropout", "batch_size": 8}
-    whole = config_of("tag", place, tmp_path / "whole", **settings)
-    fit(*load_task(whole, "tag"), whole)
-    parts = replace(whole, out=str(tmp_path / "parts"))
-    interrupt_in_step(5, monkeypatch)
-    with pytest.raises(Interrupted, match="stopped at step 5"):
-        fit(*load_task(parts, "tag"), parts)
-    monkeypatch.undo()
-    processes = in_two_forks(command(parts, "tag", "--resume", "auto"))
-    outputs = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    assert "the run had 1 process, and now has 2: the weights will differ by" in outputs[0][1]
-    first, second = (
-        load_file(tmp_path / name / "last" / "model.safetensors") for name in ("whole", "parts")
-    )
-    for name, value in first.items():
-        if not name.endswith("key.bias"):  # no gradient but rounding, which AdamW blows up
-            torch.testing.assert_close(second[name], value, rtol=0, atol=2e-4, msg=name)
+def test_another_number_of_processes_continues_the_trajectory(tmp_path: Path):
+    lab.fit(config_of("tag windows", tmp_path / "whole", dropout=0.1))
+    settings = settings_of(dropout=0.1)
+    parts = lab.config("tag windows", out=tmp_path / "parts", **settings)
+    with interrupted(5):
+        lab.fit(parts)
+    words = lab.words("tag windows", tmp_path / "parts", **settings)
+    said = train_in_two_processes(*words, "--resume", "auto", fresh=False)
+    assert "the run had 1 process, and now has 2: the weights will differ by" in said
+    same_weights(tmp_path / "whole" / "last", tmp_path / "parts" / "last")
     assert json.loads((tmp_path / "parts" / "config.json").read_text())["num_processes"] == 2
-    resumed = replace(parts, resume=True)  # and back
-    fit(*load_task(resumed, "tag"), resumed)
+    lab.fit(replace(parts, resume=True))  # and back
 
 
-def test_auto_starts_and_continues(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    whole = config_of("classify", place, tmp_path / "whole", model="dropout")
-    fit(*load_task(whole, "classify"), whole)
-    parts = replace(whole, out=str(tmp_path / "parts"))
-    requeued = command(parts, "classify", "--resume", "auto")[3:]
-    interrupt_in_step(5, monkeypatch)
-    outcome = run(*requeued)
-    monkeypatch.undo()
+def test_auto_starts_and_continues(tmp_path: Path):
+    settings = settings_of(dropout=0.1)
+    lab.train("classify", tmp_path / "whole", **settings).ok()
+    requeued = [*lab.words("classify", tmp_path / "parts", **settings), "--resume", "auto"]
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_in_step(5, patch)
+        outcome = run(*requeued)
     assert outcome.code == 128 + signal.SIGINT and "stopped at step 5" in outcome.err
     again = outcome.err.partition("Continue with: ")[2]
     assert again.count("--resume") == 1 and again.rstrip().endswith("--resume")
-    outcome = run(*requeued)
-    assert outcome.code == 0 and "continuing from step 5" in outcome.err
+    assert "continuing from step 5" in run(*requeued).ok().err
     same_files(tmp_path / "whole", tmp_path / "parts")
-    assert run(*requeued).code == 0, "a finished run is scored again"
+    run(*requeued).ok()  # a finished run is scored again
     same_files(tmp_path / "whole", tmp_path / "parts")
     (other := tmp_path / "other").mkdir()
     (other / "notes.txt").write_text("mine")
-    parts = replace(parts, out=str(other))
-    outcome = run(*command(parts, "classify", "--resume=auto")[3:])
-    assert outcome.code == 2 and "holds other files (notes.txt)" in outcome.err
+    lab.train("classify", other, "--resume=auto").refused("holds other files (notes.txt)")
 
 
-def _step(state: Path) -> int:
-    try:
-        return json.loads(state.read_text())["step"]
-    except (OSError, ValueError):
-        return -1
+def _step(run_folder: Path) -> int:
+    return json.loads((run_folder / "last" / "trainer_state.json").read_text())["step"]
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A disk that fails meanwhile ends the run; the checkpoint before stays."""
-    config = config_of("classify", place, tmp_path / "run", steps=8, save_every=2, eval_every=8)
-    step, sync = Step.__call__, files._sync
-    number, third_step, saves = 0, threading.Event(), []
-
-    def counted(self, batches, **settings):
-        nonlocal number
-        number += 1
-        if number == 3:
-            third_step.set()
-        return step(self, batches, **settings)
+    config = config_of("classify", tmp_path / "run", steps=8, save_every=2, eval_every=8)
+    sync, third_step, saves = files._sync, threading.Event(), []
 
     def slow(folder: Path) -> None:
         assert third_step.wait(60), "training waits for the disk"
@@ -291,50 +211,44 @@ def test_training_goes_on_while_a_checkpoint_is_written(
             raise OSError(28, "No space left on device", str(folder))
         sync(folder)
 
-    monkeypatch.setattr(Step, "__call__", counted)
+    at_step(3, third_step.set, monkeypatch)
     monkeypatch.setattr(files, "_sync", slow)
     with pytest.raises(SaveError, match=r"last: could not be written \(No space left"):
-        fit(*load_task(config, "classify"), config)
-    check_files(last := tmp_path / "run" / "last")
-    assert _step(last / "trainer_state.json") == 2
-    assert sorted(path.name for path in last.parent.iterdir()) == [
-        "config.json",
-        "last",
-        "log.jsonl",
-    ]
+        lab.fit(config)
+    check_files(tmp_path / "run" / "last")
+    assert _step(tmp_path / "run") == 2 and len(saves) == 2, "nothing is written after an error"
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert left == {"config.json", "last", "log.jsonl"}
 
 
-def test_resume_reports_another_number_of_threads(place: Path, tmp_path: Path):
-    config = config_of("classify", place, tmp_path / "run", steps=2)
-    fit(*load_task(config, "classify"), config)
+def test_resume_reports_another_number_of_threads(tmp_path: Path):
+    config = config_of("classify", tmp_path / "run", steps=2)
+    lab.fit(config)
     state = tmp_path / "run" / "last" / "trainer_state.json"
     saved = json.loads(state.read_text())
     threads = torch.get_num_threads()
     assert saved["num_threads"] == threads
-    resumed, note = replace(config, resume=True), "the run was started with 96 CPU threads"
     for before, noted in ((96, True), (threads, False), (None, False)):
         state.write_text(json.dumps({**saved, "num_threads": before}))
         write_checkpoint_checksums(state.parent)
-        stream = io.StringIO()
-        fit(*load_task(resumed, "classify"), resumed, reporter=Reporter(stream=stream))
-        assert (note in stream.getvalue()) == noted
+        reporter = Reporter(stream=(stream := io.StringIO()))
+        lab.fit(replace(config, resume=True), reporter=reporter)
+        assert ("the run was started with 96 CPU threads" in stream.getvalue()) == noted
 
 
-def test_early_stopping_survives_resume(place: Path, tmp_path: Path):
-    config = config_of("classify", place, tmp_path / "run", lr=1e-9, patience=2, epochs=20.0)
-    result = fit(*load_task(config, "classify"), config)
-    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").open()]
+def test_early_stopping_survives_resume(tmp_path: Path):
+    config = config_of("classify", tmp_path / "run", lr=1e-9, patience=2, epochs=20.0)
+    result = lab.fit(config)
+    log = read_jsonl(tmp_path / "run" / "log.jsonl")
     assert sum("split" in line for line in log) == 3  # the first is the best, then two no better
-    again = fit(*load_task(config, "classify"), replace(config, resume=True))
-    assert again.metrics == result.metrics
+    assert lab.fit(replace(config, resume=True)).metrics == result.metrics
 
 
-def test_the_saved_model_must_score_as_the_trained_one(place: Path, tmp_path: Path):
-    config = config_of("tag", place, tmp_path / "run", lr=3e-3, epochs=8.0)
-    fit(*load_task(config, "tag"), config)
+def test_the_saved_model_must_score_as_the_trained_one(tmp_path: Path):
+    config = config_of("tag windows", tmp_path / "run", lr=3e-3, epochs=8.0)
+    lab.fit(config)
     path = tmp_path / "run" / "best" / "model.safetensors"
     weights = load_file(path)
     save_file({name: torch.zeros_like(value) for name, value in weights.items()}, path)
-    config = replace(config, resume=True)
     with pytest.raises(RuntimeError, match=r"the saved model scores 0\.0000 on validation, but"):
-        fit(*load_task(config, "tag"), config)
+        lab.fit(replace(config, resume=True))

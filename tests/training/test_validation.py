@@ -10,42 +10,40 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+import finetune
 from finetune.config.tasks import ClassifyConfig, TrainConfig
 from finetune.runtime import progress
 from finetune.runtime.progress import Reporter
-from finetune.tasks import load_task
-from finetune.training.trainer import fit
 from finetune.types import UserError
 from tests import laboratory as lab
 from tests.command import run
-from tests.small_data import write_jsonl
+from tests.small_data import read_jsonl, write_jsonl, write_splits
 
 TASKS = ("classify", "nli", "tag", "ner")
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data of the tasks without validation."""
-    folder = tmp_path_factory.mktemp("validation")
-    for task in TASKS:
-        own = shutil.ignore_patterns("validation*")
-        shutil.copytree(lab.data(task), folder / task, ignore=own)
-    return folder
+def unvalidated(task: str) -> Path:
+    """The data of a task without validation."""
+
+    def copy(out: Path) -> None:
+        shutil.copytree(lab.data(task), out, ignore=shutil.ignore_patterns("validation*"))
+
+    return lab.made("unvalidated", task, copy)
 
 
-def config_of(task: str, place: Path, **changes) -> TrainConfig:
-    settings = {"data": place / task, "steps": 6, "eval_every": 2, "validation": "none", **changes}
-    return lab.config(task, **{"model": lab.checkpoint(dropout=0.0), **settings})
+def config_of(task: str, **changes) -> TrainConfig:
+    settings = {"data": unvalidated(task), "steps": 6, "eval_every": 2, "validation": "none"}
+    return lab.config(task, **{"model": lab.checkpoint(dropout=0.0), **settings, **changes})
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_without_validation_all_rows_are_trained_and_the_last_model_is_kept(
-    task: str, place: Path, tmp_path: Path
+    task: str, tmp_path: Path
 ):
-    config = config_of(task, place, out=str(tmp_path / "a"))
-    made, dataset = load_task(config, task)
+    config = config_of(task, out=str(tmp_path / "a"))
+    made, dataset = lab.load(config)
     assert list(dataset.splits) == ["train", "test"]
-    result = fit(made, dataset, config)
+    result = finetune.fit(made, dataset, config)
     assert next(iter(result.metrics)) == "test" and result.best_step == 6
     best, last = (load_file(tmp_path / "a" / f / "model.safetensors") for f in ("best", "last"))
     assert all(best[name].equal(last[name]) for name in last)
@@ -53,34 +51,31 @@ def test_without_validation_all_rows_are_trained_and_the_last_model_is_kept(
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_test_splits_without_labels_are_predicted_only_on_request(
-    task: str, place: Path, tmp_path: Path
-):
+def test_test_splits_without_labels_are_predicted_only_on_request(task: str, tmp_path: Path):
     """The test splits of GLUE have no labels."""
-    folder = shutil.copytree(place / task, tmp_path / "data")
+    folder = shutil.copytree(unvalidated(task), tmp_path / "data")
     path = next(folder.glob("test.*"))
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    gold = ("label", "tags", "spans", "ner_tags")
-    unlabeled = [{name: row[name] for name in row if name not in gold} for row in rows]
-    path.write_text("".join(json.dumps(row) + "\n" for row in unlabeled))
-    config = config_of(task, place, data=str(folder), out=str(tmp_path / "run"))
-    _, dataset = load_task(config, task)
+    rows = read_jsonl(path)
+    unlabeled = [{n: row[n] for n in row if n not in ("label", "tags", "spans")} for row in rows]
+    write_jsonl(path, unlabeled)
+    config = config_of(task, data=str(folder), out=str(tmp_path / "run"))
+    _, dataset = lab.load(config)
     assert list(dataset.splits) == ["train"]
     note = f"test: {len(rows)} examples without labels, which are not predicted"
     assert any(line.startswith(note) for line in dataset.notes)
 
 
 def test_evaluation_can_be_limited_and_shows_its_progress(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     folders = {"data": lab.data("sentiment"), "out": str(tmp_path / "run")}
-    config = config_of("classify", place, **folders, limit=20, limit_eval=5, validation="auto")
-    task, dataset = load_task(config, "classify")
+    config = config_of("classify", **folders, limit=20, limit_eval=5, validation="auto")
+    task, dataset = lab.load(config)
     assert [len(examples) for examples in dataset.splits.values()] == [20, 5, 5]
     assert "--limit-eval: the first 5 of 12 examples of test" in dataset.notes
     lines = io.StringIO()
-    fit(task, dataset, config, reporter=Reporter(stream=lines))
+    finetune.fit(task, dataset, config, reporter=Reporter(stream=lines))
     assert "validation: batch 1/1" in lines.getvalue()
 
 
@@ -88,14 +83,13 @@ def test_a_score_of_the_split_that_selected_the_model_is_named(tmp_path: Path):
     """In the terminal, the README of the run, its report and its card."""
     data = shutil.copytree(lab.data("sentiment"), tmp_path / "data")
     (data / "test.jsonl").unlink()
-    done = lab.train("classify", tmp_path / "run", data=data)
-    assert done.code == 0, done.err
+    done = lab.train("classify", tmp_path / "run", data=data).ok()
     note = "which also selected the model"
     texts = [tmp_path / "run" / name for name in ("README.md", "report.html", "best/README.md")]
     assert note in done.out and all(note in path.read_text() for path in texts)
     assert "no influence" not in texts[0].read_text()
-    held_out = lab.train("classify", tmp_path / "other", data=data, test_share=0.2)
-    assert held_out.code == 0 and note not in held_out.out, held_out.err
+    held_out = lab.train("classify", tmp_path / "other", data=data, test_share=0.2).ok()
+    assert note not in held_out.out, held_out.err
     assert "test accuracy" in held_out.out and "95% interval" in held_out.out
     assert "F1 by label (examples): neg " in held_out.out
     assert "rare on test, with scores that say little: neg (" in held_out.out
@@ -103,20 +97,20 @@ def test_a_score_of_the_split_that_selected_the_model_is_named(tmp_path: Path):
     assert "The test split had no influence on it." in path.read_text()
 
 
-def test_equal_scores_are_counted_and_few_lines_are_printed(place: Path, tmp_path: Path):
-    folders = {"data": str(place / "classify"), "out": str(tmp_path / "run")}
-    config = config_of("classify", place, **folders, validation="auto", lr=1e-9)
+def test_equal_scores_are_counted_and_few_lines_are_printed(tmp_path: Path):
+    folders = {"data": unvalidated("classify"), "out": str(tmp_path / "run")}
+    config = config_of("classify", **folders, validation="auto", lr=1e-9)
     lines = io.StringIO()
-    fit(*load_task(config, "classify"), config, reporter=Reporter(stream=lines))
+    lab.fit(config, reporter=Reporter(stream=lines))
     said = [line for line in lines.getvalue().splitlines() if line.startswith(("step", "kept"))]
     assert len(said) == 3 and said[0].endswith("(best so far)"), said
     assert said[1].startswith("step 6: ") and said[1].endswith("(equal to the best so far)")
     assert said[2] == "kept: the model of step 6 (the last of 3 evaluations with the best score)"
 
 
-def test_a_given_validation_split_is_scored_only_at_the_end(place: Path, tmp_path: Path):
-    config = config_of("classify", place, data=lab.data("sentiment"), out=str(tmp_path / "run"))
-    result = fit(*load_task(config, "classify"), config)
+def test_a_given_validation_split_is_scored_only_at_the_end(tmp_path: Path):
+    config = config_of("classify", data=lab.data("sentiment"), out=str(tmp_path / "run"))
+    result = lab.fit(config)
     assert {"validation", "test"} <= result.metrics.keys() and result.best_step == 6
     assert "validation" not in (tmp_path / "run" / "log.jsonl").read_text()
 
@@ -132,27 +126,26 @@ def test_settings_that_need_validation_are_refused(setting: dict):
 def test_seeds_and_report_without_validation_and_test(tmp_path: Path):
     rows = [{"text": f"{w} film {i}", "label": w} for i in range(10) for w in ("good", "bad")]
     file = write_jsonl(tmp_path / "train.jsonl", rows)
-    outcome = lab.train("classify", tmp_path / "seeds", "--seeds=2", data=file, validation="none")
-    assert outcome.code == 0, outcome.err
+    outcome = lab.train(
+        "classify", tmp_path / "seeds", "--seeds=2", data=file, validation="none"
+    ).ok()
     assert "no split with gold labels to score" in outcome.out
     assert (tmp_path / "seeds" / "report.html").is_file()
     assert "comes from the last step, 2." in (tmp_path / "seeds/seed-1/README.md").read_text()
-    assert run("predict", tmp_path / "seeds" / "seed-2", "--text", "good film").code == 0
+    run("predict", tmp_path / "seeds" / "seed-2", "--text", "good film").ok()
 
 
 def test_test_is_also_scored_without_the_texts_of_train(tmp_path: Path):
     rows = [{"text": f"{w} film {i}", "label": w} for i in range(10) for w in ("good", "bad")]
     test = [{"text": rows[0]["text"].upper(), "label": "bad"}, *rows[1:3]]
     test += [{"text": "a bad plot", "label": "bad"}, {"text": "a good plot", "label": "good"}]
-    for split, found in (("train", rows), ("validation", test[3:]), ("test", test)):
-        write_jsonl(tmp_path / "data" / f"{split}.jsonl", found)
-    outcome = lab.train("classify", tmp_path / "run", data=tmp_path / "data")
-    assert outcome.code == 0, outcome.err
+    data = write_splits(tmp_path / "data", train=rows, validation=test[3:], test=test)
+    outcome = lab.train("classify", tmp_path / "run", data=data).ok()
     assert "test: 3 examples (60.0%) also in train; test_without_leaks" in outcome.err
     assert "test_without_leaks: accuracy" in outcome.out
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert list(metrics) == ["validation", "test", "test_without_leaks"]
-    predicted = (tmp_path / "run" / "predictions.test.jsonl").read_text().splitlines()
-    labels = [json.loads(line)["label"] for line in predicted][3:]
+    predicted = read_jsonl(tmp_path / "run" / "predictions.test.jsonl")
+    labels = [row["label"] for row in predicted][3:]
     expected = (labels[0] == "bad") / 2 + (labels[1] == "good") / 2
     assert metrics["test_without_leaks"]["accuracy"] == expected

@@ -22,20 +22,17 @@ from finetune.models.half_precision import WeightCopies
 from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.sparse_embedding import SparseEmbeddings
 from finetune.preprocessing.batching import pack
-from finetune.tasks import CONFIGS, load_task
 from finetune.training import step as steps
 from finetune.training.data import training_data
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import Step, begin_step
-from finetune.training.trainer import fit
 from finetune.types import Encoding
-from tests import small_data as data
+from tests import laboratory as lab
 from tests.operators import CountOperators, paths_of_a_gpu
-from tests.tiny import save_tiny_checkpoint
-from tests.training.test_trajectory import same_files
-from tests.training.two_processes import same_weights, train_in_two_processes
+from tests.training.same_weights import same_files
 
 FAMILIES = ("bert", "albert", "deberta-v2", "modernbert", "mpnet")
+SMALL = {"max_tokens": 60, "batch_size": 4}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{family: ("classify", {"model": family}) for family in FAMILIES},
     "micro-batches": ("classify", {"max_tokens": 60}),
@@ -48,37 +45,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "checkpointed": ("classify", {"gradient_checkpointing": True}),
     "fp16": ("classify", {"precision": "fp16"}),
     "bilstm": ("classify", {"bilstm": True}),
-    "crf": ("tag", {"crf": True, "max_tokens": 60, "batch_size": 4}),
-    "ner": ("ner", {"max_tokens": 60, "batch_size": 4}),
-    "coupled": ("sentence", {"objective": "simcse", "max_tokens": 60, "batch_size": 4}),
-    "tied": ("pretrain", {"mask": "spans", "boundary": True, "max_tokens": 200}),
-}
-DATA = {
-    "classify": "sentiment",
-    "tag": "entities",
-    "ner": "entities",
-    "sentence": "sentiment",
-    "pretrain": "text",
+    "crf": ("crf", SMALL),
+    "ner": ("ner windows", SMALL),
+    "coupled": ("sentence", {"objective": "simcse", **SMALL}),
+    "tied": ("spans", {"max_tokens": 200}),
 }
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("copies")
-    for family in FAMILIES:
-        save_tiny_checkpoint(folder / family, family, dropout=0.1)
-    data.sentiment(folder / "sentiment")
-    data.entities(folder / "entities", words=3)
-    data.running_text(folder / "text", short=True)
-    return folder
-
-
-def config_of(name: str, place: Path, **changes: Any) -> tuple[str, TrainConfig]:
+def config_of(name: str, **changes: Any) -> TrainConfig:
     kind, settings = CASES[name]
-    common = {"max_length": 48, "batch_size": 8, "lr": 1e-2, "precision": "bf16"}
-    settings = {**common, "data": str(place / DATA[kind]), **settings, **changes}
-    settings["model"] = str(place / settings.get("model", "bert"))
-    return kind, CONFIGS[kind](**settings)
+    settings = {"max_length": 48, "lr": 1e-2, "precision": "bf16", **settings, **changes}
+    return lab.config(kind, **{**settings, "model": lab.checkpoint(settings.get("model", "bert"))})
 
 
 @contextlib.contextmanager
@@ -89,10 +66,10 @@ def without_copies(patch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def weights_after(name: str, place: Path) -> tuple[dict[str, Tensor], Step]:
+def weights_after(name: str) -> tuple[dict[str, Tensor], Step]:
     """Take two steps, and return the weights."""
-    kind, config = config_of(name, place)
-    task, dataset = load_task(config, kind)
+    config = config_of(name)
+    task, dataset = lab.load(config)
     torch.manual_seed(3)
     accelerator = Accelerator(cpu=True)
     batches = training_data(task, dataset, config, accelerator, lambda note: None)
@@ -115,38 +92,23 @@ def weights_after(name: str, place: Path) -> tuple[dict[str, Tensor], Step]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_all_numbers_are_those_of_autocast(
-    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, step = weights_after(name, place)
+def test_all_numbers_are_those_of_autocast(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, step = weights_after(name)
     assert step.copies.layers
     with without_copies(monkeypatch):
-        expected, plain = weights_after(name, place)
+        expected, plain = weights_after(name)
     assert not plain.copies.layers
     for key, value in expected.items():
         assert torch.equal(found[key], value), key
     assert all(value.dtype == torch.float32 for value in found.values())
 
 
-def test_a_run_is_that_of_autocast(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind, config = config_of("bert", place, steps=6, eval_every=3, out=str(tmp_path / "whole"))
-    fit(*load_task(config, kind), config)
+def test_a_run_is_that_of_autocast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of("bert", steps=6, eval_every=3, out=tmp_path / "whole")
+    lab.fit(config)
     with without_copies(monkeypatch):
-        other = replace(config, out=str(tmp_path / "autocast"))
-        fit(*load_task(other, kind), other)
+        lab.fit(replace(config, out=str(tmp_path / "autocast")))
     same_files(tmp_path / "whole", tmp_path / "autocast")
-
-
-@pytest.mark.slow
-def test_two_processes_train_the_weights_of_one(place: Path, tmp_path: Path) -> None:
-    _, config = config_of("bert", place, steps=4, eval_every=4, out=str(tmp_path / "one"), lr=1e-3)
-    fit(*load_task(config, "classify"), config)
-    options = "--steps 4 --eval-every 4 --batch-size 8 --max-length 48 --precision bf16 --lr 1e-3"
-    places = ("--model", place / "bert", "--data", place / "sentiment", "--out", tmp_path / "two")
-    train_in_two_processes("classify", *places, *options.split())
-    same_weights(tmp_path / "one/last", tmp_path / "two/last", atol=2e-3)
 
 
 def test_layers_that_are_not_copied() -> None:

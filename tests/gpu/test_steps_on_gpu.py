@@ -1,10 +1,12 @@
-"""Plain steps of packed models wait for nothing on a GPU, and prediction only for the answers that
-it reads."""
+"""Steps on a GPU: packed models wait for nothing, and float16 trains with loss scaling."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,10 @@ from accelerate import Accelerator
 
 from finetune.training.optimizer import make_optimizer
 from finetune.training.step import begin_step
-from tests.training.test_step import batches_of, config_of, task_of
+from tests import laboratory as lab
+from tests.small_data import read_jsonl
+from tests.training.stopping import interrupted
+from tests.training.test_step import batches_of, config_of
 
 pytestmark = pytest.mark.gpu
 
@@ -38,7 +43,7 @@ def no_waits() -> Iterator[None]:
 
 @pytest.mark.parametrize(("kind", "family", "changes"), CASES)
 def test_a_plain_step_waits_for_nothing(kind: str, family: str, changes: dict[str, Any]) -> None:
-    task, dataset = task_of(config_of(kind, family, **changes))
+    task, dataset = lab.load(config_of(kind, family, **changes))
     accelerator = Accelerator()
     head = task.head().to(accelerator.device)
     optimizer = make_optimizer(head, task.record.config)
@@ -49,3 +54,22 @@ def test_a_plain_step_waits_for_nothing(kind: str, family: str, changes: dict[st
     with no_waits():
         results = [step([batch], weight=1.0, lr_factor=1.0) for batch in batches]
     assert all(float(loss) > 0 and float(norm) > 0 for loss, norm in results)
+
+
+def test_float16_learns_and_resumes_bit_equal(tmp_path: Path) -> None:
+    settings = {"precision": "fp16", "steps": 40, "eval_every": 10, "lr": 2e-3}
+    whole = config_of("single", **settings, out=str(tmp_path / "whole"))
+    lab.fit(whole)
+    losses = [row["loss"] for row in read_jsonl(tmp_path / "whole/log.jsonl") if "loss" in row]
+    assert losses[-1] < losses[0]
+    parts = replace(whole, out=str(tmp_path / "parts"))
+    with interrupted(17):
+        lab.fit(parts)
+    lab.fit(replace(parts, resume=True))
+    for name in ("model.safetensors", "optimizer.safetensors", "trainer_state.json"):
+        first, second = (
+            (tmp_path / run / "last" / name).read_bytes() for run in ("whole", "parts")
+        )
+        assert first == second, name
+    state = json.loads((tmp_path / "whole" / "last" / "trainer_state.json").read_text())
+    assert state["loss_scale"]["scale"] >= 1

@@ -1,40 +1,40 @@
-"""Folds: what is in them, resumed and refused, summed up with an honest interval."""
+"""Folds and learning curves: what is in them, resumed, summed up with an honest interval."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import norm, ttest_rel
 
 from finetune.data import assign_folds
+from finetune.data.splitting import nested_order
 from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.significance import fold_interval, fold_test
 from finetune.types import TextExample
-from tests import small_data as data
+from tests import laboratory as lab
 from tests.command import run
-from tests.tiny import save_tiny_checkpoint
+from tests.small_data import read_jsonl, write_jsonl
 
 
 def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    save_tiny_checkpoint(tmp_path / "model", "bert")
-    data.sentiment(tmp_path / "data", (40, 8, 8))
-    rows = [json.loads(line) for line in Path("data/train.jsonl").read_text().splitlines()]
+    rows = read_jsonl(lab.data("sentiment") / "train.jsonl")
     rows.append({"text": "the only one of its kind", "label": "mixed"})
-    data.write_jsonl(tmp_path / "only.jsonl", rows)
-    options = "--data only.jsonl --steps 2 --batch-size 8 --folds 2 --out folds"
-    command = ["classify", "--model", "model", *options.split()]
-    outcome = run(*command)
-    assert outcome.code == 0, outcome.err
+    file = write_jsonl(tmp_path / "only.jsonl", rows)
+
+    def command(out: str, data: Path = file, folds: str = "2") -> list[str]:
+        return [*lab.words("classify", Path(out), data=data), "--folds", folds]
+
+    run(*command("folds")).ok()
     tested = []
     for fold in ("fold-1.1", "fold-1.2"):
-        lines = Path(f"folds/{fold}/predictions.test.jsonl").read_text().splitlines()
-        tested.append({json.loads(line)["text"] for line in lines})
-        assert (Path("folds") / fold / "best").is_dir() and "mixed" in Path(
-            f"folds/{fold}/best/finetune.json"
-        ).read_text("utf-8")
+        predicted = read_jsonl(Path("folds", fold, "predictions.test.jsonl"))
+        tested.append({row["text"] for row in predicted})
+        assert "mixed" in Path("folds", fold, "best/finetune.json").read_text("utf-8")
     texts = {row["text"] for row in rows} - {"the only one of its kind"}
     assert tested[0] | tested[1] == texts and not tested[0] & tested[1]
     found = json.loads(Path("folds/folds.json").read_text())
@@ -46,25 +46,20 @@ def test_folds_are_whole_disjoint_and_resumed(tmp_path: Path, monkeypatch: pytes
     assert (row["low"], row["high"], row["folds"]) == (scores["low"], scores["high"], 2)
     page = Path("folds/report.html").read_text("utf-8")
     assert "corrected resampled t" in page and f"{scores['low']:.4f}" in page
-    other = run(*command[:-1], "slow", "--lr", "1e-9")
-    assert other.code == 0, other.err
+    run(*command("slow"), "--lr", "1e-9").ok()
     compared = json.loads(run("compare", "folds", "slow", "--format", "json").out)
     slow = json.loads(Path("slow/folds.json").read_text())["metrics"]["test"]["accuracy"]
     assert compared[2]["mean"] == pytest.approx(scores["mean"] - slow["mean"])
     before = Path("folds/fold-1.1/log.jsonl").stat().st_mtime_ns
-    again = run(*command, "--folds", "0.5x2")
-    assert again.code == 2 and "hold_out = False, now True" in again.err
-    more = run(*command, "--folds", "2x2")
-    assert more.code == 0 and more.out.count("is finished: kept") == 2, more.err
+    run(*command("folds", folds="0.5x2")).refused("hold_out = False, now True")
+    more = run(*command("folds", folds="2x2")).ok()
+    assert more.out.count("is finished: kept") == 2, more.err
     assert Path("folds/fold-1.1/log.jsonl").stat().st_mtime_ns == before
     assert len(json.loads(Path("folds/folds.json").read_text())["runs"]) == 4
-    other = run(*command[:4], "data", *command[5:])
-    assert other.code == 2 and "folds with data" in other.err
+    run(*command("folds", lab.data("sentiment"))).refused("folds with data")
 
 
 def test_the_test_of_folds_is_the_paired_t_test_with_a_larger_variance():
-    from scipy.stats import ttest_rel
-
     random = np.random.default_rng(5)
     first, second = random.normal(0.8, 0.02, 10), random.normal(0.77, 0.02, 10)
     assert fold_test(first - second, 0.0)[1] == pytest.approx(ttest_rel(first, second).pvalue)
@@ -72,36 +67,15 @@ def test_the_test_of_folds_is_the_paired_t_test_with_a_larger_variance():
     assert fold_test([0.0, 0.0], 0.25)[1] == 1.0 and fold_test([0.1, 0.1], 0.25)[1] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--folds", "1"), "--folds: the folds must be 2 or more"),
-        (("--folds", "3x0"), "--folds: the repeats must be 1 or more"),
-        (("--folds", "0.33x1"), "one score has no interval"),
-        (("--folds", "0.4x9"), "write a share 1/N"),
-        (("--folds", "many"), "write N folds, NxR"),
-        (("--folds", "3", "--seeds", "2"), "--seeds does not go with --folds"),
-        (("--folds", "3", "--test-sets", "a=b.jsonl"), "--test-sets does not go with --folds"),
-        (("--columns", "text=a", "text=b"), "--columns names text twice"),
-    ],
-)
-def test_options_of_folds(more: tuple[str, ...], message: str):
-    outcome = run("classify", "--data", "x.jsonl", *more)
-    assert outcome.code == 2 and message in outcome.err
-
-
 def test_equal_texts_share_a_fold_and_a_label_of_one_text_is_in_none():
-    texts = [
-        (f"text {n // 2}" if n % 2 else f"TEXT  {n // 2}", "ab"[n // 2 % 2]) for n in range(40)
+    examples = [
+        TextExample(n, f"text {n // 2}" if n % 2 else f"TEXT  {n // 2}", None, "ab"[n // 2 % 2])
+        for n in range(40)
     ]
-    examples = [TextExample(n, *text_label(pair)) for n, pair in enumerate([*texts, ("one", "c")])]
+    examples.append(TextExample(40, "one", None, "c"))
     folds = assign_folds(examples, 4, keep_rare=True)
     assert folds[-1] == -1 and all(folds[n] == folds[n + 1] for n in range(0, 40, 2))
     assert {(fold, folds[:40].count(fold)) for fold in range(4)} == {(f, 10) for f in range(4)}
-
-
-def text_label(pair: tuple[str, str]) -> tuple[str, None, str]:
-    return pair[0], None, pair[1]
 
 
 def test_the_interval_of_folds_covers_where_the_usual_one_does_not():
@@ -122,7 +96,7 @@ def test_the_interval_of_folds_covers_where_the_usual_one_does_not():
             margins = [
                 sign * (0.5 * c - middle).dot(direction) / size for c, sign in ((0, -1), (1, 1))
             ]
-            expected.append(np.mean([normal_cdf(margin) for margin in margins]))
+            expected.append(np.mean(norm.cdf(margins)))
         for index, ratio in enumerate((0.25, 0.0)):
             low, high = fold_interval(scores, ratio)[1:]
             covered[index] += low <= np.mean(expected) <= high
@@ -132,20 +106,38 @@ def test_the_interval_of_folds_covers_where_the_usual_one_does_not():
 def test_intervals_end_at_the_limits_of_the_metric():
     scores = {1: 0.9, 2: 1.0, 3: 0.8}
     names = ("accuracy", "f1:Ann", "matthews", "mse", "own")
-    found = summarize({n: {"test": dict.fromkeys(names, s)} for n, s in scores.items()}, 0.5)[
-        "test"
-    ]
+    by_seed = {n: {"test": dict.fromkeys(names, s)} for n, s in scores.items()}
+    found = summarize(by_seed, 0.5)["test"]
     low, high = fold_interval(list(scores.values()), 0.5)[1:]
     assert 0 < low < high and high > 1
     assert [found[name]["high"] for name in names] == [1.0, 1.0, 1.0, high, high]
-    scores = {1: -0.1, 2: -0.9}
-    found = summarize({n: {"test": dict.fromkeys(names, s)} for n, s in scores.items()}, 0.5)[
-        "test"
-    ]
+    by_seed = {n: {"test": dict.fromkeys(names, s)} for n, s in ((1, -0.1), (2, -0.9))}
+    found = summarize(by_seed, 0.5)["test"]
     assert found["matthews"]["low"] == -1.0 and found["own"]["low"] < -1.0
 
 
-def normal_cdf(value: float) -> float:
-    from math import erf, sqrt
+def test_a_curve_is_measured_extended_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    rows = lab.data("sentiment", (24, 8, 8))
+    command = [*lab.words("classify", Path("curve"), data=rows, steps=1), "--seeds", "1"]
+    run(*command, "--sizes", "6", "12").ok()
+    more = run(*command, "--sizes", "6,12,24").ok()
+    assert more.out.count("is finished: kept") == 2, more.out
+    found = json.loads(Path("curve/curve.json").read_text("utf-8"))
+    assert list(found["scores"]) == ["6", "12", "24"]
+    for size, (score,) in found["scores"].items():
+        assert re.search(rf"^ *{size} .*{score:.4f}", more.out, flags=re.MULTILINE)
+    assert "mean of the runs" in Path("curve/curve.html").read_text("utf-8")
+    splits = json.loads(Path("curve/size-12-1/environment.json").read_text("utf-8"))["splits"]
+    assert splits["train"] == 12
 
-    return 0.5 * (1 + erf(value / sqrt(2)))
+
+def test_subsets_are_stratified_and_begin_with_every_label():
+    labels = ["a"] * 60 + ["b"] * 30 + ["c"] * 9 + ["d"]
+    examples = [TextExample(n, f"text {n}", None, label) for n, label in enumerate(labels)]
+    order = [labels[index] for index in nested_order(examples, 3)]
+    assert sorted(order[:4]) == ["a", "b", "c", "d"] and sorted(order) == labels
+    assert nested_order(examples, 3) != nested_order(examples, 4)
+    for size in (20, 50):
+        counts = [order[:size].count(label) / size for label in "abc"]
+        assert counts == pytest.approx([0.6, 0.3, 0.09], abs=0.06)
