@@ -17,8 +17,7 @@ from finetune.config.values import shown_value
 from finetune.types import UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
-    from finetune.evaluation.error_analysis import Analysis
-    from finetune.evaluation.errors import ErrorCase
+    from finetune.evaluation.error_analysis import Analysis, ErrorCase
     from finetune.reporting.rendering import Table
 
 ON_A_PAGE, IN_A_TEXT = 300, 10
@@ -161,7 +160,11 @@ def _print_calibration(found: Analysis) -> None:
 
 
 def _print_errors(found: Analysis, number: int) -> None:
-    from finetune.evaluation.errors import count_categories, first_by_category, most_confident
+    from finetune.evaluation.error_analysis import (
+        count_categories,
+        first_by_category,
+        most_confident,
+    )
 
     counts = count_categories(found.errors)
     if found.kind.has_categories:
@@ -190,9 +193,10 @@ def _print_cases(title: str, cases: Sequence[ErrorCase]) -> None:
         return
     show(f"\n{title}")
     for case in cases:
-        confidence = "" if case.confidence is None else f" ({case.confidence:.3f})"
+        _, gold, predicted, sure, _ = case.mistake
+        confidence = "" if sure is None else f" ({sure:.3f})"
         show(
-            f"  {case.where}  gold {_side(case.gold)}, predicted {_side(case.predicted)}"
+            f"  {case.example.where}  gold {_side(gold)}, predicted {_side(predicted)}"
             f"{confidence}\n      {case.excerpt}"
         )
 

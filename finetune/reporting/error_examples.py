@@ -1,18 +1,21 @@
-"""The examples with errors that a report shows, with gold and predictions side by side."""
+"""The examples with errors that a report shows, with gold and predictions side by side.
+
+Spans of sentences, which may nest and cross, are highlighted.
+"""
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from finetune.evaluation.error_analysis import Analysis
-from finetune.evaluation.errors import AROUND, ErrorCase, example_text, most_confident
-from finetune.evaluation.kinds.kind import Shown
-from finetune.reporting.highlight import Part, clip, highlight
+from finetune.evaluation.error_analysis import AROUND, Analysis, example_text, most_confident
+from finetune.evaluation.kinds.kind import Mistake, Shown
+from finetune.reporting.rendering import clip
 from finetune.types import Span, TextExample, TokenExample
 
 MOST_EXAMPLES = 300
@@ -23,6 +26,9 @@ MOST_CHARACTERS = 1200
 """Characters shown of a text."""
 MOST_WORDS = 120
 """Words shown of a sentence."""
+
+Part = tuple[str, str]
+"""A "text", or the "start" or the "end" of a highlight, with the text, the style or the label."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,8 @@ class ErrorExample:
     labels: Sequence[str]
     """Labels of gold and prediction that differ."""
     views: Sequence[str]
-    errors: Sequence[ErrorCase]
-    label_error: ErrorCase | None
+    errors: Sequence[Mistake]
+    label_error: Mistake | None
     """The confident prediction that contradicts gold."""
     texts: Sequence[str] = ()
     gold: Sequence[Any] = ()
@@ -70,16 +76,17 @@ def error_examples(
     returns the reasons of its predictions for examples.
     """
     run = analysis.scored
-    by_id: defaultdict[int, list[ErrorCase]] = defaultdict(list)
+    by_id: defaultdict[int, list[Mistake]] = defaultdict(list)
     for error in analysis.errors:
-        by_id[error.id].append(error)
-    label_errors = {error.id: error for error in analysis.contradictions}
-    for id, error in label_errors.items():
-        by_id.setdefault(id, [error])
+        by_id[error.example.id].append(error.mistake)
+    label_errors = {error.example.id: error.mistake for error in analysis.contradictions}
+    for id, mistake in label_errors.items():
+        by_id.setdefault(id, [mistake])
     if not by_id:
         return [], 0  # also of senses and subwords, whose errors are not listed
+    confident = most_confident(analysis.errors, MOST_CONFIDENT)
     views = {
-        "most confident errors": {e.id for e in most_confident(analysis.errors, MOST_CONFIDENT)},
+        "most confident errors": {error.example.id for error in confident},
         "possible label errors": {*label_errors},
     }
     order = sorted(by_id, key=lambda id: -max(each.confidence or 0.0 for each in by_id[id]))
@@ -87,13 +94,12 @@ def error_examples(
     chosen = [run.examples[indices[id]] for id in order[:most]]
     why = reasons(chosen) if reasons and chosen else {}
     found = []
-    for place, id in enumerate(order[:most]):
-        index, errors = indices[id], by_id[id]
-        example = run.examples[index]
+    for place, (id, example) in enumerate(zip(order, chosen, strict=False)):
+        errors = by_id[id]
         sides = [side for each in errors for side in (each.gold, each.predicted)]
         labels = [side["label"] if isinstance(side, Mapping) else side for side in sides]
-        shown = run.kind.shown(run, index, errors)
-        if isinstance(example, TextExample):
+        shown = run.kind.shown(run, indices[id], errors)
+        if errors[0].words is None:
             content = _text_content(example, shown, errors)
         else:
             content = _sentence_content(example, shown.spans, errors)
@@ -113,9 +119,7 @@ def error_examples(
     return found, len(by_id)
 
 
-def _text_content(
-    example: TextExample, shown: Shown, errors: Sequence[ErrorCase]
-) -> dict[str, Any]:
+def _text_content(example: TextExample, shown: Shown, errors: Sequence[Mistake]) -> dict[str, Any]:
     """Return the texts, gold and prediction; an answer is highlighted in its context."""
     context = shown.context
     texts = [example.text, None if context is not None else example.pair]
@@ -134,7 +138,7 @@ def _text_content(
 
 def _reasons(
     example: Any,
-    errors: Sequence[ErrorCase],
+    errors: Sequence[Mistake],
     explanation: Sequence[Any] = (),
     nearest: Sequence[Any] = (),
 ) -> dict[str, Any]:
@@ -160,7 +164,7 @@ def _reasons(
     return {"neighbors": neighbors, "explanations": explanations}
 
 
-def _in_context(id: int, context: str, error: ErrorCase) -> dict[str, Any]:
+def _in_context(id: int, context: str, error: Mistake) -> dict[str, Any]:
     """Highlight the nearest gold answer and the predicted one in the context of a question."""
     sides = [side for side in (error.gold, error.predicted) if side]
     places = [(side["start"], side["end"]) for side in sides]
@@ -178,7 +182,7 @@ def _in_context(id: int, context: str, error: ErrorCase) -> dict[str, Any]:
         None if side is None else _in_words(words, side)._asdict()
         for side in (error.gold, error.predicted)
     )
-    wrong = replace(error, gold=gold, predicted=predicted)
+    wrong = error._replace(gold=gold, predicted=predicted)
     return _sentence_content(sentence, None, [wrong])
 
 
@@ -196,7 +200,7 @@ def _in_words(words: Sequence[tuple[int, int]], side: Mapping[str, Any]) -> Span
 
 
 def _sentence_content(
-    example: TokenExample, both: tuple[set[Span], set[Span]] | None, errors: Sequence[ErrorCase]
+    example: TokenExample, both: tuple[set[Span], set[Span]] | None, errors: Sequence[Mistake]
 ) -> dict[str, Any]:
     """Highlight all spans of gold and prediction; of plain tags, only wrong words.
 
@@ -227,3 +231,68 @@ def _sentence_content(
             for side, spans, style in (("gold", gold, "missed"), ("predicted", predicted, "wrong"))
         ]
     }
+
+
+class Fragment(NamedTuple):
+    """A part of a span that crosses no other fragment; ``last`` is True for its last part."""
+
+    start: int
+    end: int
+    span: Span
+    last: bool
+
+
+def fragments(spans: Sequence[Span]) -> list[Fragment]:
+    """Cut spans where they cross, so that any two fragments nest or share no word.
+
+    Outer fragments come first.
+
+    >>> [f[:2] for f in fragments([Span(0, 3, "A"), Span(2, 5, "B")])]
+    [(0, 3), (2, 3), (3, 5)]
+    """
+    waiting = [(span.start, -span.end, number, span) for number, span in enumerate(spans)]
+    heapq.heapify(waiting)
+    found: list[Fragment] = []
+    ends: list[int] = []
+    while waiting:
+        start, end, number, span = heapq.heappop(waiting)
+        end = -end
+        while ends and ends[-1] <= start:
+            ends.pop()
+        cut = min([end, *ends[-1:]])
+        if cut < end:
+            heapq.heappush(waiting, (cut, -end, number, span))
+        found.append(Fragment(start, cut, span, cut == end))
+        ends.append(cut)
+    return found
+
+
+def highlight(
+    example: TokenExample, styles: Mapping[Span, str], first: int, last: int
+) -> list[Part]:
+    """Return words ``first`` to ``last`` (exclusive) of a sentence with spans highlighted.
+
+    The style of a span is "right", "missed" or "wrong".
+    """
+    clipped = {Span(max(s.start, first), min(s.end, last), s.label): styles[s] for s in styles}
+    starting = defaultdict(list)
+    for fragment in fragments([span for span in clipped if span.start < span.end]):
+        starting[fragment.start].append(fragment)
+    parts: list[Part] = [("text", "… ")] if first else []
+    open_: list[Fragment] = []
+    for index in range(first, last + 1):
+        while open_ and open_[-1].end <= index:
+            ended = open_.pop()
+            parts.append(("end", ended.span.label if ended.last else "\N{RIGHTWARDS ARROW}"))
+        if index == last:
+            break
+        if index > first:
+            space = " "
+            if example.text is not None and example.offsets is not None:
+                space = example.text[example.offsets[index - 1][1] : example.offsets[index][0]]
+            parts.append(("text", clip(space)))
+        for fragment in starting[index]:
+            parts.append(("start", clipped[fragment.span]))
+            open_.append(fragment)
+        parts.append(("text", clip(example.words[index])))
+    return [*parts, ("text", " …")] if last < len(example.words) else parts

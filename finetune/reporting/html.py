@@ -25,8 +25,7 @@ from finetune.evaluation.compare import (
     seed_note,
     verdict,
 )
-from finetune.evaluation.error_analysis import TITLES, Analysis
-from finetune.evaluation.errors import count_categories
+from finetune.evaluation.error_analysis import TITLES, Analysis, count_categories
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.selective import Answers, area_under_risk
