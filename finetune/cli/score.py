@@ -77,7 +77,7 @@ class Score(FormatOption, DataOptions, Command):
 
     def _score(self, predictions: Path, gold: str, usual: Mapping[str, str] | None) -> None:
         """Print the metrics of a file of predictions; ``usual`` are the columns of training."""
-        from finetune.evaluation.aligned_runs import align_runs
+        from finetune.evaluation.alignment import align_runs
         from finetune.evaluation.costs import read_costs
         from finetune.evaluation.metrics import score
         from finetune.evaluation.predictions import GoldSource

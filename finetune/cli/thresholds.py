@@ -173,7 +173,7 @@ class Thresholds(FormatOption, Command):
 
     def _runs(self, positive: str | None = None) -> dict[str, Scored]:
         """Read the predictions of the split of the choice and of test, with their gold."""
-        from finetune.evaluation.aligned_runs import align_runs
+        from finetune.evaluation.alignment import align_runs
         from finetune.evaluation.predictions import GoldSource
         from finetune.evaluation.runs import RunFolder
 

@@ -15,7 +15,7 @@ from finetune.config.metric_facts import facts_of
 from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.data import DataError
 from finetune.data.json_files import read_object
-from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.custom_metrics import load_metric
 from finetune.evaluation.kinds import DEFAULT_METRICS, Scored, score_limits
 from finetune.evaluation.predictions import GoldSource

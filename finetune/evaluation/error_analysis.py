@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.calibration import Bin, error_of_bins, reliability
 from finetune.evaluation.confident_learning import credibility_warning
 from finetune.evaluation.decisions import Decisions

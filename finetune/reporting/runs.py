@@ -14,7 +14,7 @@ from typing import Any
 from finetune.config.tasks import changes_results
 from finetune.config.values import conforms
 from finetune.data.json_files import parse_json, read_object
-from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.baselines import Baseline, selection_note
 from finetune.evaluation.error_analysis import Analysis, analyze_predictions
 from finetune.evaluation.kinds import Scored, score_limits

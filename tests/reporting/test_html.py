@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from finetune.config.values import shown_value
-from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.resampling import count_metric
 from finetune.evaluation.significance import estimate
 from tests import laboratory as lab

@@ -7,6 +7,7 @@ file beside this one and a row in ``KINDS``; a wing adds a row to ``registry.PRE
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from finetune.data import DataError
-from finetune.evaluation.alignment import pair_rows
 from finetune.evaluation.decisions import Costs
 from finetune.evaluation.metrics import (
     RATES,
@@ -270,7 +270,7 @@ class Kind(ABC):
         """Return examples with gold, their predictions, and what aligned them: id or position."""
         if lack := self.lack(gold.examples):
             raise DataError(f"{gold.name}: {lack}")
-        pairs, by = pair_rows(file, gold, self.gold)
+        pairs, by = file.pairs(gold, self)
         known = [pair for pair in pairs if self.gold(pair[1]) is not None]
         if not known and self.without_gold:
             raise DataError(f"{gold.name}: {self.without_gold}")
@@ -443,3 +443,34 @@ def confusion_tables(pairs: Counter[Any]) -> dict[str, Table]:
         if gold != predicted and NOTHING not in (gold, predicted)
     ]
     return {"confusion": matrix, "confused": confused}
+
+
+# --- Values in the lines of prediction files ------------------------------------------------------
+
+
+def check_names(where: str, key: str, value: Any, tags: bool = False) -> None:
+    """Raise DataError for labels, or for ``tags`` of words, of another type."""
+    names = value if isinstance(value, list) else [value]
+    if tags and not (isinstance(value, list) and all(isinstance(t, str | None) for t in value)):
+        legal = "a list with one string for each word"
+    elif not tags and not all(isinstance(name, str | float | int) for name in names):
+        legal = "a name, a list of names or a number"
+    else:
+        return
+    raise DataError(f"{where}: {key} must be {legal}, not {value!r:.60}.")
+
+
+def probability(value: Any) -> float | None:
+    """Return a value of a line as a probability; None for anything else."""
+    return float(value) if type(value) in (float, int) and 0 <= value <= 1 + 1e-6 else None
+
+
+def known_or_nan(value: Any) -> float:
+    """Return a value of a line as a probability; NaN for anything else."""
+    known = probability(value)
+    return math.nan if known is None else known
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number, and no truth value."""
+    return type(value) in (float, int)

@@ -13,6 +13,7 @@ from finetune.data.files import DataFile
 from finetune.data.spans import chars_to_words, words_to_chars
 from finetune.data.token_records import TokenRecord, read_relations
 from finetune.data.tokens import read_gold
+from finetune.evaluation.kinds.examples import OfSentences, check_words
 from finetune.evaluation.kinds.kind import (
     Answer,
     Mistake,
@@ -20,10 +21,9 @@ from finetune.evaluation.kinds.kind import (
     Wording,
     class_scores,
     expected_calibration_error,
+    known_or_nan,
     rates,
 )
-from finetune.evaluation.kinds.lines import known_or_nan
-from finetune.evaluation.kinds.sentences import OfSentences, check_words
 from finetune.evaluation.metrics import Metric, class_counts, f1, macro_f1
 from finetune.evaluation.training_vocabulary import surface
 from finetune.types import Relation, RelationPrediction, Span, TokenExample

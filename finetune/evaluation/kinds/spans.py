@@ -19,6 +19,12 @@ from finetune.data.spans import inner_spans
 from finetune.data.tag_schemes import tags_to_spans
 from finetune.data.token_records import ParsedSpans, read_spans
 from finetune.data.tokens import read_gold
+from finetune.evaluation.kinds.examples import (
+    OfSentences,
+    check_words,
+    predicted_scheme,
+    spans_in_characters,
+)
 from finetune.evaluation.kinds.kind import (
     NOTHING,
     Answer,
@@ -30,14 +36,8 @@ from finetune.evaluation.kinds.kind import (
     Wording,
     class_scores,
     expected_calibration_error,
+    probability,
     rates,
-)
-from finetune.evaluation.kinds.lines import probability
-from finetune.evaluation.kinds.sentences import (
-    OfSentences,
-    check_words,
-    predicted_scheme,
-    spans_in_characters,
 )
 from finetune.evaluation.kinds.subgroups import POSITIONS, SENTENCE_LENGTHS, bucket, buckets
 from finetune.evaluation.metrics import (
