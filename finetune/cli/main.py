@@ -14,8 +14,8 @@ from typing import Any, cast
 import finetune
 from finetune import registry
 from finetune.cli.command import Command
+from finetune.cli.help import command_help, options_of, overview
 from finetune.cli.output import error_line, show
-from finetune.cli.overview import overview
 from finetune.cli.parsing import before_dashes, made, parsed, parsed_known
 from finetune.config.recipes import is_multitask, listed_recipes
 from finetune.config.tasks import CONFIGS
@@ -179,8 +179,7 @@ def _command(
         return search_command(arguments[0]), None
     if recipe is None:
         return command_class(name), None
-    from finetune.cli.multitask import Multitask
-    from finetune.cli.train import recipe_command
+    from finetune.cli.run import Multitask, recipe_command
 
     if (key := listed_recipes(recipe)) is not None:
         return imported(LISTS[key].command), None
@@ -192,8 +191,7 @@ def _command(
 
 def _require_options_of_several_tasks(path: str, arguments: Sequence[str]) -> None:
     """Raise UserError for an option of training that does not apply to several tasks."""
-    from finetune.cli.help import options_of
-    from finetune.cli.multitask import Multitask
+    from finetune.cli.run import Multitask
 
     own = {option.name for option in options_of(Multitask)}
     of_training = {option.name for option in options_of(command_class("classify"))}
@@ -208,8 +206,6 @@ def _require_options_of_several_tasks(path: str, arguments: Sequence[str]) -> No
 
 def _recipe_of(arguments: Sequence[str]) -> str | None:
     """Return the recipe that the arguments of `finetune run` name, if there is one."""
-    from finetune.cli.help import options_of
-
     options = options_of(command_class("run"))
     names = {option.name for option in options}
     for task in CONFIGS:  # whose values are no recipes
@@ -252,8 +248,6 @@ def _require_command(name: str) -> None:
 
 def _help(name: str, rest: list[str], *, everything: bool) -> str:
     """Return the help of a command; with a recipe, the help of its task with its values."""
-    from finetune.cli.help import command_help
-
     _require_command(name)
     kind, given = _command(name, [], _recipe_of(rest) if name == "run" else None)
     return command_help(name, kind, given, everything=everything)

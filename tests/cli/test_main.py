@@ -15,9 +15,8 @@ import pytest
 from finetune.cli import train
 from finetune.cli.check import Check
 from finetune.cli.compare import Compare
-from finetune.cli.help import options_of
+from finetune.cli.help import COMMANDS_BY_GROUP, options_of
 from finetune.cli.main import COMMANDS, command_class, main, parse
-from finetune.cli.overview import GROUPS
 from finetune.cli.predict import Predict
 from finetune.cli.report import Report
 from finetune.cli.score import Score
@@ -36,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     """The calls of the functions that would have trained."""
     made: list[tuple] = []
-    for name in ("train", "dry_run", "train_seeds"):
+    for name in ("train", "dry_run"):
         monkeypatch.setattr(train, name, lambda *a, name=name: made.append((name, *a)))
     return made
 
@@ -53,7 +52,7 @@ def test_overview():
         outcome = run(*arguments)
         lines = outcome.out.splitlines()
         assert outcome.code == 0 and len(lines) <= 50 and max(map(len, lines)) <= 100
-    listed = [name for commands in GROUPS.values() for name in commands]
+    listed = [name for commands in COMMANDS_BY_GROUP.values() for name in commands]
     assert sorted(listed) == sorted(COMMANDS)
     assert all(f"  {name} " in outcome.out for name in listed)
 

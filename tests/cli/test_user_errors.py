@@ -420,7 +420,7 @@ def test_no_memory(monkeypatch: pytest.MonkeyPatch):
     def full(*arguments):
         raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. …")
 
-    monkeypatch.setattr("finetune.cli.recipes.list_recipes", full)
+    monkeypatch.setattr("finetune.cli.run.list_recipes", full)
     one_line(run("run"), "out of memory", "lower --max-tokens")
 
 
