@@ -14,14 +14,13 @@ import numpy as np
 from finetune.config.metric_facts import facts_of
 from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.data import DataError
-from finetune.data.json_files import read_object
 from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.custom_metrics import load_metric
 from finetune.evaluation.kinds import DEFAULT_METRICS, Scored, score_limits
 from finetune.evaluation.predictions import GoldSource
-from finetune.evaluation.reproduction import Summary, standard_deviation
+from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.resampling import Counts, count_metric, custom_counts
-from finetune.evaluation.runs import find_system
+from finetune.evaluation.runs import find_system, read_summary
 from finetune.evaluation.significance import (
     ALPHA,
     Comparison,
@@ -250,8 +249,7 @@ def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldC
     The test (Nadeau & Bengio, 2003) takes the difference of the scores on each fold. Its null
     hypothesis is that both ways of training have the same expected score.
     """
-    types = {"metrics": Summary, "ratio": float}
-    found = [read_object(folder / "folds.json", types) for folder in (first, second)]
+    found = [read_summary(folder) for folder in (first, second)]
     for name in ("data", "folds", "hold_out", "seed"):
         one, other = (content.get(name) for content in found)
         if one != other:
@@ -259,7 +257,7 @@ def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldC
                 f"{first} and {second} have other folds: their {name} is {one} and {other}: train "
                 "both with the same data, --folds, --limit and --seed."
             )
-    tests = [content["metrics"].get("test", {}) for content in found]
+    tests = [(content.get("metrics") or {}).get("test", {}) for content in found]
     shared = [name for name in tests[0] if name in tests[1]]
     metric = metric or next((name for name in DEFAULT_METRICS.values() if name in shared), "")
     if metric not in shared:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from finetune.config.recipes import RUN_SETTINGS, RecipeRun
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.evaluation.baselines import Baseline, baselines_of, degenerate
-from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts
+from finetune.evaluation.reproduction import ScoreVerdict, verdicts
 from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import model_license
 from finetune.runtime.files import write_text
@@ -85,16 +85,16 @@ def write_environment(
         "baselines": {split: baseline._asdict() for split, baseline in baselines.items()},
         "degenerate": reasons,
     }
-    verdicts: Sequence[ScoreVerdict] = ()
+    found: Sequence[ScoreVerdict] = ()
     if recipe_run:
-        verdicts = run_verdicts(
+        found = verdicts(
             recipe_run.recipe.expected,
             metrics,
             recipe_run.differing,
             data.fingerprint,
-            degenerate=bool(reasons),
+            num_degenerate=1 if reasons else 0,
         )
-        records = [verdict.record() for verdict in verdicts]
+        records = [verdict.record() for verdict in found]
         content["recipe"] = recipe_run.record() | {"verdicts": records}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_text(folder / "environment.json", text)
@@ -103,7 +103,7 @@ def write_environment(
     return RunOutcome(
         baselines,
         reasons,
-        verdicts,
+        found,
         task.record.pairs,
         positive,
         advice=advice(config, data.splits["train"], bool(reasons)),
