@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from finetune.cli.command import Command
-from finetune.cli.options import EvaluationOptions, ResampleOptions
+from finetune.cli.options import Command, EvaluationOptions, ResampleOptions
 from finetune.cli.output import ScoreCell, print_table, print_tables, show
 from finetune.cli.predict import Predict
 from finetune.config.options import argument

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from finetune.cli.command import Command
-from finetune.cli.options import FormatOption
+from finetune.cli.options import Command, FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import report_run, resumable, show_run
 from finetune.config.options import COMMON, DATA, Help, argument

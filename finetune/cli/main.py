@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import finetune
 from finetune import registry
-from finetune.cli.command import Command
 from finetune.cli.help import command_help, options_of, overview
+from finetune.cli.options import Command
 from finetune.cli.output import error_line, show
 from finetune.cli.parsing import before_dashes, made, parsed, parsed_known
 from finetune.config.recipes import is_multitask, listed_recipes

@@ -12,8 +12,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from finetune.cli.command import Command
-from finetune.cli.options import InputOptions, OutOption, ReasonOptions, SpeedOptions
+from finetune.cli.options import Command, InputOptions, OutOption, ReasonOptions, SpeedOptions
 from finetune.cli.output import (
     check_output,
     inputs_of,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from finetune.cli.command import Command
-from finetune.cli.options import GoldOptions, ReasonOptions
+from finetune.cli.options import Command, GoldOptions, ReasonOptions
 from finetune.cli.output import TableFormat, print_table, print_tables, quiet_libraries, show
 from finetune.config.options import COMMON, Help, argument
 from finetune.config.tasks import flag
@@ -105,7 +104,7 @@ class Report(ReasonOptions, GoldOptions, Command):
         elif format == "table":
             print_analysis(found, number)
         else:
-            from finetune.reporting.analysis_tables import analysis_tables
+            from finetune.reporting.analysis import analysis_tables
 
             tables = analysis_tables(found).values()
             print_tables(format, *((each.caption, each.columns, each.rows) for each in tables))
@@ -114,7 +113,7 @@ class Report(ReasonOptions, GoldOptions, Command):
 def print_analysis(found: Analysis, num_examples: int) -> None:
     """Print scores, tables, calibration and errors."""
     from finetune.evaluation.positive import metric_title
-    from finetune.reporting.analysis_tables import analysis_tables
+    from finetune.reporting.analysis import analysis_tables
 
     by = found.aligned_by and f", aligned by {found.aligned_by}"
     show(f"{found.predictions}: {quantity(len(found.scored), 'example')}, gold: {found.gold}{by}")
@@ -145,7 +144,7 @@ def _print_subgroups(name: str, table: Table) -> None:
 def _print_calibration(found: Analysis) -> None:
     """Print the reliability diagram, without empty bins."""
     from finetune.evaluation.calibration import error_of_bins
-    from finetune.reporting.analysis_tables import reliability_table
+    from finetune.reporting.analysis import reliability_table
 
     if not found.bins:
         if found.kind.has_categories:

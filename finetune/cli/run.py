@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from finetune.cli.command import Command
-from finetune.cli.options import FormatOption
+from finetune.cli.options import Command, FormatOption
 from finetune.cli.output import TableFormat, error_line, print_tables, quiet_libraries, show
 from finetune.cli.train import (
     RunOptions,

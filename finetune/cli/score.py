@@ -9,8 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-from finetune.cli.command import Command
-from finetune.cli.options import DataOptions, FormatOption
+from finetune.cli.options import Command, DataOptions, FormatOption
 from finetune.cli.output import TableFormat, print_tables, show
 from finetune.cli.predict import Predict
 from finetune.config.options import DATA, Help, argument

@@ -7,8 +7,7 @@ from dataclasses import dataclass, make_dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
-from finetune.cli.command import Command
-from finetune.cli.options import FormatOption
+from finetune.cli.options import Command, FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import (
     TaskCommand,

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from finetune.cli.command import Command
-from finetune.cli.options import FormatOption
+from finetune.cli.options import Command, FormatOption
 from finetune.cli.output import print_tables, show
 from finetune.config.options import Help, argument
 from finetune.config.tasks import flag

@@ -14,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from finetune.cli.command import TrainingCommand
+from finetune.cli.options import TrainingCommand
 from finetune.cli.output import error_line, print_table, quiet_libraries, show
 from finetune.config.options import COMMON, Help
 from finetune.config.recipes import RecipeRun, written
@@ -227,7 +227,7 @@ def _print_runs(results: RunResults, config: TrainConfig, folder: Path, begin: f
     """Print the scores over seeds, folds or sizes, and write their page."""
     from finetune.evaluation.reproduction import summary_table
     from finetune.reporting.html import REPORT_FILE
-    from finetune.reporting.learning_curve import curve_of, write_curve
+    from finetune.reporting.many_runs import curve_of, write_curve
     from finetune.runtime.launch import is_main_process
     from finetune.runtime.progress import clock
 

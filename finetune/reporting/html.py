@@ -31,9 +31,13 @@ from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.selective import Answers, area_under_risk
 from finetune.evaluation.significance import ALPHA
 from finetune.reporting import charts
-from finetune.reporting.analysis_tables import analysis_tables, reliability_table
+from finetune.reporting.analysis import (
+    MOST_EXAMPLES,
+    analysis_tables,
+    error_examples,
+    reliability_table,
+)
 from finetune.reporting.charts import Chart, Points
-from finetune.reporting.error_examples import MOST_EXAMPLES, error_examples
 from finetune.reporting.model_card import write_card
 from finetune.reporting.rendering import Table, inlined, render
 from finetune.reporting.runs import Run, System, gather

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from finetune.cli.command import TrainingCommand
 from finetune.cli.help import options_of
-from finetune.cli.options import FormatOption
+from finetune.cli.options import FormatOption, TrainingCommand
 from finetune.cli.output import quiet_libraries
 from finetune.cli.parsing import made, parsed, parsed_known
 from finetune.cli.run import recipe_command

@@ -1,6 +1,7 @@
-"""The examples with errors that a report shows, with gold and predictions side by side.
+"""How pages and terminals show an analysis: its tables, and the examples with errors.
 
-Spans of sentences, which may nest and cross, are highlighted.
+Gold and predictions of an example stand side by side. Spans of sentences, which may nest and cross,
+are highlighted.
 """
 
 from __future__ import annotations
@@ -13,9 +14,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from finetune.evaluation.error_analysis import AROUND, Analysis, example_text, most_confident
+from finetune.evaluation.error_analysis import (
+    AROUND,
+    TITLES,
+    Analysis,
+    example_text,
+    most_confident,
+)
 from finetune.evaluation.kinds.kind import Mistake, Shown
-from finetune.reporting.rendering import clip
+from finetune.reporting.rendering import Table, clip
 from finetune.types import Span, TextExample, TokenExample
 
 MOST_EXAMPLES = 300
@@ -296,3 +303,31 @@ def highlight(
             open_.append(fragment)
         parts.append(("text", clip(example.words[index])))
     return [*parts, ("text", " …")] if last < len(example.words) else parts
+
+
+_FRACTIONS = frozenset({"precision", "recall", "f1", "accuracy"})
+"""Columns that a page also draws as bars."""
+
+
+def analysis_tables(found: Analysis) -> dict[str, Table]:
+    """Return the tables of an analysis that have rows, by name."""
+    tables = {"scores": Table("Scores", ["metric", "value"], [*found.scores.items()])}
+    for name, rows in found.tables.items():
+        if rows and name == "confusion":
+            columns = ["gold", *rows[0]["predicted"]]
+            cells = [[row["gold"], *row["predicted"].values()] for row in rows]
+            tables[name] = Table(TITLES[name], columns, cells)
+        elif rows:
+            bars = [index for index, column in enumerate(rows[0]) if column in _FRACTIONS]
+            cells = [[*row.values()] for row in rows]
+            tables[name] = Table(TITLES.get(name, name.capitalize()), [*rows[0]], cells, bars)
+    if found.bins:
+        tables["calibration"] = Table("Calibration", found.bins[0]._fields, found.bins)
+    return tables
+
+
+def reliability_table(found: Analysis) -> Table:
+    """Return accuracy by confidence, for reading: without empty bins."""
+    columns = ["confidence", "predictions", "mean confidence", "accuracy"]
+    rows = [[f"{each.low:.2f} to {each.high:.2f}", *each[2:]] for each in found.bins if each.number]
+    return Table("Predictions by confidence", columns, rows, [3])
