@@ -106,6 +106,13 @@ class Option(NamedTuple):
         return bool in get_args(self.kind) and NoneType not in get_args(self.kind)
 
     @property
+    def item(self) -> Any:
+        """The type of the items of several values; None for one value."""
+        kinds = [self.kind] if get_origin(self.kind) is tuple else get_args(self.kind)
+        several = next((kind for kind in kinds if get_origin(kind) is tuple), None)
+        return several and get_args(several)[0]
+
+    @property
     def positional(self) -> bool:
         """True if the argument is positional."""
         return not self.name.startswith("--")

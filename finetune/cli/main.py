@@ -8,8 +8,9 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
+from typing import IO, Any, cast
 
 import finetune
 from finetune import registry
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         given, output = _with_verbosity(given)
-        with contextlib.nullcontext() if main_process else _no_output():
+        with _without(*(() if main_process else (redirect_stdout, redirect_stderr))):
             parsed = parse(given)
             alone = num_processes() > 1 and not _shares_work(parsed)
         if alone and not main_process:
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if alone:
             leave_launch()
         command = parsed
-        with contextlib.nullcontext() if main_process else _no_output(errors=True), output:
+        with _without(*(() if main_process else (redirect_stdout,))), output:
             _run(command)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -79,16 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 @contextlib.contextmanager
-def _no_output(errors: bool = False) -> Iterator[None]:
-    """Context without standard output, and without standard error unless ``errors``."""
-    with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stdout(nothing):
-        with contextlib.nullcontext() if errors else contextlib.redirect_stderr(nothing):
-            yield
+def _without(*streams: Callable[[IO[str]], AbstractContextManager[Any]]) -> Iterator[None]:
+    """Context in which the output of streams, given by what redirects them, is dropped."""
+    with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.ExitStack() as stack:
+        for redirect in streams:
+            stack.enter_context(redirect(nothing))
+        yield
 
 
 def _with_verbosity(
     arguments: list[str],
-) -> tuple[list[str], contextlib.AbstractContextManager[None]]:
+) -> tuple[list[str], AbstractContextManager[None]]:
     """Return the arguments without ``OPTIONS_OF_ALL``, and the context to run their command in."""
     before, after = before_dashes(arguments)
     quiet, verbose = (option in before for option in OPTIONS_OF_ALL)
@@ -98,14 +100,7 @@ def _with_verbosity(
         logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     rest = [argument for argument in before if argument not in OPTIONS_OF_ALL]
     rest += ["--", *after] if after else []
-    return rest, _errors_only() if quiet else contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _errors_only() -> Iterator[None]:
-    """Context without progress and notes, which are on standard error."""
-    with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stderr(nothing):
-        yield
+    return rest, _without(*((redirect_stderr,) if quiet else ()))
 
 
 def _run(command: Command) -> None:

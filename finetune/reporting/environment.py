@@ -26,7 +26,7 @@ from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import model_license
 from finetune.runtime.files import write_text
 from finetune.runtime.processes import num_processes
-from finetune.types import Example, TextExample, quantity
+from finetune.types import Example, quantity
 
 if TYPE_CHECKING:  # reports are read without torch
     from finetune.data import Dataset
@@ -140,13 +140,15 @@ def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> s
     from finetune.training.optimizer import Schedule  # which loads torch
 
     schedule = Schedule.from_config(config, len(train))
-    names = [example.label if isinstance(example, TextExample) else None for example in train]
+    examples: Sequence[Any] = () if config.description.words else train
+    names = [example.label for example in examples]
     labels = {name for name in names if isinstance(name, str)}
     each = len(train) / max(1, len(labels))
     settings = Path(config.out or "") / "config.json"
     ways, command = [], ["finetune", "run", str(settings)]
     option = config.few_label_option
-    if option and all(isinstance(name, str) for name in names) and each < ENOUGH_EXAMPLES:
+    single = bool(names) and all(isinstance(name, str) for name in names)
+    if option and single and each < ENOUGH_EXAMPLES:
         ways.append(
             f"{option} (it scores higher than fine-tuning with fewer than about "
             f"{ENOUGH_EXAMPLES} examples of each label)"

@@ -36,23 +36,14 @@ class OfTexts(Kind):
         """Return whether a prediction is right."""
         return bool(gold == predicted)
 
-    def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
-        """Return the probability of each prediction, and whether it is right."""
+    def rated(self, scored: Scored) -> list[list[Answer]]:
+        """Return the prediction of each text; a blank text has no probability."""
         if not self.wording.rated:
-            return None
-        rows = zip(confidence_of(scored), scored.sides, strict=True)
-        found = [[(sure, self.is_right(*sides))] for sure, sides in rows if sure is not None]
-        return found or None
-
-    def answers(self, scored: Scored) -> list[list[Answer]]:
-        """Return the prediction of each text; a blank text has none."""
-        if not self.wording.rated:
-            return super().answers(scored)
+            return super().rated(scored)
+        scores = [math.nan if p.score is None else p.score for p in scored.predictions]
         return [
-            [Answer(p.score, self.is_right(gold, predicted), self.name_of(predicted))]
-            if p.score is not None and not math.isnan(p.score)
-            else []
-            for p, (gold, predicted) in zip(scored.predictions, scored.sides, strict=True)
+            [Answer(score, self.is_right(*sides), self.name_of(sides[1]))]
+            for score, sides in zip(scores, scored.sides, strict=False)
         ]
 
     def name_of(self, predicted: Any) -> str:

@@ -88,7 +88,7 @@ class Shown(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer that can be withheld: its probability, whether it is right, and its class."""
+    """A prediction that can be withheld: its probability, whether it is right, and its class."""
 
     confidence: float
     right: bool
@@ -333,17 +333,23 @@ class Kind(ABC):
         sets = [(set(gold), set(predicted)) for gold, predicted in scored.sides]
         return [g & p for g, p in sets], [p for _, p in sets], [g for g, _ in sets]
 
+    def rated(self, scored: Scored) -> list[list[Answer]]:
+        """Return the predictions of each example, with NaN for a probability that is not known."""
+        return [[] for _ in scored.gold]
+
+    def answers(self, scored: Scored) -> list[list[Answer]]:
+        """Return the answers of each example whose probability is known."""
+        rows = self.rated(scored)
+        return [[each for each in row if not math.isnan(each.confidence)] for row in rows]
+
     def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
         """Return the probability of each prediction, and whether it is right, for each example.
 
         None if a probability is not known.
         """
-        return None
-
-    def answers(self, scored: Scored) -> list[list[Answer]]:
-        """Return the answers of each example whose probability is known."""
-        rows = self.confidences(scored) or [[] for _ in scored.gold]
-        return [[Answer(*pair) for pair in row] for row in rows]
+        rows = self.rated(scored)
+        known = [not math.isnan(each.confidence) for row in rows for each in row]
+        return [[each[:2] for each in row] for row in rows] if known and all(known) else None
 
     def probabilities(self, predictions: Sequence[Any]) -> Sequence[Mapping[str, float] | None]:
         """Return the probability of every label for each text; None where it is not known."""

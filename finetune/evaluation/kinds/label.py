@@ -499,7 +499,7 @@ class Labels(_OfLabels):
         found = [[(p, name in gold) for name, p in known.items()] for known, gold in rows]
         return found if any(found) else None
 
-    def answers(self, scored: Scored) -> list[list[Answer]]:
+    def rated(self, scored: Scored) -> list[list[Answer]]:
         """Return the predicted labels of each text."""
         return [
             [Answer(p.scores[name], name in gold, name) for name in predicted if p.scores]

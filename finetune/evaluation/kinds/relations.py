@@ -105,23 +105,13 @@ class Relations(OfSentences):
         scores = tuple(known[relation] for relation in found)
         return RelationPrediction(example.id, example.words, (), tuple(found), scores)
 
-    def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
-        """Return the probability of each predicted relation, and whether it is right."""
+    def rated(self, scored: Scored) -> list[list[Answer]]:
+        """Return the predicted relations of each sentence."""
         found = []
         for gold, prediction in zip(scored.gold, scored.predictions, strict=False):
-            known = _probabilities(prediction)
-            if not known.keys() >= {*prediction.relations}:
-                return None
-            found.append([(known[each], each in gold) for each in known])
-        return found if any(found) else None
-
-    def answers(self, scored: Scored) -> list[list[Answer]]:
-        """Return the predicted relations of each sentence."""
-        rows = zip(scored.gold, map(_probabilities, scored.predictions), strict=True)
-        return [
-            [Answer(p, each in gold, each.label) for each, p in known.items()]
-            for gold, known in rows
-        ]
+            scores = dict(zip(prediction.relations, prediction.scores, strict=True))
+            found.append([Answer(p, each in gold, each.label) for each, p in scores.items()])
+        return found
 
     def further_scores(self, scored: Scored) -> dict[str, float]:
         """Return the F1 of each label."""

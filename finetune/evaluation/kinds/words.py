@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -44,7 +45,6 @@ from finetune.evaluation.kinds.kind import (
 from finetune.evaluation.kinds.spans import (
     SPAN_METRICS,
     OfSpans,
-    answers_of_spans,
     span_mistake,
     span_sets,
 )
@@ -189,15 +189,6 @@ class _OfWords(OfSentences):
                     "prediction"
                 )
 
-    def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
-        """Return the probability of the tag of each word, and whether it is right."""
-        known = word_probabilities(scored)
-        if known is None:
-            return None
-        rows = zip(known, scored.gold, in_scheme_of_gold(scored), strict=True)
-        found = [[(p, g == t) for p, g, t in zip(*row, strict=True)] for row in rows]
-        return found if any(found) else None
-
     def repeatable(self, prediction: TokenPrediction) -> Collection[str] | None:
         """Return the tags."""
         return {*prediction.tags}
@@ -254,9 +245,22 @@ class Tags(_OfWords, OfSpans):
         )
         return [g & p for g, p in zip(gold, predicted, strict=True)], predicted, gold
 
-    def answers(self, scored: Scored) -> list[list[Answer]]:
+    def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
+        """Return the probability of the tag of each word, and whether it is right."""
+        known = word_probabilities(scored)
+        if known is None:
+            return None
+        rows = zip(known, scored.gold, in_scheme_of_gold(scored), strict=True)
+        found = [[(p, g == t) for p, g, t in zip(*row, strict=True)] for row in rows]
+        return found if any(found) else None
+
+    def rated(self, scored: Scored) -> list[list[Answer]]:
         """Return the spans that the predicted tags of each sentence spell."""
-        return answers_of_spans(scored, self.span_probabilities(scored))
+        rows = zip(self.span_probabilities(scored), span_sets(scored), strict=True)
+        return [
+            [Answer(known.get(s, math.nan), s in gold, s.label) for s in sorted(predicted)]
+            for known, (gold, predicted) in rows
+        ]
 
     def span_probabilities(self, scored: Scored) -> Sequence[Mapping[Span, float]]:
         """Return the mean probability of the words of each span, also of a missed gold span."""
@@ -294,7 +298,7 @@ class PlainTags(_OfWords):
         ]
         return correct, scored.predicted, scored.gold
 
-    def answers(self, scored: Scored) -> list[list[Answer]]:
+    def rated(self, scored: Scored) -> list[list[Answer]]:
         """Return the tag of each word."""
         known = word_probabilities(scored) or [()] * len(scored)
         rows = zip(known, scored.sides, strict=True)
