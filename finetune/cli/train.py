@@ -72,7 +72,8 @@ class TaskCommand(RunOptions, TrainingCommand):
 
     def run(self) -> None:
         """Train one run or several seeds, or show the plan."""
-        recipe_run, folds = self.recipe_run, self.folds and Folds.parse(self.folds)
+        recipe_run = self.recipe_run
+        folds = None if self.folds is None else Folds.parse(self.folds)
         self._check_repetitions(recipe_run)
         quiet_libraries()
         if num_processes() == 1 and not self.config.resume:

@@ -43,10 +43,11 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     """
     source = source or GoldSource()
     files = [read_predictions(path, source.encoding) for path in paths]
+    ids = [file.ids for file in files]
     kinds = common_kinds([file.kind for file in files])
     _check_kinds(files, kinds)
     if not kinds[0].may_leave_out:
-        files = _in_one_order(files)
+        files = _in_one_order(files, ids)
     if source.usual_columns is None:
         known = RunFolder.open(paths[0].parent).columns if source.gold or source.train else {}
         source = replace(source, usual_columns=known)
@@ -76,13 +77,16 @@ def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> Align
     return AlignedRuns(runs, gold.name, vocabulary, source.gold is None and len(files) == 1, note)
 
 
-def _in_one_order(files: Sequence[PredictionFile]) -> list[PredictionFile]:
+def _in_one_order(
+    files: Sequence[PredictionFile], ids: Sequence[list[str] | None]
+) -> list[PredictionFile]:
     """Return the files with their rows in the order of one of them, by id if they have ids."""
-    first = next((file for file in files if file.ids is not None), files[0])
-    first_ids, places = first.ids, [where for where, _ in first.rows]
+    number = next((index for index, own in enumerate(ids) if own is not None), 0)
+    first, first_ids = files[number], ids[number]
+    places = [where for where, _ in first.rows]
     found = []
-    for file in files:
-        if first_ids is not None and file.ids is not None:
+    for file, own in zip(files, ids, strict=True):
+        if first_ids is not None and own is not None:
             order = file.indices_of(first_ids, places, str(first))
             file = replace(file, rows=[file.rows[index or 0] for index in order])
         elif len(file.rows) != len(first.rows):

@@ -20,7 +20,7 @@ from finetune.evaluation.significance import holm
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import Example, Span, TextExample, TokenExample
 from tests import small_data as data
-from tests.command import Outcome, run
+from tests.command import refused, run
 from tests.runs import write_predictions
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
@@ -373,13 +373,6 @@ def test_a_real_run_needs_its_folder_only(task: str, make: Callable[[Path], Path
 
 
 # --- errors ----------------------------------------------------------------------------------
-
-
-def refused(outcome: Outcome, *messages: str) -> None:
-    assert outcome.code == 2 and outcome.out == ""
-    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
-    for part in messages:
-        assert part in outcome.err, outcome.err
 
 
 CHANGES: dict[str, tuple[Callable[[list[dict]], object], str]] = {
