@@ -46,9 +46,7 @@ FILES: dict[str, Any] = {
     "rows/a.jsonl": [{"text": "a"}],
     "rows/b.jsonl": [{"text": "a"}],
     "empty.jsonl": [],
-    "other.jsonl": [{"result": 1}] * 12,
     "binary.jsonl": b'{"label": "\xff"}\n',
-    "numbers.jsonl": [{"label": 1.5}] * 12,
 }
 REFUSED = """
 classify --model bert --data sentimen | neither a file or folder | Perhaps you meant 'sentiment'?
@@ -165,10 +163,7 @@ score answers.jsonl gone.jsonl | gone.jsonl
 score half.jsonl sentiment/test.jsonl | half.jsonl:12: not valid JSON
 score short.jsonl sentiment/test.jsonl | 12 examples, but 11 predictions
 score empty.jsonl sentiment/test.jsonl | empty.jsonl | no prediction
-score other.jsonl sentiment/test.jsonl | `label` | `tags`
 score binary.jsonl sentiment/test.jsonl | binary.jsonl:1 | not UTF-8
-score numbers.jsonl sentiment/test.jsonl | labels are not numbers
-score lost.jsonl entities/test.jsonl | lost.jsonl:4 | test.jsonl:4 | exactly one
 """.replace("\\\n", "")
 
 
@@ -201,9 +196,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("answers.jsonl").write_text(answers)
         Path("half.jsonl").write_text(answers[:-30])
         Path("short.jsonl").write_text("\n".join(answers.splitlines()[:-1]) + "\n")
-        tags = [json.loads(line) for line in Path("tag/predictions.test.jsonl").open()]
-        tags[3]["tags"].pop()
-        write_jsonl(Path("lost.jsonl"), tags)
         for name in ("config.json", "finetune.json", "model.safetensors", "tokenizer.json"):
             shutil.copytree("classify/best", f"half-{name}")
             halve(Path(f"half-{name}", name))

@@ -378,13 +378,6 @@ def test_a_real_run_needs_its_folder_only(task: str, make: Callable[[Path], Path
 CHANGES: dict[str, tuple[Callable[[list[dict]], object], str]] = {
     "cut": (lambda rows: rows.pop(), "good.jsonl:60: id '59' has no prediction in changed.jsonl"),
     "id": (lambda rows: rows[3].update(id=77), "changed.jsonl:4: id '77' is not in good.jsonl"),
-    "word": (
-        lambda rows: rows[2]["words"].__setitem__(1, "x"),
-        "changed.jsonl:3: word 1 is 'x', but 'w2.1' in gold.jsonl:3",
-    ),
-    "tag": (lambda rows: rows[2]["tags"].pop(), "changed.jsonl:3: 11 tags for the 12 words"),
-    "kind": (lambda rows: [row.pop("tags") for row in rows], "changed.jsonl: each line must have"),
-    "all": (lambda rows: rows.clear(), "changed.jsonl: there is no prediction in it"),
 }
 """A change of a prediction file, and how it is refused next to the file before the change."""
 

@@ -268,18 +268,12 @@ class Kind(ABC):
 
     def parsed(self, file: PredictionFile, gold: Gold) -> tuple[list[Any], list[Any], str]:
         """Return examples with gold, their predictions, and what aligned them: id or position."""
-        if lack := self.lack(gold.examples):
-            raise DataError(f"{gold.name}: {lack}")
+        if self.without_gold and all(self.gold(each) is None for each in gold.examples):
+            raise DataError(f"{gold.name}: {self.without_gold}")
         pairs, by = file.pairs(gold, self)
         known = [pair for pair in pairs if self.gold(pair[1]) is not None]
-        if not known and self.without_gold:
-            raise DataError(f"{gold.name}: {self.without_gold}")
         predictions = [self.parse(row, where, example) for (where, row), example in known]
         return [example for _, example in known], predictions, by
-
-    def lack(self, examples: Sequence[Any]) -> str:
-        """Return what examples lack that have no gold of this kind at all; empty for others."""
-        return ""
 
     def unified(self, runs: list[Scored]) -> list[Scored]:
         """Return runs as one kind, if values of one file alone did not tell the kind."""

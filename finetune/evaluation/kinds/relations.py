@@ -63,6 +63,7 @@ class Relations(OfSentences):
     default = "relation_f1_strict"
     named = (("relation_{}_strict", False),)
     classes = "relation"
+    without_gold = "no `relations` to score against."
     nothing = "no relations at all"
 
     def gold(self, example: TokenExample) -> tuple[Relation, ...] | None:
@@ -76,11 +77,6 @@ class Relations(OfSentences):
     def read_gold(self, file: str | DataFile, source: GoldSource) -> list[TokenExample]:
         """Return the sentences of a file with their relations."""
         return read_gold(file, relations=True, **source.reading)
-
-    def lack(self, examples: Sequence[TokenExample]) -> str:
-        """Return that no sentence has relations."""
-        none = all(example.relations is None for example in examples)
-        return "no `relations` to score against." if none else ""
 
     def parse(
         self, row: Mapping[str, Any], where: str, example: TokenExample

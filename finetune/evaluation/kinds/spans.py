@@ -239,6 +239,9 @@ class Spans(OfSpans):
     }
     default = "span_f1_strict"
     named = (("span_{}_strict", False),)
+    without_gold = (
+        "no spans to score against: give spans, or tags that spell spans (B-TYPE, I-TYPE, O)."
+    )
 
     def gold(self, example: TokenExample) -> tuple[Span, ...] | None:
         """Return the gold spans."""
@@ -251,14 +254,6 @@ class Spans(OfSpans):
     def read_gold(self, file: str | DataFile, source: GoldSource) -> list[TokenExample]:
         """Return the sentences of a file with their spans."""
         return read_gold(file, **source.reading)
-
-    def lack(self, examples: Sequence[TokenExample]) -> str:
-        """Return that no sentence has spans."""
-        if any(example.spans is not None for example in examples):
-            return ""
-        return (
-            "no spans to score against: give spans, or tags that spell spans (B-TYPE, I-TYPE, O)."
-        )
 
     def parse(self, row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPrediction:
         """Return predicted spans in words of the gold example."""
