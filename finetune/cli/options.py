@@ -45,10 +45,7 @@ class TrainingCommand(Command):
 
     dry_run: bool
 
-    @property
-    def trains(self) -> bool:
-        """True: models are trained."""
-        return True
+    trains = True
 
     @property
     def shares_work(self) -> bool:

@@ -118,15 +118,7 @@ class Multitask(Command):
     trust_remote_code: bool = False
     """Allow a model's own Python code from the hub to run."""
 
-    @property
-    def trains(self) -> bool:
-        """True: models are trained."""
-        return True
-
-    @property
-    def shares_work(self) -> bool:
-        """True: all processes train."""
-        return True
+    trains = shares_work = True
 
     def run(self) -> None:
         """Train the tasks, and print the scores of each."""

@@ -51,10 +51,7 @@ class Search(SearchOptions, Command):
     task: Annotated[str, argument("TASK")]
     """The task; all options of `finetune TASK` apply too (`finetune TASK --help`)."""
 
-    @property
-    def trains(self) -> bool:
-        """True: models are trained."""
-        return True
+    trains = True
 
     def run(self) -> None:
         """Raise UserError: ``search_command`` replaces this command where TASK is one."""
