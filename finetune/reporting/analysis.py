@@ -23,7 +23,7 @@ from finetune.evaluation.error_analysis import (
 )
 from finetune.evaluation.kinds.kind import Mistake, Shown
 from finetune.reporting.rendering import Table, clip
-from finetune.types import Span, TextExample, TokenExample
+from finetune.types import Span, TokenExample
 
 MOST_EXAMPLES = 300
 """Examples with errors that a report holds, of all its runs together."""
@@ -68,9 +68,8 @@ def reliability_table(found: Analysis) -> Table:
 class ErrorExample:
     """One example with its errors; ``views`` are the special lists that include it.
 
-    A text has ``texts`` (both of a pair) and the fields after it. A sentence has ``sentences``,
-    "gold" and "predicted", each with its spans highlighted. A question has both: its text, and its
-    context as sentences.
+    A text has ``texts`` (both of a pair). A sentence has ``sentences``, "gold" and "predicted",
+    each with its spans highlighted. A question has both: its text, and its context as sentences.
     """
 
     run: str
@@ -82,14 +81,8 @@ class ErrorExample:
     errors: Sequence[Mistake]
     label_error: Mistake | None
     """The confident prediction that contradicts gold."""
+    shown: Shown
     texts: Sequence[str] = ()
-    gold: Sequence[Any] = ()
-    predicted: Sequence[Any] = ()
-    probabilities: Sequence[tuple[str, float, str]] = ()
-    """Label or choice, its probability, and its mark: ``right``, ``wrong`` (predicted) or none."""
-    confidence: float | None = None
-    deviation: float | None = None
-    """Distance of a predicted number from gold."""
     sentences: Sequence[tuple[str, Sequence[Part]]] = ()
     explanations: Sequence[tuple[str, Sequence[tuple[str, float, float]]]] = ()
     """A predicted label, and each word with its score, also in units of the largest one."""
@@ -132,10 +125,14 @@ def error_examples(
         sides = [side for each in errors for side in (each.gold, each.predicted)]
         labels = [side["label"] if isinstance(side, Mapping) else side for side in sides]
         shown = run.kind.shown(run, indices[id], errors)
-        if errors[0].words is None:
-            content = _text_content(example, shown, errors)
+        known = [(clip(text, MOST_CHARACTERS), p, mark) for text, p, mark in shown.probabilities]
+        texts, sentences = [], list[tuple[str, list[Part]]]()
+        if errors[0].words is not None:
+            sentences = _highlighted(example, shown.spans, errors)
         else:
-            content = _sentence_content(example, shown.spans, errors)
+            texts = [example.text, example.pair if shown.context is None else None]
+            if shown.context is not None:
+                sentences = _in_context(example.id, shown.context, errors[0])
         found.append(
             ErrorExample(
                 run=name,
@@ -145,28 +142,13 @@ def error_examples(
                 views=[view for view, ids in views.items() if id in ids],
                 errors=errors,
                 label_error=label_errors.get(id),
-                **content,
+                shown=shown._replace(probabilities=known),
+                texts=[clip(text, MOST_CHARACTERS) for text in texts if text is not None],
+                sentences=sentences,
                 **_reasons(example, errors, **{name: own[place] for name, own in why.items()}),
             )
         )
     return found, len(by_id)
-
-
-def _text_content(example: TextExample, shown: Shown, errors: Sequence[Mistake]) -> dict[str, Any]:
-    """Return the texts, gold and prediction; an answer is highlighted in its context."""
-    context = shown.context
-    texts = [example.text, None if context is not None else example.pair]
-    return {
-        "texts": [clip(text, MOST_CHARACTERS) for text in texts if text is not None],
-        "gold": shown.gold,
-        "predicted": shown.predicted,
-        "probabilities": [
-            (clip(name, MOST_CHARACTERS), *others) for name, *others in shown.probabilities
-        ],
-        "confidence": shown.confidence,
-        "deviation": shown.deviation,
-        **({} if context is None else _in_context(example.id, context, errors[0])),
-    }
 
 
 def _reasons(
@@ -197,12 +179,12 @@ def _reasons(
     return {"neighbors": neighbors, "explanations": explanations}
 
 
-def _in_context(id: int, context: str, error: Mistake) -> dict[str, Any]:
+def _in_context(id: int, context: str, error: Mistake) -> list[tuple[str, list[Part]]]:
     """Highlight the nearest gold answer and the predicted one in the context of a question."""
     sides = [side for side in (error.gold, error.predicted) if side]
     places = [(side["start"], side["end"]) for side in sides]
     if not all(isinstance(each, int) for place in places for each in place):
-        return {}
+        return []
     edges = {edge for place in places for edge in place}
     words = [
         offset
@@ -216,7 +198,7 @@ def _in_context(id: int, context: str, error: Mistake) -> dict[str, Any]:
         for side in (error.gold, error.predicted)
     )
     wrong = error._replace(gold=gold, predicted=predicted)
-    return _sentence_content(sentence, None, [wrong])
+    return _highlighted(sentence, None, [wrong])
 
 
 def _inside(edges: Collection[int], span: tuple[int, int]) -> list[int]:
@@ -232,9 +214,9 @@ def _in_words(words: Sequence[tuple[int, int]], side: Mapping[str, Any]) -> Span
     return Span(min(inside, default=0), max(inside, default=-1) + 1, side["label"])
 
 
-def _sentence_content(
+def _highlighted(
     example: TokenExample, both: tuple[set[Span], set[Span]] | None, errors: Sequence[Mistake]
-) -> dict[str, Any]:
+) -> list[tuple[str, list[Part]]]:
     """Highlight all spans of gold and prediction; of plain tags, only wrong words.
 
     A long sentence is cut to the words around the errors.
@@ -250,20 +232,14 @@ def _sentence_content(
         first = max(0, min(span.start for side in wrong for span in side) - AROUND)
         last = min(last, max(span.end for side in wrong for span in side) + AROUND)
         last = min(last, first + MOST_WORDS)
-    return {
-        "sentences": [
-            (
-                side,
-                highlight(
-                    example,
-                    {span: "right" if span in correct else style for span in sorted(spans)},
-                    first,
-                    last,
-                ),
-            )
-            for side, spans, style in (("gold", gold, "missed"), ("predicted", predicted, "wrong"))
-        ]
-    }
+    found = []
+    for side, spans, wrong_style in (
+        ("gold", gold, "missed"),
+        ("predicted", predicted, "wrong"),
+    ):
+        styles = {span: "right" if span in correct else wrong_style for span in sorted(spans)}
+        found.append((side, highlight(example, styles, first, last)))
+    return found
 
 
 class Fragment(NamedTuple):
