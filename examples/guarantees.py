@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from finetune import UserError
-from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.conformal import fit_sets, table_of_sets
 from finetune.evaluation.kinds import Scored
 from finetune.evaluation.selective import Answers, at_risk, upper_bound

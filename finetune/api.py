@@ -413,7 +413,7 @@ def search_once(
     report: Callable[[Path], object] = write_run_report,
 ) -> FinishedSearch:
     """Search in the folder ``config.out``; ``search`` explains the arguments."""
-    from finetune.reporting.search import write_best_recipe, write_search
+    from finetune.reporting.many_runs import write_best_recipe, write_search
     from finetune.training.search import open_search, quiet_optuna
 
     with quiet_optuna():

@@ -105,7 +105,7 @@ TASKS = {
 """The tasks. Each is also a command, which trains it."""
 
 COMMANDS = {
-    "run": "finetune.cli.train:Run",
+    "run": "finetune.cli.run:Run",
     "search": "finetune.cli.search:Search",
     "distill": "finetune.cli.distill:Distill",
     "check": "finetune.cli.check:Check",

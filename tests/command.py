@@ -84,6 +84,16 @@ def folder_in_use(folder: Path, name: str = LOCK) -> Iterator[subprocess.Popen]:
         holder.communicate("\n")
 
 
+def refused(outcome: Outcome, *parts: str) -> None:
+    """The outcome is an error of use whose one line, the last of all, has all parts."""
+    assert outcome.code == 2, outcome
+    assert "Traceback" not in outcome.err
+    lines = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and outcome.err.endswith(lines[0] + "\n"), outcome.err
+    for part in parts:
+        assert part in lines[0], outcome.err
+
+
 def option_texts(kind: type) -> dict[str, str]:
     """The text of each option of a dataclass."""
     return {option.name: option.text for option in options_of(kind)}

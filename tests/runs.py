@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import CONFIGS, settings
-from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.metrics import score
 from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.training_vocabulary import TrainingVocabulary

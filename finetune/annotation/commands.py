@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from finetune.cli.check import Check
-from finetune.cli.command import Command
 from finetune.cli.options import (
+    Command,
     DataOptions,
     FormatOption,
     OutOption,

@@ -25,7 +25,7 @@ from finetune.cli.output import show
 from finetune.config.tasks import TrainConfig
 from finetune.data.tag_schemes import convert_tags, tags_to_spans
 from finetune.evaluation.confident_learning import confident_joint, probable_label_errors
-from finetune.evaluation.errors import example_text, excerpt, text_excerpt
+from finetune.evaluation.error_analysis import ErrorCase, example_text
 from finetune.evaluation.kinds import scores_of
 from finetune.evaluation.kinds.kind import Mistake
 from finetune.evaluation.kinds.spans import span_mistakes
@@ -40,13 +40,13 @@ _KINDS = {"false positive": "missing span", "miss": "no span"}
 
 
 @dataclass(frozen=True, eq=False)
-class Suspect:
-    """A label that is probably wrong: a mistake of the model, if the label were right."""
+class Suspect(ErrorCase):
+    """A label that is probably wrong: a mistake of the model, if the label were right.
 
-    example: Any
-    mistake: Mistake
-    """The label in the data and the prediction as texts; its category is ``label``, ``word`` or the
-    kind of span error."""
+    The mistake has the label in the data and the prediction as texts; its category is ``label``,
+    ``word`` or the kind of span error.
+    """
+
     given_confidence: float
     """Probability of the label in the data."""
     worst: bool = True
@@ -63,13 +63,6 @@ class Suspect:
     def margin(self) -> float:
         """``confidence`` less ``given_confidence``."""
         return self.confidence - self.given_confidence
-
-    @property
-    def excerpt(self) -> str:
-        """The words around the label."""
-        if self.mistake.words is None:
-            return text_excerpt(example_text(self.example))
-        return excerpt(self.example.words, *self.mistake.words)
 
     def record(self) -> dict[str, Any]:
         """Return JSON values, with words only for labels of words."""

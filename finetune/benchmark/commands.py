@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
-from finetune.cli.command import Command
+from finetune.cli.options import Command
 from finetune.cli.output import show
 from finetune.config.options import argument
 from finetune.config.tasks import flag

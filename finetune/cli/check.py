@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from finetune.cli.command import Command
-from finetune.cli.options import DataOptions, OutOption
+from finetune.cli.options import Command, DataOptions, OutOption
 from finetune.cli.output import quiet_libraries, show
 from finetune.config.options import DATA, Help, argument
 from finetune.config.tasks import CONFIGS, TrainConfig

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from finetune.cli.command import Command
-from finetune.cli.options import EvaluationOptions, ResampleOptions
+from finetune.cli.options import Command, EvaluationOptions, ResampleOptions
 from finetune.cli.output import ScoreCell, print_table, print_tables, show
 from finetune.cli.predict import Predict
 from finetune.config.options import argument
@@ -227,7 +226,7 @@ def print_comparison(comparison: SystemComparison, names: tuple[str, str]) -> No
     show(
         f"{comparison.metric} on {quantity(result.num_units, comparison.unit)} (gold: "
         f"{comparison.gold}, aligned by {comparison.aligned_by}), "
-        f"{quantity(result.num_resamples, 'resample')}, seed {comparison.seed}"
+        f"{quantity(result.num_resamples, 'resample')}, seed {comparison.options.seed}"
     )
     print_table(
         ("", "score", f"{100 * (1 - ALPHA):.0f} % interval", "runs", ""),
@@ -241,7 +240,7 @@ def print_comparison(comparison: SystemComparison, names: tuple[str, str]) -> No
         f"p      {result.p_bootstrap:.4f} (paired bootstrap), {result.p_randomization:.4f} "
         "(approximate randomization)"
     )
-    show(f"{verdict(comparison)} {seed_note(comparison)}")
+    show(f"{verdict(result, comparison.lower_is_better)} {seed_note(result)}")
     if comparison.positive_note:
         show(comparison.positive_note)
 
@@ -269,7 +268,7 @@ def _legend(scores: Sequence[TableScore], baseline: str, resamples: int, seed: i
     runs = sorted({score.num_runs for score in scores})
     number = quantity(runs[0], "run") if len(runs) == 1 else f"{runs[0]} to {runs[-1]} runs"
     mean = "scores of one run" if runs == [1] else f"mean ± standard deviation over {number}"
-    tests = sum(score.p is not None for score in scores)
+    tests = sum(score.test is not None for score in scores)
     tested = (
         f" † differs from {baseline} at {ALPHA} by the paired bootstrap and by approximate "
         f"randomization ({quantity(resamples, 'resample')}, seed {seed}), adjusted for "

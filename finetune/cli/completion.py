@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from finetune.cli.help import Option, first_sentence, options_of, values_of
-from finetune.cli.overview import GROUPS
+from finetune.cli.help import COMMANDS_BY_GROUP, Option, first_sentence, options_of, values_of
 from finetune.config.tasks import CONFIGS
 from finetune.types import UserError
 
@@ -73,7 +72,7 @@ def _bash(options: Mapping[str, Sequence[Option]]) -> str:
 
 def _fish(options: Mapping[str, Sequence[Option]]) -> str:
     lines = []
-    for summaries in GROUPS.values():
+    for summaries in COMMANDS_BY_GROUP.values():
         for command, summary in summaries.items():
             words = ["-n", "__fish_use_subcommand", "-f", "-a", command, "-d", summary]
             lines.append(_fish_line(words))

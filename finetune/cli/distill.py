@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from finetune.cli.command import Command
-from finetune.cli.options import FormatOption
+from finetune.cli.options import Command, FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import report_run, resumable, show_run
 from finetune.config.options import COMMON, DATA, Help, argument
@@ -73,10 +72,7 @@ class Distill(FormatOption, Command):
     resume: Annotated[Resume, Help("[auto]", "output", common=True)] = False
     """Continue the run in --out from its last checkpoint; `auto` starts a run if there is none."""
 
-    @property
-    def trains(self) -> bool:
-        """True: models are trained."""
-        return True
+    trains = True
 
     def run(self) -> None:
         """Train the student, and print the comparison with its teacher."""
@@ -95,21 +91,6 @@ class Distill(FormatOption, Command):
             unlabeled=self.unlabeled,
         )
         out = self.out or student_folder(self.teacher, self.resume)
-        settings = {
-            name: getattr(self, name)
-            for name in (
-                "limit",
-                "epochs",
-                "steps",
-                "batch_size",
-                "lr",
-                "seed",
-                "eval_every",
-                "save_every",
-                "max_tokens",
-                "resume",
-            )
-        }
         with resumable(reporter, lambda: resume_command(out), Path(out)):
             result = api.distill(
                 self.teacher,
@@ -122,7 +103,16 @@ class Distill(FormatOption, Command):
                 reporter=reporter,
                 report=report_run,
                 out=out,
-                **settings,
+                limit=self.limit,
+                epochs=self.epochs,
+                steps=self.steps,
+                batch_size=self.batch_size,
+                lr=self.lr,
+                seed=self.seed,
+                eval_every=self.eval_every,
+                save_every=self.save_every,
+                max_tokens=self.max_tokens,
+                resume=self.resume,
             )
         self._print(result)
 

@@ -1,4 +1,7 @@
-"""The help of a command, from its dataclass: fields, types, marks, and the texts under fields."""
+"""The help of `finetune`, which lists the commands, and of a command.
+
+The help of a command follows from its dataclass: fields, types, marks, and the texts under fields.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 
 from finetune.config.options import Help
 from finetune.config.tasks import TrainConfig, flag
+from finetune.registry import TASKS
 
 GROUPS = ("arguments", "data", "model", "task", "training", "options", "output", "run", "encoder")
 """The groups of options, in the order of the help."""
@@ -23,6 +27,52 @@ MOST_OPTIONS = 20
 """Most options that `--help` lists; if there are more, it lists options marked `COMMON`."""
 WIDTH, COLUMN = 100, 28
 """Most characters of a line, and the column of the texts."""
+HEAD = """\
+usage: finetune COMMAND [INPUT …] [--option value …]   (fine-tune pretrained text encoders)"""
+FOOT = """\
+options
+  --help      this help, or the options of a command (--help-all: every option); --version
+  --quiet     results and errors only; --verbose: more; --print-completion {bash,zsh,fish}
+First run, without a download: finetune nli --model minilm --data examples/data/nli"""
+COMMANDS_BY_GROUP: dict[str, dict[str, str]] = {
+    "train": {
+        **{name: row.summary for name, row in TASKS.items()},
+        "vocabulary": "a subword vocabulary, also for a trained encoder",
+        "distill": "a small student of a trained model",
+        "run": "a recipe, a suite of recipes, several tasks, or a run; list recipes",
+        "search": "search for the best settings",
+    },
+    "predict and score": {
+        "predict": "predict texts or words with a trained model",
+        "score": "score predictions, or a model on a file",
+        "compare": "test whether systems differ; tables for papers",
+        "thresholds": "choose the thresholds of labels",
+        "report": "a page on runs, or scores by subgroup, confusions and errors as text",
+    },
+    "data and annotation": {
+        "check": "find problems in data before training",
+        "cache": "list or clear tokenized data",
+        "convert": "convert annotated data to the format of another tool",
+        "agreement": "measure how far annotators agree",
+        "suggest": "choose examples to label next",
+        "review": "write a page to review labels, tags and spans",
+    },
+    "inspect encoders": {
+        "embed": "vectors of texts, words or subwords",
+        "similarity": "cosines of texts or words, against gold",
+        "geometry": "anisotropy and attention, layer by layer",
+        "map": "a map of one word in many contexts",
+        "wsd": "the senses of words",
+        "perplexity": "pseudo-perplexity of texts, minimal pairs",
+    },
+    "share and serve": {
+        "export": "an ONNX graph with a program that predicts from it, also in int8",
+        "serve": "trained models over HTTP",
+        "push": "upload a model to the hub",
+        "bench": "measure speed and memory",
+    },
+}
+"""Every command with one line, in groups, on one screen."""
 
 
 class Option(NamedTuple):
@@ -54,6 +104,13 @@ class Option(NamedTuple):
     def switch(self) -> bool:
         """True for an option whose value may be left out, such as `--resume [auto]`."""
         return bool in get_args(self.kind) and NoneType not in get_args(self.kind)
+
+    @property
+    def item(self) -> Any:
+        """The type of the items of several values; None for one value."""
+        kinds = [self.kind] if get_origin(self.kind) is tuple else get_args(self.kind)
+        several = next((kind for kind in kinds if get_origin(kind) is tuple), None)
+        return several and get_args(several)[0]
 
     @property
     def positional(self) -> bool:
@@ -235,3 +292,12 @@ def _lines(option: Option, width: int, whole: bool) -> Iterator[str]:
 def first_sentence(text: str) -> str:
     """Return the first sentence of a text."""
     return re.split(r"(?<=[.])\s+(?=[A-Z`-])", text, maxsplit=1)[0]
+
+
+def overview() -> str:
+    """Return the help of all commands."""
+    parts = [HEAD]
+    for group, commands in COMMANDS_BY_GROUP.items():
+        parts.append(group)
+        parts += [f"  {name:<12}{summary}" for name, summary in commands.items()]
+    return "\n".join([*parts, FOOT])

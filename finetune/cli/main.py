@@ -8,14 +8,15 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, redirect_stderr, redirect_stdout
+from typing import IO, Any, cast
 
 import finetune
 from finetune import registry
-from finetune.cli.command import Command
+from finetune.cli.help import command_help, options_of, overview
+from finetune.cli.options import Command
 from finetune.cli.output import error_line, show
-from finetune.cli.overview import overview
 from finetune.cli.parsing import before_dashes, made, parsed, parsed_known
 from finetune.config.recipes import is_multitask, listed_recipes
 from finetune.config.tasks import CONFIGS
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         given, output = _with_verbosity(given)
-        with contextlib.nullcontext() if main_process else _no_output():
+        with _without(*(() if main_process else (redirect_stdout, redirect_stderr))):
             parsed = parse(given)
             alone = num_processes() > 1 and not _shares_work(parsed)
         if alone and not main_process:
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if alone:
             leave_launch()
         command = parsed
-        with contextlib.nullcontext() if main_process else _no_output(errors=True), output:
+        with _without(*(() if main_process else (redirect_stdout,))), output:
             _run(command)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -79,16 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 @contextlib.contextmanager
-def _no_output(errors: bool = False) -> Iterator[None]:
-    """Context without standard output, and without standard error unless ``errors``."""
-    with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stdout(nothing):
-        with contextlib.nullcontext() if errors else contextlib.redirect_stderr(nothing):
-            yield
+def _without(*streams: Callable[[IO[str]], AbstractContextManager[Any]]) -> Iterator[None]:
+    """Context in which the output of streams, given by what redirects them, is dropped."""
+    with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.ExitStack() as stack:
+        for redirect in streams:
+            stack.enter_context(redirect(nothing))
+        yield
 
 
 def _with_verbosity(
     arguments: list[str],
-) -> tuple[list[str], contextlib.AbstractContextManager[None]]:
+) -> tuple[list[str], AbstractContextManager[None]]:
     """Return the arguments without ``OPTIONS_OF_ALL``, and the context to run their command in."""
     before, after = before_dashes(arguments)
     quiet, verbose = (option in before for option in OPTIONS_OF_ALL)
@@ -98,14 +100,7 @@ def _with_verbosity(
         logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     rest = [argument for argument in before if argument not in OPTIONS_OF_ALL]
     rest += ["--", *after] if after else []
-    return rest, _errors_only() if quiet else contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _errors_only() -> Iterator[None]:
-    """Context without progress and notes, which are on standard error."""
-    with open(os.devnull, "w", encoding="utf-8") as nothing, contextlib.redirect_stderr(nothing):
-        yield
+    return rest, _without(*((redirect_stderr,) if quiet else ()))
 
 
 def _run(command: Command) -> None:
@@ -179,8 +174,7 @@ def _command(
         return search_command(arguments[0]), None
     if recipe is None:
         return command_class(name), None
-    from finetune.cli.multitask import Multitask
-    from finetune.cli.train import recipe_command
+    from finetune.cli.run import Multitask, recipe_command
 
     if (key := listed_recipes(recipe)) is not None:
         return imported(LISTS[key].command), None
@@ -192,8 +186,7 @@ def _command(
 
 def _require_options_of_several_tasks(path: str, arguments: Sequence[str]) -> None:
     """Raise UserError for an option of training that does not apply to several tasks."""
-    from finetune.cli.help import options_of
-    from finetune.cli.multitask import Multitask
+    from finetune.cli.run import Multitask
 
     own = {option.name for option in options_of(Multitask)}
     of_training = {option.name for option in options_of(command_class("classify"))}
@@ -208,8 +201,6 @@ def _require_options_of_several_tasks(path: str, arguments: Sequence[str]) -> No
 
 def _recipe_of(arguments: Sequence[str]) -> str | None:
     """Return the recipe that the arguments of `finetune run` name, if there is one."""
-    from finetune.cli.help import options_of
-
     options = options_of(command_class("run"))
     names = {option.name for option in options}
     for task in CONFIGS:  # whose values are no recipes
@@ -252,8 +243,6 @@ def _require_command(name: str) -> None:
 
 def _help(name: str, rest: list[str], *, everything: bool) -> str:
     """Return the help of a command; with a recipe, the help of its task with its values."""
-    from finetune.cli.help import command_help
-
     _require_command(name)
     kind, given = _command(name, [], _recipe_of(rest) if name == "run" else None)
     return command_help(name, kind, given, everything=everything)

@@ -1,7 +1,8 @@
-"""Groups of options that several commands share: an option means the same in all of them."""
+"""The base class of commands, and groups of options that mean the same in several commands."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -14,6 +15,42 @@ from finetune.types import UserError
 if TYPE_CHECKING:
     from finetune.evaluation.predictions import GoldSource
     from finetune.inference.predictor import Predictor
+
+
+class Command(ABC):
+    """A command is a frozen dataclass: its fields are the options, and ``run`` carries it out."""
+
+    @property
+    def trains(self) -> bool:
+        """True if the command trains; training continues after its output is closed."""
+        return False
+
+    @property
+    def shares_work(self) -> bool:
+        """True if all processes of a launch run the command, False for the main process only."""
+        return False
+
+    @property
+    def single_process(self) -> str | None:
+        """Name of the command or option for which a launch is refused."""
+        return None
+
+    @abstractmethod
+    def run(self) -> None:
+        """Carry out the command."""
+
+
+class TrainingCommand(Command):
+    """A command that trains, or with ``dry_run`` shows the plan."""
+
+    dry_run: bool
+
+    trains = True
+
+    @property
+    def shares_work(self) -> bool:
+        """True, except that one process shows the plan."""
+        return not self.dry_run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,7 @@ import argparse
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from types import NoneType
-from typing import Any, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, get_origin, get_type_hints
 
 from finetune.cli.help import Option, options_of, values_of
 from finetune.config.values import converted
@@ -130,9 +129,9 @@ def parsed_known(
     for option in options:
         words = [each for each in left if not each[1]]
         if option.positional and words:
-            several = _tuple_of(option.kind) is not None
-            given[option.field] = [word for word, _ in words] if several else words[0][0]
-            for taken in words if several else words[:1]:
+            taken_words = words if option.item else words[:1]
+            given[option.field] = [word for word, _ in words] if option.item else words[0][0]
+            for taken in taken_words:
                 left.remove(taken)
     fields = {option.field: option for option in options}
     values = {field: _typed(fields[field], value) for field, value in given.items()}
@@ -156,7 +155,6 @@ def made(kind: type[Any], values: Mapping[str, Any], given: Any = None) -> Any:
 
 def _add(parser: argparse.ArgumentParser, option: Option, aliases: Sequence[str]) -> None:
     """Add an option to a parser, without its default: what is not given has no value."""
-    several = _tuple_of(option.kind) is not None
     names = [option.name, *aliases]
     names += [f"--{name[2:].replace('-', '_')}" for name in names if "-" in name[2:]]
     settings: dict[str, Any] = {"dest": option.field, "default": argparse.SUPPRESS}
@@ -166,33 +164,18 @@ def _add(parser: argparse.ArgumentParser, option: Option, aliases: Sequence[str]
     if option.switch:
         negative = [f"--no-{name[2:]}" for name in names]
         parser.add_argument(*negative, action="store_const", const="false", **settings)
-    elif several:
-        settings |= {} if option.mark.append else {"nargs": "*"}
-    action = "append" if option.mark.append else "extend" if several else "store"
-    if several and get_origin(_tuple_of(option.kind)) is tuple:
+    elif option.item and (not option.mark.append or get_origin(option.item) is tuple):
         settings["nargs"] = "*"
+    action = "append" if option.mark.append else "extend" if option.item else "store"
     parser.add_argument(*names, action=action, **settings)
-    if option.name == "--format" and "json" in _choices(option.kind):
+    if option.name == "--format" and "json" in values_of(option.kind):
         parser.add_argument("--json", action="store_const", const="json", **settings)
 
 
 def _typed(option: Option, value: Any) -> Any:
     """Return a value from the command line in the type of its option."""
-    inner = _tuple_of(option.kind)
-    if get_origin(inner) is tuple:
+    if get_origin(option.item) is tuple:
         return tuple(map(tuple, value))
-    if inner is int:  # `100,200` as well as `100 200`
+    if option.item is int:  # `100,200` as well as `100 200`
         value = [number for each in value for number in each.split(",") if number]
     return converted(option.name, value, option.kind, text=True)
-
-
-def _choices(kind: Any) -> set[Any]:
-    """Return the values of a literal, or of an optional one."""
-    return {value for each in (kind, *get_args(kind)) for value in get_args(each)}
-
-
-def _tuple_of(kind: Any) -> Any:
-    """Return the type of the items of a tuple, or of an optional one; None for other types."""
-    kinds = [each for each in (kind, *get_args(kind)) if get_origin(each) is tuple]
-    is_tuple = get_origin(kind) is tuple or NoneType in get_args(kind)
-    return get_args(kinds[0])[0] if kinds and is_tuple else None

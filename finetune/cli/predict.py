@@ -12,8 +12,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from finetune.cli.command import Command
-from finetune.cli.options import InputOptions, OutOption, ReasonOptions, SpeedOptions
+from finetune.cli.options import Command, InputOptions, OutOption, ReasonOptions, SpeedOptions
 from finetune.cli.output import (
     check_output,
     inputs_of,
@@ -35,7 +34,7 @@ from finetune.runtime.records import (
     json_line,
     with_columns,
 )
-from finetune.types import TokenExample, UserError, quantity
+from finetune.types import UserError, quantity
 
 if TYPE_CHECKING:
     from finetune.inference.loop import PredictionStream
@@ -241,7 +240,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         from finetune.inference.parts import typical
 
         rows: dict[int, Mapping[str, Any]] = {}
-        examples = list(islice(self._examples(model.task, rows, None), GROUP))
+        examples: list[Any] = list(islice(self._examples(model.task, rows, None), GROUP))
         if not examples:
             return []
         # another process may have nothing left, so this one does not predict together with it
@@ -249,7 +248,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         sample = []
         for example, record in product(examples, [each.record() for each in found]):
             own: dict[str, Any] = {"id": example.id if example.key is None else example.key}
-            if isinstance(example, TokenExample) and "words" in record:
+            if "words" in record:
                 own["words"] = list(example.words)
             sample.append(with_columns(record | own, rows.get(example.id, {})))
         return sample

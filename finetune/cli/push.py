@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from finetune.cli.command import Command
+from finetune.cli.options import Command
 from finetune.cli.output import show
 from finetune.config.options import argument
 from finetune.types import UserError, abbreviated

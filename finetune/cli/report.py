@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from finetune.cli.command import Command
-from finetune.cli.options import GoldOptions, ReasonOptions
+from finetune.cli.options import Command, GoldOptions, ReasonOptions
 from finetune.cli.output import TableFormat, print_table, print_tables, quiet_libraries, show
 from finetune.config.options import COMMON, Help, argument
 from finetune.config.tasks import flag
@@ -17,8 +16,7 @@ from finetune.config.values import shown_value
 from finetune.types import UserError, abbreviated, quantity
 
 if TYPE_CHECKING:
-    from finetune.evaluation.error_analysis import Analysis
-    from finetune.evaluation.errors import ErrorCase
+    from finetune.evaluation.error_analysis import Analysis, ErrorCase
     from finetune.reporting.rendering import Table
 
 ON_A_PAGE, IN_A_TEXT = 300, 10
@@ -106,7 +104,7 @@ class Report(ReasonOptions, GoldOptions, Command):
         elif format == "table":
             print_analysis(found, number)
         else:
-            from finetune.reporting.analysis_tables import analysis_tables
+            from finetune.reporting.analysis import analysis_tables
 
             tables = analysis_tables(found).values()
             print_tables(format, *((each.caption, each.columns, each.rows) for each in tables))
@@ -115,7 +113,7 @@ class Report(ReasonOptions, GoldOptions, Command):
 def print_analysis(found: Analysis, num_examples: int) -> None:
     """Print scores, tables, calibration and errors."""
     from finetune.evaluation.positive import metric_title
-    from finetune.reporting.analysis_tables import analysis_tables
+    from finetune.reporting.analysis import analysis_tables
 
     by = found.aligned_by and f", aligned by {found.aligned_by}"
     show(f"{found.predictions}: {quantity(len(found.scored), 'example')}, gold: {found.gold}{by}")
@@ -146,7 +144,7 @@ def _print_subgroups(name: str, table: Table) -> None:
 def _print_calibration(found: Analysis) -> None:
     """Print the reliability diagram, without empty bins."""
     from finetune.evaluation.calibration import error_of_bins
-    from finetune.reporting.analysis_tables import reliability_table
+    from finetune.reporting.analysis import reliability_table
 
     if not found.bins:
         if found.kind.has_categories:
@@ -161,7 +159,11 @@ def _print_calibration(found: Analysis) -> None:
 
 
 def _print_errors(found: Analysis, number: int) -> None:
-    from finetune.evaluation.errors import count_categories, first_by_category, most_confident
+    from finetune.evaluation.error_analysis import (
+        count_categories,
+        first_by_category,
+        most_confident,
+    )
 
     counts = count_categories(found.errors)
     if found.kind.has_categories:
@@ -190,9 +192,10 @@ def _print_cases(title: str, cases: Sequence[ErrorCase]) -> None:
         return
     show(f"\n{title}")
     for case in cases:
-        confidence = "" if case.confidence is None else f" ({case.confidence:.3f})"
+        _, gold, predicted, sure, _ = case.mistake
+        confidence = "" if sure is None else f" ({sure:.3f})"
         show(
-            f"  {case.where}  gold {_side(case.gold)}, predicted {_side(case.predicted)}"
+            f"  {case.example.where}  gold {_side(gold)}, predicted {_side(predicted)}"
             f"{confidence}\n      {case.excerpt}"
         )
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-from finetune.cli.command import Command
-from finetune.cli.options import DataOptions, FormatOption
+from finetune.cli.options import Command, DataOptions, FormatOption
 from finetune.cli.output import TableFormat, print_tables, show
 from finetune.cli.predict import Predict
 from finetune.config.options import DATA, Help, argument
@@ -77,7 +76,7 @@ class Score(FormatOption, DataOptions, Command):
 
     def _score(self, predictions: Path, gold: str, usual: Mapping[str, str] | None) -> None:
         """Print the metrics of a file of predictions; ``usual`` are the columns of training."""
-        from finetune.evaluation.aligned_runs import align_runs
+        from finetune.evaluation.alignment import align_runs
         from finetune.evaluation.costs import read_costs
         from finetune.evaluation.metrics import score
         from finetune.evaluation.predictions import GoldSource

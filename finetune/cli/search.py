@@ -7,8 +7,7 @@ from dataclasses import dataclass, make_dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
-from finetune.cli.command import Command
-from finetune.cli.options import FormatOption
+from finetune.cli.options import Command, FormatOption
 from finetune.cli.output import print_tables, quiet_libraries, show
 from finetune.cli.train import (
     TaskCommand,
@@ -52,10 +51,7 @@ class Search(SearchOptions, Command):
     task: Annotated[str, argument("TASK")]
     """The task; all options of `finetune TASK` apply too (`finetune TASK --help`)."""
 
-    @property
-    def trains(self) -> bool:
-        """True: models are trained."""
-        return True
+    trains = True
 
     def run(self) -> None:
         """Raise UserError: ``search_command`` replaces this command where TASK is one."""

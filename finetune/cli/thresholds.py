@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from finetune.cli.command import Command
-from finetune.cli.options import FormatOption
+from finetune.cli.options import Command, FormatOption
 from finetune.cli.output import print_tables, show
 from finetune.config.options import Help, argument
 from finetune.config.tasks import flag
@@ -178,7 +177,7 @@ class Thresholds(FormatOption, Command):
 
     def _runs(self, positive: str | None = None) -> dict[str, Scored]:
         """Read the predictions of the split of the choice and of test, with their gold."""
-        from finetune.evaluation.aligned_runs import align_runs
+        from finetune.evaluation.alignment import align_runs
         from finetune.evaluation.predictions import GoldSource
         from finetune.evaluation.runs import RunFolder
 

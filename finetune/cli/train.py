@@ -8,18 +8,17 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, make_dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from finetune.cli.command import Command, TrainingCommand
-from finetune.cli.options import FormatOption
+from finetune.cli.options import TrainingCommand
 from finetune.cli.output import error_line, print_table, quiet_libraries, show
-from finetune.config.options import COMMON, Help, argument
-from finetune.config.recipes import RecipeRun, load_recipe, written
-from finetune.config.tasks import CONFIGS, TrainConfig, flag, settings
+from finetune.config.options import COMMON, Help
+from finetune.config.recipes import RecipeRun, written
+from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.config.values import Folds, require_count
 from finetune.runtime.processes import num_processes
 from finetune.types import UserError, quantity
@@ -73,7 +72,8 @@ class TaskCommand(RunOptions, TrainingCommand):
 
     def run(self) -> None:
         """Train one run or several seeds, or show the plan."""
-        recipe_run, folds = self.recipe_run, self._checked_folds()
+        recipe_run = self.recipe_run
+        folds = None if self.folds is None else Folds.parse(self.folds)
         self._check_repetitions(recipe_run)
         quiet_libraries()
         if num_processes() == 1 and not self.config.resume:
@@ -82,14 +82,10 @@ class TaskCommand(RunOptions, TrainingCommand):
             look_at_data(self.config)
         if self.dry_run:
             dry_run(self.task, self.config)
-        elif folds is not None:
-            train_folds(self.task, self.config, folds)
-        elif self.sizes is not None:
-            train_sizes(self.task, self.config, self.sizes, self.seeds or RUNS_OF_A_SIZE)
-        elif self.seeds is None:
+        elif self.seeds is None and folds is None and self.sizes is None:
             train(self.task, self.config, recipe_run)
         else:
-            train_seeds(self.task, self.config, self.seeds, recipe_run)
+            self._train_several(recipe_run, folds)
 
     def _check_repetitions(self, recipe_run: RecipeRun | None) -> None:
         """Raise UserError for seeds, folds or sizes that do not go together."""
@@ -116,61 +112,50 @@ class TaskCommand(RunOptions, TrainingCommand):
                 if both[name][other]:
                     raise UserError(f"{other} does not go with {name}: leave one of them out.")
 
-    def _checked_folds(self) -> Folds | None:
-        """Return the folds; UserError if they are not legal."""
-        return None if self.folds is None else Folds.parse(self.folds)
+    def _train_several(self, recipe_run: RecipeRun | None, folds: Folds | None) -> None:
+        """Train seeds, folds, or sizes of data; print their scores, and write a page on them."""
+        from finetune.reporting.environment import command_line
+        from finetune.training import repeated_runs
 
-
-@dataclass(frozen=True, kw_only=True)
-class RecipeCommand(TaskCommand):
-    """A command that trains with the settings of a recipe."""
-
-    recipe: Annotated[str, argument("RECIPE")]
-    """File or name of a recipe, or folder of a run, whose settings it takes; options override
-    them."""
-    smoke: bool = False
-    """Run a quick check with the `smoke` settings of the recipe."""
-
-    @property
-    def recipe_run(self) -> RecipeRun:
-        """The recipe that the run follows."""
-        recipe = load_recipe(self.recipe)
-        followed = recipe.smoke_recipe() if self.smoke else recipe
-        return RecipeRun.of(followed, self.config, recipe.config())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run(FormatOption, RunOptions, Command):
-    """Train with the settings of a recipe or of a run, or list the recipes.
-
-    Examples:
-        finetune run
-        finetune run mnli-roberta-base --seeds 5
-        finetune run runs/my-run --lr 1e-5
-    """
-
-    recipe: Annotated[str | None, argument("RECIPE")] = None
-    """File, name of a packaged recipe, or folder of a run, whose settings it takes; options of its
-    task override them (`finetune run RECIPE --help` lists them with the values of the recipe). The
-    name or file of a suite trains all of its recipes, a file with `task: multitask` several tasks
-    on one encoder (`finetune run glue --help`). Without it, list recipes and suites, the scores
-    they expect, and the scores of your runs of them."""
-    folder: str = "recipes"
-    """Folder of recipes to list, with its subfolders; if there is no `recipes` here, the packaged
-    ones."""
-    runs: str = "runs"
-    """Folder of your runs, for the list; each run records the recipe that it followed."""
-    smoke: bool = False
-    """Run a quick check with the `smoke` settings of the recipe."""
-
-    def run(self) -> None:
-        """List the recipes; with one, its task is run in place of this command."""
-        given = {name for name, value in vars(self).items() if value != getattr(Run, name, None)}
-        if wrong := given - {"folder", "runs", "format"}:
-            raise UserError(f"finetune run {flag(min(wrong))} needs a recipe: finetune run RECIPE.")
-        from finetune.cli.recipes import list_recipes
-
-        list_recipes(self.folder, self.runs, self.format)
+        begin, task, config = time.monotonic(), self.task, self.config
+        train_one = partial(train_once, task, command_line)
+        if folds is not None:
+            folder = repeated_runs.runs_folder(config, task, "folds")
+            results = repeated_runs.train_folds(
+                task,
+                config,
+                folds.number,
+                folder,
+                train_one,
+                repeats=folds.repeats,
+                hold_out=folds.hold_out,
+                on_start=partial(_announce, "fold"),
+            )
+        elif self.sizes is not None:
+            number = self.seeds or RUNS_OF_A_SIZE
+            folder = repeated_runs.runs_folder(config, task, "curve")
+            results = repeated_runs.train_sizes(
+                task,
+                config,
+                self.sizes,
+                number,
+                folder,
+                train_one,
+                on_start=partial(_announce, "size"),
+            )
+        else:
+            name = recipe_run.recipe.name if recipe_run else None
+            folder = repeated_runs.runs_folder(config, task, "seeds", name)
+            results = repeated_runs.train_seeds(
+                task,
+                config,
+                self.seeds or 1,
+                folder,
+                partial(train_one, recipe_run=recipe_run, repeatable=True),
+                recipe_run=recipe_run,
+                on_start=partial(_announce, "seed"),
+            )
+        _print_runs(results, config, folder, begin)
 
 
 @cache
@@ -198,14 +183,6 @@ def require_unset(name: str, command: TaskCommand) -> None:
     ):
         if given:
             raise UserError(f"{name}: {option} does not apply: leave it out.")
-
-
-def recipe_command(path: str, *, smoke: bool) -> RecipeCommand:
-    """Return the command with the settings of a recipe, or of its quick check."""
-    recipe = load_recipe(path)
-    followed = recipe.smoke_recipe() if smoke else recipe
-    kind: type[RecipeCommand] = task_command(recipe.task, RecipeCommand)
-    return kind(recipe=path, smoke=smoke, config=followed.config())
 
 
 def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
@@ -238,90 +215,29 @@ def train(task: str, config: TrainConfig, recipe_run: RecipeRun | None) -> None:
     show(f"Try it: {predict_command(folder, task, trained.pairs, trained.mask)}")
 
 
-def train_seeds(task: str, config: TrainConfig, number: int, recipe_run: RecipeRun | None) -> None:
-    """Train several seeds; print the scores over the seeds and how they compare."""
-    from finetune.reporting.environment import command_line
-    from finetune.training import repeated_runs
-
-    begin = time.monotonic()
-    name = recipe_run.recipe.name if recipe_run else None
-    folder = repeated_runs.runs_folder(config, task, "seeds", name)
-    results = repeated_runs.train_seeds(
-        task,
-        config,
-        number,
-        folder,
-        lambda *run: train_once(task, command_line, *run, recipe_run=recipe_run, repeatable=True),
-        recipe_run=recipe_run,
-        on_start=partial(announce, "seed"),
-    )
-    _print_runs(results, folder, begin)
-
-
-def train_folds(task: str, config: TrainConfig, folds: Folds) -> None:
-    """Train and test on folds; print the scores over the folds with their intervals."""
-    from finetune.reporting.environment import command_line
-    from finetune.training import repeated_runs
-
-    begin = time.monotonic()
-    folder = repeated_runs.runs_folder(config, task, "folds")
-    results = repeated_runs.train_folds(
-        task,
-        config,
-        folds.number,
-        folder,
-        partial(train_once, task, command_line),
-        repeats=folds.repeats,
-        hold_out=folds.hold_out,
-        on_start=partial(announce, "fold"),
-    )
-    _print_runs(results, folder, begin)
-
-
-def train_sizes(task: str, config: TrainConfig, sizes: Sequence[int], number: int) -> None:
-    """Train ``number`` models on each size of data; print the curve, and write its page."""
-    from finetune.reporting.environment import command_line
-    from finetune.reporting.learning_curve import curve_of, write_curve
-    from finetune.training import repeated_runs
-
-    folder = repeated_runs.runs_folder(config, task, "curve")
-    results = repeated_runs.train_sizes(
-        task,
-        config,
-        sizes,
-        number,
-        folder,
-        partial(train_once, task, command_line),
-        on_start=partial(announce, "size"),
-    )
-    curve = curve_of(results, config)
-    print_table(*curve.table())
-    for name, reasons in results.degenerate.items():
-        show(f"{name} is degenerate: {'; '.join(reasons)}")
-    page = write_curve(folder, curve)
-    show(f"Everything is in {folder}: {page.name} is the chart.")
-
-
-def announce(kind: str, config: TrainConfig, finished: bool, *, error: bool = False) -> None:
+def _announce(kind: str, config: TrainConfig, finished: bool) -> None:
     """Print the seed, fold or size that comes next."""
     from finetune.runtime.launch import is_main_process
 
     if is_main_process():
         name = Path(config.out or "").name.removeprefix(f"{kind}-")
-        kept = " is finished: kept" if finished else ""
-        show(f"{kind} {name}: {config.out}{kept}", error=error)
+        show(f"{kind} {name}: {config.out}{' is finished: kept' if finished else ''}")
 
 
-def _print_runs(results: RunResults, folder: Path, begin: float) -> None:
-    """Print the scores over seeds or folds, and write their report."""
+def _print_runs(results: RunResults, config: TrainConfig, folder: Path, begin: float) -> None:
+    """Print the scores over seeds, folds or sizes, and write their page."""
     from finetune.evaluation.reproduction import summary_table
     from finetune.reporting.html import REPORT_FILE
+    from finetune.reporting.many_runs import curve_of, write_curve
     from finetune.runtime.launch import is_main_process
     from finetune.runtime.progress import clock
 
     if not is_main_process():
         return
-    if any(results.metrics.values()):
+    curve = curve_of(results, config) if results.kind == "size" else None
+    if curve is not None:
+        print_table(*curve.table())
+    elif any(results.metrics.values()):
         columns, rows = summary_table(results.summary)
         # scores of single types are only in the file
         print_table(columns, [row for row in rows if ":" not in row[1]])
@@ -332,8 +248,10 @@ def _print_runs(results: RunResults, folder: Path, begin: float) -> None:
         show(f"{name} is degenerate: {'; '.join(reasons)}")
     for verdict in results.verdicts():
         show(verdict.line())
+    if curve is not None:
+        return show(f"Everything is in {folder}: {write_curve(folder, curve).name} is the chart.")
     report_run(folder)
-    show(
+    return show(
         f"{clock(time.monotonic() - begin)} in all. Everything is in {folder}: "
         f"{results.file} has the scores, {REPORT_FILE} is the report."
     )
@@ -348,13 +266,11 @@ def train_once(
     *,
     recipe_run: RecipeRun | None = None,
     repeatable: bool | None = None,
-    error: bool = False,
 ) -> TrainedRun | None:
     """Train in the folder ``config.out``, write its README and report, and print the scores.
 
-    ``data`` replaces the data of the settings; ``error`` prints on standard error.
-    Returns None on all processes but the main one. After Ctrl-C the program prints
-    ``resume_command`` and exits with 130.
+    ``data`` replaces the data of the settings. Returns None on all processes but the main one.
+    After Ctrl-C the program prints ``resume_command`` and exits with 130.
     """
     from finetune import api
     from finetune.reporting.environment import command_line
@@ -377,9 +293,9 @@ def train_once(
         )
     if run is not None:
         lines = score_lines(run.metrics, run.outcome.baselines, run.outcome.positive)
-        show(lines, indent=14, error=error)
+        show(lines, indent=14)
         for line in summary:
-            show(line, error=error)
+            show(line)
     return run
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from finetune.cli.command import Command
+from finetune.cli.options import Command
 from finetune.cli.output import quiet_libraries, show
 from finetune.config.options import DATA, Help, argument
 from finetune.deployment.batcher import Limits

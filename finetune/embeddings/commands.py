@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from finetune.cli.command import Command
 from finetune.cli.options import (
+    Command,
     DataOptions,
     EncodingOption,
     FormatOption,

@@ -25,7 +25,6 @@ from finetune.data.tables import Table
 from finetune.data.token_records import DOCUMENT_COLUMNS, WORD_COLUMNS
 from finetune.data.word_splitting import split_words
 from finetune.embeddings.wordnet import DATA_FILES, base_forms, pos_of, sense_key
-from finetune.evaluation.alignment import align_ids
 from finetune.evaluation.kinds.kind import Grouping, Kind, Scored, Wording
 from finetune.evaluation.metrics import RATES, Metric, f1
 from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile, Row
@@ -355,11 +354,11 @@ class Senses(Kind):
         self, file: PredictionFile, gold: Gold
     ) -> tuple[list[SenseTarget], list[tuple[str, ...]], str]:
         """Align the senses of targets by id; systems may leave targets out."""
-        if (own := file.ids) is None:
+        if file.ids is None:
             raise DataError(f"{file}: its lines have no ids: write the `id` of each target.")
         keys = [target.key for target in gold.examples]
         places = [target.where for target in gold.examples]
-        order = align_ids(file, own, keys, places, gold.name, [False] * len(keys))
+        order = file.indices_of(keys, places, gold.name, [False] * len(keys))
         pairs = [
             (target, ("", {}) if row is None else file.rows[row])
             for target, row in zip(gold.examples, order, strict=True)

@@ -1,120 +1,135 @@
-"""Align the rows of predictions with gold, and refuse files that do not belong together."""
+"""Align the predictions of systems with the same gold, and refuse files that do not belong
+together."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
-from itertools import compress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from finetune.data import DataError
-from finetune.data.examples import normalized_texts
-from finetune.types import Example, SenseTarget, TokenExample, quantity
-
-if TYPE_CHECKING:
-    from finetune.evaluation.predictions import Gold, PredictionFile
-
-
-def ids_of(rows: Sequence[tuple[Any, str]]) -> list[str] | None:
-    """Return the ids of rows, given with their ``file:line``, as text; None without ids."""
-    missing = [where for id, where in rows if id is None]
-    if len(missing) == len(rows):
-        return None
-    if missing:
-        where = next(where for id, where in rows if id is not None)
-        raise DataError(f"{missing[0]}: no id, but {where} has one: give each row an id, or none.")
-    return [str(id) for id, _ in rows]
+from finetune.evaluation.costs import with_costs
+from finetune.evaluation.kinds import Kind, Scored, common_kinds
+from finetune.evaluation.predictions import Gold, GoldSource, PredictionFile, read_predictions
+from finetune.evaluation.runs import RunFolder
+from finetune.evaluation.training_vocabulary import TrainingVocabulary
+from finetune.types import UserError, abbreviated, quantity
 
 
-def pair_rows(
-    file: PredictionFile, gold: Gold, gold_of: Callable[[Any], Any]
-) -> tuple[list[tuple[tuple[str, dict[str, Any]], Any]], str]:
-    """Return the rows of predictions with their ``file:line``, each with its gold example.
+@dataclass(frozen=True)
+class AlignedRuns:
+    """The predictions of several runs for the same examples; ``gold`` is the name of its file."""
 
-    Rows are aligned by id if both sides have ids, or the ids of predictions are the row numbers of
-    a gold file without ids; else by position. Systems may leave out examples without words or gold.
+    runs: Sequence[Scored]
+    gold: str
+    vocabulary: TrainingVocabulary | None
+    in_one_file: bool = False
+    positive_note: str = ""
+
+    @property
+    def aligned_by(self) -> str:
+        """``id`` or ``position``; empty for one file with its gold."""
+        by = {run.by for run in self.runs}
+        return "" if self.in_one_file else "position" if "position" in by else "id"
+
+
+def align_runs(paths: Sequence[Path], source: GoldSource | None = None) -> AlignedRuns:
+    """Read prediction files for the same examples and align them with the same gold.
+
+    Predictions are JSON Lines with ``label`` (a name, a list of names, or a number), ``tags``,
+    ``relations``, ``answer``, or ``spans`` (in words; in characters where the line has a ``text``
+    and no words), or words in columns of which the last is predicted, or a JSON object of answers
+    by id. Predictions and gold are aligned by ``id`` where both have ids, else by position.
     """
-    words = [not isinstance(each, TokenExample) or bool(each.words) for each in gold.examples]
-    golds = [gold_of(each) is not None for each in gold.examples]
-    needed = list(map(operator.and_, words, golds))
-    keys = ids_of([(example.key, example.where) for example in gold.examples])
-    own = file.ids
-    if keys is not None and own is not None:
-        order = align_ids(
-            file, own, keys, [each.where for each in gold.examples], gold.name, needed
-        )
-        pairs = zip(order, gold.examples, strict=True)
-        return [(file.rows[i], each) for i, each in pairs if i is not None], "id"
-    filters = ([True] * len(golds), words, needed, golds)
-    kept = next((some for some in filters if sum(some) == len(file.rows)), None)
-    if kept is None:
-        raise DataError(
-            f"{gold.name}: {quantity(len(gold.examples), 'example')}, but "
-            f"{quantity(len(file.rows), 'prediction')} in {file}: "
-            f"{_mismatch(gold.examples, len(file.rows))}."
-        )
-    examples = list(compress(gold.examples, kept))
-    numbers = [str(number) for number in range(len(examples))]
-    if own is None or {*own} != {*numbers}:
-        return list(zip(file.rows, examples, strict=True)), "position"
-    order = align_ids(file, own, numbers, [each.where for each in examples], gold.name)
-    return [(file.rows[i or 0], each) for i, each in zip(order, examples, strict=True)], "id"
-
-
-def _mismatch(gold: Sequence[Example | SenseTarget], number: int) -> str:
-    """Return why gold has another number of examples than the predictions."""
-    examples = [each for each in gold if not isinstance(each, SenseTarget)]
-    repeated = len(examples) - len({normalized_texts(example) for example in examples})
-    if repeated and number == len(gold) - repeated:
-        texts = quantity(repeated, "row has the text of another", "rows have the text of another")
-        return f"in gold, {texts}: if by several annotators, keep one annotation of each text"
-    return "the files do not belong together, or one was cut"
-
-
-def align_ids(
-    file: PredictionFile,
-    own: Sequence[str],
-    ids: Sequence[str],
-    places: Sequence[str],
-    name: str,
-    needed: Sequence[object] = (),
-) -> list[int | None]:
-    """Return the index of the row of each id; None for missing rows that are not needed.
-
-    ``own`` are the ids of the rows; ``places`` are the ``file:line`` of ``ids`` in the file
-    ``name``.
-
-    Raises:
-        DataError: An id is unknown, missing or occurs twice; not if both sides repeat the same.
-    """
-    if own == ids:
-        return list(range(len(own)))
-    rows, known = dict[str, int](), dict[str, str]()
-    for index, (id, (where, _)) in enumerate(zip(own, file.rows, strict=True)):
-        if id in rows:
-            first = file.rows[rows[id]][0]
-            raise DataError(
-                f"{where}: id {id!r:.40} is also in {first}: write one prediction for each id."
+    source = source or GoldSource()
+    files = [read_predictions(path, source.encoding) for path in paths]
+    ids = [file.ids for file in files]
+    kinds = common_kinds([file.kind for file in files])
+    _check_kinds(files, kinds)
+    if not kinds[0].may_leave_out:
+        files = _in_one_order(files, ids)
+    if source.usual_columns is None:
+        known = RunFolder.open(paths[0].parent).columns if source.gold or source.train else {}
+        source = replace(source, usual_columns=known)
+    vocabulary = None
+    if source.gold is not None:
+        gold = Gold(source.gold, kinds[0].read_gold(source.gold, source))
+    else:
+        if source.columns and source.train is None:
+            role, name = next(iter(source.columns.items()))
+            raise UserError(f"--columns {role}={name} is about a file of gold: add --gold FILE.")
+        file = _file_with_gold(files)
+        gold = Gold(str(file), file.gold(kinds[0]))
+        vocabulary = TrainingVocabulary.load(file.path.parent)
+    if source.train is not None:
+        if not kinds[0].needs_training:
+            raise UserError(
+                f"--train {source.train}: it does not apply to {kinds[0].name}: leave it out."
             )
-        rows[id] = index
-    for id, place in zip(ids, places, strict=True):
-        if id in known:
-            raise DataError(f"{place}: id {id!r:.40} is also in {known[id]}: ids must differ.")
-        known[id] = place
-    for id, index in rows.items():
-        if id not in known:
+        vocabulary = TrainingVocabulary.of(kinds[0].read_gold(source.train, source))
+    runs = [kind.align(file, gold) for file, kind in zip(files, kinds, strict=True)]
+    runs = runs[0].kind.unified(runs)
+    _check_kinds(files, [run.kind for run in runs])
+    runs, note = runs[0].kind.together(runs, source.positive)
+    costs = source.costs or RunFolder.open(paths[0].parent).decisions.costs
+    if costs:
+        runs = [with_costs(run, costs) for run in runs]
+    return AlignedRuns(runs, gold.name, vocabulary, source.gold is None and len(files) == 1, note)
+
+
+def _in_one_order(
+    files: Sequence[PredictionFile], ids: Sequence[list[str] | None]
+) -> list[PredictionFile]:
+    """Return the files with their rows in the order of one of them, by id if they have ids."""
+    number = next((index for index, own in enumerate(ids) if own is not None), 0)
+    first, first_ids = files[number], ids[number]
+    places = [where for where, _ in first.rows]
+    found = []
+    for file, own in zip(files, ids, strict=True):
+        if first_ids is not None and own is not None:
+            order = file.indices_of(first_ids, places, str(first))
+            file = replace(file, rows=[file.rows[index or 0] for index in order])
+        elif len(file.rows) != len(first.rows):
             raise DataError(
-                f"{file.rows[index][0]}: id {id!r:.40} is not in {name}: the files do not belong "
-                "together; or remove the ids of one of them, to align by position."
+                f"{file}: {quantity(len(file.rows), 'prediction')}, but {len(first.rows):,} in "
+                f"{first}: the files do not belong together, or one was cut."
             )
-    missing = [
-        id
-        for id, need in zip(ids, needed or [True] * len(ids), strict=True)
-        if need and id not in rows
-    ]
-    if missing:
-        raise DataError(
-            f"{known[missing[0]]}: id {missing[0]!r:.40} has no prediction in {file} (it lacks "
-            f"{len(missing):,} of {quantity(len(ids), 'id')}): it was cut, or is of other data."
+        found.append(file)
+    return found
+
+
+def _check_kinds(files: Sequence[PredictionFile], kinds: Sequence[Kind]) -> None:
+    for file, kind in zip(files, kinds, strict=True):
+        if kind is not kinds[0]:
+            raise DataError(
+                f"{file} predicts {kind.wording.predicted}, but {files[0]} "
+                f"{kinds[0].wording.predicted}: only predictions of one kind can be compared."
+            )
+
+
+def _file_with_gold(files: Sequence[PredictionFile]) -> PredictionFile:
+    """Return the first file that holds its gold; refuse runs that were scored on other gold."""
+    with_gold = [file for file in files if file.has_gold]
+    if not with_gold:
+        raise UserError(
+            f"{abbreviated(list(map(str, files)), 2)}: no gold in it to compare with: name a file "
+            "with --gold FILE."
         )
-    return [rows.get(id) for id in ids]
+    first = next((file for file in with_gold if file.format == "conll"), with_gold[0])
+    for other in with_gold:
+        if other is first or first.format != "jsonl" or other.format != "jsonl":
+            continue
+        same_kind = other.kind is first.kind
+        if _contents(first, same_kind) != _contents(other, same_kind):
+            raise UserError(
+                f"{other} has other examples, or other gold, than {first}: only predictions for "
+                "the same examples can be compared."
+            )
+    return first
+
+
+def _contents(file: PredictionFile, with_gold: bool) -> list[tuple[object, ...]]:
+    """Return what each line was asked, with its gold if that can be compared."""
+    kind = file.kind
+    examples = file.gold(kind)
+    return [(kind.asked(each), kind.gold(each) if with_gold else None) for each in examples]

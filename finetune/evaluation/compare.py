@@ -14,14 +14,13 @@ import numpy as np
 from finetune.config.metric_facts import facts_of
 from finetune.config.values import MOST_RESAMPLES, require_count
 from finetune.data import DataError
-from finetune.data.json_files import read_object
-from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.custom_metrics import load_metric
 from finetune.evaluation.kinds import DEFAULT_METRICS, Scored, score_limits
 from finetune.evaluation.predictions import GoldSource
-from finetune.evaluation.reproduction import Summary, standard_deviation
+from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.resampling import Counts, count_metric, custom_counts
-from finetune.evaluation.runs import find_system
+from finetune.evaluation.runs import find_system, read_summary
 from finetune.evaluation.significance import (
     ALPHA,
     Comparison,
@@ -34,31 +33,6 @@ from finetune.evaluation.significance import (
     observed_scores,
 )
 from finetune.types import UserError, quantity
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counted:
-    """The counts of a metric for each run of each system on the same gold.
-
-    ``unit`` is texts, sentences, targets or documents.
-    """
-
-    files: Sequence[tuple[Path, ...]]
-    counts: Sequence[Sequence[Counts]]
-    metric: str
-    lower_is_better: bool
-    unit: str
-    gold: str
-    aligned_by: str
-    positive_note: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SystemComparison(Counted):
-    """The comparison of systems A and B."""
-
-    seed: int
-    result: Comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,25 +62,43 @@ class ComparisonOptions:
         require_count("--resamples", self.resamples, most=MOST_RESAMPLES)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """The counts of a metric for each run of each system on the same gold.
+
+    ``unit`` is texts, sentences, targets or documents.
+    """
+
+    files: Sequence[tuple[Path, ...]]
+    counts: Sequence[Sequence[Counts]]
+    metric: str
+    lower_is_better: bool
+    unit: str
+    gold: str
+    aligned_by: str
+    positive_note: str
+    options: ComparisonOptions
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The arguments of tests and intervals."""
+        options, limits = self.options, score_limits(self.metric)
+        return {"num_resamples": options.resamples, "seed": options.seed, "limits": limits}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemComparison(Counted):
+    """The comparison of systems A and B."""
+
+    result: Comparison
+
+
 def compare_systems(
     first: str, second: str, *, options: ComparisonOptions | None = None
 ) -> SystemComparison:
     """Compare two systems, each named as ``find_system`` reads it."""
-    options = options or ComparisonOptions()
-    found = _count([first, second], options)
-    result = compare(
-        *found.counts,
-        num_resamples=options.resamples,
-        seed=options.seed,
-        limits=score_limits(found.metric),
-    )
-    return SystemComparison(**vars(found), seed=options.seed, result=result)
-
-
-def adjusted(comparisons: Sequence[SystemComparison]) -> list[SystemComparison]:
-    """Return several comparisons with their p-values adjusted for their number (Holm)."""
-    results = adjust([each.result for each in comparisons])
-    return [replace(each, result=own) for each, own in zip(comparisons, results, strict=True)]
+    found = _count([first, second], options or ComparisonOptions())
+    return SystemComparison(**vars(found), result=compare(*found.counts, **found.how))
 
 
 def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
@@ -135,6 +127,7 @@ def _count(systems: Sequence[str], options: ComparisonOptions) -> Counted:
         gold=aligned.gold,
         aligned_by=aligned.aligned_by,
         positive_note=note,
+        options=options,
     )
 
 
@@ -147,11 +140,11 @@ class Entry(NamedTuple):
 
 
 class TableScore(NamedTuple):
-    """The score of a system on a data set, and its tests against the baseline.
+    """The score of a system on a data set, and its test against the baseline.
 
-    ``deviation`` is the standard deviation over runs, None for one run. The p-values are None for
-    the baseline, and if the baseline has no run on the data set. ``p`` is the larger p-value of
-    both tests, adjusted for all comparisons of the table (Holm).
+    ``deviation`` is the standard deviation over runs, None for one run. The test is None for the
+    baseline, and if the baseline has no run on the data set; it is adjusted for all comparisons of
+    the table (Holm).
     """
 
     system: str
@@ -161,27 +154,29 @@ class TableScore(NamedTuple):
     deviation: float | None
     num_runs: int
     best: bool
-    p_bootstrap: float | None = None
-    p_randomization: float | None = None
-    p: float | None = None
+    test: Comparison | None = None
 
     @property
     def significant(self) -> bool:
         """Return whether the system differs from the baseline at ``ALPHA``."""
-        return self.p is not None and self.p < ALPHA
+        return self.test is not None and (self.test.adjusted or 0.0) < ALPHA
 
     def record(self) -> dict[str, Any]:
         """Return the score as JSON values."""
-        values = self._asdict()
-        mean, low, high = values.pop("score")
+        test, (mean, low, high) = self.test, self.score
         return {
-            **{name: values.pop(name) for name in ("system", "data", "metric")},
+            "system": self.system,
+            "data": self.data,
+            "metric": self.metric,
             "mean": mean,
             "low": low,
             "high": high,
-            "deviation": values.pop("deviation"),
-            "runs": values.pop("num_runs"),
-            **values,
+            "deviation": self.deviation,
+            "runs": self.num_runs,
+            "best": self.best,
+            "p_bootstrap": test and test.p_bootstrap,
+            "p_randomization": test and test.p_randomization,
+            "p": test and test.adjusted,
             "significant": self.significant,
         }
 
@@ -197,7 +192,6 @@ def score_systems(
     Also returns notes for the reader.
     """
     table: list[TableScore] = []
-    tests: list[Comparison] = []
     notes: list[str] = []
     for data in dict.fromkeys(entry.data for entry in entries):
         names = [entry.system for entry in entries if entry.data == data]
@@ -207,30 +201,21 @@ def score_systems(
         means = [float(observed_scores(runs).mean()) for runs in found.counts]
         best = min(means) if found.lower_is_better else max(means)
         against = found.counts[names.index(baseline)] if baseline in names else None
-        how: dict[str, Any] = {"num_resamples": options.resamples, "seed": options.seed}
-        how["limits"] = score_limits(found.metric)
         for name, runs, mean in zip(names, found.counts, means, strict=True):
+            tested = against is not None and name != baseline
             score = TableScore(
                 name,
                 data,
                 found.metric,
-                estimate(runs, **how),
+                estimate(runs, **found.how),
                 standard_deviation(observed_scores(runs).tolist()),
                 len(runs),
                 math.isclose(mean, best, rel_tol=1e-9),
+                compare(runs, against, **found.how) if against and tested else None,
             )
-            if against is not None and name != baseline:
-                result = compare(runs, against, **how)
-                tests.append(result)
-                score = score._replace(
-                    p_bootstrap=result.p_bootstrap, p_randomization=result.p_randomization
-                )
             table.append(score)
-    adjusted = iter(adjust(tests))
-    return [
-        score if score.p_bootstrap is None else score._replace(p=next(adjusted).adjusted)
-        for score in table
-    ], notes
+    tests = iter(adjust([score.test for score in table if score.test]))
+    return [score._replace(test=next(tests)) if score.test else score for score in table], notes
 
 
 class FoldComparison(NamedTuple):
@@ -250,8 +235,7 @@ def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldC
     The test (Nadeau & Bengio, 2003) takes the difference of the scores on each fold. Its null
     hypothesis is that both ways of training have the same expected score.
     """
-    types = {"metrics": Summary, "ratio": float}
-    found = [read_object(folder / "folds.json", types) for folder in (first, second)]
+    found = [read_summary(folder) for folder in (first, second)]
     for name in ("data", "folds", "hold_out", "seed"):
         one, other = (content.get(name) for content in found)
         if one != other:
@@ -259,7 +243,7 @@ def compare_folds(first: Path, second: Path, metric: str | None = None) -> FoldC
                 f"{first} and {second} have other folds: their {name} is {one} and {other}: train "
                 "both with the same data, --folds, --limit and --seed."
             )
-    tests = [content["metrics"].get("test", {}) for content in found]
+    tests = [(content.get("metrics") or {}).get("test", {}) for content in found]
     shared = [name for name in tests[0] if name in tests[1]]
     metric = metric or next((name for name in DEFAULT_METRICS.values() if name in shared), "")
     if metric not in shared:
@@ -289,17 +273,16 @@ def _document_indices(run: Scored, gold: str) -> np.ndarray:
     return np.array([indices[key] for key in keys])
 
 
-def verdict(comparison: SystemComparison) -> str:
+def verdict(result: Comparison, lower_is_better: bool) -> str:
     """Return one sentence on the difference: it is significant where both tests find it so.
 
     Among several comparisons their adjusted p-value decides.
     """
-    result, adjusted = comparison.result, comparison.result.adjusted
     both = result.p_bootstrap < ALPHA, result.p_randomization < ALPHA
-    if adjusted is not None and all(both) and adjusted >= ALPHA:
+    if result.adjusted is not None and all(both) and result.adjusted >= ALPHA:
         return f"The difference is not significant at {ALPHA} among these comparisons (Holm)."
     if all(both):
-        first = (result.difference.value > 0) != comparison.lower_is_better
+        first = (result.difference.value > 0) != lower_is_better
         return f"The difference is significant at {ALPHA}: {'A' if first else 'B'} is better."
     if not any(both):
         return f"The difference is not significant at {ALPHA}."
@@ -311,9 +294,8 @@ def verdict(comparison: SystemComparison) -> str:
     return f"The two tests disagree at {ALPHA}, so the difference may not be significant."
 
 
-def seed_note(comparison: SystemComparison) -> str:
+def seed_note(result: Comparison) -> str:
     """Return a note on what the verdict implies for runs with other seeds."""
-    result = comparison.result
     if result.deviation is None:
         return "With one run of each system, the result may not hold for other seeds."
     degrees = sum(len(values) - 1 for values in result.runs)
@@ -341,12 +323,12 @@ def comparison_record(comparison: SystemComparison) -> dict[str, Any]:
         "unit": f"{comparison.unit}s",
         "num_units": result.num_units,
         "resamples": result.num_resamples,
-        "seed": comparison.seed,
+        "seed": comparison.options.seed,
         **estimates,
         "difference": result.difference._asdict(),
         "p_bootstrap": result.p_bootstrap,
         "p_randomization": result.p_randomization,
         "deviation_between_runs": result.deviation,
         "level": ALPHA,
-        "verdict": verdict(comparison),
+        "verdict": verdict(result, comparison.lower_is_better),
     }

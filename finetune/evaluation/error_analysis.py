@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from finetune.evaluation import errors
-from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.calibration import Bin, error_of_bins, reliability
 from finetune.evaluation.confident_learning import credibility_warning
 from finetune.evaluation.decisions import Decisions
-from finetune.evaluation.errors import ErrorCase
 from finetune.evaluation.kinds import Kind, Scored, score
-from finetune.evaluation.kinds.kind import Table
+from finetune.evaluation.kinds.kind import Mistake, Table
 from finetune.evaluation.predictions import GoldSource
 from finetune.evaluation.runs import RunFolder, find_system
 from finetune.evaluation.selective import tables_of_decisions
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
-from finetune.types import UserError
+from finetune.types import Example, TextExample, UserError
 
 TITLES = {
     "counted": "By criterion (strict: boundaries and type; exact: boundaries; partial: overlap, "
@@ -50,6 +49,79 @@ TITLES = {
     "costs": "Confusions by cost",
 }
 """Captions of tables by name."""
+AROUND = 12  # words of an excerpt on each side of an error
+MOST_CHARACTERS = 200  # of the excerpt of a text
+
+
+@dataclass(frozen=True)
+class ErrorCase:
+    """An example with one wrong prediction, or with one missed gold label or span."""
+
+    example: Any
+    mistake: Mistake
+
+    @property
+    def excerpt(self) -> str:
+        """The part of the text to show: its beginning, or the words around the mistake."""
+        if self.mistake.words is not None:
+            return excerpt(self.example.words, *self.mistake.words)
+        line = " ".join(example_text(self.example).split())
+        return line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
+
+    def record(self) -> dict[str, Any]:
+        """Return the JSON form, with the id in the data."""
+        example, mistake = self.example, self.mistake
+        return {
+            "category": mistake.category,
+            "id": example.id if example.key is None else example.key,
+            "where": example.where,
+            "gold": mistake.gold,
+            "predicted": mistake.predicted,
+            "confidence": mistake.confidence,
+            "text": example_text(example),
+        }
+
+
+def example_text(example: Example) -> str:
+    """Return the text of a sentence, or the text or pair of texts of an example."""
+    if isinstance(example, TextExample):
+        return example.text if example.pair is None else f"{example.text} ||| {example.pair}"
+    return " ".join(example.words) if example.text is None else example.text
+
+
+def excerpt(words: Sequence[str], start: int, end: int) -> str:
+    """Return the words around a span, with the span in brackets.
+
+    >>> excerpt(["Ana", "saw", "Oslo"], 2, 3)
+    'Ana saw [Oslo]'
+    """
+    before, after = words[max(0, start - AROUND) : start], words[end : end + AROUND]
+    marked = [*before, f"[{' '.join(words[start:end])}]", *after]
+    left, right = "… " * (start > AROUND), " …" * (len(words) > end + AROUND)
+    return f"{left}{' '.join(marked)}{right}"
+
+
+def count_categories(errors: Iterable[ErrorCase]) -> dict[str, int]:
+    """Return the number of errors of each category, the most frequent first."""
+    return dict(Counter(error.mistake.category for error in errors).most_common())
+
+
+def most_confident(errors: Iterable[ErrorCase], number: int) -> list[ErrorCase]:
+    """Return the errors with the highest confidence; empty if confidences are unknown."""
+    known = [error for error in errors if error.mistake.confidence is not None]
+    return sorted(known, key=_negative_confidence)[:number]
+
+
+def first_by_category(errors: Sequence[ErrorCase], number: int) -> dict[str, list[ErrorCase]]:
+    """Return the first errors of each category; the most confident ones if confidence is known."""
+    by_category: dict[str, list[ErrorCase]] = {name: [] for name in count_categories(errors)}
+    for error in sorted(errors, key=_negative_confidence):
+        by_category[error.mistake.category].append(error)
+    return {name: some[:number] for name, some in by_category.items()}
+
+
+def _negative_confidence(error: ErrorCase) -> float:
+    return -(error.mistake.confidence or 0.0)
 
 
 @dataclass(frozen=True)
@@ -115,13 +187,17 @@ def analyze_predictions(
     tables = kind.tables(scored, vocabulary)
     found |= dict(kind.scores_of_tables(found, tables))
     tables |= tables_of_decisions(scored, decisions or Decisions())
-    contradictions, not_credible = errors.list_doubts(scored), ""
-    if contradictions is not None:
+    doubts, not_credible = kind.doubts(scored), ""
+    if doubts is not None:
         error = error_of_bins(bins) if bins else 1.0
         not_credible = credibility_warning(found["accuracy"], error)
-    contradictions = [] if contradictions is None or not_credible else contradictions
-    wrong = errors.list_errors(scored)
+    contradictions = [] if doubts is None or not_credible else _cases(scored, doubts)
+    wrong = _cases(scored, kind.mistakes(scored))
     return Analysis(scored, found, tables, bins, wrong, contradictions, not_credible)
+
+
+def _cases(scored: Scored, mistakes: Iterator[tuple[int, Mistake]]) -> list[ErrorCase]:
+    return [ErrorCase(scored.examples[index], mistake) for index, mistake in mistakes]
 
 
 def analysis_record(found: Analysis, num_examples: int) -> dict[str, Any]:
@@ -142,13 +218,13 @@ def analysis_record(found: Analysis, num_examples: int) -> dict[str, Any]:
             "expected_calibration_error": error_of_bins(found.bins) if found.bins else None,
             "bins": [each._asdict() for each in found.bins],
         },
-        "errors": errors.count_categories(found.errors),
+        "errors": count_categories(found.errors),
         "num_contradictions": len(found.contradictions),
         "contradictions": records(found.contradictions[:num_examples]),
         "contradictions_left_out": found.not_credible or None,
-        "most_confident": records(errors.most_confident(found.errors, num_examples)),
+        "most_confident": records(most_confident(found.errors, num_examples)),
         "examples": {
             name: records(cases)
-            for name, cases in errors.first_by_category(found.errors, num_examples).items()
+            for name, cases in first_by_category(found.errors, num_examples).items()
         },
     }

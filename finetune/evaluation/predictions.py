@@ -18,25 +18,27 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.config.values import conforms, description
 from finetune.data import DataError, read_token_file
 from finetune.data.conll import find_layout
+from finetune.data.examples import normalized_texts
 from finetune.data.files import UTF_8, DataFile, Line, uncompressed_name
 from finetune.data.formats import format_of, open_data
 from finetune.data.json_files import parse_json
-from finetune.evaluation.alignment import ids_of
 from finetune.evaluation.decisions import Costs
 from finetune.evaluation.kinds import KINDS, Kind, kind_of_line
+from finetune.evaluation.kinds.kind import check_names
 from finetune.evaluation.kinds.label import NO_LABEL
-from finetune.evaluation.kinds.lines import check_names
 from finetune.registry import PREDICTION_KINDS
 from finetune.types import (
     Example,
     MaskedPrediction,
     Prediction,
+    quantity,
 )
 
 Row = tuple[str, dict[str, Any]]
@@ -110,7 +112,77 @@ class PredictionFile:
     @property
     def ids(self) -> list[str] | None:
         """The ids of the rows; None without ids."""
-        return ids_of([(row.get("id"), where) for where, row in self.rows])
+        return _ids([(row.get("id"), where) for where, row in self.rows])
+
+    def pairs(self, gold: Gold, kind: Kind) -> tuple[list[tuple[Row, Any]], str]:
+        """Return the rows, each with its gold example, and what aligned them: id or position.
+
+        Rows are aligned by id if both sides have ids, or the ids of predictions are the row numbers
+        of a gold file without ids; else by position. Systems may leave out examples without words
+        or gold.
+        """
+        words = [bool(kind.asked(each)) for each in gold.examples]
+        golds = [kind.gold(each) is not None for each in gold.examples]
+        needed = [both == (True, True) for both in zip(words, golds, strict=True)]
+        keys, own = _ids([(each.key, each.where) for each in gold.examples]), self.ids
+        if keys is not None and own is not None:
+            order = self.indices_of(keys, [e.where for e in gold.examples], gold.name, needed)
+            both = zip(order, gold.examples, strict=True)
+            return [(self.rows[i], each) for i, each in both if i is not None], "id"
+        filters = ([True] * len(golds), words, needed, golds)
+        kept = next((some for some in filters if sum(some) == len(self.rows)), None)
+        if kept is None:
+            raise DataError(
+                f"{gold.name}: {quantity(len(gold.examples), 'example')}, but "
+                f"{quantity(len(self.rows), 'prediction')} in {self}: "
+                f"{_mismatch(gold.examples, len(self.rows))}."
+            )
+        examples = list(compress(gold.examples, kept))
+        numbers = [str(number) for number in range(len(examples))]
+        if own is None or {*own} != {*numbers}:
+            return list(zip(self.rows, examples, strict=True)), "position"
+        order = self.indices_of(numbers, [each.where for each in examples], gold.name)
+        return [(self.rows[i or 0], each) for i, each in zip(order, examples, strict=True)], "id"
+
+    def indices_of(
+        self, ids: Sequence[str], places: Sequence[str], name: str, needed: Sequence[object] = ()
+    ) -> list[int | None]:
+        """Return the index of the row of each id; None for missing rows that are not needed.
+
+        ``places`` are the ``file:line`` of ``ids`` in the file ``name``.
+
+        Raises:
+            DataError: An id is unknown, missing or occurs twice; not if both sides repeat the same.
+        """
+        own = self.ids or []
+        if own == ids:
+            return list(range(len(own)))
+        rows, known = dict[str, int](), dict[str, str]()
+        for index, (id, (where, _)) in enumerate(zip(own, self.rows, strict=True)):
+            if id in rows:
+                first = self.rows[rows[id]][0]
+                raise DataError(
+                    f"{where}: id {id!r:.40} is also in {first}: write one prediction for each id."
+                )
+            rows[id] = index
+        for id, place in zip(ids, places, strict=True):
+            if id in known:
+                raise DataError(f"{place}: id {id!r:.40} is also in {known[id]}: ids must differ.")
+            known[id] = place
+        for id, index in rows.items():
+            if id not in known:
+                raise DataError(
+                    f"{self.rows[index][0]}: id {id!r:.40} is not in {name}: the files do not "
+                    "belong together; or remove the ids of one of them, to align by position."
+                )
+        required = needed or [True] * len(ids)
+        missing = [id for id, need in zip(ids, required, strict=True) if need and id not in rows]
+        if missing:
+            raise DataError(
+                f"{known[missing[0]]}: id {missing[0]!r:.40} has no prediction in {self} (it lacks "
+                f"{len(missing):,} of {quantity(len(ids), 'id')}): it was cut, or is of other data."
+            )
+        return [rows.get(id) for id in ids]
 
     def gold(self, kind: Kind) -> Sequence[Any]:
         """Return the examples with the gold that the file holds, to align predictions of a kind."""
@@ -118,6 +190,26 @@ class PredictionFile:
             opened = DataFile(str(self.path), "conll", self.lines)
             return kind.read_gold(opened, GoldSource(columns={"tags": "-2"}))
         return [kind.gold_of_row(index, *row) for index, row in enumerate(self.rows)]
+
+
+def _ids(rows: Sequence[tuple[Any, str]]) -> list[str] | None:
+    """Return the ids of rows, given with their ``file:line``, as text; None without ids."""
+    missing = [where for id, where in rows if id is None]
+    if len(missing) == len(rows):
+        return None
+    if missing:
+        where = next(where for id, where in rows if id is not None)
+        raise DataError(f"{missing[0]}: no id, but {where} has one: give each row an id, or none.")
+    return [str(id) for id, _ in rows]
+
+
+def _mismatch(gold: Sequence[Example], number: int) -> str:
+    """Return why gold has another number of examples than the predictions."""
+    repeated = len(gold) - len({normalized_texts(example) for example in gold})
+    if repeated and number == len(gold) - repeated:
+        texts = quantity(repeated, "row has the text of another", "rows have the text of another")
+        return f"in gold, {texts}: if by several annotators, keep one annotation of each text"
+    return "the files do not belong together, or one was cut"
 
 
 def read_predictions(path: Path, encoding: str = UTF_8) -> PredictionFile:

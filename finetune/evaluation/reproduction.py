@@ -8,33 +8,14 @@ import os
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple
 
 from finetune.config.expected_scores import Expected
 from finetune.config.recipes import MAY_DIFFER, Recipe, changed, load_recipe
-from finetune.config.values import conforms
-from finetune.data.json_files import read_object
 from finetune.evaluation.kinds import score_limits
-from finetune.evaluation.runs import RunFolder
+from finetune.evaluation.runs import RunFolder, read_summary
 from finetune.evaluation.significance import fold_interval
 from finetune.types import UserError, quantity
-
-
-class ScoreSummary(TypedDict):
-    """Statistics of one score over seeds or folds; ``low`` and ``high`` are of folds."""
-
-    mean: float
-    standard_deviation: float | None
-    median: float
-    minimum: float
-    maximum: float
-    seeds: dict[str, float]
-    low: NotRequired[float]
-    high: NotRequired[float]
-
-
-Summary = dict[str, dict[str, ScoreSummary]]
-"""Statistics of scores by split and name, as in ``seeds.json`` and ``folds.json``."""
 
 
 class ScoreVerdict(NamedTuple):
@@ -48,12 +29,6 @@ class ScoreVerdict(NamedTuple):
     value: float | None
     verdict: str
     statistic: str = "got"
-
-    def of_degenerate(self, reason: str, all_runs: bool) -> ScoreVerdict:
-        """Return the verdict with the reason; nothing is reproduced if all runs are degenerate."""
-        reproduced = self.verdict in ("reproduced", "above")
-        verdict = "not reproduced" if all_runs and reproduced else self.verdict
-        return self._replace(verdict=f"{verdict} ({reason})")
 
     def line(self) -> str:
         """Return the expected score and the verdict as a line of text."""
@@ -80,45 +55,57 @@ class ScoreVerdict(NamedTuple):
         }
 
 
-def run_verdicts(
+def verdicts(
     expected: Iterable[Expected],
-    metrics: Mapping[str, Mapping[str, float]],
+    metrics: Mapping[str, Mapping[str, Any]],
     differing: Sequence[str],
     fingerprint: str | None = None,
     *,
-    degenerate: bool = False,
+    num_degenerate: int = 0,
+    num_seeds: int | None = None,
 ) -> list[ScoreVerdict]:
-    """Compare every expected score with the metrics of a run, by split.
+    """Compare every expected score with the score of a run, or with its statistic over seeds.
 
-    ``differing`` are the settings that differ from the recipe, ``fingerprint`` identifies the data.
+    Args:
+        expected: The scores that the recipe expects.
+        metrics: Scores by split and name: numbers, or with ``num_seeds`` a ``Summary``.
+        differing: The settings that differ from the recipe.
+        fingerprint: Identifies the data.
+        num_degenerate: Number of degenerate runs. If all are, nothing is reproduced.
+        num_seeds: Number of seeds; None for a single run.
     """
     found = []
     for entry in expected:
-        value = metrics.get(entry.split, {}).get(entry.metric)
+        value, statistic = metrics.get(entry.split, {}).get(entry.metric), "got"
+        if num_seeds is not None:
+            scores = value or {}
+            value = scores.get(entry.statistic)
+            statistic = f"{entry.statistic} of {quantity(len(scores.get('seeds', ())), 'seed')}"
         verdict = _verdict(entry, value, differing, fingerprint)
-        found.append(verdict.of_degenerate("degenerate", True) if degenerate else verdict)
-    return found
-
-
-def seed_verdicts(
-    expected: Iterable[Expected],
-    summary: Mapping[str, Mapping[str, Mapping[str, Any]]],
-    differing: Sequence[str],
-    num_degenerate: int,
-    num_seeds: int,
-    fingerprint: str | None = None,
-) -> list[ScoreVerdict]:
-    """Compare every expected score with its statistic over seeds in the summary of `seeds.json`."""
-    found = []
-    for entry in expected:
-        scores = summary.get(entry.split, {}).get(entry.metric, {})
-        verdict = _verdict(entry, scores.get(entry.statistic), differing, fingerprint)
         if num_degenerate:
-            reason = f"{num_degenerate} of {quantity(num_seeds, 'seed')} degenerate"
-            verdict = verdict.of_degenerate(reason, num_degenerate == num_seeds)
-        statistic = f"{entry.statistic} of {quantity(len(scores.get('seeds', ())), 'seed')}"
-        found.append(verdict._replace(statistic=statistic))
+            if verdict in ("reproduced", "above") and num_degenerate == (num_seeds or 1):
+                verdict = "not reproduced"
+            seeds = f"{num_degenerate} of {quantity(num_seeds, 'seed')} " if num_seeds else ""
+            verdict = f"{verdict} ({seeds}degenerate)"
+        found.append(ScoreVerdict(entry, value, verdict, statistic))
     return found
+
+
+def _verdict(
+    entry: Expected, value: float | None, differing: Sequence[str], fingerprint: str | None
+) -> str:
+    if entry.fingerprint is not None and entry.fingerprint == fingerprint:
+        # the same data under another name
+        differing = [name for name in differing if name not in ("data", "columns")]
+    if value is None:
+        return "not measured"
+    if differing:
+        return f"not comparable ({', '.join(differing)} changed)"
+    if not math.isfinite(value):
+        return "not reproduced (no number)"
+    if value > entry.value + entry.tolerance:
+        return "above"
+    return "below" if value < entry.value - entry.tolerance else "reproduced"
 
 
 def summarize(
@@ -157,24 +144,6 @@ def standard_deviation(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def _verdict(
-    entry: Expected, value: float | None, differing: Sequence[str], fingerprint: str | None
-) -> ScoreVerdict:
-    if entry.fingerprint is not None and entry.fingerprint == fingerprint:
-        # the same data under another name
-        differing = [name for name in differing if name not in ("data", "columns")]
-    if value is None:
-        return ScoreVerdict(entry, value, "not measured")
-    if differing:
-        return ScoreVerdict(entry, value, f"not comparable ({', '.join(differing)} changed)")
-    if not math.isfinite(value):
-        return ScoreVerdict(entry, value, "not reproduced (no number)")
-    verdict = "below" if value < entry.value - entry.tolerance else "reproduced"
-    if value > entry.value + entry.tolerance:
-        verdict = "above"
-    return ScoreVerdict(entry, value, verdict)
-
-
 class FinishedRun(NamedTuple):
     """A finished run, or several seeds (``seeds`` is seeds.json): ``config`` of the first."""
 
@@ -184,14 +153,6 @@ class FinishedRun(NamedTuple):
     seeds: Mapping[str, Any]
     recipe: Mapping[str, str] | None
     degenerate: Sequence[str] = ()
-
-
-_SEEDS = {
-    "seeds": list[int],
-    "metrics": Summary,
-    "degenerate": list[dict[str, Any]],
-    "recipe": dict | None,
-}
 
 
 def finished_runs(runs: Path) -> list[FinishedRun]:
@@ -208,12 +169,9 @@ def finished_runs(runs: Path) -> list[FinishedRun]:
 
 def read_run(folder: Path) -> FinishedRun:
     """Return a run, or several seeds, as far as they are finished; empty values for neither."""
-    seeds = _read_object(folder / "seeds.json", _SEEDS) or _read_object(
-        folder / "folds.json", {"metrics": Summary}
-    )
-    degenerate = [each.get("seed") for each in seeds.get("degenerate", ())]
-    if not conforms(degenerate, list[int | str]):
-        seeds = {}
+    seeds: Mapping[str, Any] = {}
+    with contextlib.suppress(OSError, UserError):
+        seeds = read_summary(folder)
     first = min(folder.glob("seed-*"), default=folder) if seeds else folder
     run = RunFolder.open(first)
     recipe = seeds.get("recipe") or run.environment.get("recipe") or {}
@@ -221,18 +179,11 @@ def read_run(folder: Path) -> FinishedRun:
     return FinishedRun(
         folder,
         run.config,
-        seeds["metrics"] if seeds else run.metrics,
+        seeds.get("metrics") or {} if seeds else run.metrics,
         seeds,
         recipe if named else None,
         run.environment.get("degenerate") or (),
     )
-
-
-def _read_object(path: Path, types: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Read a JSON object; empty where the file is missing or damaged."""
-    with contextlib.suppress(OSError, UserError):
-        return read_object(path, types)
-    return {}
 
 
 STATISTICS = {
@@ -291,12 +242,12 @@ RECIPE_COLUMNS = (
 def recipe_rows(path: Path, runs: Sequence[FinishedRun]) -> Iterator[list[Any]]:
     """Yield a row of ``RECIPE_COLUMNS`` for each expected score, and for each run of it."""
     recipe = load_recipe(path)
-    verdicts = [
+    measured = [
         (str(run.folder), recipe_verdicts(run, recipe)) for run in runs if _follows(run, recipe)
     ]
     for index, entry in enumerate(recipe.expected):
         row = [str(path), recipe.task, entry.split, entry.metric, entry.value, entry.tolerance]
-        found = [[run, each[index].value, each[index].verdict] for run, each in verdicts]
+        found = [[run, each[index].value, each[index].verdict] for run, each in measured]
         yield from ([*row, entry.cited, *each] for each in found or [[None, None, None]])
 
 
@@ -324,13 +275,18 @@ def _follows(run: FinishedRun, recipe: Recipe) -> bool:
 def recipe_verdicts(run: FinishedRun, recipe: Recipe, *free: str) -> list[ScoreVerdict]:
     """Return the verdict on each expected score; besides the seed, settings ``free`` may differ."""
     differing = changed(run.config, recipe.config(), *MAY_DIFFER, *free)
-    expected, fingerprint = recipe.expected, run.config.get("fingerprint")
+    degenerate, num_seeds = 1 if run.degenerate else 0, None
     if run.seeds:
-        degenerate = {each["seed"] for each in run.seeds.get("degenerate", ())}
-        numbers = len(degenerate), len(degenerate.union(run.seeds["seeds"]))
-        return seed_verdicts(expected, run.metrics, differing, *numbers, fingerprint)
-    failed = bool(run.degenerate)
-    return run_verdicts(expected, run.metrics, differing, fingerprint, degenerate=failed)
+        bad = {each["seed"] for each in run.seeds.get("degenerate") or ()}
+        degenerate, num_seeds = len(bad), len(bad.union(run.seeds.get("seeds") or ()))
+    return verdicts(
+        recipe.expected,
+        run.metrics,
+        differing,
+        run.config.get("fingerprint"),
+        num_degenerate=degenerate,
+        num_seeds=num_seeds,
+    )
 
 
 def _score_lines(run: FinishedRun, recipe: Recipe) -> Iterator[str]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NotRequired, Self, TypedDict
 
 from finetune.config.tasks import CONFIGS, column_map
 from finetune.config.values import conforms
@@ -146,6 +146,53 @@ _FILES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """The files of a run that are JSON objects, with the types of their values."""
+
+
+class ScoreSummary(TypedDict):
+    """Statistics of one score over seeds or folds; ``low`` and ``high`` are of folds."""
+
+    mean: float
+    standard_deviation: float | None
+    median: float
+    minimum: float
+    maximum: float
+    seeds: dict[str, float]
+    low: NotRequired[float]
+    high: NotRequired[float]
+
+
+Summary = dict[str, dict[str, ScoreSummary]]
+"""Statistics of scores by split and name, as in ``seeds.json`` and ``folds.json``."""
+
+
+class DegenerateRun(TypedDict):
+    """A degenerate run: its seed, or the name of its fold."""
+
+    seed: int | str
+    reasons: list[str]
+
+
+_SUMMARY: Mapping[str, Any] = {
+    "seeds": list[int] | None,
+    "metrics": Summary | None,
+    "degenerate": list[DegenerateRun] | None,
+    "verdicts": list[dict[str, Any]] | None,
+    "baselines": dict[str, dict[str, Any]] | None,
+    "recipe": dict[str, Any] | None,
+    "ratio": float | None,
+}
+"""The types of the values of ``seeds.json`` and ``folds.json``."""
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Read the summary of several seeds or folds.
+
+    Raises:
+        UserError: The file is damaged.
+        OSError: There is none.
+    """
+    folds = folder / "folds.json"
+    return read_object(folds if folds.is_file() else folder / "seeds.json", _SUMMARY)
 
 
 def write_run_checksums(folder: Path) -> None:

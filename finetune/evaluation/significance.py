@@ -66,11 +66,6 @@ class Comparison(NamedTuple):
         """The larger p-value of both tests."""
         return max(self.p_bootstrap, self.p_randomization)
 
-    @property
-    def significant(self) -> bool:
-        """True if the systems differ at ``ALPHA``, among all comparisons if adjusted."""
-        return (self.p if self.adjusted is None else self.adjusted) < ALPHA
-
 
 def adjust(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Return comparisons with their p-values adjusted for their number (``holm``)."""

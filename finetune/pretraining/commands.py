@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from finetune.cli.command import Command
 from finetune.cli.options import (
+    Command,
     EncodingOption,
     FormatOption,
     HubOptions,

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 from finetune.config.recipes import RUN_SETTINGS, RecipeRun
 from finetune.config.tasks import CONFIGS, TrainConfig, settings
 from finetune.evaluation.baselines import Baseline, baselines_of, degenerate
-from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts
+from finetune.evaluation.reproduction import ScoreVerdict, verdicts
 from finetune.evaluation.runs import RunFolder
 from finetune.models.loading import model_license
 from finetune.runtime.files import write_text
 from finetune.runtime.processes import num_processes
-from finetune.types import Example, TextExample, quantity
+from finetune.types import Example, quantity
 
 if TYPE_CHECKING:  # reports are read without torch
     from finetune.data import Dataset
@@ -85,16 +85,16 @@ def write_environment(
         "baselines": {split: baseline._asdict() for split, baseline in baselines.items()},
         "degenerate": reasons,
     }
-    verdicts: Sequence[ScoreVerdict] = ()
+    found: Sequence[ScoreVerdict] = ()
     if recipe_run:
-        verdicts = run_verdicts(
+        found = verdicts(
             recipe_run.recipe.expected,
             metrics,
             recipe_run.differing,
             data.fingerprint,
-            degenerate=bool(reasons),
+            num_degenerate=1 if reasons else 0,
         )
-        records = [verdict.record() for verdict in verdicts]
+        records = [verdict.record() for verdict in found]
         content["recipe"] = recipe_run.record() | {"verdicts": records}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_text(folder / "environment.json", text)
@@ -103,7 +103,7 @@ def write_environment(
     return RunOutcome(
         baselines,
         reasons,
-        verdicts,
+        found,
         task.record.pairs,
         positive,
         advice=advice(config, data.splits["train"], bool(reasons)),
@@ -140,13 +140,15 @@ def advice(config: TrainConfig, train: Sequence[Example], degenerate: bool) -> s
     from finetune.training.optimizer import Schedule  # which loads torch
 
     schedule = Schedule.from_config(config, len(train))
-    names = [example.label if isinstance(example, TextExample) else None for example in train]
+    examples: Sequence[Any] = () if config.description.words else train
+    names = [example.label for example in examples]
     labels = {name for name in names if isinstance(name, str)}
     each = len(train) / max(1, len(labels))
     settings = Path(config.out or "") / "config.json"
     ways, command = [], ["finetune", "run", str(settings)]
     option = config.few_label_option
-    if option and all(isinstance(name, str) for name in names) and each < ENOUGH_EXAMPLES:
+    single = bool(names) and all(isinstance(name, str) for name in names)
+    if option and single and each < ENOUGH_EXAMPLES:
         ways.append(
             f"{option} (it scores higher than fine-tuning with fewer than about "
             f"{ENOUGH_EXAMPLES} examples of each label)"

@@ -20,21 +20,23 @@ from finetune.evaluation.calibration import error_of_bins
 from finetune.evaluation.compare import (
     ComparisonOptions,
     SystemComparison,
-    adjusted,
     compare_systems,
     seed_note,
     verdict,
 )
-from finetune.evaluation.error_analysis import TITLES, Analysis
-from finetune.evaluation.errors import count_categories
+from finetune.evaluation.error_analysis import TITLES, Analysis, count_categories
 from finetune.evaluation.positive import metric_title
 from finetune.evaluation.reproduction import summarize
 from finetune.evaluation.selective import Answers, area_under_risk
-from finetune.evaluation.significance import ALPHA
+from finetune.evaluation.significance import ALPHA, adjust
 from finetune.reporting import charts
-from finetune.reporting.analysis_tables import analysis_tables, reliability_table
+from finetune.reporting.analysis import (
+    MOST_EXAMPLES,
+    analysis_tables,
+    error_examples,
+    reliability_table,
+)
 from finetune.reporting.charts import Chart, Points
-from finetune.reporting.error_examples import MOST_EXAMPLES, error_examples
 from finetune.reporting.model_card import write_card
 from finetune.reporting.rendering import Table, inlined, render
 from finetune.reporting.runs import Run, System, gather
@@ -177,22 +179,22 @@ def _comparison(systems: Sequence[System]) -> dict[str, Any]:
             reports.append((first, second, _compare(first, second)))
         except (UserError, OSError) as error:
             refused.append(f"{names} cannot be compared: {error}")
-    found = adjusted([report for *_, report in reports])
-    for (first, second, _), report in zip(reports, found, strict=True):
+    results = adjust([report.result for *_, report in reports])
+    for (first, second, report), result in zip(reports, results, strict=True):
         names = f"{first.name} and {second.name}"
-        value, low, high = report.result.difference
+        value, low, high = result.difference
         rows.append(
             [
                 first.name,
                 second.name,
                 f"{value:+.4f}",
                 f"{low:+.4f} to {high:+.4f}",
-                report.result.p_bootstrap,
-                report.result.p_randomization,
-                verdict(report),
+                result.p_bootstrap,
+                result.p_randomization,
+                verdict(result, report.lower_is_better),
             ]
         )
-        notes[names] = seed_note(report)
+        notes[names] = seed_note(result)
     columns = [
         "A",
         "B",

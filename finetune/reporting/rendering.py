@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.config.values import is_numeric, shown_value
 from finetune.evaluation.positive import metric_title
-from finetune.reporting.highlight import clip
 from finetune.types import quantity
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 
 CORE = "finetune.reporting"
 """The package whose folder ``templates`` has the templates that all pages share."""
+MAX_WORD_LENGTH = 100
+"""Characters shown of a word, and of the text between two words."""
 
 
 @dataclass(frozen=True)
@@ -142,3 +143,8 @@ def markdown_text(value: Any) -> str:
     line = " ".join(str(value).split())
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*\[|])", r"\\\1", line)
+
+
+def clip(text: str, length: int = MAX_WORD_LENGTH) -> str:
+    """Shorten a text to ``length`` characters and an ellipsis."""
+    return text if len(text) <= length else f"{text[:length]}…"

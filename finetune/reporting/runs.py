@@ -14,14 +14,14 @@ from typing import Any
 from finetune.config.tasks import changes_results
 from finetune.config.values import conforms
 from finetune.data.json_files import parse_json, read_object
-from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.baselines import Baseline, selection_note
 from finetune.evaluation.error_analysis import Analysis, analyze_predictions
 from finetune.evaluation.kinds import Scored, score_limits
 from finetune.evaluation.positive import metric_title
-from finetune.evaluation.reproduction import Summary, standard_deviation
+from finetune.evaluation.reproduction import standard_deviation
 from finetune.evaluation.resampling import count_metric
-from finetune.evaluation.runs import RunFolder
+from finetune.evaluation.runs import RunFolder, read_summary
 from finetune.evaluation.significance import ALPHA, Estimate, estimate, observed_scores
 from finetune.reporting.rendering import format_score
 from finetune.types import UserError, abbreviated, quantity
@@ -135,7 +135,7 @@ class System:
             lines += [f"{prefix}{line}" for line in run.warnings]
             if not self.seeds and (reasons := run.environment.get("degenerate")):
                 lines.append(f"{run.path.name} is degenerate: {'; '.join(reasons)}")
-        for each in self.seeds.get("degenerate", ()):
+        for each in self.seeds.get("degenerate") or ():
             name = each["seed"] if "folds" in self.seeds else f"seed {each['seed']}"
             lines.append(f"{name} is degenerate: {'; '.join(each['reasons'])}")
         return lines
@@ -153,14 +153,17 @@ def gather(folder: Path, split: str | None) -> System:
         runs = [gather_run(folder, split)]
     elif paths:
         runs = [gather_run(path, split) for path in paths[:MOST_SEEDS]]
-        folds = (folder / "folds.json").is_file()
-        name = "folds.json" if folds else "seeds.json"
-        seeds = _read_object(folder / name, warnings, types=_SEEDS)
+        try:
+            seeds = read_summary(folder)
+        except OSError:
+            warnings.append("no seeds.json")
+        except UserError as error:
+            warnings.append(str(error))
         settings = [(name, value) for run in runs for name, value in run.config.items()]
         first = runs[0].config
         differing = {name for name, value in settings if value != first.get(name)} - _MAY_DIFFER
         differing = set(filter(changes_results, differing))
-        differing -= {"fingerprint"} if folds else set()
+        differing -= {"fingerprint"} if (folder / "folds.json").is_file() else set()
         if differing:
             names = ", ".join(sorted(differing))
             warnings.append(f"the runs differ in more than their seed: {names}")
@@ -295,30 +298,6 @@ def _evaluate(run: RunFolder, wanted: str | None, warnings: list[str]) -> Analys
         except (UserError, OSError) as error:
             warnings.append(f"the predictions on {name} cannot be analyzed: {error}")
     return None
-
-
-_VERDICTS = list[dict[str, Any]] | None
-_SEEDS = {
-    "seeds": list[int] | None,
-    "metrics": Summary | None,
-    "degenerate": list[dict[str, Any]] | None,
-    "verdicts": _VERDICTS,
-    "baselines": dict[str, dict[str, Any]] | None,
-    "recipe": dict[str, Any] | None,
-}
-
-
-def _read_object(
-    path: Path, warnings: list[str], consequence: str = "", types: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Read a JSON object; warn and return an empty one if the file is missing or damaged."""
-    try:
-        return read_object(path, types)
-    except OSError:
-        warnings.append(f"no {path.name}{consequence}")
-    except UserError as error:
-        warnings.append(str(error))
-    return {}
 
 
 def _read_log(path: Path, warnings: list[str]) -> list[dict[str, Any]]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from finetune.cli.command import TrainingCommand
 from finetune.cli.help import options_of
-from finetune.cli.options import FormatOption
+from finetune.cli.options import FormatOption, TrainingCommand
 from finetune.cli.output import quiet_libraries
 from finetune.cli.parsing import made, parsed, parsed_known
-from finetune.cli.train import TaskCommand, recipe_command, task_command
+from finetune.cli.run import recipe_command
+from finetune.cli.train import TaskCommand, task_command
 from finetune.config.options import Help, argument
 from finetune.config.values import require_count
 from finetune.suites.definition import Member, Suite, load_suite

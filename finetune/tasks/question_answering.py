@@ -20,8 +20,7 @@ from finetune.config.tasks import QAConfig, column_map
 from finetune.data import Dataset
 from finetune.data.questions import QUESTIONS, misplaced
 from finetune.data.tables import Table
-from finetune.evaluation.answers import best_threshold
-from finetune.evaluation.kinds.answers import ANSWERS
+from finetune.evaluation.kinds.answers import ANSWERS, best_threshold
 from finetune.models.heads.question_answering import (
     POSITIONS,
     QuestionAnswerer,

@@ -21,7 +21,7 @@ from finetune.data.dataset import fingerprint
 from finetune.data.examples import Examples
 from finetune.data.json_files import read_object
 from finetune.data.splitting import nested_order
-from finetune.evaluation.reproduction import ScoreVerdict, seed_verdicts, summarize
+from finetune.evaluation.reproduction import ScoreVerdict, summarize, verdicts
 from finetune.evaluation.runs import RunFolder
 from finetune.runtime.files import entries, is_free, recover, write_text
 from finetune.runtime.launch import make_accelerator, on_all_processes, on_main_process
@@ -109,13 +109,13 @@ class RunResults:
         """Compare the scores with those that the recipe expects."""
         if self.recipe_run is None:
             return ()
-        return seed_verdicts(
+        return verdicts(
             self.recipe_run.recipe.expected,
             self.summary,
             self.recipe_run.differing,
-            len(self.degenerate),
-            len({*self.metrics, *self.degenerate}),
             self.fingerprint,
+            num_degenerate=len(self.degenerate),
+            num_seeds=len({*self.metrics, *self.degenerate}),
         )
 
     def write(self, folder: Path) -> None:

@@ -19,7 +19,8 @@ from finetune.cli.train import score_lines
 from finetune.data import read_text_file
 from tests import laboratory as lab
 from tests import small_data as data
-from tests.command import Outcome, run
+from tests.command import Outcome, refused, run
+from tests.small_data import write_jsonl
 
 TASKS = {"classify": "sentiment", "nli": "pairs", "tag": "entities"}
 OURS = re.compile(
@@ -221,8 +222,10 @@ def test_predictions_for_a_spreadsheet(task: str, place: Path, tmp_path: Path):
         assert [each.key for each in found] == [
             f"{'-n' if suffix != '.tsv' else chr(39) + '-n'}{n}" for n in range(5)
         ]
-    refused = run("predict", place / task, "--file", path, "--out", tmp_path / "p.pdf")
-    assert refused.code == 2 and "the suffix names the format: one of .jsonl" in refused.err
+    refused(
+        run("predict", place / task, "--file", path, "--out", tmp_path / "p.pdf"),
+        "the suffix names the format: one of .jsonl",
+    )
     assert [row["id"] for row in table] == [f"'-n{n}" for n in range(5)]
     assert [row["note"] for row in table] == [f"'{row['note']}" for row in rows]
     for cells, prediction in zip(table, plain, strict=True):
@@ -261,8 +264,10 @@ def test_several_texts(place: Path):
     assert [row["scores"] for row in records(outcome.out)] == [
         pytest.approx(scores, abs=1e-5) for scores in alone
     ]
-    wrong = run("predict", place / "nli", "--text", "one", "--text", "two", "--pair", "x")
-    assert wrong.code == 2 and "--pair is the second text of one --text" in wrong.err
+    refused(
+        run("predict", place / "nli", "--text", "one", "--text", "two", "--pair", "x"),
+        "--pair is the second text of one --text",
+    )
 
 
 def test_from_python(place: Path):
@@ -305,9 +310,8 @@ def test_a_finished_model_is_scored_on_other_data(place: Path, tmp_path: Path):
     file = data.write_jsonl(tmp_path / "other.jsonl", rows)
     found = json.loads(run("score", place / "classify", "--data", file).out)
     assert found["accuracy"] in (0.0, 0.5), "the label is missed"
-    refused = run("score", place / "classify", file, "--data", file)
-    assert "holds the gold labels, too" in refused.err and refused.code == 2
-    assert "no such file" in run("score", place / "classify", "--data", tmp_path / "no").err
+    refused(run("score", place / "classify", file, "--data", file), "holds the gold labels, too")
+    refused(run("score", place / "classify", "--data", tmp_path / "no"), "no such file")
 
 
 def test_dry_run_trains_nothing(place: Path, tmp_path: Path):
@@ -340,10 +344,10 @@ def test_check_knows_the_limit_of_the_model(place: Path, tmp_path: Path):
     file = data.write_jsonl(tmp_path / "train.jsonl", rows)
     outcome = run("check", "--data", f"train={file}", "--model", lab.checkpoint())
     assert "3 examples of more than 64 tokens" in outcome.out, outcome
-    outcome = run(
-        "check", "--data", f"train={file}", "--model", lab.checkpoint(), "--max-length", "99"
+    refused(
+        run("check", "--data", f"train={file}", "--model", lab.checkpoint(), "--max-length", "99"),
+        "exceeds the 64 tokens",
     )
-    assert outcome.code == 2 and "exceeds the 64 tokens" in outcome.err
 
 
 def test_the_class_of_f1_is_named(place: Path, outcomes: dict[str, Outcome]):
@@ -474,3 +478,64 @@ def test_words_and_labels_with_other_line_ends(tmp_path: Path):
     assert outcome.code == 0, outcome.err
     with (tmp_path / "runs/seed-2/predictions.test.jsonl").open(encoding="utf-8") as lines:
         assert [json.loads(line)["words"] for line in lines] == [words] * 8
+
+
+def test_damaged_folders_of_runs(tmp_path: Path) -> None:
+    few = lab.train("classify", tmp_path / "few", few_shot=True, per_class=4)
+    assert few.code == 0, few.err
+    (tmp_path / "few" / "best" / "classifier.safetensors").unlink()
+    refused(run("predict", tmp_path / "few", "--text", "a"), "classifier.safetensors: is missing")
+    given = ("--model", lab.checkpoint(), "--data", lab.data("sentiment"))
+    search = ("search", "classify", *given, "--steps=1", "--trials=1", "--out", tmp_path / "found")
+    assert run(*search).code == 0
+    (tmp_path / "found" / "search.db").write_bytes(b"no database" * 500)
+    refused(run(*search), "search.db: damaged")
+
+
+def test_relations_have_no_advice_on_labels_of_spans(tmp_path: Path) -> None:
+    data = shutil.copytree(lab.data("relations"), tmp_path / "data")
+    path = data / "train.jsonl"
+    row = json.loads(path.read_text("utf-8").splitlines()[0])
+    row["spans"].append({**row["spans"][0], "label": "OTHER"})
+    with path.open("a", encoding="utf-8") as file:
+        file.write((json.dumps(row) + "\n") * 20)
+    done = lab.train("relations", tmp_path / "run", data=data)
+    assert done.code == 0 and "--multi-label" not in done.out + done.err
+
+
+def test_equal_labels_of_sentence_pairs_are_said(tmp_path: Path) -> None:
+    rows = [{"text": f"a {n}", "text_pair": f"b {n}", "label": 1.0} for n in range(9)]
+    data = f"train={write_jsonl(tmp_path / 'train.jsonl', rows)}"
+    done = lab.train("sentence", tmp_path / "run", data=data, objective="cosine")
+    assert "warning: all pairs of train have the label" in done.out + done.err
+
+
+def test_rows_that_are_left_out_are_not_counted(tmp_path: Path) -> None:
+    rows = [
+        {"tokens": ["a"], "tags": ["O"]},
+        {"tokens": [], "tags": []},
+        {"tokens": ["b"], "tags": ["B-X"]},
+    ]
+    source = write_jsonl(tmp_path / "rows.jsonl", rows)
+    done = run("convert", source, "--to", "conll", "--out", tmp_path / "out.conll")
+    assert done.code == 0 and "wrote 2 rows" in done.err, done.err
+
+
+def test_markup_in_labels_is_text_in_the_readme(tmp_path: Path) -> None:
+    label = "<img src=x onerror=alert(1)> [a](b) `c`"
+    for split, number in (("train", 20), ("test", 6)):
+        rows = [{"text": f"room {n}", "label": (label, "plain")[n % 5 == 0]} for n in range(number)]
+        write_jsonl(tmp_path / "data" / f"{split}.jsonl", rows)
+    done = lab.train("classify", tmp_path / "run", data=tmp_path / "data")
+    assert done.code == 0, done.err
+    text = (tmp_path / "run" / "README.md").read_text("utf-8")
+    outside = "".join(part for n, part in enumerate(text.split("`")) if n % 2 == 0)
+    assert "<img" not in outside and "[a](b)" not in outside.replace("\\[", "")
+
+
+def test_thresholds_need_some_examples_of_a_label(tmp_path: Path) -> None:
+    data = shutil.copytree(lab.data("sentiment"), tmp_path / "data")
+    (data / "validation.jsonl").unlink()  # a tenth of the few examples is held out
+    done = lab.train("classify", tmp_path / "run", data=data, few_shot=True, per_class=4)
+    assert done.code == 0, done.err
+    refused(run("thresholds", tmp_path / "run"), "no label has 5 gold examples in validation")

@@ -133,106 +133,65 @@ def foreign(
     return folder
 
 
-def commands(folder: Path) -> dict[str, list[list[str | Path]]]:
+OPENED = """
+embed HERE/encoder --file -
+embed HERE/runs/classify --file -
+similarity HERE/encoder --text a --pair b
+similarity HERE/encoder --data HERE/wic --threshold --out HERE/out/wic
+geometry HERE/encoder --data HERE/texts.txt --texts=4
+map HERE/encoder --word bank --file HERE/texts.txt --out HERE/m.csv --method=pca
+wsd --model HERE/encoder --data train=HERE/senses.jsonl --out HERE/out/wsd
+perplexity HERE/encoder --text a
+perplexity HERE/runs/pretrain --text a
+vocabulary HERE/texts.txt --for HERE/encoder --out HERE/out/v --size=60
+serve HERE/runs/classify --port=0
+export HERE/runs/classify --out HERE/out/x
+suggest HERE/runs/classify --file HERE/texts.txt --number=2
+thresholds HERE/runs/classify --dry-run
+distill HERE/runs/classify --layers=1 --out HERE/out/d0 --steps=1
+distill HERE/runs/classify --model HERE/encoder --out HERE/out/d1 --steps=1
+cache
+check HERE/data/classify --task=classify --model HERE/encoder
+search classify --model HERE/encoder --data HERE/data/classify SMALL --trials=1 --out HERE/out/s \
+  --space lr=1e-4,1e-3
+run HERE/single.yaml --out HERE/out/r SMALL
+run HERE/trusting.yaml --dry-run SMALL
+run HERE/recipe.yaml --out HERE/out/mt
+run HERE/suite --submit HERE/out/answers.zip
+bench --model HERE/encoder --size=small --rounds=1 --phases=predict
+push HERE/runs/classify ana/x
+report HERE/runs/classify
+report HERE/runs/classify --format table
+compare HERE/runs/classify HERE/runs/classify
+score HERE/runs/classify
+predict HERE/runs/choice --file HERE/questions.jsonl
+predict HERE/runs/classify --file -
+predict HERE/runs/pretrain --file -
+"""
+"""The commands that open a model."""
+NO_MODEL = ("convert", "agreement", "review")
+
+
+def commands(folder: Path) -> dict[str, list[list[str]]]:
     """Each command with the arguments that open a model; none if it opens none."""
-    encoder, out = folder / "encoder", folder / "out"
-    texts, words = folder / "texts.txt", folder / "words.conll"
-    runs = {task: folder / "runs" / task for task in TASKS}
-
-    def training(task: str, *model: str | Path) -> list[str | Path]:
-        return [task, *model, "--data", folder / "data" / task, "--dry-run", *SMALL]
-
-    def inputs(task: str) -> list[str | Path]:
-        if task == "choice":
-            return ["--file", folder / "questions.jsonl"]
-        pair = ["--text", "a", "--pair", "b"]
-        return (
-            pair
-            if task in ("nli", "qa", "sentence")
-            else ["--file", words if task in ("tag", "ner", "relations") else "-"]
-        )
-
-    found: dict[str, list[list[str | Path]]] = {
-        task: [training(task, "--model", encoder), training(task, "--init-from", runs[task])]
-        for task in TASKS
-    }
-    sentiment = folder / "data" / "classify"
-    return found | {
-        "predict": [["predict", runs[task], *inputs(task)] for task in TASKS],
-        "embed": [["embed", m, "--file", "-"] for m in (encoder, runs["classify"])],
-        "similarity": [
-            ["similarity", encoder, "--text", "a", "--pair", "b"],
-            ["similarity", encoder, "--data", folder / "wic", "--threshold", "--out", out / "wic"],
-        ],
-        "geometry": [["geometry", encoder, "--data", texts, "--texts=4"]],
-        "map": [
-            [
-                "map",
-                encoder,
-                "--word",
-                "bank",
-                "--file",
-                texts,
-                "--out",
-                folder / "m.csv",
-                "--method=pca",
-            ]
-        ],
-        "wsd": [
-            [
-                "wsd",
-                "--model",
-                encoder,
-                "--data",
-                f"train={folder / 'senses.jsonl'}",
-                "--out",
-                out / "wsd",
-            ]
-        ],
-        "perplexity": [["perplexity", m, "--text", "a b"] for m in (encoder, runs["pretrain"])],
-        "vocabulary": [["vocabulary", texts, "--for", encoder, "--out", out / "v", "--size=60"]],
-        "serve": [["serve", runs["classify"], "--port=0"]],
-        "export": [["export", runs["classify"], "--out", out / "x"]],
-        "suggest": [["suggest", runs["classify"], "--file", texts, "--number=2"]],
-        "thresholds": [["thresholds", runs["classify"], "--dry-run"]],
-        "distill": [
-            ["distill", runs["classify"], *how, "--out", out / f"d{number}", "--steps=1"]
-            for number, how in enumerate((["--layers=1"], ["--model", encoder]))
-        ],
-        "cache": [["cache"]],
-        "check": [["check", sentiment, "--task=classify", "--model", encoder]],
-        "search": [
-            [
-                "search",
-                "classify",
-                "--model",
-                encoder,
-                "--data",
-                sentiment,
-                *SMALL,
-                *"--trials=1 --space lr=1e-4,1e-3 --out".split(),
-                out / "s",
-            ]
-        ],
-        "run": [
-            ["run", folder / "single.yaml", "--out", out / "r", *SMALL],
-            ["run", folder / "trusting.yaml", "--dry-run", *SMALL],
-            ["run", folder / "recipe.yaml", "--out", out / "mt"],
-            ["run", folder / "suite", "--submit", out / "answers.zip"],
-        ],
-        "bench": [["bench", "--model", encoder, "--size=small", "--rounds=1", "--phases=predict"]],
-        "push": [["push", runs["classify"], "ana/x"]],
-        "report": [["report", runs["classify"], *how] for how in ((), ("--format", "table"))],
-        "compare": [["compare", runs["classify"], runs["classify"]]],
-        "score": [["score", runs["classify"]]],
-        "convert": [],
-        "agreement": [],
-        "review": [],
-    }
+    lines = OPENED.strip().splitlines()
+    for task in TASKS:
+        for model in ("--model HERE/encoder", f"--init-from HERE/runs/{task}"):
+            lines.append(f"{task} {model} --data HERE/data/{task} --dry-run SMALL")
+    lines += [f"predict HERE/runs/{task} --text a --pair b" for task in ("nli", "qa", "sentence")]
+    words = ("tag", "ner", "relations")
+    lines += [f"predict HERE/runs/{task} --file HERE/words.conll" for task in words]
+    found: dict[str, list[list[str]]] = {name: [] for name in NO_MODEL}
+    for line in lines:
+        typed = line.replace("SMALL", " ".join(SMALL)).replace("HERE", str(folder)).split()
+        found.setdefault(typed[0], []).append(typed)
+    return found
 
 
 def test_every_command_is_walked(trained: Path) -> None:
-    assert commands(trained).keys() == {*COMMANDS}
+    found = commands(trained)
+    assert found.keys() == {*COMMANDS}
+    assert len(found["predict"]) == len(TASKS)
 
 
 @pytest.mark.parametrize(

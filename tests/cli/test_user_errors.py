@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests import laboratory as lab
-from tests.command import Outcome, run
+from tests.command import Outcome, refused, run
 from tests.small_data import write_jsonl
 from tests.training.stopping import interrupt_in_step
 
@@ -46,9 +46,7 @@ FILES: dict[str, Any] = {
     "rows/a.jsonl": [{"text": "a"}],
     "rows/b.jsonl": [{"text": "a"}],
     "empty.jsonl": [],
-    "other.jsonl": [{"result": 1}] * 12,
     "binary.jsonl": b'{"label": "\xff"}\n',
-    "numbers.jsonl": [{"label": 1.5}] * 12,
 }
 REFUSED = """
 classify --model bert --data sentimen | neither a file or folder | Perhaps you meant 'sentiment'?
@@ -80,11 +78,16 @@ classify --model broken --data sentiment | broken | cannot be loaded
 classify --model decoder --data sentiment | type 'gpt2' | is a decoder | roberta-base
 classify --model mute --data sentiment | mute | no vocabulary | tokenizer.json
 classify --bacth-size 3 | unknown option '--bacth-size' | '--batch-size'
+tag --learning-rat 3 | Perhaps you meant '--learning-rate'?
+tag folder --otu x | unknown option '--otu'. Perhaps you meant '--out'?
+tag --tuning lor | must be one of full, lora, bitfit, head, mask, not 'lor'
+tag --crf=yes | --crf
+classify --model bert --data sentiment --tuning lora --lora 1000000 | 32 or less
 classify --epochs many | --epochs must be a number | 'many'
 classify --limit=x | --limit must be a whole number | 'x'
 classify --batch-size 3.5 | --batch-size must be a whole number | '3.5'
-classify --lr | --lr | needs a value | finetune classify --help
-classify stray | unexpected argument 'stray' | finetune classify --help
+classify --lr | --lr needs a value (one that begins with a dash is written --lr=VALUE): see
+classify stray | unexpected argument 'stray'. Write --model for an encoder, and --data
 classify --precision fp8 | fp8 | auto | bf16 | fp32
 classify --lr -1 | --lr must be above 0, not -1.0
 classify --freeze some | --freeze must be none, embeddings, all, or a number of layers
@@ -100,6 +103,8 @@ TAG --data entities --overlap 33 | --overlap 33 is over half of --max-length
 clasify | unknown command 'clasify'. Perhaps you meant 'classify'? | score, compare
 run --seeds 2 | finetune run --seeds needs a recipe
 run nope.yaml | nope.yaml: no such recipe file | finetune run
+run --lr 1e-3 nope.yaml | error: nope.yaml: no such recipe file.
+run --resume nope.yaml | error: nope.yaml: no such recipe file.
 run HERE | HERE: holds several runs: name one of them, such as HERE/classify
 run classify --resume | no run with the settings of classify has begun: add --out classify
 tag --resume=zz | --resume must be true, false or auto, not 'zz'
@@ -115,8 +120,16 @@ predict half-finetune.json --text a | half-finetune.json
 predict half-model.safetensors --text a | half-model.safetensors
 predict half-tokenizer.json --text a | half-tokenizer.json
 score x | x: name the file of gold labels too
-export x | finetune export | missing --out
+export x | error: finetune export: missing --out: see finetune export --help.
+export x --otu y | finetune export: unknown option '--otu'. Perhaps
+push x | finetune push: missing OWNER/NAME: see finetune push --help.
+push x b/c d | finetune push: unexpected argument 'd'.
 compare x | finetune compare | missing B
+compare x y --seed -1 | --seed -1: must be from 0
+similarity bert --data texts.txt --seed -1 | --seed -1: must be from 0
+map bert --file texts.txt --word good --out x.csv --seed 4294967296 | --seed 4294967296
+geometry bert --data no-rows/train.jsonl | no-rows/train.jsonl
+sentence --model bert --data texts.txt --objective simcse --batch-size 1 | of a batch
 report | missing RUN
 TRAIN --out classify | holds a run already | --resume
 TRAIN --out none --resume | no run in
@@ -150,10 +163,7 @@ score answers.jsonl gone.jsonl | gone.jsonl
 score half.jsonl sentiment/test.jsonl | half.jsonl:12: not valid JSON
 score short.jsonl sentiment/test.jsonl | 12 examples, but 11 predictions
 score empty.jsonl sentiment/test.jsonl | empty.jsonl | no prediction
-score other.jsonl sentiment/test.jsonl | `label` | `tags`
 score binary.jsonl sentiment/test.jsonl | binary.jsonl:1 | not UTF-8
-score numbers.jsonl sentiment/test.jsonl | labels are not numbers
-score lost.jsonl entities/test.jsonl | lost.jsonl:4 | test.jsonl:4 | exactly one
 """.replace("\\\n", "")
 
 
@@ -186,9 +196,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("answers.jsonl").write_text(answers)
         Path("half.jsonl").write_text(answers[:-30])
         Path("short.jsonl").write_text("\n".join(answers.splitlines()[:-1]) + "\n")
-        tags = [json.loads(line) for line in Path("tag/predictions.test.jsonl").open()]
-        tags[3]["tags"].pop()
-        write_jsonl(Path("lost.jsonl"), tags)
         for name in ("config.json", "finetune.json", "model.safetensors", "tokenizer.json"):
             shutil.copytree("classify/best", f"half-{name}")
             halve(Path(f"half-{name}", name))
@@ -206,16 +213,6 @@ def halve(path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
 
 
-def one_line(outcome: Outcome, *parts: str) -> None:
-    """The outcome is an error of use whose one line has all parts."""
-    assert outcome.code == 2, outcome
-    assert "Traceback" not in outcome.err
-    lines = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1 and outcome.err.endswith(lines[0] + "\n"), outcome.err
-    for part in parts:
-        assert part in lines[0]
-
-
 def train(task: str, model: Path | str, source: Path | str, *more: str | Path) -> Outcome:
     return run(task, "--model", model, "--data", source, *SMALL.split(), *more)
 
@@ -228,13 +225,13 @@ def test_one_line_says_what_is_wrong(line: str, place: Path, monkeypatch: pytest
     words = command.replace("TRAIN", f"classify --model bert --data sentiment {SMALL}")
     words = words.replace("TAG", f"tag --model bert {SMALL} --overlap 8")
     before = files_of(place)
-    one_line(run(*words.split()), *parts)
+    refused(run(*words.split()), *parts)
     assert files_of(place) == before
 
 
 def test_a_refused_run_is_not_in_the_way_of_the_next(place: Path, tmp_path: Path):
     ready = (place / "bert", place / "sentiment", "--out", tmp_path / "run", "--steps", "2")
-    one_line(train("classify", *ready, "--metric", "acuracy"), "legal are accuracy")
+    refused(train("classify", *ready, "--metric", "acuracy"), "legal are accuracy")
     assert train("classify", *ready).code == 0
 
 
@@ -243,14 +240,14 @@ def test_trackers_that_are_not_installed(
 ):
     monkeypatch.setattr("finetune.runtime.launch.importlib.util.find_spec", lambda name: None)
     flags = (place / "bert", place / "sentiment", "--out", tmp_path / "run", "--track")
-    one_line(train("classify", *flags, "tensorboard"), 'pip install "tensorboard>=2.17"')
-    one_line(train("classify", *flags, "wandb"), 'pip install "wandb"')
+    refused(train("classify", *flags, "tensorboard"), 'pip install "tensorboard>=2.17"')
+    refused(train("classify", *flags, "wandb"), 'pip install "wandb"')
 
 
 def test_a_folder_in_use_or_of_others(place: Path, tmp_path: Path):
     ready = (place / "bert", place / "sentiment", "--steps", "1", "--out", tmp_path)
     (tmp_path / "config.json").write_text("mine")
-    one_line(train("classify", *ready), f"--out {tmp_path} holds other files (config.json)")
+    refused(train("classify", *ready), f"--out {tmp_path} holds other files (config.json)")
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
     (tmp_path / "config.json").unlink()
     hold = "import time; from pathlib import Path; from finetune.runtime.files import lock_folder\n"
@@ -258,20 +255,20 @@ def test_a_folder_in_use_or_of_others(place: Path, tmp_path: Path):
     holder = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE)
     try:
         assert holder.stdout is not None and holder.stdout.readline()
-        one_line(train("classify", *ready), "is in use by process", "choose another --out")
+        refused(train("classify", *ready), "is in use by process", "choose another --out")
     finally:
         holder.kill()
         holder.wait()
     assert train("classify", *ready).code == 0
     tag = ("tag", "--model", place / "bert", "--data", place / "entities", "--out", tmp_path)
-    one_line(run(*tag, "--resume"), "holds a run of `finetune classify`")
+    refused(run(*tag, "--resume"), "holds a run of `finetune classify`")
     weights = tmp_path / "last" / "optimizer.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
-    one_line(train("classify", *ready, "--resume"), f"{weights}: damaged, changed or missing")
+    refused(train("classify", *ready, "--resume"), f"{weights}: damaged, changed or missing")
     shutil.rmtree(tmp_path / "last")
     log = tmp_path / "log.jsonl"
     log.write_text(log.read_text() + '{"step": 70, "loss": 1.0}\n')
-    one_line(train("classify", *ready, "--resume"), f"{tmp_path / 'last'} is missing")
+    refused(train("classify", *ready, "--resume"), f"{tmp_path / 'last'} is missing")
 
 
 @pytest.mark.slow
@@ -288,7 +285,7 @@ def test_loss_that_is_no_number(place: Path, tmp_path: Path):
     steep = "--lr 1e20 --warmup 0 --clip 0 --steps 30 --eval-every 1".split()
     flags = (*steep, "--out", tmp_path / "run")
     outcome = train("classify", place / "bert", place / "sentiment", *flags)
-    one_line(outcome, "the loss is not finite", "lower --lr", "--precision fp32")
+    refused(outcome, "the loss is not finite", "lower --lr", "--precision fp32")
     for name in ("best", "last"):  # what was saved before is whole
         if (tmp_path / "run" / name).exists():
             assert run("predict", tmp_path / "run" / name, "--text", "a").code == 0
@@ -313,7 +310,7 @@ def test_full_disk(when: int, place: Path, tmp_path: Path, monkeypatch: pytest.M
     # a steep rate, so that the second evaluation is better than the first
     flags = ("--steps", "60", "--eval-every", "30", "--lr", "3e-3", "--out", tmp_path / "run")
     outcome = train("classify", place / "bert", place / "sentiment", *flags)
-    one_line(outcome, "No space left", "The previous version is intact", "--resume")
+    refused(outcome, "No space left", "The previous version is intact", "--resume")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert not any(name.endswith((".new", ".old")) for name in names - {"random.new"})
     assert ("best" in names) == (when > 1) and ("last" in names) == (when > 2)
@@ -384,7 +381,7 @@ def test_a_damaged_config_is_named(damage: str | None, resume: str, place: Path,
     config.unlink() if damage is None else config.write_text(damage)
     options = ("--steps", "2", "--out", out, resume)
     outcome = train("classify", place / "bert", place / "sentiment", *options)
-    one_line(outcome, f"{config}: ", "not valid JSON" if damage == "{" else "damaged")
+    refused(outcome, f"{config}: ", "not valid JSON" if damage == "{" else "damaged")
 
 
 def test_interrupted_predictions(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -405,7 +402,7 @@ def test_a_folder_without_rights(place: Path, tmp_path: Path):
         pytest.skip("root may write anywhere")
     (tmp_path / "locked").mkdir(mode=0o500)
     flags = ("--steps", "1", "--out", tmp_path / "locked" / "run")
-    one_line(train("classify", place / "bert", place / "sentiment", *flags), "cannot be written")
+    refused(train("classify", place / "bert", place / "sentiment", *flags), "cannot be written")
 
 
 def test_texts_that_are_cut_are_counted(place: Path):
@@ -420,13 +417,13 @@ def test_no_memory(monkeypatch: pytest.MonkeyPatch):
     def full(*arguments):
         raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. …")
 
-    monkeypatch.setattr("finetune.cli.recipes.list_recipes", full)
-    one_line(run("run"), "out of memory", "lower --max-tokens")
+    monkeypatch.setattr("finetune.cli.run.list_recipes", full)
+    refused(run("run"), "out of memory", "lower --max-tokens")
 
 
 def test_a_command_that_ends_leaves_its_group_of_processes(tmp_path: Path) -> None:
     """Also with an error: threads of the group could end the interpreter with another one."""
     store = f"file://{tmp_path / 'store'}"
     torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    one_line(run("classify", "--model", tmp_path, "--data", tmp_path / "none"), str(tmp_path))
+    refused(run("classify", "--model", tmp_path, "--data", tmp_path / "none"), str(tmp_path))
     assert not torch.distributed.is_initialized()

@@ -19,7 +19,7 @@ from finetune.config.expected_scores import (
 from finetune.config.metric_facts import FACTS
 from finetune.evaluation.calibration import calibration_scores
 from finetune.evaluation.kinds import KINDS, score, scores_of
-from finetune.evaluation.reproduction import ScoreVerdict, run_verdicts, seed_verdicts, summarize
+from finetune.evaluation.reproduction import ScoreVerdict, summarize, verdicts
 from finetune.registry import TASKS
 from finetune.types import Span, TextExample, TextPrediction
 from tests.command import run
@@ -126,34 +126,34 @@ def test_a_wrong_entry_is_found_before_training(tmp_path: Path):
 )
 def test_verdict(value: float, said: str):
     entry = Expected("test", "f1", 0.9, 0.05, "s")
-    assert run_verdicts([entry], {"test": {"f1": value}}, [])[0].verdict == said
+    assert verdicts([entry], {"test": {"f1": value}}, [])[0].verdict == said
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_no_verdict_on_what_is_no_number(value: float):
     entry = Expected("test", "f1", 0.9, 0.05, "s")
-    (verdict,) = run_verdicts([entry], {"test": {"f1": value}}, [])
+    (verdict,) = verdicts([entry], {"test": {"f1": value}}, [])
     assert verdict.verdict == "not reproduced (no number)"
 
 
-def test_run_verdicts():
+def test_verdicts_of_a_run():
     expected = [
         Expected("test", "accuracy", 0.9, 0.01, "a paper"),
         Expected("test", "f1", 0.9, 0.01, "b", source_checked=False),
         Expected("validation", "f1", 0.9, 0.01, "c"),
     ]
     metrics = {"test": {"accuracy": 0.905, "f1": 0.8}}
-    found = run_verdicts(expected, metrics, [])
+    found = verdicts(expected, metrics, [])
     assert [verdict.verdict for verdict in found] == ["reproduced", "below", "not measured"]
     assert [verdict.line() for verdict in found] == [
         "test accuracy: expected 0.9 ± 0.01, got 0.9050: reproduced (a paper)",
         "test f1: expected 0.9 ± 0.01, got 0.8000: below (b; source not checked)",
         "validation f1: expected 0.9 ± 0.01: not measured",
     ]
-    found = run_verdicts(expected, metrics, [], degenerate=True)
+    found = verdicts(expected, metrics, [], num_degenerate=1)
     said = ["not reproduced (degenerate)", "below (degenerate)", "not measured (degenerate)"]
     assert [verdict.verdict for verdict in found] == said
-    found = run_verdicts(expected, metrics, ["lr", "steps"])
+    found = verdicts(expected, metrics, ["lr", "steps"])
     assert found[0].line() == (
         "test accuracy: expected 0.9 ± 0.01, got 0.9050: not comparable (lr, steps changed)"
     )
@@ -170,7 +170,8 @@ SUMMARY = summarize(
 
 
 def of_seeds(num_degenerate: int = 0, num_seeds: int = 3, **changes: Any) -> ScoreVerdict:
-    (verdict,) = seed_verdicts([read(**changes)], SUMMARY, [], num_degenerate, num_seeds)
+    numbers = {"num_degenerate": num_degenerate, "num_seeds": num_seeds}
+    (verdict,) = verdicts([read(**changes)], SUMMARY, [], **numbers)
     return verdict
 
 
@@ -196,10 +197,10 @@ def test_the_same_data_may_be_elsewhere():
         (read(fingerprint=known), None, "not comparable (data, columns changed)"),
     ):
         changed = ["data", "columns"]
-        assert run_verdicts([entry], metrics, changed, data)[0].verdict == said
+        assert verdicts([entry], metrics, changed, data)[0].verdict == said
         found = summarize({1: metrics})
-        assert seed_verdicts([entry], found, changed, 0, 1, data)[0].verdict == said
-    (verdict,) = run_verdicts([read(fingerprint=known)], metrics, ["data", "lr"], known)
+        assert verdicts([entry], found, changed, data, num_seeds=1)[0].verdict == said
+    (verdict,) = verdicts([read(fingerprint=known)], metrics, ["data", "lr"], known)
     assert verdict.verdict == "not comparable (lr changed)"
 
 

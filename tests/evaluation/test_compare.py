@@ -20,7 +20,7 @@ from finetune.evaluation.significance import holm
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import Example, Span, TextExample, TokenExample
 from tests import small_data as data
-from tests.command import Outcome, run
+from tests.command import refused, run
 from tests.runs import write_predictions
 from tests.small_data import write_jsonl
 from tests.tiny import save_tiny_checkpoint
@@ -375,23 +375,9 @@ def test_a_real_run_needs_its_folder_only(task: str, make: Callable[[Path], Path
 # --- errors ----------------------------------------------------------------------------------
 
 
-def refused(outcome: Outcome, *messages: str) -> None:
-    assert outcome.code == 2 and outcome.out == ""
-    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
-    for part in messages:
-        assert part in outcome.err, outcome.err
-
-
 CHANGES: dict[str, tuple[Callable[[list[dict]], object], str]] = {
     "cut": (lambda rows: rows.pop(), "good.jsonl:60: id '59' has no prediction in changed.jsonl"),
     "id": (lambda rows: rows[3].update(id=77), "changed.jsonl:4: id '77' is not in good.jsonl"),
-    "word": (
-        lambda rows: rows[2]["words"].__setitem__(1, "x"),
-        "changed.jsonl:3: word 1 is 'x', but 'w2.1' in gold.jsonl:3",
-    ),
-    "tag": (lambda rows: rows[2]["tags"].pop(), "changed.jsonl:3: 11 tags for the 12 words"),
-    "kind": (lambda rows: [row.pop("tags") for row in rows], "changed.jsonl: each line must have"),
-    "all": (lambda rows: rows.clear(), "changed.jsonl: there is no prediction in it"),
 }
 """A change of a prediction file, and how it is refused next to the file before the change."""
 

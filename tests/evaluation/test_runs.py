@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from finetune.data import DataError, read_tokens
-from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.metrics import score
 from finetune.evaluation.predictions import GoldSource, to_row
 from finetune.types import Span, SpanPrediction, TokenExample, TokenPrediction, UserError

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from finetune.config.values import shown_value
-from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.resampling import count_metric
 from finetune.evaluation.significance import estimate
 from tests import laboratory as lab
 from tests import small_data as data
-from tests.command import Outcome, run
+from tests.command import Outcome, refused, run
 from tests.runs import LABELS, SENTENCES, label_run, spans_run, tag_run, write_run
 
 VOID = {"meta", "link", "input"}
@@ -61,11 +61,6 @@ def reported(*arguments: str | Path) -> Page:
     outcome = run("report", *arguments)
     assert outcome.code == 0, outcome.err
     return Page(Path(outcome.out.strip()).read_text("utf-8"))
-
-
-def refused(outcome: Outcome, *parts: str) -> None:
-    assert outcome.code == 2 and len(outcome.err.splitlines()) == 1, outcome.err
-    assert all(part in outcome.err for part in parts), outcome.err
 
 
 def numbers_run(folder: Path) -> Path:

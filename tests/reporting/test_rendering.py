@@ -11,10 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from finetune.reporting import charts
-from finetune.reporting import highlight as highlights
+from finetune.reporting import analysis, charts
+from finetune.reporting.analysis import fragments, highlight
 from finetune.reporting.charts import Chart, Shape, line_chart, ticks
-from finetune.reporting.highlight import fragments, highlight
 from finetune.reporting.model_card import for_hub
 from finetune.reporting.rendering import environment, markdown_code, printable
 from finetune.types import Span, TokenExample
@@ -33,7 +32,7 @@ def macro(name: str, *values: Any, **more: Any) -> str:
     return str(getattr(environment().get_template("macros.html").module, name)(*values, **more))
 
 
-@pytest.mark.parametrize("module", [charts, highlights])
+@pytest.mark.parametrize("module", [charts, analysis])
 def test_examples_in_docstrings(module):
     assert doctest.testmod(module).failed == 0
 

@@ -14,7 +14,7 @@ from scipy.spatial.distance import jensenshannon
 
 from finetune.data import examples as holder
 from finetune.data.dataset import DataError
-from finetune.evaluation.aligned_runs import align_runs
+from finetune.evaluation.alignment import align_runs
 from finetune.evaluation.kinds import KINDS, score
 from finetune.types import TextExample, TextPrediction
 from tests import laboratory as lab

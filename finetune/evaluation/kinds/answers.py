@@ -1,11 +1,22 @@
-"""Answers to questions: texts from a context, or none."""
+"""Answers to questions: texts from a context, or none.
+
+Scores are those of the official evaluation of SQuAD 1.1 and 2.0: Rajpurkar et al., 2016, "SQuAD:
+100,000+ Questions for Machine Comprehension of Text", and Rajpurkar, Jia & Liang, 2018, "Know What
+You Don't Know". Answers are compared without case, punctuation, articles and differences of white
+space. The best of several gold answers counts. A question without gold answers is right if no
+answer is predicted.
+
+Shapes: N questions.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import string
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,7 +25,7 @@ from finetune.config.values import conforms
 from finetune.data import DataError
 from finetune.data.files import DataFile
 from finetune.data.questions import QUESTIONS
-from finetune.evaluation.answers import answer_counts, best_scores, exact_match, word_f1
+from finetune.evaluation.kinds.examples import OfTexts, confidence_of
 from finetune.evaluation.kinds.kind import (
     Grouping,
     Mistake,
@@ -22,10 +33,9 @@ from finetune.evaluation.kinds.kind import (
     Shown,
     Wording,
     expected_calibration_error,
+    known_or_nan,
 )
-from finetune.evaluation.kinds.lines import known_or_nan
 from finetune.evaluation.kinds.subgroups import bucket, buckets, by_length
-from finetune.evaluation.kinds.texts import OfTexts, confidence_of
 from finetune.evaluation.metrics import Metric, mean
 from finetune.types import (
     ANSWERABLE,
@@ -45,6 +55,119 @@ WITHHELD = "\ufffc"
 ANSWER_LENGTHS = (1, 2, 3, 4, 6, 11)
 QUESTION_WORDS = ("what", "who", "whom", "whose", "when", "where", "which", "why", "how")
 OTHER_QUESTIONS = "other"
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+@lru_cache(maxsize=65536)
+def normalized_answer(text: str) -> str:
+    """Return an answer in lower case, without punctuation, articles and extra white space.
+
+    >>> normalized_answer("The  Bank, of England")
+    'bank of england'
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(gold: Sequence[str], predicted: str) -> float:
+    """Return 1.0 if an answer equals a gold answer, else 0.0; both may be empty."""
+    found = normalized_answer(predicted)
+    return float(any(normalized_answer(answer) == found for answer in _scored(gold)))
+
+
+def word_f1(gold: Sequence[str], predicted: str) -> float:
+    """Return the F1 of the words of an answer, of the best gold answer."""
+    found = normalized_answer(predicted).split()
+    return max(_f1(normalized_answer(answer).split(), found) for answer in _scored(gold))
+
+
+def _scored(gold: Sequence[str]) -> Sequence[str]:
+    """Return the gold answers with words; one empty answer if there are none."""
+    return [answer for answer in gold if normalized_answer(answer)] or [""]
+
+
+def _f1(gold: Sequence[str], found: Sequence[str]) -> float:
+    if not gold or not found:
+        return float(gold == found)
+    common = (Counter(gold) & Counter(found)).total()
+    if not common:
+        return 0.0
+    precision, recall = common / len(found), common / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+def best_scores(
+    gold: Sequence[Sequence[str]], best: Sequence[str], no_answer: Sequence[float]
+) -> dict[str, float]:
+    """Return the scores with the best threshold of the probability of no answer on these data.
+
+    As in the official evaluation, they bound the scores of a threshold that is chosen on other
+    data. ``best_exact_thresh`` and ``best_f1_thresh`` are the probabilities above which no answer
+    is predicted. Of questions with equal probabilities, the first ones may be answered alone.
+
+    Args:
+        gold: The gold answers of each question.
+        best: The most probable answer to each question, also where none is predicted.
+        no_answer: The probabilities of no answer.
+    """
+    found = {}
+    for name, exact in (("exact", True), ("f1", False)):
+        totals, thresholds = _totals(gold, best, no_answer, exact)
+        chosen = int(totals.argmax())
+        found[f"best_{name}"] = float(totals[chosen]) / len(gold)
+        found[f"best_{name}_thresh"] = float(thresholds[chosen])
+    return found
+
+
+def best_threshold(
+    gold: Sequence[Sequence[str]], best: Sequence[str], no_answer: Sequence[float]
+) -> float:
+    """Return the least probability of no answer with which to predict none, for the best F1.
+
+    It is in the middle between the probabilities of two questions. The arguments are as for
+    ``best_scores``.
+    """
+    totals, thresholds = _totals(gold, best, no_answer, exact=False)
+    upper = np.append(thresholds[1:], max(1.0, thresholds[-1]))
+    possible = upper > thresholds  # no threshold is between equal probabilities, or above 1
+    possible[0] = True  # 0 answers no question, whatever the lowest probability
+    chosen = int(np.where(possible, totals, -np.inf).argmax())
+    return float((thresholds[chosen] + upper[chosen]) / 2)
+
+
+def _totals(
+    gold: Sequence[Sequence[str]], best: Sequence[str], no_answer: Sequence[float], exact: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of scores if the questions with the K lowest probabilities are answered.
+
+    Returns:
+        The sums for K from 0 to N; and 0.0 with the sorted probabilities: each [N + 1].
+    """
+    scores = answer_counts(gold, best, exact)[:, 0]
+    none = np.array([float(not answers) for answers in gold])
+    wrong = np.array([float(bool(text)) for text in best])  # an answer where there is none
+    gains = np.where(none > 0, -wrong, scores)
+    probabilities = np.asarray(no_answer, dtype=np.float64)
+    order = np.argsort(probabilities, kind="stable")
+    totals = none.sum() + np.append(0.0, np.cumsum(gains[order]))
+    return totals, np.append(0.0, probabilities[order])
+
+
+def answer_counts(
+    gold: Sequence[Sequence[str]], predicted: Sequence[str], exact: bool
+) -> np.ndarray:
+    """Return the score of each question, whether it has an answer, and 1: [N, 3]."""
+    score = exact_match if exact else word_f1
+    rows = [
+        (score(answers, found), float(bool(answers)), 1.0)
+        for answers, found in zip(gold, predicted, strict=True)
+    ]
+    return np.array(rows, dtype=np.float64).reshape(-1, 3)
+
+
+# --- The kind -------------------------------------------------------------------------------------
 
 
 def question_counts(scored: Scored, exact: bool, has_answer: bool | None = None) -> np.ndarray:

@@ -7,6 +7,7 @@ file beside this one and a row in ``KINDS``; a wing adds a row to ``registry.PRE
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from finetune.data import DataError
-from finetune.evaluation.alignment import pair_rows
 from finetune.evaluation.decisions import Costs
 from finetune.evaluation.metrics import (
     RATES,
@@ -88,7 +88,7 @@ class Shown(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer that can be withheld: its probability, whether it is right, and its class."""
+    """A prediction that can be withheld: its probability, whether it is right, and its class."""
 
     confidence: float
     right: bool
@@ -268,18 +268,12 @@ class Kind(ABC):
 
     def parsed(self, file: PredictionFile, gold: Gold) -> tuple[list[Any], list[Any], str]:
         """Return examples with gold, their predictions, and what aligned them: id or position."""
-        if lack := self.lack(gold.examples):
-            raise DataError(f"{gold.name}: {lack}")
-        pairs, by = pair_rows(file, gold, self.gold)
-        known = [pair for pair in pairs if self.gold(pair[1]) is not None]
-        if not known and self.without_gold:
+        if self.without_gold and all(self.gold(each) is None for each in gold.examples):
             raise DataError(f"{gold.name}: {self.without_gold}")
+        pairs, by = file.pairs(gold, self)
+        known = [pair for pair in pairs if self.gold(pair[1]) is not None]
         predictions = [self.parse(row, where, example) for (where, row), example in known]
         return [example for _, example in known], predictions, by
-
-    def lack(self, examples: Sequence[Any]) -> str:
-        """Return what examples lack that have no gold of this kind at all; empty for others."""
-        return ""
 
     def unified(self, runs: list[Scored]) -> list[Scored]:
         """Return runs as one kind, if values of one file alone did not tell the kind."""
@@ -333,17 +327,23 @@ class Kind(ABC):
         sets = [(set(gold), set(predicted)) for gold, predicted in scored.sides]
         return [g & p for g, p in sets], [p for _, p in sets], [g for g, _ in sets]
 
+    def rated(self, scored: Scored) -> list[list[Answer]]:
+        """Return the predictions of each example, with NaN for a probability that is not known."""
+        return [[] for _ in scored.gold]
+
+    def answers(self, scored: Scored) -> list[list[Answer]]:
+        """Return the answers of each example whose probability is known."""
+        rows = self.rated(scored)
+        return [[each for each in row if not math.isnan(each.confidence)] for row in rows]
+
     def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
         """Return the probability of each prediction, and whether it is right, for each example.
 
         None if a probability is not known.
         """
-        return None
-
-    def answers(self, scored: Scored) -> list[list[Answer]]:
-        """Return the answers of each example whose probability is known."""
-        rows = self.confidences(scored) or [[] for _ in scored.gold]
-        return [[Answer(*pair) for pair in row] for row in rows]
+        rows = self.rated(scored)
+        known = [not math.isnan(each.confidence) for row in rows for each in row]
+        return [[each[:2] for each in row] for row in rows] if known and all(known) else None
 
     def probabilities(self, predictions: Sequence[Any]) -> Sequence[Mapping[str, float] | None]:
         """Return the probability of every label for each text; None where it is not known."""
@@ -443,3 +443,34 @@ def confusion_tables(pairs: Counter[Any]) -> dict[str, Table]:
         if gold != predicted and NOTHING not in (gold, predicted)
     ]
     return {"confusion": matrix, "confused": confused}
+
+
+# --- Values in the lines of prediction files ------------------------------------------------------
+
+
+def check_names(where: str, key: str, value: Any, tags: bool = False) -> None:
+    """Raise DataError for labels, or for ``tags`` of words, of another type."""
+    names = value if isinstance(value, list) else [value]
+    if tags and not (isinstance(value, list) and all(isinstance(t, str | None) for t in value)):
+        legal = "a list with one string for each word"
+    elif not tags and not all(isinstance(name, str | float | int) for name in names):
+        legal = "a name, a list of names or a number"
+    else:
+        return
+    raise DataError(f"{where}: {key} must be {legal}, not {value!r:.60}.")
+
+
+def probability(value: Any) -> float | None:
+    """Return a value of a line as a probability; None for anything else."""
+    return float(value) if type(value) in (float, int) and 0 <= value <= 1 + 1e-6 else None
+
+
+def known_or_nan(value: Any) -> float:
+    """Return a value of a line as a probability; NaN for anything else."""
+    known = probability(value)
+    return math.nan if known is None else known
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number, and no truth value."""
+    return type(value) in (float, int)

@@ -21,6 +21,7 @@ from finetune.data.labels import convert_labels
 from finetune.data.texts import read_text_file
 from finetune.data.votes import agreement, read_votes
 from finetune.evaluation.confident_learning import probable_label_errors
+from finetune.evaluation.kinds.examples import OfTexts, confidence_of
 from finetune.evaluation.kinds.kind import (
     Answer,
     Grouping,
@@ -31,10 +32,10 @@ from finetune.evaluation.kinds.kind import (
     Table,
     Wording,
     expected_calibration_error,
+    is_number,
+    probability,
 )
-from finetune.evaluation.kinds.lines import is_number, probability
 from finetune.evaluation.kinds.subgroups import by_length, right_by_group
-from finetune.evaluation.kinds.texts import OfTexts, confidence_of
 from finetune.evaluation.metrics import (
     Metric,
     class_counts,
@@ -498,7 +499,7 @@ class Labels(_OfLabels):
         found = [[(p, name in gold) for name, p in known.items()] for known, gold in rows]
         return found if any(found) else None
 
-    def answers(self, scored: Scored) -> list[list[Answer]]:
+    def rated(self, scored: Scored) -> list[list[Answer]]:
         """Return the predicted labels of each text."""
         return [
             [Answer(p.scores[name], name in gold, name) for name in predicted if p.scores]

@@ -13,6 +13,7 @@ from finetune.data.files import DataFile
 from finetune.data.spans import chars_to_words, words_to_chars
 from finetune.data.token_records import TokenRecord, read_relations
 from finetune.data.tokens import read_gold
+from finetune.evaluation.kinds.examples import OfSentences, check_words
 from finetune.evaluation.kinds.kind import (
     Answer,
     Mistake,
@@ -20,10 +21,9 @@ from finetune.evaluation.kinds.kind import (
     Wording,
     class_scores,
     expected_calibration_error,
+    known_or_nan,
     rates,
 )
-from finetune.evaluation.kinds.lines import known_or_nan
-from finetune.evaluation.kinds.sentences import OfSentences, check_words
 from finetune.evaluation.metrics import Metric, class_counts, f1, macro_f1
 from finetune.evaluation.training_vocabulary import surface
 from finetune.types import Relation, RelationPrediction, Span, TokenExample
@@ -63,6 +63,7 @@ class Relations(OfSentences):
     default = "relation_f1_strict"
     named = (("relation_{}_strict", False),)
     classes = "relation"
+    without_gold = "no `relations` to score against."
     nothing = "no relations at all"
 
     def gold(self, example: TokenExample) -> tuple[Relation, ...] | None:
@@ -76,11 +77,6 @@ class Relations(OfSentences):
     def read_gold(self, file: str | DataFile, source: GoldSource) -> list[TokenExample]:
         """Return the sentences of a file with their relations."""
         return read_gold(file, relations=True, **source.reading)
-
-    def lack(self, examples: Sequence[TokenExample]) -> str:
-        """Return that no sentence has relations."""
-        none = all(example.relations is None for example in examples)
-        return "no `relations` to score against." if none else ""
 
     def parse(
         self, row: Mapping[str, Any], where: str, example: TokenExample
@@ -105,23 +101,13 @@ class Relations(OfSentences):
         scores = tuple(known[relation] for relation in found)
         return RelationPrediction(example.id, example.words, (), tuple(found), scores)
 
-    def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
-        """Return the probability of each predicted relation, and whether it is right."""
+    def rated(self, scored: Scored) -> list[list[Answer]]:
+        """Return the predicted relations of each sentence."""
         found = []
         for gold, prediction in zip(scored.gold, scored.predictions, strict=False):
-            known = _probabilities(prediction)
-            if not known.keys() >= {*prediction.relations}:
-                return None
-            found.append([(known[each], each in gold) for each in known])
-        return found if any(found) else None
-
-    def answers(self, scored: Scored) -> list[list[Answer]]:
-        """Return the predicted relations of each sentence."""
-        rows = zip(scored.gold, map(_probabilities, scored.predictions), strict=True)
-        return [
-            [Answer(p, each in gold, each.label) for each, p in known.items()]
-            for gold, known in rows
-        ]
+            scores = dict(zip(prediction.relations, prediction.scores, strict=True))
+            found.append([Answer(p, each in gold, each.label) for each, p in scores.items()])
+        return found
 
     def further_scores(self, scored: Scored) -> dict[str, float]:
         """Return the F1 of each label."""

@@ -19,6 +19,12 @@ from finetune.data.spans import inner_spans
 from finetune.data.tag_schemes import tags_to_spans
 from finetune.data.token_records import ParsedSpans, read_spans
 from finetune.data.tokens import read_gold
+from finetune.evaluation.kinds.examples import (
+    OfSentences,
+    check_words,
+    predicted_scheme,
+    spans_in_characters,
+)
 from finetune.evaluation.kinds.kind import (
     NOTHING,
     Answer,
@@ -30,14 +36,8 @@ from finetune.evaluation.kinds.kind import (
     Wording,
     class_scores,
     expected_calibration_error,
+    probability,
     rates,
-)
-from finetune.evaluation.kinds.lines import probability
-from finetune.evaluation.kinds.sentences import (
-    OfSentences,
-    check_words,
-    predicted_scheme,
-    spans_in_characters,
 )
 from finetune.evaluation.kinds.subgroups import POSITIONS, SENTENCE_LENGTHS, bucket, buckets
 from finetune.evaluation.metrics import (
@@ -199,15 +199,6 @@ class OfSpans(OfSentences):
         return Shown(spans=span_sets(one)[0])
 
 
-def answers_of_spans(scored: Scored, known: Sequence[Mapping[Span, float]]) -> list[list[Answer]]:
-    """Return the predicted spans whose probability is known."""
-    rows = zip(known, span_sets(scored), strict=True)
-    return [
-        [Answer(own[s], s in gold, s.label) for s in sorted(predicted) if s in own]
-        for own, (gold, predicted) in rows
-    ]
-
-
 def span_mistakes(
     words: Sequence[str],
     gold: Collection[Span],
@@ -248,6 +239,9 @@ class Spans(OfSpans):
     }
     default = "span_f1_strict"
     named = (("span_{}_strict", False),)
+    without_gold = (
+        "no spans to score against: give spans, or tags that spell spans (B-TYPE, I-TYPE, O)."
+    )
 
     def gold(self, example: TokenExample) -> tuple[Span, ...] | None:
         """Return the gold spans."""
@@ -260,14 +254,6 @@ class Spans(OfSpans):
     def read_gold(self, file: str | DataFile, source: GoldSource) -> list[TokenExample]:
         """Return the sentences of a file with their spans."""
         return read_gold(file, **source.reading)
-
-    def lack(self, examples: Sequence[TokenExample]) -> str:
-        """Return that no sentence has spans."""
-        if any(example.spans is not None for example in examples):
-            return ""
-        return (
-            "no spans to score against: give spans, or tags that spell spans (B-TYPE, I-TYPE, O)."
-        )
 
     def parse(self, row: Mapping[str, Any], where: str, example: TokenExample) -> SpanPrediction:
         """Return predicted spans in words of the gold example."""
@@ -303,16 +289,14 @@ class Spans(OfSpans):
         characters = spans_in_characters(examples, spans, others)
         return super().scored(examples, predictions, characters=characters, **facts)
 
-    def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
-        """Return the probability of each predicted span, and whether it is right."""
-        found = []
-        rows = zip(scored.gold, scored.predicted, self.span_probabilities(scored), strict=True)
-        for gold, predicted, known in rows:
-            if not known.keys() >= {*predicted}:
-                return None
-            right = {*gold}
-            found.append([(known[span], span in right) for span in dict.fromkeys(predicted)])
-        return found if any(found) else None
+    def rated(self, scored: Scored) -> list[list[Answer]]:
+        """Return the predicted spans of each sentence."""
+        known = self.span_probabilities(scored)
+        rows = zip(map(set, scored.gold), scored.predicted, known, strict=True)
+        return [
+            [Answer(own.get(s, math.nan), s in gold, s.label) for s in dict.fromkeys(predicted)]
+            for gold, predicted, own in rows
+        ]
 
     def span_probabilities(self, scored: Scored) -> Sequence[Mapping[Span, float]]:
         """Return the known probabilities of the predicted spans of each sentence."""
@@ -320,10 +304,6 @@ class Spans(OfSpans):
             {s: score for s, score in zip(p.spans, p.scores, strict=True) if not math.isnan(score)}
             for p in scored.predictions
         ] or [{} for _ in scored.gold]
-
-    def answers(self, scored: Scored) -> list[list[Answer]]:
-        """Return the predicted spans of each sentence."""
-        return answers_of_spans(scored, self.span_probabilities(scored))
 
     def further_scores(self, scored: Scored) -> dict[str, float]:
         """Return counts of inner spans, if gold nests, and the F1 of each type."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import chain
+from functools import lru_cache, partial
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,9 +14,21 @@ import numpy as np
 from finetune.data import DataError
 from finetune.data.files import DataFile
 from finetune.data.tag_conversion import respelled
-from finetune.data.tag_schemes import convert_tags, detect_scheme, tags_to_spans
+from finetune.data.tag_schemes import (
+    convert_tags,
+    detect_scheme,
+    require_scheme,
+    spans_to_tags,
+    strict_spans,
+    tags_to_spans,
+)
 from finetune.data.tokens import read_token_file
-from finetune.evaluation.alignment import pair_rows
+from finetune.evaluation.kinds.examples import (
+    OfSentences,
+    check_words,
+    predicted_scheme,
+    spans_in_characters,
+)
 from finetune.evaluation.kinds.kind import (
     Answer,
     Grouping,
@@ -26,19 +39,12 @@ from finetune.evaluation.kinds.kind import (
     Table,
     Wording,
     expected_calibration_error,
+    probability,
     rates,
-)
-from finetune.evaluation.kinds.lines import probability
-from finetune.evaluation.kinds.sentences import (
-    OfSentences,
-    check_words,
-    predicted_scheme,
-    spans_in_characters,
 )
 from finetune.evaluation.kinds.spans import (
     SPAN_METRICS,
     OfSpans,
-    answers_of_spans,
     span_mistake,
     span_sets,
 )
@@ -60,7 +66,6 @@ from finetune.evaluation.metrics import (
     recall,
     weighted_f1,
 )
-from finetune.evaluation.seqeval_spans import seqeval_spans
 from finetune.evaluation.span_matching import Match
 from finetune.evaluation.training_vocabulary import TrainingVocabulary
 from finetune.types import Span, TokenExample, TokenPrediction, UserError, abbreviated, quantity
@@ -71,6 +76,69 @@ if TYPE_CHECKING:
 NO_TAG = ""
 """The tag of a word whose answer is withheld."""
 SEEN_WORDS = ("seen with one tag", "seen with several tags", "unseen")
+
+
+# --- The spans that seqeval finds in tags, on which all scores of tags rest ----------------------
+#
+# seqeval's own score functions are slow on large data: here it reads each distinct stretch of tags
+# between two O once. Several counts look at the same sentences, which are kept, too.
+
+
+_PREFIXES = {"L": "E", "U": "S", "M": "I"}
+"""BIOES prefixes for BILOU and BMES, as seqeval's default mode knows no others."""
+
+
+def seqeval_spans(tags: Sequence[str], scheme: str, strict: bool) -> tuple[Span, ...]:
+    """Return the spans of tags by the default mode of seqeval, or by its strict mode.
+
+    seqeval's strict mode has no IO, and reads some illegal IOB1 tags as spans: spans of these
+    schemes are read strictly here and converted to BIO.
+
+    Raises:
+        UserError: A tag is not in the scheme.
+    """
+    return _spans_of_sentence(tuple(tags), scheme, strict)
+
+
+@lru_cache(maxsize=65536)
+def _spans_of_sentence(tags: tuple[str, ...], scheme: str, strict: bool) -> tuple[Span, ...]:
+    found, start = [], 0
+    for outside, words in groupby(tags, "O".__eq__):
+        stretch = tuple(words)
+        if not outside:
+            spans = _spans_of_stretch(stretch, scheme, strict)
+            found += [Span(start + first, start + end, label) for first, end, label in spans]
+        start += len(stretch)
+    return tuple(found)
+
+
+@lru_cache(maxsize=65536)
+def _spans_of_stretch(tags: tuple[str, ...], scheme: str, strict: bool) -> tuple[Span, ...]:
+    from seqeval.metrics.sequence_labeling import get_entities  # loads scikit-learn
+    from seqeval.scheme import IOB2, IOBES, Entities
+
+    require_scheme(tags, scheme)
+    if not strict:
+        places = [(start, last + 1, name) for name, start, last in get_entities(_for_seqeval(tags))]
+    else:
+        if scheme in ("IO", "IOB1"):
+            tags = tuple(spans_to_tags(strict_spans(tags, scheme), len(tags), "BIO"))
+        written = IOB2 if scheme in ("IO", "IOB1", "BIO") else IOBES
+        (entities,) = Entities([_for_seqeval(tags)], written).entities
+        places = [(each.start, each.end, each.tag) for each in entities]
+    return tuple(Span(start, end, bytes.fromhex(name).decode()) for start, end, name in places)
+
+
+def _for_seqeval(tags: Sequence[str]) -> list[str]:
+    """Return tags for seqeval; its strict mode strips hyphens of types, so types become hex."""
+    found = []
+    for tag in tags:
+        prefix, hyphen, span_type = tag.partition("-")
+        found.append(f"{_PREFIXES.get(prefix, prefix)}{hyphen}{span_type.encode().hex()}")
+    return found
+
+
+# --- The kinds ------------------------------------------------------------------------------------
 
 
 def tag_counts(scored: Scored) -> np.ndarray:
@@ -132,7 +200,7 @@ class _OfWords(OfSentences):
 
     def align(self, file: PredictionFile, gold: Gold) -> Scored:
         """Return tags with gold; both decide their schemes."""
-        pairs, by = pair_rows(file, gold, self.gold)
+        pairs, by = file.pairs(gold, self)
         examples = [example for _, example in pairs]
         if lacking := [example.where for example in examples if example.tags is None]:
             raise DataError(f"{lacking[0]}: no tags to score against.")
@@ -183,15 +251,6 @@ class _OfWords(OfSentences):
                     f"{quantity(len(tags[1]), 'predicted tag')}: every word needs exactly one "
                     "prediction"
                 )
-
-    def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
-        """Return the probability of the tag of each word, and whether it is right."""
-        known = word_probabilities(scored)
-        if known is None:
-            return None
-        rows = zip(known, scored.gold, in_scheme_of_gold(scored), strict=True)
-        found = [[(p, g == t) for p, g, t in zip(*row, strict=True)] for row in rows]
-        return found if any(found) else None
 
     def repeatable(self, prediction: TokenPrediction) -> Collection[str] | None:
         """Return the tags."""
@@ -249,9 +308,22 @@ class Tags(_OfWords, OfSpans):
         )
         return [g & p for g, p in zip(gold, predicted, strict=True)], predicted, gold
 
-    def answers(self, scored: Scored) -> list[list[Answer]]:
+    def confidences(self, scored: Scored) -> list[list[tuple[float, bool]]] | None:
+        """Return the probability of the tag of each word, and whether it is right."""
+        known = word_probabilities(scored)
+        if known is None:
+            return None
+        rows = zip(known, scored.gold, in_scheme_of_gold(scored), strict=True)
+        found = [[(p, g == t) for p, g, t in zip(*row, strict=True)] for row in rows]
+        return found if any(found) else None
+
+    def rated(self, scored: Scored) -> list[list[Answer]]:
         """Return the spans that the predicted tags of each sentence spell."""
-        return answers_of_spans(scored, self.span_probabilities(scored))
+        rows = zip(self.span_probabilities(scored), span_sets(scored), strict=True)
+        return [
+            [Answer(known.get(s, math.nan), s in gold, s.label) for s in sorted(predicted)]
+            for known, (gold, predicted) in rows
+        ]
 
     def span_probabilities(self, scored: Scored) -> Sequence[Mapping[Span, float]]:
         """Return the mean probability of the words of each span, also of a missed gold span."""
@@ -289,7 +361,7 @@ class PlainTags(_OfWords):
         ]
         return correct, scored.predicted, scored.gold
 
-    def answers(self, scored: Scored) -> list[list[Answer]]:
+    def rated(self, scored: Scored) -> list[list[Answer]]:
         """Return the tag of each word."""
         known = word_probabilities(scored) or [()] * len(scored)
         rows = zip(known, scored.sides, strict=True)

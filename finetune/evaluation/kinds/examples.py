@@ -1,7 +1,8 @@
-"""The base class of the kinds of predictions of words: their gold, and the words of lines."""
+"""The base classes of the kinds of predictions of texts, and of words."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any
@@ -10,9 +11,51 @@ from finetune.data import DataError
 from finetune.data.spans import words_to_chars
 from finetune.data.tag_schemes import detect_scheme
 from finetune.data.token_records import TokenRecord, read_relations, read_spans
-from finetune.evaluation.kinds.kind import Kind
-from finetune.evaluation.kinds.lines import check_names
-from finetune.types import Span, TokenExample, quantity
+from finetune.evaluation.kinds.kind import Answer, Kind, Scored, check_names
+from finetune.types import Span, TextExample, TokenExample, quantity
+
+
+class OfTexts(Kind):
+    """A kind of predictions of texts, of pairs of texts, or of questions."""
+
+    def gold_of_row(self, index: int, where: str, row: Mapping[str, Any]) -> TextExample:
+        """Return the text of a line with its gold."""
+        gold = row["gold"]
+        if gold is not None:
+            check_names(where, "gold", gold)
+        label = tuple(gold) if isinstance(gold, list) else gold
+        text, pair = row.get("text", ""), row.get("text_pair")
+        return TextExample(index, text, pair, label, row.get("where", where), row.get("id"))
+
+    def asked(self, example: TextExample) -> tuple[object, ...]:
+        """Return the texts and the choices."""
+        return tuple(example.texts())
+
+    def is_right(self, gold: Any, predicted: Any) -> bool:
+        """Return whether a prediction is right."""
+        return bool(gold == predicted)
+
+    def rated(self, scored: Scored) -> list[list[Answer]]:
+        """Return the prediction of each text; a blank text has no probability."""
+        if not self.wording.rated:
+            return super().rated(scored)
+        scores = [math.nan if p.score is None else p.score for p in scored.predictions]
+        return [
+            [Answer(score, self.is_right(*sides), self.name_of(sides[1]))]
+            for score, sides in zip(scores, scored.sides, strict=False)
+        ]
+
+    def name_of(self, predicted: Any) -> str:
+        """Return the class of a prediction; empty where classes differ by example."""
+        return ""
+
+
+def confidence_of(scored: Scored) -> list[float | None]:
+    """Return the probability of each prediction; all None where one is not known."""
+    found = [prediction.score for prediction in scored.predictions]
+    known = bool(found) and not any(score is None or math.isnan(score) for score in found)
+    return found if known else [None] * len(scored)
+
 
 CharacterSpans = Sequence[tuple[set[Span], set[Span]]]
 

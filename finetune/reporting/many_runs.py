@@ -1,27 +1,31 @@
-"""The HTML page of a search: one file that needs no network."""
+"""The pages of runs that differ in their settings, or in the size of their training data."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from finetune.config.expected_scores import SPLITS, Expected, metrics_of
 from finetune.config.recipes import recipe_text
 from finetune.config.search_space import Choices
 from finetune.config.tasks import TrainConfig
 from finetune.config.values import shown_value
+from finetune.evaluation.kinds import DEFAULT_METRICS
 from finetune.reporting.charts import Chart, Scale, chart, line_chart, padded, tick, ticks
 from finetune.reporting.rendering import Section, Table, format_score, page_of
 from finetune.reporting.runs import gather
 from finetune.runtime.files import write_text
+from finetune.types import UserError
 
 if TYPE_CHECKING:
+    from finetune.training.repeated_runs import RunResults
     from finetune.training.search import SearchResult
 
-SEARCH_FILE, PAGE_FILE = "search.json", "search.html"
 RECIPE_FILE = "best.yaml"
 """The recipe of the best trial, in the folder of a search."""
 
@@ -33,14 +37,17 @@ def write_search(
 
     ``metrics`` are the scores of the best trial by split and name, once all trials have ended.
     """
-    record = result.record() | {"metrics": metrics}
-    text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-    write_text(result.folder / SEARCH_FILE, text)
     sections = [_best(result, metrics or {}), _settings(result), _trials(result)]
     kind = f"search over settings of {result.task}"
     page = page_of(kind, result.folder.name, sections, command="finetune search")
-    write_text(result.folder / PAGE_FILE, page)
-    return result.folder / PAGE_FILE
+    return _write(result.folder, "search", result.record() | {"metrics": metrics}, page)
+
+
+def _write(folder: Path, name: str, numbers: Mapping[str, Any], page: str) -> Path:
+    """Write the numbers and the page of runs into their folder; return the path of the page."""
+    write_text(folder / f"{name}.json", json.dumps(numbers, indent=2, ensure_ascii=False) + "\n")
+    write_text(folder / f"{name}.html", page)
+    return folder / f"{name}.html"
 
 
 def write_best_recipe(
@@ -175,3 +182,55 @@ def _values(result: SearchResult) -> list[Chart]:
         label = f"{caption}, one dot a trial"
         charts.append(chart(caption, label, scale, "", places=places, dots=dots))
     return charts
+
+
+class LearningCurve(NamedTuple):
+    """Scores by number of training examples."""
+
+    metric: str
+    split: str
+    scores: Mapping[int, Sequence[float]]
+
+    def table(self) -> tuple[list[str], list[list[Any]]]:
+        """Return columns and rows: the mean score of each size."""
+        rows = [
+            [
+                size,
+                len(found),
+                float(np.mean(found)),
+                float(np.std(found, ddof=1)) if len(found) > 1 else None,
+            ]
+            for size, found in sorted(self.scores.items())
+        ]
+        return ["examples", "runs", self.metric, "deviation"], rows
+
+
+def write_curve(folder: Path, curve: LearningCurve) -> Path:
+    """Write the numbers and the page of a curve into its folder; return the path of the page."""
+    columns, rows = curve.table()
+    means = [(float(size), mean) for size, _, mean, _ in rows]
+    title = f"{curve.metric} on {curve.split}"
+    label = f"{title} by number of training examples"
+    drawn = line_chart(title, label, [("mean of the runs", means)], "training examples")
+    table = Table("Scores", columns, rows)
+    section = Section("Score by amount of training data", charts=[drawn], tables=[table])
+    page = page_of("learning curve", title, [section], command="finetune, with --sizes")
+    return _write(folder, "curve", curve._asdict(), page)
+
+
+def curve_of(results: RunResults, config: TrainConfig) -> LearningCurve:
+    """Return the curve of the scores on test, else on validation."""
+    finished = list(results.metrics.items())
+    scored = finished[0][1]
+    split = next((name for name in ("test", "validation", *scored) if name in scored), None)
+    if split is None:
+        raise UserError("--sizes: no run has a score: no split but train has labels.")
+    names = list(scored[split])
+    metric = config.metric or next((m for m in DEFAULT_METRICS.values() if m in names), names[0])
+    scores: dict[int, list[float]] = {}
+    for name, metrics in finished:
+        if math.isfinite(value := metrics[split].get(metric, math.nan)):
+            scores.setdefault(int(name.split("-")[1]), []).append(value)
+    if not scores:
+        raise UserError(f"--sizes: no run has a finite {metric} on {split}.")
+    return LearningCurve(metric, split, scores)

@@ -1,0 +1,201 @@
+"""`finetune run`: a recipe, several tasks on one encoder, or the list of recipes and suites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from finetune.cli.options import Command, FormatOption
+from finetune.cli.output import TableFormat, error_line, print_tables, quiet_libraries, show
+from finetune.cli.train import (
+    RunOptions,
+    TaskCommand,
+    report_run,
+    resumable,
+    show_run,
+    task_command,
+)
+from finetune.config.options import Help, argument
+from finetune.config.recipes import (
+    RecipeRun,
+    find_recipes,
+    find_suites,
+    listed_recipes,
+    load_multitask,
+    load_recipe,
+)
+from finetune.config.tasks import Resume, flag
+from finetune.registry import LISTS, imported
+from finetune.types import UserError, abbreviated, quantity
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeCommand(TaskCommand):
+    """A command that trains with the settings of a recipe."""
+
+    recipe: Annotated[str, argument("RECIPE")]
+    """File or name of a recipe, or folder of a run, whose settings it takes; options override
+    them."""
+    smoke: bool = False
+    """Run a quick check with the `smoke` settings of the recipe."""
+
+    @property
+    def recipe_run(self) -> RecipeRun:
+        """The recipe that the run follows."""
+        recipe = load_recipe(self.recipe)
+        followed = recipe.smoke_recipe() if self.smoke else recipe
+        return RecipeRun.of(followed, self.config, recipe.config())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(FormatOption, RunOptions, Command):
+    """Train with the settings of a recipe or of a run, or list the recipes.
+
+    Examples:
+        finetune run
+        finetune run mnli-roberta-base --seeds 5
+        finetune run runs/my-run --lr 1e-5
+    """
+
+    recipe: Annotated[str | None, argument("RECIPE")] = None
+    """File, name of a packaged recipe, or folder of a run, whose settings it takes; options of its
+    task override them (`finetune run RECIPE --help` lists them with the values of the recipe). The
+    name or file of a suite trains all of its recipes, a file with `task: multitask` several tasks
+    on one encoder (`finetune run glue --help`). Without it, list recipes and suites, the scores
+    they expect, and the scores of your runs of them."""
+    folder: str = "recipes"
+    """Folder of recipes to list, with its subfolders; if there is no `recipes` here, the packaged
+    ones."""
+    runs: str = "runs"
+    """Folder of your runs, for the list; each run records the recipe that it followed."""
+    smoke: bool = False
+    """Run a quick check with the `smoke` settings of the recipe."""
+
+    def run(self) -> None:
+        """List the recipes; with one, its task is run in place of this command."""
+        given = {name for name, value in vars(self).items() if value != getattr(Run, name, None)}
+        if wrong := given - {"folder", "runs", "format"}:
+            raise UserError(f"finetune run {flag(min(wrong))} needs a recipe: finetune run RECIPE.")
+        list_recipes(self.folder, self.runs, self.format)
+
+
+def recipe_command(path: str, *, smoke: bool) -> RecipeCommand:
+    """Return the command with the settings of a recipe, or of its quick check."""
+    recipe = load_recipe(path)
+    followed = recipe.smoke_recipe() if smoke else recipe
+    kind: type[RecipeCommand] = task_command(recipe.task, RecipeCommand)
+    return kind(recipe=path, smoke=smoke, config=followed.config())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multitask(Command):
+    """Train several tasks on one encoder, with the settings of a recipe.
+
+    Examples:
+        finetune run multitask.yaml
+        finetune run multitask.yaml --alpha 0 --out runs/joint
+    """
+
+    recipe: Annotated[str, argument("RECIPE")]
+    """File with `task: multitask` and the settings of each task below `tasks`."""
+    out: str | None = None
+    """Folder, with a run folder for each task; unset is `runs/RECIPE-seedN`."""
+    alpha: float | None = None
+    """Exponent of the share of each task in the steps, size^alpha: 1 follows the sizes of the
+    training data, 0 makes all tasks equal. Unset takes the exponent of the recipe, or 0.5."""
+    model: str | None = None
+    """Pretrained encoder, in place of the recipe's."""
+    epochs: float | None = None
+    """Passes over the training data, in place of the recipe's."""
+    limit: int | None = None
+    """Train each task on the first N of its training examples only."""
+    seed: int | None = None
+    """Seed, in place of the recipe's."""
+    resume: Annotated[Resume, Help("[auto]")] = False
+    """Continue the run in the folder from its last checkpoint; `auto` starts a run if there is
+    none."""
+    trust_remote_code: bool = False
+    """Allow a model's own Python code from the hub to run."""
+
+    trains = shares_work = True
+
+    def run(self) -> None:
+        """Train the tasks, and print the scores of each."""
+        from finetune import api
+        from finetune.reporting.environment import command_line
+        from finetune.runtime.launch import is_main_process
+        from finetune.runtime.progress import Reporter
+        from finetune.training.run_folder import RUNS
+
+        recipe = load_multitask(
+            self.recipe,
+            alpha=self.alpha,
+            model=self.model,
+            epochs=self.epochs,
+            limit=self.limit,
+            seed=self.seed,
+            resume=self.resume,
+            trust_remote_code=self.trust_remote_code,
+        )
+        quiet_libraries()
+        seed = next(iter(recipe.tasks.values()))[1].seed
+        out = Path(self.out or RUNS / f"{recipe.path.stem}-seed{seed}")
+        reporter = Reporter(quiet=not is_main_process())
+        command = command_line()
+        with resumable(reporter, lambda: f"{command} --resume", *(out / n for n in recipe.tasks)):
+            runs = api.train_multitask(
+                recipe, out, command=command, reporter=reporter, report=report_run
+            )
+        for name, run in runs.items():
+            show_run(run, f"{name}, in {run.folder}:", "this run")
+
+
+def list_recipes(folder: str, runs_folder: str, format: TableFormat) -> None:
+    """Print the recipes and suites of a folder, the scores they expect, and the scores of runs.
+
+    Raises:
+        UserError: At the end, if one cannot be read.
+    """
+    from finetune.evaluation.reproduction import (
+        RECIPE_COLUMNS,
+        finished_runs,
+        recipe_lines,
+        recipe_rows,
+    )
+
+    paths = find_recipes(folder)
+    if not paths:
+        raise UserError(f"{folder}: no recipes (*.yaml) in this folder.")
+    suites = find_suites(folder)
+    runs = finished_runs(Path(runs_folder))
+    unreadable: list[str] = []
+    rows: list[list[Any]] = []
+    for path in [*paths, *suites]:
+        try:
+            if path in suites:
+                lines = _lines_of_list(path)
+            else:
+                lines = list(recipe_lines(path, runs))
+                rows += recipe_rows(path, runs)
+        except (UserError, OSError) as error:
+            unreadable.append(str(path))
+            lines = [error_line(error)[0]]
+        if format == "table" or str(path) in unreadable:
+            show("\n    ".join([str(path), *lines]), error=format != "table")
+    if format != "table":
+        print_tables(format, ("", RECIPE_COLUMNS, rows))
+    if unreadable:
+        number = len(paths) + len(suites)
+        raise UserError(
+            f"{len(unreadable)} of {quantity(number, 'recipe')} cannot be read: "
+            f"{abbreviated(unreadable, 3)}; the reasons are above."
+        )
+
+
+def _lines_of_list(path: Path) -> list[str]:
+    """Return the lines on a file that lists recipes; UserError for a file that does not."""
+    key = listed_recipes(path)
+    if key is None:
+        raise UserError(f"{path}: lists no recipes: it needs one of {', '.join(LISTS)}.")
+    return list(imported(LISTS[key].lines)(path))

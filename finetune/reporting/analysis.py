@@ -1,0 +1,307 @@
+"""How pages and terminals show an analysis: its tables, and the examples with errors.
+
+Gold and predictions of an example stand side by side. Spans of sentences, which may nest and cross,
+are highlighted.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from finetune.evaluation.error_analysis import (
+    AROUND,
+    TITLES,
+    Analysis,
+    example_text,
+    most_confident,
+)
+from finetune.evaluation.kinds.kind import Mistake, Shown
+from finetune.reporting.rendering import Table, clip
+from finetune.types import Span, TokenExample
+
+MOST_EXAMPLES = 300
+"""Examples with errors that a report holds, of all its runs together."""
+MOST_CONFIDENT = 20
+"""Errors that count as the most confident ones."""
+MOST_CHARACTERS = 1200
+"""Characters shown of a text."""
+MOST_WORDS = 120
+"""Words shown of a sentence."""
+
+Part = tuple[str, str]
+"""A "text", or the "start" or the "end" of a highlight, with the text, the style or the label."""
+_FRACTIONS = frozenset({"precision", "recall", "f1", "accuracy"})
+"""Columns that a page also draws as bars."""
+
+
+def analysis_tables(found: Analysis) -> dict[str, Table]:
+    """Return the tables of an analysis that have rows, by name."""
+    tables = {"scores": Table("Scores", ["metric", "value"], [*found.scores.items()])}
+    for name, rows in found.tables.items():
+        if rows and name == "confusion":
+            columns = ["gold", *rows[0]["predicted"]]
+            cells = [[row["gold"], *row["predicted"].values()] for row in rows]
+            tables[name] = Table(TITLES[name], columns, cells)
+        elif rows:
+            bars = [index for index, column in enumerate(rows[0]) if column in _FRACTIONS]
+            cells = [[*row.values()] for row in rows]
+            tables[name] = Table(TITLES.get(name, name.capitalize()), [*rows[0]], cells, bars)
+    if found.bins:
+        tables["calibration"] = Table("Calibration", found.bins[0]._fields, found.bins)
+    return tables
+
+
+def reliability_table(found: Analysis) -> Table:
+    """Return accuracy by confidence, for reading: without empty bins."""
+    columns = ["confidence", "predictions", "mean confidence", "accuracy"]
+    rows = [[f"{each.low:.2f} to {each.high:.2f}", *each[2:]] for each in found.bins if each.number]
+    return Table("Predictions by confidence", columns, rows, [3])
+
+
+@dataclass(frozen=True)
+class ErrorExample:
+    """One example with its errors; ``views`` are the special lists that include it.
+
+    A text has ``texts`` (both of a pair). A sentence has ``sentences``, "gold" and "predicted",
+    each with its spans highlighted. A question has both: its text, and its context as sentences.
+    """
+
+    run: str
+    where: str
+    kinds: Sequence[str]
+    labels: Sequence[str]
+    """Labels of gold and prediction that differ."""
+    views: Sequence[str]
+    errors: Sequence[Mistake]
+    label_error: Mistake | None
+    """The confident prediction that contradicts gold."""
+    shown: Shown
+    texts: Sequence[str] = ()
+    sentences: Sequence[tuple[str, Sequence[Part]]] = ()
+    explanations: Sequence[tuple[str, Sequence[tuple[str, float, float]]]] = ()
+    """A predicted label, and each word with its score, also in units of the largest one."""
+    neighbors: Sequence[tuple[float, Sequence[tuple[str, str]], str, str]] = ()
+    """Nearest training examples: similarity, labels with their marks, text, and place."""
+
+
+def error_examples(
+    name: str,
+    analysis: Analysis,
+    most: int,
+    reasons: Callable[[Sequence[Any]], Mapping[str, Sequence[Any]]] | None = None,
+) -> tuple[list[ErrorExample], int]:
+    """Return at most ``most`` examples with errors, and the number of all of them.
+
+    The most confident errors come first. ``name`` is the name of the run in the report, ``reasons``
+    returns the reasons of its predictions for examples.
+    """
+    run = analysis.scored
+    by_id: defaultdict[int, list[Mistake]] = defaultdict(list)
+    for error in analysis.errors:
+        by_id[error.example.id].append(error.mistake)
+    label_errors = {error.example.id: error.mistake for error in analysis.contradictions}
+    for id, mistake in label_errors.items():
+        by_id.setdefault(id, [mistake])
+    if not by_id:
+        return [], 0  # also of senses and subwords, whose errors are not listed
+    confident = most_confident(analysis.errors, MOST_CONFIDENT)
+    views = {
+        "most confident errors": {error.example.id for error in confident},
+        "possible label errors": {*label_errors},
+    }
+    order = sorted(by_id, key=lambda id: -max(each.confidence or 0.0 for each in by_id[id]))
+    indices = {example.id: index for index, example in enumerate(run.examples)}
+    chosen = [run.examples[indices[id]] for id in order[:most]]
+    why = reasons(chosen) if reasons and chosen else {}
+    found = []
+    for place, (id, example) in enumerate(zip(order, chosen, strict=False)):
+        errors = by_id[id]
+        sides = [side for each in errors for side in (each.gold, each.predicted)]
+        labels = [side["label"] if isinstance(side, Mapping) else side for side in sides]
+        shown = run.kind.shown(run, indices[id], errors)
+        known = [(clip(text, MOST_CHARACTERS), p, mark) for text, p, mark in shown.probabilities]
+        texts, sentences = [], list[tuple[str, list[Part]]]()
+        if errors[0].words is not None:
+            sentences = _highlighted(example, shown.spans, errors)
+        else:
+            texts = [example.text, example.pair if shown.context is None else None]
+            if shown.context is not None:
+                sentences = _in_context(example.id, shown.context, errors[0])
+        found.append(
+            ErrorExample(
+                run=name,
+                where=example.where or f"example {id}",
+                kinds=list(dict.fromkeys(e.category for e in errors if run.kind.has_categories)),
+                labels=list(dict.fromkeys(x for x in labels if x and isinstance(x, str))),
+                views=[view for view, ids in views.items() if id in ids],
+                errors=errors,
+                label_error=label_errors.get(id),
+                shown=shown._replace(probabilities=known),
+                texts=[clip(text, MOST_CHARACTERS) for text in texts if text is not None],
+                sentences=sentences,
+                **_reasons(example, errors, **{name: own[place] for name, own in why.items()}),
+            )
+        )
+    return found, len(by_id)
+
+
+def _reasons(
+    example: Any,
+    errors: Sequence[Mistake],
+    explanation: Sequence[Any] = (),
+    nearest: Sequence[Any] = (),
+) -> dict[str, Any]:
+    """Return the words of each wrong label with their scores, and the nearest training examples."""
+    wrong = [e.predicted for e in errors if isinstance(e.predicted, Mapping)]
+    gold = example.gold_labels() or ()
+    neighbors = []
+    for near in nearest:
+        labels = dict.fromkeys(near.example.gold_labels() or ())
+        marks = [(label, "right" if label in gold else "wrong") for label in labels]
+        text = clip(example_text(near.example), MOST_CHARACTERS // 4)
+        neighbors.append((near.similarity, marks, text, near.example.where))
+    explanations = []
+    for each in explanation:
+        words = each.decision.words
+        if words is None or any(e["start"] <= words[0] and words[1] <= e["end"] for e in wrong):
+            largest = max(map(abs, each.scores), default=0.0) or 1.0
+            pairs = zip(each.words.words, each.scores, strict=True)
+            parts = [(clip(word), score, score / largest) for word, score in pairs]
+            if each.words.num_first < len(parts):
+                parts.insert(each.words.num_first, ("‖", 0.0, 0.0))
+            explanations.append((each.decision.label, parts[:MOST_WORDS]))
+    return {"neighbors": neighbors, "explanations": explanations}
+
+
+def _in_context(id: int, context: str, error: Mistake) -> list[tuple[str, list[Part]]]:
+    """Highlight the nearest gold answer and the predicted one in the context of a question."""
+    sides = [side for side in (error.gold, error.predicted) if side]
+    places = [(side["start"], side["end"]) for side in sides]
+    if not all(isinstance(each, int) for place in places for each in place):
+        return []
+    edges = {edge for place in places for edge in place}
+    words = [
+        offset
+        for match in re.finditer(r"\S+", context)
+        for offset in pairwise(sorted({*match.span(), *_inside(edges, match.span())}))
+    ]
+    parts = tuple(context[start:end] for start, end in words)
+    sentence = TokenExample(id, parts, text=context, offsets=tuple(words))
+    gold, predicted = (
+        None if side is None else _in_words(words, side)._asdict()
+        for side in (error.gold, error.predicted)
+    )
+    wrong = error._replace(gold=gold, predicted=predicted)
+    return _highlighted(sentence, None, [wrong])
+
+
+def _inside(edges: Collection[int], span: tuple[int, int]) -> list[int]:
+    """Return the edges that divide a word."""
+    return [edge for edge in edges if span[0] < edge < span[1]]
+
+
+def _in_words(words: Sequence[tuple[int, int]], side: Mapping[str, Any]) -> Span:
+    """Return the words of an answer that is given in characters."""
+    inside = [
+        i for i, (start, end) in enumerate(words) if start < side["end"] and end > side["start"]
+    ]
+    return Span(min(inside, default=0), max(inside, default=-1) + 1, side["label"])
+
+
+def _highlighted(
+    example: TokenExample, both: tuple[set[Span], set[Span]] | None, errors: Sequence[Mistake]
+) -> list[tuple[str, list[Part]]]:
+    """Highlight all spans of gold and prediction; of plain tags, only wrong words.
+
+    A long sentence is cut to the words around the errors.
+    """
+    wrong = [
+        [Span(side["start"], side["end"], side["label"]) for side in sides if side]
+        for sides in ([e.gold for e in errors], [e.predicted for e in errors])
+    ]
+    gold, predicted = both or map(set, wrong)
+    correct = gold & predicted
+    first, last = 0, len(example.words)
+    if last > MOST_WORDS:
+        first = max(0, min(span.start for side in wrong for span in side) - AROUND)
+        last = min(last, max(span.end for side in wrong for span in side) + AROUND)
+        last = min(last, first + MOST_WORDS)
+    found = []
+    for side, spans, wrong_style in (
+        ("gold", gold, "missed"),
+        ("predicted", predicted, "wrong"),
+    ):
+        styles = {span: "right" if span in correct else wrong_style for span in sorted(spans)}
+        found.append((side, highlight(example, styles, first, last)))
+    return found
+
+
+class Fragment(NamedTuple):
+    """A part of a span that crosses no other fragment; ``last`` is True for its last part."""
+
+    start: int
+    end: int
+    span: Span
+    last: bool
+
+
+def fragments(spans: Sequence[Span]) -> list[Fragment]:
+    """Cut spans where they cross, so that any two fragments nest or share no word.
+
+    Outer fragments come first.
+
+    >>> [f[:2] for f in fragments([Span(0, 3, "A"), Span(2, 5, "B")])]
+    [(0, 3), (2, 3), (3, 5)]
+    """
+    waiting = [(span.start, -span.end, number, span) for number, span in enumerate(spans)]
+    heapq.heapify(waiting)
+    found: list[Fragment] = []
+    ends: list[int] = []
+    while waiting:
+        start, end, number, span = heapq.heappop(waiting)
+        end = -end
+        while ends and ends[-1] <= start:
+            ends.pop()
+        cut = min([end, *ends[-1:]])
+        if cut < end:
+            heapq.heappush(waiting, (cut, -end, number, span))
+        found.append(Fragment(start, cut, span, cut == end))
+        ends.append(cut)
+    return found
+
+
+def highlight(
+    example: TokenExample, styles: Mapping[Span, str], first: int, last: int
+) -> list[Part]:
+    """Return words ``first`` to ``last`` (exclusive) of a sentence with spans highlighted.
+
+    The style of a span is "right", "missed" or "wrong".
+    """
+    clipped = {Span(max(s.start, first), min(s.end, last), s.label): styles[s] for s in styles}
+    starting = defaultdict(list)
+    for fragment in fragments([span for span in clipped if span.start < span.end]):
+        starting[fragment.start].append(fragment)
+    parts: list[Part] = [("text", "… ")] if first else []
+    open_: list[Fragment] = []
+    for index in range(first, last + 1):
+        while open_ and open_[-1].end <= index:
+            ended = open_.pop()
+            parts.append(("end", ended.span.label if ended.last else "\N{RIGHTWARDS ARROW}"))
+        if index == last:
+            break
+        if index > first:
+            space = " "
+            if example.text is not None and example.offsets is not None:
+                space = example.text[example.offsets[index - 1][1] : example.offsets[index][0]]
+            parts.append(("text", clip(space)))
+        for fragment in starting[index]:
+            parts.append(("start", clipped[fragment.span]))
+            open_.append(fragment)
+        parts.append(("text", clip(example.words[index])))
+    return [*parts, ("text", " …")] if last < len(example.words) else parts
