@@ -50,7 +50,7 @@ WITHOUT_TORCH = ("config", "data", "evaluation", "reporting")
 
 
 def name_of(path: Path) -> str:
-    """`tasks/crf.py` is ``tasks.crf``, a package's own file is the package, ours is ``""``."""
+    """`tasks/base.py` is ``tasks.base``, a package's own file is the package, ours is ``""``."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
 

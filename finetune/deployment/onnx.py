@@ -34,8 +34,8 @@ from finetune.deployment.onnx_model import GRAPH, OUTPUTS, SETTINGS, OnnxModel, 
 from finetune.evaluation.kinds import DEFAULT_METRICS
 from finetune.inference.loop import full_precision
 from finetune.models.attention import packed_attention
-from finetune.models.heads.crf_tagger import CrfTagger
-from finetune.models.heads.question_answering import QuestionAnswerer
+from finetune.models.heads.crf import CrfTagger
+from finetune.models.heads.pretrained import QuestionAnswerer
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.loading import model_license
 from finetune.preprocessing.batching import pack

@@ -19,7 +19,7 @@ from transformers import Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from finetune.inference.loop import predict
-from finetune.models.heads.crf_tagger import CrfTagger
+from finetune.models.heads.crf import CrfTagger
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.tasks import saved_task
 from finetune.types import Span, TokenPrediction, UserError

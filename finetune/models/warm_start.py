@@ -17,20 +17,18 @@ from transformers import AutoConfig, AutoModel
 
 from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import read_object
-from finetune.models.heads.crf_tagger import CrfTagger
+from finetune.models.heads.crf import CrfTagger
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import (
-    PROBLEM_TYPES,
+    POSITIONS,
     PretrainedHead,
-    Problem,
-    select_classes,
-    with_rows,
+    QuestionAnswerer,
+    SequenceClassifier,
+    TokenClassifier,
 )
-from finetune.models.heads.question_answering import POSITIONS, QuestionAnswerer
 from finetune.models.heads.relation_classifier import RelationClassifier
-from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
-from finetune.models.heads.token_classification import TokenClassifier
+from finetune.models.heads.task_models import PROBLEM_TYPES, Problem, select_classes, with_rows
 from finetune.models.loading import (
     is_hub_id,
     load_config,

@@ -24,7 +24,7 @@ from finetune.data import Dataset
 from finetune.data.choices import CHOICES
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.temperature import scale
-from finetune.models.heads.choice import SCORE, ChoiceScorer
+from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.preprocessing.texts import check_size, with_cut_context
 from finetune.tasks.base import Task, TaskRecord

@@ -19,8 +19,9 @@ from finetune.data.label_names import NLI_LABELS, canonical_name
 from finetune.data.tag_schemes import detect_scheme
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.heads.base import labels_of
-from finetune.models.heads.configurations import CrfTaggerConfig, SpanClassifierConfig
-from finetune.models.heads.pretrained import problem_of
+from finetune.models.heads.crf import CrfTaggerConfig
+from finetune.models.heads.span_classifier import SpanClassifierConfig
+from finetune.models.heads.task_models import problem_of
 from finetune.models.loading import library_errors
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.types import LabelSet, UserError

@@ -22,12 +22,7 @@ from finetune.data.questions import QUESTIONS, misplaced
 from finetune.data.tables import Table
 from finetune.evaluation.answers import best_threshold
 from finetune.evaluation.kinds.answers import ANSWERS
-from finetune.models.heads.question_answering import (
-    POSITIONS,
-    QuestionAnswerer,
-    position_losses,
-    rows_of,
-)
+from finetune.models.heads.pretrained import POSITIONS, QuestionAnswerer, position_losses, rows_of
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder

@@ -24,8 +24,8 @@ from finetune.data.label_names import with_standard_names
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.positive import named_positive
 from finetune.models.heads.pair_classifier import PairClassifier
-from finetune.models.heads.pretrained import Problem
-from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.heads.pretrained import SequenceClassifier
+from finetune.models.heads.task_models import Problem
 from finetune.models.warm_start import WarmStart
 from finetune.preprocessing.encodings import Encodings, Ragged
 from finetune.preprocessing.texts import (

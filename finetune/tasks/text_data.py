@@ -18,7 +18,7 @@ from finetune.data.label_names import NLI_LABELS
 from finetune.data.splitting import per_class
 from finetune.data.votes import voted_names
 from finetune.evaluation.positive import positive_label
-from finetune.models.heads.pretrained import Problem
+from finetune.models.heads.task_models import Problem
 from finetune.tasks.class_losses import class_frequencies, class_weights
 from finetune.types import LabelSet, TextExample, UserError, abbreviated, quantity
 

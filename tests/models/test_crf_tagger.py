@@ -12,15 +12,20 @@ from transformers import AutoConfig, AutoModelForTokenClassification
 from finetune.config.tasks import TagConfig
 from finetune.data.tag_schemes import illegal_transitions, tag_names
 from finetune.inference.loop import predict
-from finetune.models.heads.configurations import CrfTaggerConfig
-from finetune.models.heads.crf import CrfScores, log_partition, path_score
-from finetune.models.heads.crf_tagger import CrfTagger
-from finetune.models.heads.token_classification import TokenClassifier
+from finetune.models.heads.crf import (
+    CrfScores,
+    CrfTagger,
+    CrfTaggerConfig,
+    chain_loss,
+    log_partition,
+    path_score,
+)
+from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Encodings
 from finetune.tasks import load_task
-from finetune.tasks.crf import chain_loss, chain_targets
 from finetune.tasks.decoding import TagDecoder
+from finetune.tasks.token_classification import chain_targets
 from finetune.training.optimizer import parameter_groups
 from finetune.types import IGNORED, Batch, Encoding, TokenExample
 from tests import laboratory as lab

@@ -10,8 +10,7 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
-from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.models.heads.token_classification import TokenClassifier, subword_rows
+from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier, subword_rows
 from finetune.models.loading import ALIASES, resolve_model
 from finetune.preprocessing.batching import pack
 from finetune.types import Encoding

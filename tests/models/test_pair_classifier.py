@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from finetune.models.dropout import fast_dropout
-from finetune.models.heads.configurations import PairClassifierConfig
-from finetune.models.heads.pair_classifier import PairClassifier
+from finetune.models.heads.pair_classifier import PairClassifier, PairClassifierConfig
 from finetune.preprocessing.batching import pack
 from finetune.types import Encoding, UserError
 from tests import tiny

@@ -15,8 +15,12 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
 from finetune.models.heads import span_scorers as span_scoring
-from finetune.models.heads.configurations import REPRESENTATIONS, SpanClassifierConfig
-from finetune.models.heads.span_classifier import PRIOR, SpanClassifier
+from finetune.models.heads.span_classifier import (
+    PRIOR,
+    REPRESENTATIONS,
+    SpanClassifier,
+    SpanClassifierConfig,
+)
 from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.span_candidates import candidates

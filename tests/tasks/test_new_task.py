@@ -20,7 +20,7 @@ import finetune
 from finetune.config.description import TaskDescription
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.data import Dataset
-from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.preprocessing.encodings import Ragged
 from finetune.preprocessing.texts import encode_texts
 from finetune.registry import TASKS, TaskPaths

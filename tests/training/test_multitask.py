@@ -14,8 +14,7 @@ from finetune.api import train_multitask
 from finetune.config.recipes import load_multitask
 from finetune.config.tasks import ClassifyConfig, TagConfig
 from finetune.inference.predictor import Predictor
-from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.models.heads.token_classification import TokenClassifier
+from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier
 from finetune.runtime.progress import Reporter
 from finetune.runtime.signals import Interrupted
 from finetune.training.multitask import planned_steps, share_encoder
