@@ -19,17 +19,17 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from finetune.config.tasks import ChoiceConfig, column_map
+from finetune.config.tasks import ChoiceConfig
 from finetune.data import Dataset
 from finetune.data.choices import CHOICES
+from finetune.data.tables import Table
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.temperature import scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
-from finetune.preprocessing.texts import check_size, with_cut_context
+from finetune.preprocessing.texts import check_characters, check_size, with_cut_context
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.class_losses import class_divergence
-from finetune.tasks.inputs import RowInputs
 from finetune.tasks.text_data import labeled
 from finetune.tasks.viterbi import log_softmax
 from finetune.types import (
@@ -37,9 +37,11 @@ from finetune.types import (
     Batch,
     ChoicePrediction,
     Encoding,
+    Example,
     LabelSet,
     Partial,
     TextExample,
+    UserError,
     quantity,
 )
 
@@ -52,12 +54,6 @@ BLANK = re.compile(r"(?<!\w)_+(?!\w)")
 """A blank in a question, which each choice fills in, as in the cloze questions of RACE."""
 
 
-class ChoiceInputs(RowInputs):
-    """Questions with their choices."""
-
-    reader = CHOICES
-
-
 @dataclass(frozen=True, kw_only=True)
 class ChoiceRecord(TaskRecord):
     """The record of a task of multiple choice."""
@@ -67,11 +63,28 @@ class ChoiceRecord(TaskRecord):
     """Divides the scores before the softmax (Guo et al., 2017)."""
 
     kind = "choice"
+    reads_rows = True
 
     @property
-    def inputs(self) -> ChoiceInputs:
-        """The inputs of the model."""
-        return ChoiceInputs(column_map(self.config.columns))
+    def input_keys(self) -> tuple[str, ...]:
+        """The keys of an example in a request to a server."""
+        return tuple(role for role in CHOICES.roles if role not in CHOICES.gold_roles)
+
+    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
+        """Stream questions with their choices, without their gold."""
+        return CHOICES.stream(source, usual_columns=self.usual_columns, **options)
+
+    def example(self, index: int, item: Any, where: str = "") -> Example:
+        """Return a row as an example."""
+        where = where or f"input {index}"
+        if not isinstance(item, Mapping):
+            raise UserError(
+                f"{where}: {item!r:.60} is no example of this model: give --file with the columns "
+                f"{', '.join(self.input_keys)}; in Python a dict of them."
+            )
+        example: Example = CHOICES.example(index, item, where)
+        check_characters(example.texts(), where)
+        return example
 
 
 class ChoiceTask(Task):

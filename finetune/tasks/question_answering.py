@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from finetune.config.tasks import QAConfig, column_map
+from finetune.config.tasks import QAConfig
 from finetune.data import Dataset
 from finetune.data.questions import QUESTIONS, misplaced
 from finetune.data.tables import Table
@@ -29,7 +29,6 @@ from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import class_divergence
-from finetune.tasks.inputs import TextInputs
 from finetune.types import (
     AnswerPrediction,
     Batch,
@@ -48,15 +47,6 @@ FEWEST = 5
 """Least number of questions with and without an answer to choose a threshold on."""
 MOST_MISPLACED = 0.1
 """Largest fraction of the training questions whose answers may have no place in their contexts."""
-
-
-@dataclass(frozen=True)
-class QuestionInputs(TextInputs):
-    """Questions with their contexts, as pairs of texts."""
-
-    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
-        """Stream questions, without their answers."""
-        return QUESTIONS.stream(source, usual_columns=self.usual_columns, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +72,9 @@ class AnswerRecord(TaskRecord, AnswerDecoder):
         """Number of answers in a prediction."""
         return self.config.n_best
 
-    @property
-    def inputs(self) -> QuestionInputs:
-        """The inputs of the model."""
-        return QuestionInputs(column_map(self.config.columns), pairs=True)
+    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
+        """Stream questions with their contexts, without their answers."""
+        return QUESTIONS.stream(source, usual_columns=self.usual_columns, **options)
 
     @property
     def overlap(self) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from finetune.config.tasks import RelationsConfig, max_context_subwords
+from finetune.config.tasks import RelationsConfig
 from finetune.data import Dataset
 from finetune.data.examples import Examples
 from finetune.models.heads.relation_classifier import RelationClassifier
@@ -176,7 +176,7 @@ class RelationTask(WordTask):
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
         """Return a sequence for each pair, and how many words they leave out."""
         record = self.record
-        limit = max_context_subwords(record.config.context, record.max_length)
+        limit = record.context_words
         neighbors = self._neighbors(examples) if limit else {}
         subwords = self.tokenizer.word_subwords([example.words for example in examples])
         result, num_cut = [], 0

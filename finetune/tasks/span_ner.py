@@ -27,7 +27,7 @@ from finetune.evaluation.kinds import scores_of
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.span_candidates import candidate_index, num_candidates
-from finetune.tasks.abilities import EXPLAINED_BY
+from finetune.tasks.base import EXPLAINED_BY
 from finetune.tasks.class_losses import (
     class_divergence,
     class_losses,

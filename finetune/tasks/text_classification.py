@@ -8,7 +8,7 @@ Devlin et al., 2019). A pair forms one sequence with a separator between its tex
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
+from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset
 from finetune.data.label_names import with_standard_names
+from finetune.data.tables import Table
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.positive import named_positive
 from finetune.models.heads.pair_classifier import PairClassifier
@@ -35,8 +36,7 @@ from finetune.preprocessing.texts import (
     words_of_subwords,
 )
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.tasks.abilities import EXPLAINED_BY
-from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.base import EXPLAINED_BY, Task, TaskRecord
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import (
     class_divergence,
@@ -47,14 +47,22 @@ from finetune.tasks.class_losses import (
     vote_losses,
 )
 from finetune.tasks.decoding import TextDecoder
-from finetune.tasks.inputs import TextInputs
 from finetune.tasks.text_data import (
     derive_texts,
     label_names,
     nli_label_order,
     prepare_texts,
 )
-from finetune.types import Batch, Decision, Encoding, Partial, TextExample, TextPrediction
+from finetune.types import (
+    Batch,
+    Decision,
+    Encoding,
+    Example,
+    Partial,
+    TextExample,
+    TextPrediction,
+    UserError,
+)
 
 NUM_CODES = 16
 """Codes of a poly-encoder by default."""
@@ -84,10 +92,23 @@ class TextRecord(TaskRecord, TextDecoder):
         check_thresholds(self.thresholds, self.with_threshold)
 
     @property
-    def inputs(self) -> TextInputs:
-        """The inputs of the model."""
-        config = self.config
-        return TextInputs(column_map(config.columns), pairs=self.pairs, marked=config.marked_words)
+    def input_keys(self) -> tuple[str, ...]:
+        """The keys of an example in a request to a server, which cannot mark words."""
+        return () if self.config.marked_words else super().input_keys
+
+    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
+        """Stream texts, without their labels."""
+        return super().read(source, targets=self.config.marked_words, **options)
+
+    def checked(self, example: TextExample) -> TextExample:
+        """Return an example; raise UserError for a pair without what the model compares."""
+        checked = super().checked(example)
+        if self.config.marked_words and checked.targets is None:
+            raise UserError(
+                f"{example.where}: this model compares a marked word in each text: give --file "
+                "with the columns index and index_pair (in Python TextExamples with targets)."
+            )
+        return checked
 
     @property
     def with_threshold(self) -> list[str]:

@@ -35,7 +35,7 @@ from finetune.models.heads.crf import (
 )
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
-from finetune.tasks.abilities import EXPLAINED_BY
+from finetune.tasks.base import EXPLAINED_BY
 from finetune.tasks.class_losses import (
     class_divergence,
     class_frequencies,

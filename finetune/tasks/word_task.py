@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
-from finetune.config.tasks import WordConfig, column_map, max_context_subwords
-from finetune.data import Dataset
+from finetune.config.tasks import WordConfig, max_context_subwords
+from finetune.data import Dataset, read_token_file
 from finetune.data.examples import Examples
-from finetune.preprocessing.context import DocumentContext, fill, in_documents
+from finetune.data.tables import Table
+from finetune.preprocessing.context import fill, in_documents
+from finetune.preprocessing.texts import Input, as_example
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
 from finetune.tasks.base import Task, TaskRecord
-from finetune.tasks.inputs import WordInputs
-from finetune.types import Encoding, TokenExample, UserError
+from finetune.types import Encoding, Example, TokenExample, UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,14 +26,25 @@ class WordRecord(TaskRecord):
     config: WordConfig
 
     @property
-    def inputs(self) -> WordInputs:
-        """The inputs of the model."""
-        config, reach = self.config, max_context_subwords(self.config.context, self.max_length)
-        return WordInputs(
-            column_map(config.columns),
-            DocumentContext(reach) if reach else None,
-            relations=config.description.given_spans,
+    def input_keys(self) -> tuple[str, ...]:
+        """The keys of an example in a request to a server, which cannot mark spans."""
+        return () if self.config.description.given_spans else ("text", "words")
+
+    @property
+    def context_words(self) -> int:
+        """Most words of a document that the model reads on each side of a sentence."""
+        return max_context_subwords(self.config.context, self.max_length)
+
+    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
+        """Stream sentences."""
+        relations = self.config.description.given_spans
+        return read_token_file(
+            source, usual_columns=self.usual_columns, relations=relations, **options
         )
+
+    def example(self, index: int, item: Input, where: str = "") -> Example:
+        """Return words, or a text that is split into words, as an example."""
+        return as_example(index, item, words=True, pairs=None, where=where)
 
 
 def with_gold(config: WordConfig, data: Dataset, gold: str, no_gold: str) -> Dataset:
@@ -86,7 +100,7 @@ class WordTask(Task):
         With ``core_only`` each window has only its core words; otherwise windows share the words in
         which they overlap. An example that fits into one window gets context (``--context``).
         """
-        limit = max_context_subwords(self.record.config.context, self.record.max_length)
+        limit = self.record.context_words
         neighbors = self._neighbors(examples) if limit else {}
 
         def in_context(example: TokenExample, words: WordIds, spare: int) -> Encoding:

@@ -49,8 +49,8 @@ def task_of(kind: str = "tag", family: str = "bert", **changes: Any) -> tuple[An
 
 
 def in_context(task: WordTask, examples: Iterable[TokenExample]) -> Iterator[TokenExample]:
-    context = task.record.inputs.context
-    return iter(examples) if context is None else context.add(examples)
+    reach = task.record.context_words
+    return surrounded(examples, reach) if reach else iter(examples)
 
 
 def windows_of(task: WordTask, examples: Sequence[TokenExample]) -> list[list[Encoding]]:
