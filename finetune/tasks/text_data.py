@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from finetune.config.tasks import ClassifyConfig, TextConfig
+from finetune.config.tasks import ClassifyConfig, TextConfig, flag
 from finetune.data import Dataset
 from finetune.data.dataset import numbered_order
 from finetune.data.examples import Examples
@@ -111,80 +111,38 @@ def _drawn(config: TextConfig, data: Dataset) -> Dataset:
 
 def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
     """Raise UserError for settings that have no meaning for the kind of problem."""
-    numbers = problem == "regression"
-    given = data.splits["train"].column("label")
-    num_labels = 0 if numbers else len(set(chain.from_iterable(map(_names, given))))
-    threshold = config.threshold if isinstance(config, ClassifyConfig) else 0.5
-    for wrong, setting, reason in (
-        (
-            numbers and config.class_weights != "none",
-            f"--class-weights {config.class_weights}",
-            f"the labels of {data.name} are numbers, not classes",
-        ),
-        (
-            numbers and config.loss != "ce",
-            f"--loss {config.loss}",
-            "the predictions are numbers, not classes",
-        ),
-        (
-            numbers and config.label_smoothing > 0,
-            f"--label-smoothing {config.label_smoothing}",
-            "the predictions are numbers, not classes",
-        ),
-        (
-            numbers and config.sampling != "none",
-            f"--sampling {config.sampling}",
-            f"the labels of {data.name} are numbers, not classes",
-        ),
-        (
-            problem != "multi" and threshold != 0.5,
-            f"--threshold {threshold}",
-            "it applies to several labels for a text (--problem multi)",
-        ),
-        (
-            config.positive is not None and (problem != "single" or num_labels != 2),
-            f"--positive {config.positive}",
-            "it applies to texts with one of two labels",
-        ),
-        (
-            numbers and config.calibrate != "none",
-            f"--calibrate {config.calibrate}",
-            "the predictions are numbers and have no probabilities",
-        ),
-        (
-            config.poly_codes is not None and config.pair_encoder != "poly",
-            f"--poly-codes {config.poly_codes}",
-            "it applies to --pair-encoder poly",
-        ),
-        (
-            config.pair_encoder != "cross" and config.long_text == "window",
-            "--long-text window",
-            f"--pair-encoder {config.pair_encoder} reads one sequence of each text",
-        ),
-        (
-            config.marked_words and config.pair_encoder == "poly",
-            "--marked-words",
-            "it applies to --pair-encoder cross and bi",
-        ),
-        (
-            config.marked_words and config.long_text == "window",
-            "--long-text window",
-            "texts are cut around their marked words",
-        ),
-        (
-            config.overlap is not None and config.long_text != "window",
-            f"--overlap {config.overlap}",
-            "it applies to --long-text window",
-        ),
-        (
-            config.few_shot and problem != "single",
-            "--few-shot",
-            "it compares texts by their one label, and these have several, or numbers",
-        ),
-        (config.few_shot and num_labels < 2, "--few-shot", "it needs two labels or more"),
-    ):
-        if wrong:
-            raise UserError(f"{setting}: {reason}: leave {setting.split()[0]} out.")
+
+    def refuse(reason: str, *names: str) -> None:
+        for name in names:
+            if (value := getattr(config, name, None)) != getattr(type(config), name, None):
+                shown = flag(name) if value is True else f"{flag(name)} {value}"
+                raise UserError(f"{shown}: {reason}: leave {flag(name)} out.")
+
+    labels = set(chain.from_iterable(map(_names, data.splits["train"].column("label"))))
+    if problem == "regression":
+        not_classes = f"the labels of {data.name} are numbers, not classes"
+        refuse(not_classes, "class_weights", "sampling")
+        refuse("the predictions are numbers, not classes", "loss", "label_smoothing")
+        refuse("the predictions are numbers and have no probabilities", "calibrate")
+    if problem != "multi":
+        refuse("it applies to several labels for a text (--problem multi)", "threshold")
+    if problem != "single" or len(labels) != 2:
+        refuse("it applies to texts with one of two labels", "positive")
+    if config.pair_encoder != "poly":
+        refuse("it applies to --pair-encoder poly", "poly_codes")
+    elif config.marked_words:
+        refuse("it applies to --pair-encoder cross and bi", "marked_words")
+    if config.long_text != "window":
+        refuse("it applies to --long-text window", "overlap")
+    elif config.pair_encoder != "cross":
+        refuse(f"--pair-encoder {config.pair_encoder} reads one sequence of each text", "long_text")
+    elif config.marked_words:
+        refuse("texts are cut around their marked words", "long_text")
+    if problem != "single":
+        one = "it compares texts by their one label, and these have several, or numbers"
+        refuse(one, "few_shot")
+    if len(labels) < 2:
+        refuse("it needs two labels or more", "few_shot")
     _check_votes(config, problem, data)
 
 

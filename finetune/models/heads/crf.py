@@ -29,7 +29,6 @@ from finetune.models.encoder import Batching, Encoder
 from finetune.models.heads.base import EncoderModel
 from finetune.models.heads.pretrained import TokenClassifier
 from finetune.models.heads.task_models import load_task_model
-from finetune.models.packing import PositionOrder
 from finetune.runtime.device import to_device
 from finetune.types import IGNORED, Batch, UserError
 
@@ -246,18 +245,21 @@ class _WordOrder:
     """
 
     def __init__(self, num_words: Sequence[int], device: torch.device) -> None:
-        order = PositionOrder.of(num_words)
-        lengths, position, sequence = order.lengths, order.position, order.sequence
-        offsets = order.sizes.cumsum(0) - order.sizes
-        self.sizes: list[int] = order.sizes.tolist()
+        given = torch.tensor(num_words, dtype=torch.long)
+        lengths, sequences = given.sort(descending=True, stable=True)  # [N]
+        inside = torch.arange(max([1, *num_words]))[:, None] < lengths  # [positions, N]
+        position, sequence = inside.nonzero(as_tuple=True)  # of each sorted word [W]
+        sizes, begins = inside.sum(1), (given.cumsum(0) - given)[sequences]
+        offsets = sizes.cumsum(0) - sizes
+        self.sizes: list[int] = sizes.tolist()
         self.num_first = self.sizes[0]
         first = torch.arange(self.num_first)
-        self.words = to_device(order.rows, device)
+        self.words = to_device(begins[sequence] + position, device)
         self.sequence = to_device(sequence, device)
         self.previous = to_device((offsets[position - 1] + sequence)[self.num_first :], device)
         self.last = to_device(offsets[lengths[: self.num_first] - 1] + first, device)
         self.mirror = to_device(offsets[lengths[sequence] - 1 - position] + sequence, device)
-        self.sequences = to_device(order.sequences[: self.num_first], device)
+        self.sequences = to_device(sequences[: self.num_first], device)
 
     def edge_scores(self, scores: Tensor, counted: Tensor | None) -> Tensor:
         """Return start or end scores [C] for each sequence with words; 0 if not ``counted``."""
