@@ -111,38 +111,39 @@ def _drawn(config: TextConfig, data: Dataset) -> Dataset:
 
 def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
     """Raise UserError for settings that have no meaning for the kind of problem."""
-
-    def refuse(reason: str, *names: str) -> None:
-        for name in names:
+    labels = set(chain.from_iterable(map(_names, data.splits["train"].column("label"))))
+    encoder, window = config.pair_encoder, config.long_text == "window"
+    numbers, single = problem == "regression", problem == "single"
+    not_classes = f"the labels of {data.name} are numbers, not classes"
+    one_sequence = f"--pair-encoder {encoder} reads one sequence of each text"
+    one_label = "it compares texts by their one label, and these have several, or numbers"
+    refused: list[tuple[bool, str, Sequence[str]]] = [
+        (numbers, not_classes, ("class_weights", "sampling")),
+        (numbers, "the predictions are numbers, not classes", ("loss", "label_smoothing")),
+        (numbers, "the predictions are numbers and have no probabilities", ("calibrate",)),
+        (
+            problem != "multi",
+            "it applies to several labels for a text (--problem multi)",
+            ("threshold",),
+        ),
+        (
+            not single or len(labels) != 2,
+            "it applies to texts with one of two labels",
+            ("positive",),
+        ),
+        (encoder != "poly", "it applies to --pair-encoder poly", ("poly_codes",)),
+        (encoder == "poly", "it applies to --pair-encoder cross and bi", ("marked_words",)),
+        (not window, "it applies to --long-text window", ("overlap",)),
+        (window and encoder != "cross", one_sequence, ("long_text",)),
+        (window and config.marked_words, "texts are cut around their marked words", ("long_text",)),
+        (not single, one_label, ("few_shot",)),
+        (len(labels) < 2, "it needs two labels or more", ("few_shot",)),
+    ]
+    for wrong, reason, names in refused:
+        for name in names if wrong else ():
             if (value := getattr(config, name, None)) != getattr(type(config), name, None):
                 shown = flag(name) if value is True else f"{flag(name)} {value}"
                 raise UserError(f"{shown}: {reason}: leave {flag(name)} out.")
-
-    labels = set(chain.from_iterable(map(_names, data.splits["train"].column("label"))))
-    if problem == "regression":
-        not_classes = f"the labels of {data.name} are numbers, not classes"
-        refuse(not_classes, "class_weights", "sampling")
-        refuse("the predictions are numbers, not classes", "loss", "label_smoothing")
-        refuse("the predictions are numbers and have no probabilities", "calibrate")
-    if problem != "multi":
-        refuse("it applies to several labels for a text (--problem multi)", "threshold")
-    if problem != "single" or len(labels) != 2:
-        refuse("it applies to texts with one of two labels", "positive")
-    if config.pair_encoder != "poly":
-        refuse("it applies to --pair-encoder poly", "poly_codes")
-    elif config.marked_words:
-        refuse("it applies to --pair-encoder cross and bi", "marked_words")
-    if config.long_text != "window":
-        refuse("it applies to --long-text window", "overlap")
-    elif config.pair_encoder != "cross":
-        refuse(f"--pair-encoder {config.pair_encoder} reads one sequence of each text", "long_text")
-    elif config.marked_words:
-        refuse("texts are cut around their marked words", "long_text")
-    if problem != "single":
-        one = "it compares texts by their one label, and these have several, or numbers"
-        refuse(one, "few_shot")
-    if len(labels) < 2:
-        refuse("it needs two labels or more", "few_shot")
     _check_votes(config, problem, data)
 
 
