@@ -100,11 +100,12 @@ class WordTask(Task):
         With ``core_only`` each window has only its core words; otherwise windows share the words in
         which they overlap. An example that fits into one window gets context (``--context``).
         """
-        limit = self.record.context_words
-        neighbors = self._neighbors(examples) if limit else {}
+        neighbors = self._neighbors(examples)
 
         def in_context(example: TokenExample, words: WordIds, spare: int) -> Encoding:
-            return self._in_context(example, words, neighbors, spare, limit)
+            first, everything = self._in_context(example, words, neighbors, spare)
+            window = Window(0, len(everything), first, first + len(words))
+            return encode_window(self.tokenizer, example.id, everything, window, shift=first)
 
         return encode_words(
             examples,
@@ -116,7 +117,9 @@ class WordTask(Task):
         )
 
     def _neighbors(self, examples: Sequence[TokenExample]) -> Mapping[tuple[str, ...], WordIds]:
-        """Return the subwords of all sentences in the context of the examples."""
+        """Return the subwords of all sentences in the context of the examples (``--context``)."""
+        if not self.record.context_words:
+            return {}
         near = {words: None for e in examples for side in (e.before, e.after) for words in side}
         return dict(zip(near, self.tokenizer.word_subwords(list(near)), strict=True))
 
@@ -126,13 +129,10 @@ class WordTask(Task):
         words: WordIds,
         neighbors: Mapping[tuple[str, ...], WordIds],
         spare: int,
-        limit: int,
-    ) -> Encoding:
-        """Encode a sentence with up to ``limit`` subwords of its document on each side."""
+    ) -> tuple[int, WordIds]:
+        """Return a sentence with up to ``spare`` subwords of its document, and its first word."""
         before = [word for sentence in example.before for word in neighbors[sentence]]
         after = [word for sentence in example.after for word in neighbors[sentence]]
         counts = [len(word) for word in reversed(before)], [len(word) for word in after]
-        first, last = fill(*counts, spare, limit)
-        everything = [*before[len(before) - first :], *words, *after[:last]]
-        window = Window(0, len(everything), first, first + len(words))
-        return encode_window(self.tokenizer, example.id, everything, window, shift=first)
+        first, last = fill(*counts, spare, self.record.context_words)
+        return first, [*before[len(before) - first :], *words, *after[:last]]
