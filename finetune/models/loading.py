@@ -469,48 +469,30 @@ def library_errors(name: str, folder: Path, file: str = "") -> Iterator[None]:
     except (MemoryError, UserError):
         raise
     except Exception as error:
-        raise UserError(_failure(name, folder, error, file)) from error
+        place = f"{folder / file}: " if file and (folder / file).is_file() else ""
+        detail = _damage(folder) or f"{place}{type(error).__name__}: {error}"
+        if "trust_remote_code" in detail:
+            raise UserError(
+                f"model {name!r} brings its own Python code, which runs only if you trust it: "
+                "--trust-remote-code, where a command has it, allows it to run."
+            ) from error
+        kind = "model folder" if Path(name).is_dir() else "model"
+        detail = " ".join(detail.split())
+        raise UserError(f"{kind} {name!r} cannot be loaded: {detail:.300}") from error
 
 
-def _failure(name: str, folder: Path, error: Exception, file: str) -> str:
-    """Return the message for a model that could not be loaded."""
-    place = f"{folder / file}: " if file and (folder / file).is_file() else ""
-    damaged = _damaged_file(folder)
-    if damaged is None and (too_new := _too_new(folder)):
-        return f"model {name!r} {too_new}"
-    detail = damaged or f"{place}{type(error).__name__}: {error}"
-    detail = " ".join(detail.split())
-    if "trust_remote_code" in detail:
-        return (
-            f"model {name!r} brings its own Python code, which runs only if you trust it: "
-            "--trust-remote-code, where a command has it, allows it to run."
-        )
-    kind = "model folder" if Path(name).is_dir() else "model"
-    return f"{kind} {name!r} cannot be loaded: {detail[:300]}"
-
-
-def _too_new(folder: Path) -> str:
-    """Return that the installed transformers lacks the family of a model; empty if it does not."""
+def _damage(folder: Path) -> str:
+    """Return why a model cannot be loaded, if its files tell: the first that cannot be parsed, or a
+    family that the installed transformers lacks."""
     import transformers
-
-    path = folder / "config.json"
-    kind = str(read_object(path).get("model_type")) if path.is_file() else ""
-    if kind not in FAMILIES or kind in transformers.CONFIG_MAPPING:
-        return ""
-    return (
-        f"is of type {kind!r}, which transformers {transformers.__version__} does not have: "
-        "pip install --upgrade transformers"
-    )
-
-
-def _damaged_file(folder: Path) -> str | None:
-    """Return the problem of the first file in the folder of a model that cannot be parsed."""
     from safetensors import SafetensorError, safe_open
 
+    kind = ""
     for path in sorted(folder.iterdir()):
         try:
             if path.name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-                read_object(path)
+                content = read_object(path)
+                kind = str(content.get("model_type")) if path.name == "config.json" else kind
             elif path.suffix == ".safetensors":
                 with safe_open(path, "numpy"):
                     pass
@@ -518,4 +500,9 @@ def _damaged_file(folder: Path) -> str | None:
             return str(error)
         except (OSError, SafetensorError) as error:
             return f"{path}: {error}"
-    return None
+    if kind not in FAMILIES or kind in transformers.CONFIG_MAPPING:
+        return ""
+    return (
+        f"it is of type {kind!r}, which transformers {transformers.__version__} does not have: "
+        "pip install --upgrade transformers"
+    )
