@@ -26,7 +26,7 @@ from finetune.models.heads.pretrained import POSITIONS, QuestionAnswerer, positi
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
-from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.base import Task, TaskRecord, with_gold
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import class_divergence
 from finetune.types import (
@@ -101,20 +101,9 @@ class QuestionAnsweringTask(Task):
         Raises:
             UserError: Train has no answers, or too many of them have no place.
         """
+        missing = "gold answers: name their column, --columns answers=NAME."
+        data = with_gold(data, "answers", "question", missing, "gold answers")
         splits, notes = dict(data.splits), list(data.notes)
-        for split, examples in data.splits.items():
-            known = [answers is not None for answers in examples.column("answers")]
-            if not any(known):
-                if split.startswith("test"):
-                    continue
-                raise UserError(
-                    f"{data.name}: no question of {split} has gold answers: name their column, "
-                    "--columns answers=NAME."
-                )
-            if not all(known):
-                rows = quantity(known.count(False), "question")
-                notes.append(f"{rows} of {split} without gold answers dropped")
-                splits[split] = examples.keep(known)
         if "train" in splits and not any(splits["train"].column("answers")):
             raise UserError(f"{data.name}: no question of train has an answer: nothing to learn.")
         for split, examples in splits.items():

@@ -23,9 +23,11 @@ from finetune.config.tasks import RelationsConfig
 from finetune.data import Dataset
 from finetune.data.examples import Examples
 from finetune.models.heads.relation_classifier import RelationClassifier
+from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Encoded, Ragged
 from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.preprocessing.windows import WordIds
+from finetune.tasks.base import with_gold
 from finetune.tasks.class_losses import (
     class_frequencies,
     class_losses,
@@ -33,7 +35,7 @@ from finetune.tasks.class_losses import (
     loss_targets,
 )
 from finetune.tasks.viterbi import log_softmax
-from finetune.tasks.word_task import WordRecord, WordTask, with_gold
+from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
     IGNORED,
     Batch,
@@ -91,7 +93,7 @@ class RelationTask(WordTask):
     @classmethod
     def prepare(cls, config: RelationsConfig, data: Dataset) -> Dataset:
         """Drop sentences without gold, and training sentences without a pair to classify."""
-        data = with_gold(config, data, "relations", NO_GOLD)
+        data = with_gold(in_documents(config, data), "relations", "sentence", NO_GOLD)
         train, notes = data.splits.get("train", Examples()), list(data.notes)
         if train and not any(example.relations for example in train):
             raise UserError(f"{data.name}: the training data have no relation: nothing to learn.")
@@ -130,7 +132,7 @@ class RelationTask(WordTask):
             "labels": names,
             "related": related,
             "both": both,
-            "class_weights": weights and tuple(weights),
+            "class_weights": weights,
             "class_frequencies": class_frequencies(config, ["", *names], counts | none, num_pairs),
         }
 

@@ -24,13 +24,12 @@ from operator import add, attrgetter, not_
 
 import numpy as np
 
-from finetune.types import Span, UserError, did_you_mean
+from finetune.types import Span
 
 Candidates = Sequence[tuple[Span, float]]
 """Spans with their scores; of a span that occurs twice the higher score counts."""
 LOWEST = 0.02
 """Candidates with lower scores are never predicted and are dropped early."""
-DECODINGS = ("flat", "nested", "overlapping")
 GRID = tuple(sorted((k / 40 for k in range(2, 39)), key=lambda t: (round(abs(t - 0.5), 6), t)))
 """Thresholds to try: 0.05 to 0.95 by 0.025, nearest to 0.5 first, so that these win ties."""
 FEWEST_GOLD = 10
@@ -97,11 +96,6 @@ def _groups(spans: Sequence[Span], decoding: str) -> list[list[Span]]:
     """Split spans in order into groups such that spans of different groups never conflict."""
     if decoding == "overlapping":
         return [[span] for span in spans]
-    if decoding not in DECODINGS:
-        raise UserError(
-            f"decoding {decoding!r} is not one of {', '.join(DECODINGS)}."
-            f"{did_you_mean(decoding, DECODINGS)}"
-        )
     groups: list[list[Span]] = []
     reach = -1
     for span in spans:

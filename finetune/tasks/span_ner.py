@@ -24,13 +24,14 @@ from finetune.data import Dataset, split_at_gold
 from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.kinds import scores_of
 from finetune.models.heads.span_classifier import SpanClassifier
+from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.span_candidates import (
     candidate_index,
     num_candidates,
     predicted_candidates,
 )
-from finetune.tasks.base import EXPLAINED_BY
+from finetune.tasks.base import EXPLAINED_BY, with_gold
 from finetune.tasks.class_losses import (
     class_divergence,
     class_losses,
@@ -41,7 +42,7 @@ from finetune.tasks.class_losses import (
 )
 from finetune.tasks.decoding import SpanDecoder
 from finetune.tasks.span_decoding import best_spans, choose_thresholds
-from finetune.tasks.word_task import WordRecord, WordTask, with_gold
+from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
     IGNORED,
     Batch,
@@ -101,7 +102,7 @@ class SpanNerTask(WordTask):
     @classmethod
     def prepare(cls, config: NerConfig, data: Dataset) -> Dataset:
         """Drop training and validation sentences without spans."""
-        return with_gold(config, data, "spans", NO_GOLD)
+        return with_gold(in_documents(config, data), "spans", "sentence", NO_GOLD)
 
     @classmethod
     def derive(cls, config: NerConfig, data: Dataset) -> dict[str, Any]:
@@ -122,7 +123,7 @@ class SpanNerTask(WordTask):
             "labels": LabelSet(labels),
             "max_width": config.max_width or (proposed_width(widths) if limited else None),
             "decoding": decoding,
-            "class_weights": weights and tuple(weights),
+            "class_weights": weights,
         }
 
     @classmethod

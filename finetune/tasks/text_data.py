@@ -19,6 +19,7 @@ from finetune.data.splitting import per_class
 from finetune.data.votes import voted_names
 from finetune.evaluation.positive import positive_label
 from finetune.models.heads.task_models import Problem
+from finetune.tasks.base import with_gold
 from finetune.tasks.class_losses import class_frequencies, class_weights
 from finetune.types import LabelSet, TextExample, UserError, abbreviated, quantity
 
@@ -66,7 +67,7 @@ def derive_texts(
     return {
         **derived,
         "labels": labels,
-        "class_weights": weights and tuple(weights),
+        "class_weights": weights,
         "class_frequencies": class_frequencies(config, labels, counts, len(train)),
         "positive": positive,
         "votes": soft,
@@ -186,19 +187,7 @@ def _names(label: Any) -> Sequence[str]:
 
 def labeled(data: Dataset) -> Dataset:
     """Drop training and validation rows without a label; keep test splits without any."""
-    splits, notes = dict[str, Examples](), list(data.notes)
-    for split, examples in data.splits.items():
-        kept = examples
-        if any(label is None for label in examples.column("label")):
-            kept = examples.keep(label is not None for label in examples.column("label"))
-        if kept and len(kept) < len(examples):
-            rows = quantity(len(examples) - len(kept), "row")
-            notes.append(f"{rows} of {split} without label dropped")
-        kept = kept or (examples if split.startswith("test") else Examples())
-        if not kept:
-            raise UserError(f"{data.name}: no row of {split} has a label: --columns label=?")
-        splits[split] = kept
-    return replace(data, splits=splits, notes=notes)
+    return with_gold(data, "label", "row", "a label: --columns label=?", "label")
 
 
 def in_one_form(data: Dataset, problem: str) -> Dataset:

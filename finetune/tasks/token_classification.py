@@ -34,8 +34,9 @@ from finetune.models.heads.crf import (
     chain_loss,
 )
 from finetune.models.heads.pretrained import TokenClassifier
+from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
-from finetune.tasks.base import EXPLAINED_BY
+from finetune.tasks.base import EXPLAINED_BY, with_gold
 from finetune.tasks.class_losses import (
     class_divergence,
     class_frequencies,
@@ -44,7 +45,7 @@ from finetune.tasks.class_losses import (
     loss_targets,
 )
 from finetune.tasks.decoding import TagDecoder
-from finetune.tasks.word_task import WordRecord, WordTask, with_gold
+from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
     IGNORED,
     Batch,
@@ -113,7 +114,7 @@ class TokenClassificationTask(WordTask):
                         f"{where}: spans overlap or nest, which one tag for each word cannot "
                         "represent: use `finetune ner`, or keep the outermost spans only."
                     )
-        return with_gold(config, data, "tags", "tags.")
+        return with_gold(in_documents(config, data), "tags", "sentence", "tags.")
 
     @classmethod
     def derive(cls, config: TagConfig, data: Dataset) -> dict[str, Any]:
@@ -359,4 +360,4 @@ def _of_loss(
     counts = Counter(chain.from_iterable(train))
     weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
     frequencies = class_frequencies(config, labels, counts, counts.total())
-    return {"class_weights": weights and tuple(weights), "class_frequencies": frequencies}
+    return {"class_weights": weights, "class_frequencies": frequencies}

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from finetune.config.tasks import WordConfig, max_context_subwords
-from finetune.data import Dataset, read_token_file
-from finetune.data.examples import Examples
+from finetune.data import read_token_file
 from finetune.data.tables import Table
-from finetune.preprocessing.context import fill, in_documents
+from finetune.preprocessing.context import fill
 from finetune.preprocessing.texts import Input, as_example
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
 from finetune.tasks.base import Task, TaskRecord
-from finetune.types import Encoding, Example, TokenExample, UserError
+from finetune.types import Encoding, Example, TokenExample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,23 +44,6 @@ class WordRecord(TaskRecord):
     def example(self, index: int, item: Input, where: str = "") -> Example:
         """Return words, or a text that is split into words, as an example."""
         return as_example(index, item, words=True, pairs=None, where=where)
-
-
-def with_gold(config: WordConfig, data: Dataset, gold: str, no_gold: str) -> Dataset:
-    """Drop training and validation sentences without a value of the field ``gold``.
-
-    Raises:
-        UserError: There is no gold in a split; ``no_gold`` ends the message.
-    """
-    data, splits = in_documents(config, data), dict[str, Examples]()
-    for split, examples in data.splits.items():
-        labeled = examples
-        if examples.lack(gold):
-            labeled = examples.keep(value is not None for value in examples.column(gold))
-        if not labeled and not split.startswith("test"):
-            raise UserError(f"{data.name}: no sentence of {split} has {no_gold}")
-        splits[split] = labeled or examples
-    return replace(data, splits=splits)
 
 
 class WordTask(Task):
