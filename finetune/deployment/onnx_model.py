@@ -23,7 +23,9 @@ from finetune.preprocessing.subwords import Subwords
 from finetune.preprocessing.texts import Input, as_example, encode_texts
 from finetune.preprocessing.windows import encode_words
 from finetune.tasks.answer_decoding import AnswerDecoder
-from finetune.tasks.decoding import Decoder, SpanDecoder, TagDecoder, TextDecoder
+from finetune.tasks.decoding import Decoder, TextDecoder
+from finetune.tasks.span_decoding import SpanDecoder
+from finetune.tasks.tag_decoding import TagDecoder
 from finetune.types import Encoding, Example, Partial, Prediction, UserError
 
 GRAPH, SETTINGS = "model.onnx", "predictor.json"

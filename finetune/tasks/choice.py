@@ -30,8 +30,8 @@ from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
 from finetune.preprocessing.texts import check_characters, check_size, with_cut_context
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.class_losses import class_divergence
+from finetune.tasks.decoding import log_softmax
 from finetune.tasks.text_data import labeled
-from finetune.tasks.viterbi import log_softmax
 from finetune.types import (
     IGNORED,
     Batch,

@@ -34,7 +34,7 @@ from finetune.tasks.class_losses import (
     class_weights,
     loss_targets,
 )
-from finetune.tasks.viterbi import log_softmax
+from finetune.tasks.decoding import log_softmax
 from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
     IGNORED,

@@ -40,8 +40,7 @@ from finetune.tasks.class_losses import (
     label_losses,
     loss_targets,
 )
-from finetune.tasks.decoding import SpanDecoder
-from finetune.tasks.span_decoding import best_spans, choose_thresholds
+from finetune.tasks.span_decoding import SpanDecoder, best_spans, choose_thresholds
 from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
     IGNORED,

@@ -44,7 +44,7 @@ from finetune.tasks.class_losses import (
     class_weights,
     loss_targets,
 )
-from finetune.tasks.decoding import TagDecoder
+from finetune.tasks.tag_decoding import TagDecoder
 from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
     IGNORED,

@@ -24,7 +24,7 @@ from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Encodings
 from finetune.tasks import load_task
-from finetune.tasks.decoding import TagDecoder
+from finetune.tasks.tag_decoding import TagDecoder
 from finetune.tasks.token_classification import chain_targets
 from finetune.training.optimizer import parameter_groups
 from finetune.types import IGNORED, Batch, Encoding, TokenExample

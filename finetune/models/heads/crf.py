@@ -5,7 +5,7 @@ transition from one tag to the next, and of the first and last tags (Lafferty, M
 2001; Jurafsky & Martin, *Speech and Language Processing*, "Conditional Random Fields"; with
 emissions of a neural network: Lample et al., 2016). The forward algorithm computes Z,
 forward-backward its gradient, all in log space and at least float32; prediction
-(``finetune.tasks.viterbi``) needs neither torch nor gradients.
+(``finetune.tasks.tag_decoding``) needs neither torch nor gradients.
 
 W words of N sequences are laid end to end; sequences have ``num_words`` each (0 is legal). Inside,
 words are sorted by position: a step of the recursions takes the words at one position of all
@@ -90,7 +90,7 @@ class CrfTagger(EncoderModel):
     ``from_pretrained`` loads a trained model; with ``labels`` it makes one to train, with the
     ``scheme`` of the tags, such as ``"BIO"``; None makes all transitions legal. The
     ``TokenClassifier`` in ``tagger`` computes emissions, ``chain_loss`` is the loss, and
-    ``finetune.tasks.viterbi`` decodes.
+    ``finetune.tasks.tag_decoding`` decodes.
 
     Examples:
         >>> from finetune import CrfTagger, Encoding, pack
