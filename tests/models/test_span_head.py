@@ -30,7 +30,7 @@ from tests import tiny
 from tests.covering import covering
 from tests.models.heads import LABELS, words_of
 from tests.models.heads import head_of as tiny_head
-from tests.models.parity import CLOSE, assert_same_gradients, encodings
+from tests.models.parity import CLOSE, assert_equal, assert_same_gradients, encodings
 
 
 def head_of(family: str = "bert", *, dropout: float = 0.0, **settings) -> SpanClassifier:
@@ -95,11 +95,7 @@ def biaffine(scorer, start: Tensor, end: Tensor) -> Tensor:
 def assert_equals_naive(head: SpanClassifier, batch: Batch, tolerance: float = 1e-12) -> None:
     reference = copy.deepcopy(head)
     logits, expected = head(batch), naive(reference, batch)
-    torch.testing.assert_close(logits, expected, rtol=0, atol=tolerance)
-    weight = torch.randn_like(expected)
-    (logits * weight).sum().backward()
-    (expected * weight).sum().backward()
-    assert_same_gradients(head, reference, tolerance)
+    assert_equal(logits, expected, head, reference, tolerance)
 
 
 @pytest.mark.parametrize(
