@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from finetune.models.dropout import fast_dropout
-from finetune.models.heads.pair_classifier import PairClassifier, PairClassifierConfig
+from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.preprocessing.batching import pack
-from finetune.types import Encoding, UserError
-from tests import tiny
+from finetune.types import Encoding
 from tests.models.heads import head_of as tiny_head
 from tests.models.parity import assert_equal
 
@@ -115,17 +114,3 @@ def test_one_query_and_cached_candidates_equal_pairs(kind: str):
     candidates = head.text_vectors(head.encoder(batch), batch)
     logits = head.compare(head.query_vectors(head.encoder(alone), alone), candidates)
     torch.testing.assert_close(logits, head(pack(pairs)), rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"kind": "cross"}, "not one of bi, poly"),
-        ({"num_codes": 0}, "1 or more"),
-        ({"kind": "poly", "marked_words": True}, "not one of cross, bi"),
-    ],
-)
-def test_settings_are_checked(settings: dict[str, Any], message: str):
-    config = PairClassifierConfig(encoder=tiny.config("bert"), **settings)
-    with pytest.raises(UserError, match=message):
-        PairClassifier(config)

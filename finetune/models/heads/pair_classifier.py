@@ -17,7 +17,7 @@ from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
 from finetune.models.heads.base import EncoderModel, EncoderModelConfig
 from finetune.models.heads.layers import pool, pooled_tokens
-from finetune.types import Batch, UserError
+from finetune.types import Batch
 
 
 class PairClassifierConfig(EncoderModelConfig):
@@ -36,15 +36,6 @@ class PairClassifierConfig(EncoderModelConfig):
     num_codes: int = 16
     dropout: float = 0.0
     marked_words: bool = False
-
-    def require_legal(self) -> None:
-        """Raise ``UserError`` if the settings are incomplete or not legal."""
-        super().require_legal()
-        legal = ("cross", "bi") if self.marked_words else ("bi", "poly")
-        if self.kind not in legal:
-            raise UserError(f"kind {self.kind!r} is not one of {', '.join(legal)}.")
-        if self.num_codes < 1:
-            raise UserError(f"num_codes must be 1 or more, not {self.num_codes}")
 
 
 class PairClassifier(EncoderModel):
