@@ -338,11 +338,15 @@ class Task(ABC):
     def decode(self, logits: Any, batch: Batch) -> list[Partial]:
         """Turn the logits of a batch into one partial result for each sequence."""
 
-    @abstractmethod
     def finish(
         self, example: Any, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> Any:
-        """Make the prediction for an example from the partial results of its sequences in order."""
+        """Make the prediction for an example from the partial results of its sequences in order.
+
+        A record that is a decoder makes it.
+        """
+        decoder: Any = self.record
+        return decoder.finish(example, partials)
 
     def score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         """Compute metrics by name from predictions of examples in order; none without gold."""

@@ -330,12 +330,6 @@ class SpanNerTask(WordTask):
         rows = self.record.windows(logits.cpu().numpy(), batch.num_words)
         return batch.partials(rows)
 
-    def finish(
-        self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
-    ) -> SpanPrediction:
-        """Predict the most probable set of spans that the constraint allows."""
-        return self.record.finish(example, partials)
-
     @property
     def explained_by(self) -> Sequence[str]:
         """The methods that explain predictions, of sentences that are read alone."""

@@ -316,12 +316,6 @@ class TextClassificationTask(Task):
         rows = self.record.windows(logits.cpu().numpy())
         return batch.partials(rows)
 
-    def finish(
-        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
-    ) -> TextPrediction:
-        """Average the windows; take the best label, those over the threshold, or the number."""
-        return self.record.finish(example, partials)
-
     @property
     def explained_by(self) -> Sequence[str]:
         """The methods that explain predictions."""
