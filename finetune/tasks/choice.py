@@ -27,7 +27,7 @@ from finetune.evaluation.calibration import calibration_scores, fit_on_probabili
 from finetune.evaluation.temperature import scale
 from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
-from finetune.preprocessing.texts import check_characters, check_size, with_cut_context
+from finetune.preprocessing.texts import TextSequences, check_characters
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.class_losses import class_divergence
 from finetune.tasks.decoding import log_softmax
@@ -115,8 +115,7 @@ class ChoiceTask(Task):
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         """Return a sequence for each choice, and of how many questions a context is cut."""
-        limit, long_text = self.record.max_length, self.record.config.long_text
-        subwords = self._subwords(examples)
+        subwords, making = self._subwords(examples), self._text_sequences
         found, num_cut = [], 0
         for example in examples:
             sequences, longest = [], 0
@@ -125,11 +124,11 @@ class ChoiceTask(Task):
                 first, rest = subwords[context, False], []
                 if second is not None:
                     rest = subwords[second, True]
-                room = self._room(texts)
+                room = making.room(pair=second is not None)
                 size = len(first) + len(rest)
-                check_size(example, size, limit, room, long_text)
+                making.check_size(example, size, room)
                 longest = max(longest, size - room)
-                cut, rest = with_cut_context(first, rest, room, long_text)
+                cut, rest = making.with_cut_context(first, rest, room)
                 ids, segments = self.tokenizer.build(cut, None if second is None else rest)
                 right = None if example.label is None else {"right": [part == example.label]}
                 sequences.append(Encoding(example.id, ids, segments, part=part, target=right))
@@ -137,10 +136,9 @@ class ChoiceTask(Task):
             num_cut += longest > 0
         return found, num_cut
 
-    def _room(self, texts: tuple[str, str | None]) -> int:
-        """Return the number of subwords of a text, or of two, that fit into a sequence."""
-        template = self.tokenizer.single if texts[1] is None else self.tokenizer.pair
-        return self.record.max_length - template.num_special
+    @property
+    def _text_sequences(self) -> TextSequences:
+        return TextSequences(self.tokenizer, self.record.max_length, self.record.config.long_text)
 
     def _subwords(self, examples: Sequence[TextExample]) -> dict[tuple[str, bool], list[int]]:
         """Return the subwords of each text; most questions have a text that all choices share.
@@ -169,9 +167,11 @@ class ChoiceTask(Task):
         ids = {*encoded.sequences.example[full].tolist()}
         long = [example for example in examples if example.id in ids]
         subwords = self._subwords(long)
+        room = self._text_sequences.room
         number = sum(
             any(
-                len(subwords[both[1] or both[0], both[1] is not None]) > self._room(both)
+                len(subwords[both[1] or both[0], both[1] is not None])
+                > room(pair=both[1] is not None)
                 for both in texts_of_choices(example)
             )
             for example in long

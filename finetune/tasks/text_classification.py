@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,7 @@ from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.task_models import Problem
 from finetune.models.warm_start import WarmStart
 from finetune.preprocessing.encodings import Encodings, Ragged
-from finetune.preprocessing.texts import (
-    encode_apart,
-    encode_marked,
-    encode_texts,
-    words_of_subwords,
-)
+from finetune.preprocessing.texts import TextSequences
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.tasks.base import EXPLAINED_BY, Task, TaskRecord
 from finetune.tasks.calibration import check_thresholds
@@ -191,24 +187,22 @@ class TextClassificationTask(Task):
         """Return the labels of an example."""
         return label_names(example)
 
-    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+    @cached_property
+    def _text_sequences(self) -> TextSequences:
         record = self.record
-        if record.config.marked_words:
-            encoded, num_cut = encode_marked(
-                examples,
-                self.tokenizer,
-                record.max_length,
-                record.config.long_text,
-                apart=record.config.pair_encoder == "bi",
-            )
-        elif record.config.pair_encoder != "cross":
-            encoded, num_cut = encode_apart(
-                examples, self.tokenizer, record.max_length, record.config.long_text
-            )
+        return TextSequences(
+            self.tokenizer, record.max_length, record.config.long_text, record.overlap
+        )
+
+    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+        config = self.record.config
+        if config.marked_words:
+            apart = config.pair_encoder == "bi"
+            encoded, num_cut = self._text_sequences.encode_marked(examples, apart)
+        elif config.pair_encoder != "cross":
+            encoded, num_cut = self._text_sequences.encode_apart(examples)
         else:
-            encoded, num_cut = encode_texts(
-                examples, self.tokenizer, record.max_length, record.config.long_text, record.overlap
-            )
+            encoded, num_cut = self._text_sequences.encode(examples)
         targets = [
             [replace(encoding, target=self._target(example, len(windows))) for encoding in windows]
             for example, windows in zip(examples, encoded, strict=True)
@@ -342,9 +336,7 @@ class TextClassificationTask(Task):
 
     def words_of_tokens(self, example: TextExample, sequence: Encoding) -> Sequence[int]:
         """Return the word of each token of a sequence."""
-        record = self.record
-        cut = record.max_length, record.config.long_text, record.overlap
-        return words_of_subwords(example, self.tokenizer, *cut)[sequence.part]
+        return self._text_sequences.words_of_tokens(example)[sequence.part]
 
     def fit(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]
