@@ -11,14 +11,12 @@ import torch
 from torch import nn
 
 from finetune import ClassifyConfig, fit, load_task
-from finetune.models.heads.base import EncoderModel
-from finetune.models.heads.configurations import EncoderModelConfig
+from finetune.models.heads.base import EncoderModel, EncoderModelConfig
 from finetune.tasks.text_classification import TextClassificationTask
 
 
 class AttentionPoolingConfig(EncoderModelConfig):
     model_type = "attention-pooling"
-    head_module = __name__
 
 
 class AttentionPooling(EncoderModel):

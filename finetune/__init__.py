@@ -42,15 +42,17 @@ if TYPE_CHECKING:
     from finetune.inference.loop import predict
     from finetune.inference.predictor import BatchPredictor, Predictor, load
     from finetune.models.encoder import Encoder
-    from finetune.models.heads.choice import ChoiceScorer
-    from finetune.models.heads.crf_tagger import CrfTagger
+    from finetune.models.heads.crf import CrfTagger
     from finetune.models.heads.masked_lm import MaskedLanguageModel
-    from finetune.models.heads.question_answering import QuestionAnswerer
+    from finetune.models.heads.pretrained import (
+        ChoiceScorer,
+        QuestionAnswerer,
+        SequenceClassifier,
+        TokenClassifier,
+    )
     from finetune.models.heads.relation_classifier import RelationClassifier
     from finetune.models.heads.sentence_encoder import SentenceEncoder
-    from finetune.models.heads.sequence_classification import SequenceClassifier
     from finetune.models.heads.span_classifier import SpanClassifier
-    from finetune.models.heads.token_classification import TokenClassifier
     from finetune.preprocessing.batching import pack
     from finetune.preprocessing.tokenizer import SubwordTokenizer
     from finetune.pretraining.settings import PretrainConfig
@@ -95,15 +97,12 @@ _HOMES = {
     "inference.loop": "predict",
     "inference.predictor": "BatchPredictor Predictor load",
     "models.encoder": "Encoder",
-    "models.heads.choice": "ChoiceScorer",
-    "models.heads.crf_tagger": "CrfTagger",
+    "models.heads.crf": "CrfTagger",
     "models.heads.masked_lm": "MaskedLanguageModel",
-    "models.heads.question_answering": "QuestionAnswerer",
+    "models.heads.pretrained": "ChoiceScorer QuestionAnswerer SequenceClassifier TokenClassifier",
     "models.heads.relation_classifier": "RelationClassifier",
     "models.heads.sentence_encoder": "SentenceEncoder",
-    "models.heads.sequence_classification": "SequenceClassifier",
     "models.heads.span_classifier": "SpanClassifier",
-    "models.heads.token_classification": "TokenClassifier",
     "preprocessing.batching": "pack",
     "preprocessing.tokenizer": "SubwordTokenizer",
     "pretraining.settings": "PretrainConfig",

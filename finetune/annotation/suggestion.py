@@ -213,7 +213,7 @@ def write_suggestions(command: Suggest) -> None:
     """Write one line for each chosen example, the best first."""
     suggester = Suggester(command.folder, max_tokens=command.max_tokens)
     rows: dict[int, Mapping[str, Any]] = {}
-    examples = suggester.model.task.record.inputs.read(command.file, **command.reading, rows=rows)
+    examples = suggester.model.task.record.read(command.file, **command.reading, rows=rows)
     with open_records(command.out, [Path(command.file)]) as write:
         found = suggester.suggest(examples, command.number, command.by, command.seed, rows)
         for each in found:

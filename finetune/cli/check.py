@@ -143,7 +143,7 @@ class Check(OutOption, DataOptions, Command):
             if self.model is None:
                 findings = check_data(data, count_subwords=None, max_length=self.max_length or 512)
             else:
-                from finetune.preprocessing.subword_check import check_with_tokenizer
+                from finetune.preprocessing.tokenizer import check_with_tokenizer
 
                 findings = check_with_tokenizer(data, self.model, words, self.max_length)
         findings = [finding for finding in findings if finding.check not in skipped]

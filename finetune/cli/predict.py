@@ -311,7 +311,7 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
         wanted, chunked = None, None
         if parts is not None:
             chunked = partial(parts.chunks, drop=drop)
-            if model.task.record.inputs.context is None:  # else other sentences are read, too
+            if not model.task.record.context_words:  # else other sentences are read, too
                 wanted = parts.wants_row
         keep = self.keep_columns or as_table
         examples = self._examples(model.task, rows if keep else None, wanted)
@@ -358,11 +358,9 @@ class Predict(OutOption, ReasonOptions, SpeedOptions, InputOptions, Command):
                 if rows is not None:
                     rows[index] = {"text": text, **second}
                 given = text if self.pair is None else (text, self.pair)
-                yield task.record.inputs.example(index, given, "--text")
+                yield task.record.example(index, given, "--text")
         else:
-            yield from task.record.inputs.read(
-                self.file or "", **self.reading, rows=rows, wanted=wanted
-            )
+            yield from task.record.read(self.file or "", **self.reading, rows=rows, wanted=wanted)
 
 
 def _reporting(records: Iterable[T], reporter: Reporter) -> Iterator[T]:

@@ -34,8 +34,8 @@ from finetune.deployment.onnx_model import GRAPH, OUTPUTS, SETTINGS, OnnxModel, 
 from finetune.evaluation.kinds import DEFAULT_METRICS
 from finetune.inference.loop import full_precision
 from finetune.models.attention import packed_attention
-from finetune.models.heads.crf_tagger import CrfTagger
-from finetune.models.heads.question_answering import QuestionAnswerer
+from finetune.models.heads.crf import CrfTagger
+from finetune.models.heads.pretrained import QuestionAnswerer
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.loading import model_license
 from finetune.preprocessing.batching import pack
@@ -366,7 +366,7 @@ def _batches(task: Task) -> list[list[Encoding]]:
     inputs: list[Input] = [*zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True), (TEXTS[1], longest)]
     if not record.pairs:
         inputs = [*([] if words or record.pairs is False else inputs), *TEXTS, longest]
-    examples = [record.inputs.example(index, item) for index, item in enumerate(inputs)]
+    examples = [record.example(index, item) for index, item in enumerate(inputs)]
     sequences = [windows[0] for windows in replace(task, record=checked).encode(examples)]
     return [sequences[:1], sequences[1:2], sequences[-1:], sequences[:2], sequences]
 

@@ -20,10 +20,12 @@ from finetune.evaluation.decisions import Decisions
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.preprocessing.span_candidates import candidates
 from finetune.preprocessing.subwords import Subwords
-from finetune.preprocessing.texts import Input, as_example, encode_texts
+from finetune.preprocessing.texts import Input, TextSequences, as_example
 from finetune.preprocessing.windows import encode_words
 from finetune.tasks.answer_decoding import AnswerDecoder
-from finetune.tasks.decoding import Decoder, SpanDecoder, TagDecoder, TextDecoder
+from finetune.tasks.decoding import Decoder, TextDecoder
+from finetune.tasks.span_decoding import SpanDecoder
+from finetune.tasks.tag_decoding import TagDecoder
 from finetune.types import Encoding, Example, Partial, Prediction, UserError
 
 GRAPH, SETTINGS = "model.onnx", "predictor.json"
@@ -62,7 +64,7 @@ class TextOutput:
     def encode(self, examples: Sequence[Any]) -> list[list[Encoding]]:
         """Return the sequences of each example: one, or several windows."""
         how = self.settings["long_text"]
-        return encode_texts(examples, self.tokenizer, self.length, how, self.overlap)[0]
+        return TextSequences(self.tokenizer, self.length, how, self.overlap).encode(examples)[0]
 
     def blank(self, example: Any) -> Prediction | None:
         """Return the prediction for an example that no sequence is made of; None for others."""

@@ -22,7 +22,6 @@ from finetune.deployment.batcher import Batcher, Limits
 from finetune.deployment.onnx_model import GRAPH, SETTINGS, OnnxModel
 from finetune.preprocessing.texts import as_example
 from finetune.tasks import model_folder
-from finetune.tasks.inputs import RowInputs
 from finetune.types import Example, Prediction, UserError, quantity
 
 if TYPE_CHECKING:  # exported models are served without torch
@@ -94,21 +93,21 @@ class Engine:
     @classmethod
     def of(cls, predictor: Predictor) -> Engine:
         """Return the engine of a model that torch runs."""
-        task, inputs = predictor.task, predictor.task.record.inputs
-        if not inputs.keys:
+        task, record = predictor.task, predictor.task.record
+        if not record.input_keys:
             raise UserError(
                 f"this model of `finetune {task.name}` reads more than texts and words (marked "
                 "words, or spans), so it cannot be served: use predict --file."
             )
         return cls(
             task.name,
-            list(task.record.labels),
-            inputs.keys,
-            task.record.pairs,
-            task.record.max_length,
-            inputs.example,
+            list(record.labels),
+            record.input_keys,
+            record.pairs,
+            record.max_length,
+            record.example,
             predictor.predict,
-            isinstance(inputs, RowInputs),
+            record.reads_rows,
         )
 
     @classmethod

@@ -27,8 +27,7 @@ from finetune.evaluation.kinds import KINDS, score
 from finetune.models.heads.masked_lm import MaskedScores
 from finetune.models.heads.sentence_encoder import SentenceOutput, starting_pooling
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
-from finetune.tasks.abilities import CoupledLoss
-from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.base import CoupledLoss, Task, TaskRecord
 from finetune.types import (
     Batch,
     Encoding,

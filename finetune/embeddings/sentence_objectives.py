@@ -33,7 +33,7 @@ from finetune.preprocessing.encodings import Encodings
 from finetune.preprocessing.masking import Masking, special_subwords
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.device import to_device
-from finetune.tasks.abilities import CoupledLoss
+from finetune.tasks.base import CoupledLoss
 from finetune.tasks.few_shot import cosine_loss
 from finetune.types import IGNORED, Encoding, Sequences, TextExample
 

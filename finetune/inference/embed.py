@@ -21,7 +21,7 @@ from finetune.data.word_splitting import split_words
 from finetune.inference.loop import chunks, forward_passes, predict
 from finetune.models.encoder import Batching, Encoder
 from finetune.models.heads.layers import pool, pooled_tokens
-from finetune.models.heads.token_classification import subword_rows
+from finetune.models.heads.pretrained import subword_rows
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Encoded
 from finetune.preprocessing.tokenizer import SubwordTokenizer

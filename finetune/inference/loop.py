@@ -19,6 +19,7 @@ from accelerate.utils import gather_object
 
 from finetune.config.tasks import default_max_tokens
 from finetune.preprocessing.batching import grouped, pack
+from finetune.preprocessing.context import surrounded
 from finetune.preprocessing.encodings import Array, Encoded, Encodings
 from finetune.runtime.device import autocast, batch_to_device, resolve_precision
 from finetune.runtime.launch import make_accelerator
@@ -269,8 +270,8 @@ class PredictionStream(Iterator[Prediction]):
         self.num_cut = self.num_without_document = self.num_blank = 0
         self.reporter: Reporter | None = None
         self._decide = decide
-        if (context := task.record.inputs.context) is not None:
-            examples = context.add(self._count_documents(examples))
+        if reach := task.record.context_words:
+            examples = surrounded(self._count_documents(examples), reach)
         self._predictions = self._predict(task, head, iter(examples), accelerator, chunk, chunked)
 
     def __next__(self) -> Prediction:

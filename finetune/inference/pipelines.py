@@ -19,7 +19,7 @@ from transformers import Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from finetune.inference.loop import predict
-from finetune.models.heads.crf_tagger import CrfTagger
+from finetune.models.heads.crf import CrfTagger
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.tasks import saved_task
 from finetune.types import Span, TokenPrediction, UserError
@@ -57,7 +57,7 @@ class SpanPipeline(Pipeline):
             if not isinstance(text, str):
                 raise UserError(f"the {self.task} pipeline takes texts, not {text!r:.60}.")
         task = self.task_of_model
-        examples = [task.record.inputs.example(index, text) for index, text in enumerate(input_)]
+        examples = [task.record.example(index, text) for index, text in enumerate(input_)]
         return {"examples": examples, "encoded": task.encode(examples)}
 
     def _forward(self, input_tensors: Any, **parameters: Any) -> Any:

@@ -28,6 +28,7 @@ from finetune.inference.explanation import Explanation, explain, explaining_meth
 from finetune.inference.loop import PredictionStream, predict, without_blank
 from finetune.inference.vectors import Neighbor, TrainingVectors, decision_vectors
 from finetune.models.half_precision import keep_cast_weights
+from finetune.preprocessing.context import surrounded
 from finetune.preprocessing.texts import Input
 from finetune.runtime.device import place, resolve_precision
 from finetune.runtime.launch import make_accelerator
@@ -37,7 +38,6 @@ from finetune.tasks import model_folder, saved_task
 from finetune.tasks.base import Task
 from finetune.tasks.calibration import least_confidence, with_thresholds
 from finetune.tasks.definition import run_data
-from finetune.tasks.inputs import TextInputs
 from finetune.tasks.zero_shot import TEMPLATE, zero_shot
 from finetune.types import (
     Example,
@@ -293,7 +293,7 @@ class Predictor:
         if isinstance(inputs, str):
             raise UserError(f"predict takes a list of inputs: write predict([{inputs!r:.40}]).")
         if (table := input_table(inputs)) is not None:
-            return list(self.task.record.inputs.read(table, columns=columns))
+            return list(self.task.record.read(table, columns=columns))
         if columns:
             raise UserError(
                 f"columns={dict(columns)!r:.60} apply to rows, such as a data frame: leave it out."
@@ -339,10 +339,10 @@ class Predictor:
         return [self.decisions.apply(each, distances.get(each.id)) for each in predictions]
 
     def _examples(self, given: Iterable[Given]) -> Iterator[Example]:
-        inputs = self.task.record.inputs
+        record = self.task.record
         for index, item in enumerate(given):
             if isinstance(item, TextExample):
-                yield inputs.checked(item) if isinstance(inputs, TextInputs) else item
+                yield record.checked(item)
             elif isinstance(item, TokenExample):
                 yield item
             elif isinstance(item, SpanPrediction | TokenPrediction):
@@ -351,7 +351,7 @@ class Predictor:
                 parts = item.spans, None, None, item.text, item.offsets
                 yield TokenExample(index, item.words, *parts, where=f"input {index}")
             else:
-                yield inputs.example(index, item)
+                yield record.example(index, item)
 
 
 load = Predictor
@@ -362,7 +362,7 @@ def _in_documents(
     task: Task, examples: Sequence[Any], documents: Sequence[Any]
 ) -> Iterator[TokenExample]:
     """Add the sentences around them in their documents to examples."""
-    if (context := task.record.inputs.context) is None:
+    if not (reach := task.record.context_words):
         raise UserError(
             "documents apply to a model that was trained with --context: leave them out."
         )
@@ -372,7 +372,8 @@ def _in_documents(
             f"there), not {len(documents)}."
         )
     named = zip(examples, documents, strict=True)
-    return context.add(replace(e, document=None if d is None else str(d)) for e, d in named)
+    renamed = (replace(e, document=None if d is None else str(d)) for e, d in named)
+    return surrounded(renamed, reach)
 
 
 _LOCK = threading.Lock()
@@ -426,8 +427,7 @@ class BatchPredictor:
         assert table is not None
         with _LOCK:
             model = _loaded(pickle.dumps((self.run, self.options)))
-            inputs = model.task.record.inputs
-            examples = list(inputs.read(table, columns=self.columns, rows=rows))
+            examples = list(model.task.record.read(table, columns=self.columns, rows=rows))
             found = with_same_columns(each.record() for each in model.stream(examples))
         if len(found) != size:
             raise UserError(

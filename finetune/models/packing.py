@@ -218,32 +218,6 @@ def group_by_length(
     yield members
 
 
-class PositionOrder(NamedTuple):
-    """The T rows of N sequences sorted by position, and by length, the longest sequence first."""
-
-    sequences: Tensor  # the sequences, the longest first [N]
-    lengths: Tensor  # their lengths [N]
-    begins: Tensor  # their first rows [N]
-    sizes: Tensor  # the number of sequences that have each position [L]
-    position: Tensor  # the position at each place [T]
-    sequence: Tensor  # the sequence at each place, as a place in ``sequences`` [T]
-
-    @classmethod
-    def of(cls, lengths: Sequence[int]) -> PositionOrder:
-        """Compute the order for sequences with these lengths, on the CPU."""
-        given = torch.tensor(lengths, dtype=torch.long)
-        ordered, sequences = given.sort(descending=True, stable=True)
-        begins = (given.cumsum(0) - given)[sequences]
-        inside = torch.arange(max([1, *lengths]))[:, None] < ordered  # [L, N]
-        position, sequence = inside.nonzero(as_tuple=True)
-        return cls(sequences, ordered, begins, inside.sum(1), position, sequence)
-
-    @property
-    def rows(self) -> Tensor:
-        """The row at each place [T]."""
-        return self.begins[self.sequence] + self.position
-
-
 def needs_round_size(batch: Batch) -> bool:
     """Return whether matrix products of a batch run in bfloat16 on the CPU.
 

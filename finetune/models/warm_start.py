@@ -17,20 +17,18 @@ from transformers import AutoConfig, AutoModel
 
 from finetune.config.tasks import TrainConfig
 from finetune.data.json_files import read_object
-from finetune.models.heads.crf_tagger import CrfTagger
+from finetune.models.heads.crf import CrfTagger
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import (
-    PROBLEM_TYPES,
+    POSITIONS,
     PretrainedHead,
-    Problem,
-    select_classes,
-    with_rows,
+    QuestionAnswerer,
+    SequenceClassifier,
+    TokenClassifier,
 )
-from finetune.models.heads.question_answering import POSITIONS, QuestionAnswerer
 from finetune.models.heads.relation_classifier import RelationClassifier
-from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
-from finetune.models.heads.token_classification import TokenClassifier
+from finetune.models.heads.task_models import PROBLEM_TYPES, Problem, select_classes, with_rows
 from finetune.models.loading import (
     is_hub_id,
     load_config,
@@ -139,27 +137,27 @@ def find_warm_start(
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
     try:
         folder = local_model(source, weights=False)
+        content = _read_json(folder / "config.json")
+        custom_type = content.get("model_type")
+        if custom_type in CUSTOM_MODELS:
+            inner: Any = AutoConfig.for_model(**content[CUSTOM_MODELS[custom_type][1]])
+            inner._commit_hash = model_commit(source)
+        else:
+            custom_type, inner = None, load_config(source, **options)
     except UserError as error:
         raise UserError(f"--init-from {name}: {error}") from error
-    content = _read_json(folder / "config.json")
-    custom_type = content.get("model_type")
-    if custom_type in CUSTOM_MODELS:
-        inner: Any = AutoConfig.for_model(**content[CUSTOM_MODELS[custom_type][1]])
-        inner._commit_hash = model_commit(source)
-    else:
-        custom_type = None
-        try:
-            inner = load_config(source, **options)
-        except UserError as error:
-            raise UserError(f"--init-from {name}: {error}") from error
     _check_model(config, inner, folder)
     if getattr(inner, "bilstm", False) and not config.bilstm:
         raise UserError(f"--init-from {name} was trained with --bilstm: add --bilstm.")
     head_class = None if config.custom_head else reusable
-    old = _reusable_labels(inner, custom_type, head_class, problem)
     if head_class is RelationClassifier and custom_type == "relation-classifier":
         old = [content["id2label"][str(index)] for index in range(len(content["id2label"]))]
-    rows = _matching_rows(old, labels)
+    else:
+        old = _reusable_labels(inner, custom_type, head_class, problem)
+    known = {label.lower(): row for row, label in enumerate(old)}
+    rows: tuple[int | None, ...] | None = tuple(known.get(label.lower()) for label in labels)
+    if len(known) < len(old) or not any(label.lower() in known for label in labels):
+        rows = None
     return WarmStart(
         name,
         source,
@@ -233,10 +231,3 @@ def _reusable_labels(
     default = PROBLEM_TYPES["regression" if len(labels) == 1 else "single"]
     same = (inner.problem_type or default) == PROBLEM_TYPES[problem or "single"]
     return labels if same else []
-
-
-def _matching_rows(old: Sequence[str], new: Sequence[str]) -> tuple[int | None, ...] | None:
-    """Return the old class of each label, None for a new one; None if all labels are new."""
-    known = {label.lower(): row for row, label in enumerate(old)}
-    rows = tuple(known.get(label.lower()) for label in new)
-    return None if len(known) < len(old) or not {*rows} - {None} else rows

@@ -64,8 +64,6 @@ def process_shard(
     first, each to the process with the fewest tokens yet (Graham 1969: the largest shard has at
     most 4/3 of the tokens of the best assignment). A shard may be empty.
     """
-    if not 0 <= rank < world_size:
-        raise UserError(f"rank {rank} is not in 0..{world_size - 1}")
     if world_size == 1:
         return list(examples)
     tokens = [0] * world_size

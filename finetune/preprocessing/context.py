@@ -12,7 +12,7 @@ import json
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, chain, groupby, islice
 
 from finetune.config.tasks import WordConfig, max_context_subwords
@@ -86,25 +86,14 @@ def _up_to(reach: int, sentences: Iterable[tuple[str, ...]]) -> tuple[tuple[str,
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class DocumentContext:
-    """The sentences around each sentence of a document that a model reads too."""
-
-    reach: int
-    """Most words on each side."""
-
-    def add(self, examples: Iterable[TokenExample]) -> Iterator[TokenExample]:
-        """Add to each example the sentences around it (``surrounded``)."""
-        return surrounded(examples, self.reach)
-
-    def facts(self, examples: Sequence[TokenExample]) -> str:
-        """Return the context of all examples as text for a hash, each sentence once."""
-        numbers: dict[tuple[str, ...], int] = {}
-        around = [
-            [[numbers.setdefault(words, len(numbers)) for words in s] for s in (e.before, e.after)]
-            for e in examples
-        ]
-        return json.dumps([list(numbers), around])
+def context_facts(examples: Sequence[TokenExample]) -> str:
+    """Return the context of all examples as text for a hash, each sentence once."""
+    numbers: dict[tuple[str, ...], int] = {}
+    around = [
+        [[numbers.setdefault(words, len(numbers)) for words in s] for s in (e.before, e.after)]
+        for e in examples
+    ]
+    return json.dumps([list(numbers), around])
 
 
 def in_documents(config: WordConfig, data: Dataset) -> Dataset:

@@ -12,8 +12,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from finetune.types import UserError
-
 
 @lru_cache(maxsize=128)
 def candidates(num_words: int, max_width: int | None) -> np.ndarray:
@@ -38,31 +36,15 @@ def num_candidates(num_words: int, max_width: int | None) -> int:
 
 
 def _width(num_words: int, max_width: int | None) -> int:
-    """Return the width of the widest candidate; raise UserError for a limit below 1."""
-    if num_words < 0 or (max_width is not None and max_width < 1):
-        raise UserError(
-            f"no candidate spans of up to {max_width} words in a text of {num_words}: give a width "
-            "of at least 1, or None for no limit"
-        )
     return num_words if max_width is None else min(max_width, num_words)
 
 
 def candidate_index(
     start: int | np.ndarray, end: int | np.ndarray, num_words: int, max_width: int | None
 ) -> int | np.ndarray:
-    """Return the index of a span in ``candidates``, or of each span of two arrays.
-
-    Raises UserError if a span is empty, outside the text or wider than ``max_width``.
-    """
+    """Return the index of a span in ``candidates``, or of each span of two arrays."""
     width = _width(num_words, max_width)
     first, last = np.asarray(start, dtype=np.int64), np.asarray(end, dtype=np.int64)
-    wrong = (first < 0) | (last <= first) | (last > num_words) | (last - first > width)
-    if wrong.any():
-        number = int(wrong.argmax())
-        shown = f"{first.flat[number]} to {last.flat[number]}"
-        raise UserError(
-            f"words {shown} are not a candidate: legal are 1 to {width} of words 0 to {num_words}"
-        )
     rest = num_words - first  # the last candidates equal those of a text of this length
     narrow = np.minimum(rest, width)
     from_here = rest * narrow - narrow * (narrow - 1) // 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from finetune.data.word_splitting import split_words
@@ -62,166 +63,184 @@ def check_pair(example: TextExample, pairs: bool | None) -> TextExample:
     return example
 
 
-def encode_texts(
-    examples: Sequence[TextExample],
-    tokenizer: Subwords,
-    max_length: int,
-    long_text: str,
-    overlap: int,
-) -> tuple[list[list[Encoding]], int]:
-    """Return the sequences of each text or pair, and how many texts were cut."""
-    subwords = tokenizer.text_subwords
-    if long_text != "window":
-        subwords = partial(tokenizer.first_subwords, number=max_length)
-    firsts = subwords([example.text for example in examples])
-    seconds = iter(subwords([example.pair for example in examples if example.pair is not None]))
-    result, num_cut = [], 0
-    for example, first in zip(examples, firsts, strict=True):
-        second = None if example.pair is None else next(seconds)
-        template = tokenizer.single if second is None else tokenizer.pair
-        room = max_length - template.num_special
-        size = len(first) + len(second or ())
-        if size > room and long_text == "error":
-            raise UserError(
-                f"{example.where}: the text has {_counted(example, size, max_length)}, "
-                f"--max-length {max_length} leaves room for {room}: raise it, or write "
-                "--long-text truncate or --long-text window."
+@dataclass(frozen=True)
+class TextSequences:
+    """The way from texts and pairs to sequences. Methods also return how many texts were cut."""
+
+    tokenizer: Subwords
+    max_length: int
+    """The longest sequence in tokens, special tokens included."""
+    long_text: str
+    """The treatment of longer texts, as in ``--long-text``."""
+    overlap: int = 0
+    """Number of subwords that neighboring windows of a text share."""
+
+    def encode(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+        """Return the sequences of each text or pair: one, or windows."""
+        subwords = self.tokenizer.text_subwords
+        if self.long_text != "window":
+            subwords = partial(self.tokenizer.first_subwords, number=self.max_length)
+        firsts = subwords([example.text for example in examples])
+        seconds = iter(subwords([example.pair for example in examples if example.pair is not None]))
+        result, num_cut = [], 0
+        for example, first in zip(examples, firsts, strict=True):
+            second = None if example.pair is None else next(seconds)
+            room = self.room(pair=second is not None)
+            size = len(first) + len(second or ())
+            if size > room and self.long_text == "error":
+                raise UserError(
+                    f"{example.where}: the text has {self._counted(example, size)}, --max-length "
+                    f"{self.max_length} leaves room for {room}: raise it, or write "
+                    "--long-text truncate or --long-text window."
+                )
+            in_windows = min(len(first), len(second or ())) <= room // 2  # else the shorter is cut
+            num_cut += size > room and not (self.long_text == "window" and in_windows)
+            built = [self.tokenizer.build(*part) for part in self._fitting(first, second, room)]
+            result.append([Encoding(example.id, *b, part=k) for k, b in enumerate(built)])
+        return result, num_cut
+
+    def words_of_tokens(self, example: TextExample) -> list[list[int]]:
+        """Return the number of the word of each token of the sequences of ``encode``.
+
+        It is -1 for special tokens. The words of the second text follow those of the first; a
+        subword of several words counts as one of the first.
+        """
+        numbers, before = list[list[int]](), 0
+        for text in example.texts():
+            ends = [end for _, end in split_words(text)[1]]
+            offsets = self.tokenizer.backend.encode(text, add_special_tokens=False).offsets
+            last = len(ends) - 1
+            numbers.append([before + min(bisect_right(ends, start), last) for start, _ in offsets])
+            before += len(ends)
+        template = self.tokenizer.single if example.pair is None else self.tokenizer.pair
+        first, second = numbers[0], numbers[1] if example.pair is not None else None
+        special = ([-1] * len(each) for each in (template.prefix, template.middle, template.suffix))
+        prefix, middle, suffix = special
+        return [
+            [*prefix, *one, *middle, *(other or ()), *suffix]
+            for one, other in self._fitting(first, second, self.room(pair=second is not None))
+        ]
+
+    def encode_apart(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+        """Return a sequence for each pair: its texts, each with its special tokens, in turn.
+
+        They are the two "words" of the sequence.
+        """
+        subwords = partial(self.tokenizer.first_subwords, number=self.max_length)
+        firsts = subwords([example.text for example in examples])
+        seconds = subwords([example.pair or "" for example in examples])
+        room = self.room(pair=False)
+        result, num_cut = [], 0
+        for example, *pair in zip(examples, firsts, seconds, strict=True):
+            size = max(map(len, pair))
+            self.check_size(example, size, room)
+            num_cut += size > room
+            (first, segments), (second, more) = (self.tokenizer.build(text[:room]) for text in pair)
+            both = None if segments is None or more is None else segments + more
+            starts = [0, len(first), len(first) + len(second)]
+            result.append([Encoding(example.id, first + second, both, starts)])
+        return result, num_cut
+
+    def encode_marked(
+        self, examples: Sequence[TextExample], apart: bool
+    ) -> tuple[list[list[Encoding]], int]:
+        """Return a sequence for each pair, whose "words" are its targets and the text around them.
+
+        The texts form one sequence: before, target, between, target, after. With ``apart``, each
+        text has its own special tokens: before, target, after, before, target, after. Long texts
+        are cut around their targets.
+        """
+        tokenizer, far = self.tokenizer, FAR * self.max_length
+        texts, targets = [], []
+        for example in examples:
+            for text, (begin, end) in zip(
+                (example.text, example.pair or ""), example.targets or (), strict=True
+            ):
+                left = max(0, begin - far)
+                texts.append(text[left : end + far])
+                targets.append((begin - left, end - left))
+        flat = tokenizer.marked_subwords(texts, targets)
+        room, begin = self.room(pair=not apart), len(tokenizer.single.prefix)
+        result, num_cut = [], 0
+        for example, one, other in zip(examples, flat[::2], flat[1::2], strict=True):
+            both = (one[0], other[0])
+            rooms = [room, room] if apart else [len(ids or ()) for ids in truncated(*both, room)]
+            size = (max if apart else sum)(map(len, both))
+            self.check_size(example, size, room)
+            num_cut += size > room
+            (first, *at), (second, *pair_at) = (
+                _around(*side, most) for side, most in zip((one, other), rooms, strict=True)
             )
-        in_windows = min(len(first), len(second or ())) <= room // 2  # else the shorter is cut
-        num_cut += size > room and not (long_text == "window" and in_windows)
-        parts = _fitting(first, second, room, long_text, overlap)
-        built = [tokenizer.build(*part) for part in parts]
-        result.append([Encoding(example.id, *b, part=k) for k, b in enumerate(built)])
-    return result, num_cut
+            if apart:
+                (ids, segments), (more, more_segments) = map(tokenizer.build, (first, second))
+                ends = [len(ids)]
+                next_begin = len(ids) + begin
+                ids, segments = ids + more, segments and segments + (more_segments or [])
+            else:
+                ids, segments = tokenizer.build(first, second)
+                ends, next_begin = [], begin + len(first) + len(tokenizer.pair.middle)
+            inner = [*(begin + i for i in at), *ends, *(next_begin + i for i in pair_at)]
+            result.append([Encoding(example.id, ids, segments, [0, *inner, len(ids)])])
+        return result, num_cut
 
+    def room(self, *, pair: bool) -> int:
+        """Return the number of subwords of a text, or of two, that fit into a sequence."""
+        template = self.tokenizer.pair if pair else self.tokenizer.single
+        return self.max_length - template.num_special
 
-def _fitting(
-    first: list[int], second: list[int] | None, room: int, long_text: str, overlap: int
-) -> list[tuple[list[int], list[int] | None]]:
-    """Return a text or pair, cut or in windows, of ``room`` subwords at most."""
-    if len(first) + len(second or ()) <= room:
-        return [(first, second)]
-    if long_text == "window":
-        return _windows(first, second, room, overlap)
-    return [truncated(first, second, room)]
+    def with_cut_context(
+        self, context: list[int], rest: list[int], room: int
+    ) -> tuple[list[int], list[int]]:
+        """Cut a context until it fits into ``room`` subwords together with the rest.
 
+        The end of the context is cut, or with ``truncate-start`` its beginning. A rest that is too
+        long without any context keeps its end.
+        """
+        keep = max(0, room - len(rest))
+        if self.long_text == "truncate-start":
+            context = context[max(0, len(context) - keep) :]
+        return context[:keep], rest[max(0, len(rest) - room) :]
 
-def words_of_subwords(
-    example: TextExample, tokenizer: Subwords, max_length: int, long_text: str, overlap: int
-) -> list[list[int]]:
-    """Return the number of the word of each token of the sequences of ``encode_texts``.
+    def check_size(self, example: TextExample, size: int, room: int) -> None:
+        """Raise UserError for a text of more than ``room`` tokens if long texts are errors."""
+        if size > room and self.long_text == "error":
+            raise UserError(
+                f"{example.where}: a text has {self._counted(example, size)}, --max-length "
+                f"{self.max_length} leaves room for {room}: raise it, or write "
+                "--long-text truncate."
+            )
 
-    It is -1 for special tokens. The words of the second text follow those of the first; a subword
-    of several words counts as one of the first.
-    """
-    numbers, before = list[list[int]](), 0
-    for text in example.texts():
-        ends = [end for _, end in split_words(text)[1]]
-        offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
-        last = len(ends) - 1
-        numbers.append([before + min(bisect_right(ends, start), last) for start, _ in offsets])
-        before += len(ends)
-    template = tokenizer.single if example.pair is None else tokenizer.pair
-    room = max_length - template.num_special
-    first, second = numbers[0], numbers[1] if example.pair is not None else None
-    special = ([-1] * len(each) for each in (template.prefix, template.middle, template.suffix))
-    prefix, middle, suffix = special
-    return [
-        [*prefix, *one, *middle, *(other or ()), *suffix]
-        for one, other in _fitting(first, second, room, long_text, overlap)
-    ]
+    def _counted(self, example: TextExample, size: int) -> str:
+        """Return a number of tokens, which are not all of a text that is cut before."""
+        longest = max(map(len, example.texts()))
+        return f"{size} tokens or more" if longest > FAR * self.max_length else f"{size} tokens"
 
+    def _fitting(
+        self, first: list[int], second: list[int] | None, room: int
+    ) -> list[tuple[list[int], list[int] | None]]:
+        """Return a text or pair, cut or in windows, of ``room`` subwords at most.
 
-def encode_apart(
-    examples: Sequence[TextExample], tokenizer: Subwords, max_length: int, long_text: str
-) -> tuple[list[list[Encoding]], int]:
-    """Return a sequence for each pair: its texts, each with its special tokens, one after another.
-
-    They are the two "words" of the sequence. Texts longer than ``max_length`` are cut, and their
-    pairs counted.
-    """
-    firsts = tokenizer.first_subwords([example.text for example in examples], max_length)
-    seconds = tokenizer.first_subwords([example.pair or "" for example in examples], max_length)
-    room = max_length - tokenizer.single.num_special
-    result, num_cut = [], 0
-    for example, *pair in zip(examples, firsts, seconds, strict=True):
-        size = max(map(len, pair))
-        check_size(example, size, max_length, room, long_text)
-        num_cut += size > room
-        (first, segments), (second, more) = (tokenizer.build(text[:room]) for text in pair)
-        both = None if segments is None or more is None else segments + more
-        starts = [0, len(first), len(first) + len(second)]
-        result.append([Encoding(example.id, first + second, both, starts)])
-    return result, num_cut
-
-
-def encode_marked(
-    examples: Sequence[TextExample],
-    tokenizer: Subwords,
-    max_length: int,
-    long_text: str,
-    apart: bool,
-) -> tuple[list[list[Encoding]], int]:
-    """Return a sequence for each pair, whose "words" are its targets and the text around them.
-
-    The texts form one sequence: before, target, between, target, after. With ``apart``, each text
-    has its own special tokens: before, target, after, before, target, after. Long texts are cut
-    around their targets, and their pairs are counted.
-    """
-    far = FAR * max_length
-    texts, targets = [], []
-    for example in examples:
-        for text, (begin, end) in zip(
-            (example.text, example.pair or ""), example.targets or (), strict=True
-        ):
-            left = max(0, begin - far)
-            texts.append(text[left : end + far])
-            targets.append((begin - left, end - left))
-    flat = tokenizer.marked_subwords(texts, targets)
-    room = max_length - (tokenizer.single if apart else tokenizer.pair).num_special
-    result, num_cut = [], 0
-    for example, one, other in zip(examples, flat[::2], flat[1::2], strict=True):
-        both = (one[0], other[0])
-        rooms = [room, room] if apart else [len(ids or ()) for ids in truncated(*both, room)]
-        size = (max if apart else sum)(map(len, both))
-        check_size(example, size, max_length, room, long_text)
-        num_cut += size > room
-        (first, *at), (second, *pair_at) = (
-            _around(*side, most) for side, most in zip((one, other), rooms, strict=True)
-        )
-        begin = len(tokenizer.single.prefix)
-        if apart:
-            (ids, segments), (more, more_segments) = map(tokenizer.build, (first, second))
-            ends = [len(ids)]
-            next_begin = len(ids) + begin
-            ids, segments = ids + more, segments and segments + (more_segments or [])
-        else:
-            ids, segments = tokenizer.build(first, second)
-            ends, next_begin = [], begin + len(first) + len(tokenizer.pair.middle)
-        starts = [0, *(begin + i for i in at), *ends, *(next_begin + i for i in pair_at), len(ids)]
-        result.append([Encoding(example.id, ids, segments, starts)])
-    return result, num_cut
+        Windows divide the longer text, each with the shorter one, cut to half the room.
+        """
+        if len(first) + len(second or ()) <= room:
+            return [(first, second)]
+        if self.long_text != "window":
+            return [truncated(first, second, room)]
+        second_is_longer = second is not None and len(first) <= len(second)
+        long, short = (second or [], first) if second_is_longer else (first, second or [])
+        short = short[: room // 2]
+        size = room - len(short)
+        starts = window_starts(len(long), size, self.overlap)
+        parts = [long[start : start + size] for start in starts]
+        if second is None:
+            return [(part, None) for part in parts]
+        return [(short, part) if second_is_longer else (part, short) for part in parts]
 
 
 def _around(ids: list[int], start: int, end: int, room: int) -> tuple[list[int], int, int]:
     """Cut a text around its target; return it with the range of the target, perhaps cut as well."""
     left = max(0, min((start + end - room) // 2, len(ids) - room, start))
     return ids[left : left + room], start - left, min(end - left, room)
-
-
-def check_size(example: TextExample, size: int, max_length: int, room: int, long_text: str) -> None:
-    """Raise UserError for a text of more than ``room`` tokens if long texts are errors."""
-    if size > room and long_text == "error":
-        raise UserError(
-            f"{example.where}: a text has {_counted(example, size, max_length)}, --max-length "
-            f"{max_length} leaves room for {room}: raise it, or write --long-text truncate."
-        )
-
-
-def _counted(example: TextExample, size: int, max_length: int) -> str:
-    """Return a number of tokens, which are not all of a text that is cut before."""
-    longest = max(map(len, example.texts()))
-    return f"{size} tokens or more" if longest > FAR * max_length else f"{size} tokens"
 
 
 def truncated(
@@ -240,31 +259,3 @@ def truncated(
     if len(first) > len(second):
         return first[: room - short], second
     return first, second[: room - short]
-
-
-def with_cut_context(
-    context: list[int], rest: list[int], room: int, long_text: str
-) -> tuple[list[int], list[int]]:
-    """Cut a context until it fits into ``room`` subwords together with the rest.
-
-    The end of the context is cut, or with ``truncate-start`` its beginning. A rest that is too long
-    without any context keeps its end.
-    """
-    keep = max(0, room - len(rest))
-    if long_text == "truncate-start":
-        context = context[max(0, len(context) - keep) :]
-    return context[:keep], rest[max(0, len(rest) - room) :]
-
-
-def _windows(
-    first: list[int], second: list[int] | None, room: int, overlap: int
-) -> list[tuple[list[int], list[int] | None]]:
-    """Split the longer text into windows, each with the shorter one, cut to half the room."""
-    second_is_longer = second is not None and len(first) <= len(second)
-    long, short = (second or [], first) if second_is_longer else (first, second or [])
-    short = short[: room // 2]
-    size = room - len(short)
-    parts = [long[start : start + size] for start in window_starts(len(long), size, overlap)]
-    if second is None:
-        return [(part, None) for part in parts]
-    return [(short, part) if second_is_longer else (part, short) for part in parts]

@@ -1,4 +1,4 @@
-"""Load a tokenizer, check that it aligns subwords with words, and build sequences of subwords.
+"""Load a tokenizer, check that it aligns subwords with words, build sequences, and check data.
 
 Special tokens come from a template that is read off the tokenizer once, so all sequences are built
 in the same way.
@@ -6,6 +6,7 @@ in the same way.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import compress
@@ -17,7 +18,9 @@ from typing import Any
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from finetune.data import Finding, check_data
 from finetune.data.word_splitting import UNSPACED
+from finetune.models.families import FAMILIES, position_limit
 from finetune.models.loading import load_config, load_pretrained_tokenizer
 from finetune.preprocessing.encodings import WHOLE, Kind, whole
 from finetune.preprocessing.subwords import Subwords, Template
@@ -267,3 +270,38 @@ def _set_prefix_space(tokenizer: Any) -> bool:
         return False
     members: Any = current  # its type stubs lack iteration
     return any(isinstance(member, pre_tokenizers.ByteLevel) for member in members)
+
+
+def check_with_tokenizer(
+    data: Any, model: str, words: bool, max_length: int | None
+) -> list[Finding]:
+    """Check data, and count all subwords and subwords unknown to a model.
+
+    Args:
+        data: The data set.
+        model: The name of the model.
+        words: Whether its examples are words.
+        max_length: The longest sequence in tokens; None is the limit of the model, at most 512.
+    """
+    tokenizer = SubwordTokenizer.from_pretrained(model, words=words)
+    config = load_config(model)
+    limit = position_limit(config, FAMILIES.get(config.model_type))
+    seen: Counter[int | None] = Counter()  # subword ids
+
+    def count(items: Sequence[Any]) -> list[Any]:
+        if words:
+            sentences = tokenizer.raw_word_subwords(items)
+            seen.update(id for sentence in sentences for word in sentence for id in word)
+            return [list(map(len, sentence)) for sentence in sentences]
+        texts = tokenizer.text_subwords(items)
+        seen.update(id for text in texts for id in text)
+        return list(map(len, texts))
+
+    findings = check_data(
+        data,
+        count_subwords=count,
+        max_length=tokenizer.max_length(limit, max_length),
+        num_special=(tokenizer.single.num_special, tokenizer.pair.num_special),
+    )
+    unreadable = tokenizer.unreadable(seen[tokenizer.unknown], seen.total())
+    return [*findings, *(Finding("warning", "subwords", line) for line in unreadable)]

@@ -23,8 +23,7 @@ from finetune.preprocessing.windows import encode_window, windows
 from finetune.pretraining.model import PretrainingModel
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import read_documents
-from finetune.tasks.abilities import Gather
-from finetune.tasks.base import Task, TaskRecord, joined
+from finetune.tasks.base import Gather, Task, TaskRecord, joined
 from finetune.types import (
     Batch,
     Encoding,

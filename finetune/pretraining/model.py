@@ -20,7 +20,7 @@ from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
 from finetune.models.heads.base import load_module, save_module
 from finetune.models.heads.masked_lm import MaskedLanguageModel
-from finetune.models.heads.pretrained import require_class
+from finetune.models.heads.task_models import require_class
 from finetune.models.loading import load_config, load_weights, local_model
 from finetune.types import Batch, UserError
 

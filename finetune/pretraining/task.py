@@ -33,8 +33,7 @@ from finetune.pretraining.model import MOST_TARGETS, PretrainingScores, require_
 from finetune.pretraining.sentence_pairs import BLOCK, SentencePairs, pair_notes
 from finetune.pretraining.settings import PretrainConfig
 from finetune.pretraining.text_blocks import large_documents, packed_documents
-from finetune.tasks.abilities import EncodeChunk, Gather
-from finetune.tasks.base import CHUNK, Task, joined
+from finetune.tasks.base import CHUNK, EncodeChunk, Gather, Task, joined
 from finetune.tasks.definition import (
     limited,
     load_tokenizer,

@@ -15,18 +15,32 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
+import numpy as np
+
 from finetune.config.description import TaskDescription
-from finetune.config.tasks import TrainConfig, column_map
-from finetune.data import Dataset
+from finetune.config.tasks import LabelConfig, TrainConfig, column_map, named_strength
+from finetune.data import Dataset, read_text_file
 from finetune.data.reading import read_examples
+from finetune.data.tables import Table
 from finetune.evaluation.kinds import DEFAULT_METRICS, KINDS, score
 from finetune.models.warm_start import ReusableHead, WarmStart
-from finetune.preprocessing.encodings import Encoded, Encodings, Ragged, whole
+from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged, whole
+from finetune.preprocessing.texts import Input, as_example, check_pair
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.runtime.memory import without_garbage_collection
-from finetune.tasks.abilities import Abilities, EncodeChunk, Gather
-from finetune.tasks.inputs import Inputs, TextInputs
-from finetune.types import Batch, Encoding, Example, LabelSet, Partial, UserError
+from finetune.types import (
+    Batch,
+    Decision,
+    Encoding,
+    Example,
+    LabelSet,
+    Partial,
+    Prediction,
+    Sequences,
+    TextExample,
+    UserError,
+    quantity,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -42,9 +56,48 @@ FITTED: Mapping[str, Any] = {"temperature": None, "thresholds": {}, "decisions":
 """Fields of records that are fitted on the validation split after training; their defaults."""
 
 
+EncodeChunk = Callable[[int], Encoded]
+"""Encodes the chunk of examples that begins with an index."""
+Gather = Callable[[EncodeChunk, Sequence[int]], Encoded]
+"""Calls an ``EncodeChunk`` for all chunks, and joins the results."""
+
+EXPLAINED_BY = ("leave-out", "gradients")
+"""The methods that explain predictions, the more faithful one first (docs/results.md)."""
+CoupledLoss = Callable[[Any, "torch.Tensor", Sequences], tuple["torch.Tensor", "torch.Tensor"]]
+"""Returns the sum of the losses of an optimizer batch, and the number to divide it by, from the
+head, the vectors [N, H] and their sequences."""
+
+
 def joined(encode_chunk: EncodeChunk, starts: Sequence[int]) -> Encoded:
     """Encode all chunks, and join them in memory."""
     return Encoded.joined(map(encode_chunk, starts))
+
+
+def with_gold(data: Dataset, field: str, row: str, missing: str, dropped: str = "") -> Dataset:
+    """Drop training and validation rows without gold; test splits without any stay.
+
+    Args:
+        data: The data.
+        field: The field with the gold of an example.
+        row: The word for a row, for messages.
+        missing: The gold that a split lacks, and perhaps advice: the end of the error.
+        dropped: The gold that dropped rows lack, for a note; empty for no note.
+
+    Raises:
+        UserError: A split has no gold.
+    """
+    splits, notes = {}, list(data.notes)
+    for split, rows in data.splits.items():
+        kept = rows
+        if rows.lack(field):
+            kept = rows.keep(value is not None for value in rows.column(field))
+        if not kept and not split.startswith("test"):
+            raise UserError(f"{data.name}: no {row} of {split} has {missing}")
+        if kept and len(kept) < len(rows) and dropped:
+            number = quantity(len(rows) - len(kept), row)
+            notes.append(f"{number} of {split} without {dropped} dropped")
+        splits[split] = kept or rows
+    return replace(data, splits=splits, notes=notes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +120,49 @@ class TaskRecord:
         """The kind of predictions, as in ``DEFAULT_METRICS``: a label, if not said otherwise."""
         return "label"
 
+    reads_rows: ClassVar[bool] = False
+    """Whether an input is a row whose columns have roles of their own, and not a text or words."""
+
     @property
-    def inputs(self) -> Inputs:
-        """The inputs of the model: texts or pairs of texts, if a task does not say otherwise."""
-        return TextInputs(column_map(self.config.columns), pairs=self.pairs)
+    def input_keys(self) -> tuple[str, ...]:
+        """The keys of an example in a request to a server; none if a server cannot read it."""
+        return ("text",) if self.pairs is False else ("text", "text_pair")
+
+    @property
+    def context_words(self) -> int:
+        """Most words of a document that the model reads on each side of a sentence."""
+        return 0
+
+    @property
+    def usual_columns(self) -> Mapping[str, str]:
+        """The columns that training named, by role: they are read where others are not named."""
+        return column_map(self.config.columns)
+
+    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
+        """Stream inputs as examples without gold, whose ``id`` is the row number from 0.
+
+        Args:
+            source: A path, a folder or pattern of several files, ``-`` for standard input, or a
+                table.
+            options: ``columns`` by role; the text ``encoding`` of the files; ``rows``, a dict that
+                gets the values of each row by ``id``; ``wanted``, which tells by its number whether
+                to read a row.
+
+        Raises:
+            DataError: If a row cannot be read; the message names file and line.
+        """
+        return read_text_file(
+            source, usual_columns=self.usual_columns, pair=self.pairs, labels=False, **options
+        )
+
+    def example(self, index: int, item: Input, where: str = "") -> Example:
+        """Return an input as an example; raise UserError if that is impossible."""
+        example: Any = as_example(index, item, words=False, pairs=self.pairs, where=where)
+        return self.checked(example)
+
+    def checked(self, example: TextExample) -> TextExample:
+        """Return an example; raise UserError for a pair without what the model compares."""
+        return check_pair(example, self.pairs)
 
     @property
     def metric(self) -> str:
@@ -115,7 +207,7 @@ def extra_fields(record: type[TaskRecord]) -> list[dataclasses.Field[Any]]:
 
 
 @dataclass(eq=False)
-class Task(Abilities, ABC):
+class Task(ABC):
     """The base class of all tasks.
 
     Class methods tell how settings and data make a task (``finetune.tasks.definition``). What
@@ -246,11 +338,15 @@ class Task(Abilities, ABC):
     def decode(self, logits: Any, batch: Batch) -> list[Partial]:
         """Turn the logits of a batch into one partial result for each sequence."""
 
-    @abstractmethod
     def finish(
         self, example: Any, partials: Sequence[Partial], *, log_probabilities: bool = False
     ) -> Any:
-        """Make the prediction for an example from the partial results of its sequences in order."""
+        """Make the prediction for an example from the partial results of its sequences in order.
+
+        A record that is a decoder makes it.
+        """
+        decoder: Any = self.record
+        return decoder.finish(example, partials)
 
     def score(self, gold: Sequence[Any], predicted: Sequence[Any]) -> dict[str, float]:
         """Compute metrics by name from predictions of examples in order; none without gold."""
@@ -295,3 +391,145 @@ class Task(Abilities, ABC):
             return
         with self._warm_start.checkpoint() as folder:
             yield {"name": folder, **trusted}
+
+    # Optional members: None, False or empty, unless a task overrides them.
+
+    @property
+    def graph_refusal(self) -> str | None:
+        """The reason why an exported graph cannot replace the model.
+
+        It is empty if a graph can: the record then decodes its logits, as a class of
+        ``finetune.tasks.decoding``. None if no model of the task is exported.
+        """
+        return None
+
+    @property
+    def calibrated(self) -> bool:
+        """True if values of the record are fitted on the validation split after training."""
+        return False
+
+    def fit(self, gold: Sequence[Any], predicted: Sequence[Any]) -> tuple[dict[str, Any], str]:
+        """Return fitted fields of the record for gold and predictions, and a note about them."""
+        raise NotImplementedError
+
+    def apply_fitted(self, example: Any, prediction: Any) -> Any:
+        """Apply the fitted values to an example's prediction by an uncalibrated model."""
+        raise NotImplementedError
+
+    @property
+    def threshold_labels(self) -> Sequence[str]:
+        """The labels whose lowest probabilities, ``record.thresholds``, may be changed later."""
+        return ()
+
+    def blank(self, example: Any) -> Prediction | None:
+        """Return the empty prediction of an example without text; None for other examples."""
+        return None
+
+    takes_metrics: ClassVar[bool] = True
+    """True if metrics of users compare its predictions with gold, in the form of their kind."""
+
+    @property
+    def sampling(self) -> float | None:
+        """The strength of ``--sampling``: 1 gives all classes the same share of an epoch."""
+        config = self.record.config
+        if not isinstance(config, LabelConfig) or config.sampling == "none":
+            return None
+        _, strength = named_strength(config.sampling)
+        return 1.0 if strength is None else strength
+
+    def classes(self, example: Any) -> Collection[str]:
+        """Return the classes of an example, of which ``sampling`` draws rare ones more often."""
+        raise NotImplementedError
+
+    grouped: ClassVar[bool] = False
+    """True if the loss of a micro-batch needs all sequences of an example: training keeps them
+    together. An example of more than ``--max-tokens`` tokens is a micro-batch of its own."""
+
+    def sequences_of_epoch(
+        self, sequences: Encodings, seed: int, epoch: int, rows: Array | None = None
+    ) -> Encodings:
+        """Return training sequences as the model reads them in an epoch: some rows, or all."""
+        return sequences if rows is None else sequences.take(rows)
+
+    def added_ids(self) -> Sequence[int]:
+        """Return the ids of subwords that ``sequences_of_epoch`` adds."""
+        return ()
+
+    encode_training: ClassVar[Callable[..., Encoded] | None] = None
+    """Encode training examples as ``encode``, without what ``sequences_of_epoch`` adds; None uses
+    ``encode``."""
+
+    @property
+    def coupled_loss(self) -> CoupledLoss | None:
+        """A loss over all sequences of an optimizer batch, in place of ``loss``; None without one.
+
+        The head returns a named tuple with ``vectors``; weights of it that the loss uses itself are
+        trained too.
+        """
+        return None
+
+    @property
+    def loss_counts(self) -> Callable[[Batch], torch.Tensor] | None:
+        """Return the counts [K] of K losses for a batch on the CPU; None for a single loss.
+
+        Each loss is divided by its own count: ``loss`` returns K sums and K numbers.
+        """
+        return None
+
+    @property
+    def vector_task(self) -> Task | None:
+        """The task that predicts the input of ``fit_head``."""
+        return None
+
+    def fit_head(self, head: Any, gold: Sequence[Any], predicted: Sequence[Any]) -> None:
+        """Fit weights of the head in place, to gold and predictions, before each evaluation."""
+        raise NotImplementedError
+
+    soft_loss: ClassVar[Callable[..., torch.Tensor] | None] = None
+    """Return the sum of the losses of a batch against the logits of a teacher, from the logits, the
+    teacher's, the batch and the temperature; None if the task cannot be distilled. It is to be
+    divided by the number of words, or of sequences of texts. For a CRF the logits are the
+    emissions, with the rest of the teacher's scores in the targets of the batch."""
+
+    def num_logits(self, sequences: Encodings) -> Array:
+        """Return the number of rows of the logits of each sequence: [N]."""
+        return np.ones(len(sequences), dtype=np.int64)
+
+    @property
+    def per_subword(self) -> bool:
+        """True if a word has a row of logits for each of its subwords."""
+        return False
+
+    def targets_without_gold(self, sequences: Encodings) -> Mapping[str, Ragged]:
+        """Return targets of sequences without gold, which add nothing to the loss."""
+        raise NotImplementedError
+
+    @property
+    def explained_by(self) -> Sequence[str]:
+        """The methods that explain predictions, of ``EXPLAINED_BY``; none by default."""
+        return ()
+
+    def decisions(self, prediction: Any) -> Sequence[Decision]:
+        """Return the labels of a prediction to explain."""
+        raise NotImplementedError
+
+    def decision_scores(self, logits: Any) -> torch.Tensor:
+        """Return the score of each class in each row of the logits, to be explained: [R, C].
+
+        It is the log-probability of one of several classes, else the logit, uncalibrated.
+        """
+        raise NotImplementedError
+
+    def decision_row(self, decision: Decision, sequence: Encoding) -> int | None:
+        """Return the row of a decision among the rows of a sequence; None if it has no row."""
+        return 0
+
+    def words_of_tokens(self, example: Any, sequence: Encoding) -> Sequence[int]:
+        """Return the word of each token of a sequence, -1 for tokens of no word of the example.
+
+        ``split_words`` divides a text into its words; the words of a second text come after them.
+        """
+        raise NotImplementedError
+
+    limited: ClassVar[Callable[..., Task] | None] = None
+    """Return the task with another --max-length and --max-tokens, for vectors of whole texts."""

@@ -19,27 +19,29 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from finetune.config.tasks import ChoiceConfig, column_map
+from finetune.config.tasks import ChoiceConfig
 from finetune.data import Dataset
 from finetune.data.choices import CHOICES
+from finetune.data.tables import Table
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.temperature import scale
-from finetune.models.heads.choice import SCORE, ChoiceScorer
+from finetune.models.heads.pretrained import SCORE, ChoiceScorer
 from finetune.preprocessing.encodings import Encoded, Encodings, Ragged
-from finetune.preprocessing.texts import check_size, with_cut_context
+from finetune.preprocessing.texts import TextSequences, check_characters
 from finetune.tasks.base import Task, TaskRecord
 from finetune.tasks.class_losses import class_divergence
-from finetune.tasks.inputs import RowInputs
+from finetune.tasks.decoding import log_softmax
 from finetune.tasks.text_data import labeled
-from finetune.tasks.viterbi import log_softmax
 from finetune.types import (
     IGNORED,
     Batch,
     ChoicePrediction,
     ChoiceQuestion,
     Encoding,
+    Example,
     LabelSet,
     Partial,
+    UserError,
     quantity,
 )
 
@@ -52,12 +54,6 @@ BLANK = re.compile(r"(?<!\w)_+(?!\w)")
 """A blank in a question, which each choice fills in, as in the cloze questions of RACE."""
 
 
-class ChoiceInputs(RowInputs):
-    """Questions with their choices."""
-
-    reader = CHOICES
-
-
 @dataclass(frozen=True, kw_only=True)
 class ChoiceRecord(TaskRecord):
     """The record of a task of multiple choice."""
@@ -67,11 +63,28 @@ class ChoiceRecord(TaskRecord):
     """Divides the scores before the softmax (Guo et al., 2017)."""
 
     kind = "choice"
+    reads_rows = True
 
     @property
-    def inputs(self) -> ChoiceInputs:
-        """The inputs of the model."""
-        return ChoiceInputs(column_map(self.config.columns))
+    def input_keys(self) -> tuple[str, ...]:
+        """The keys of an example in a request to a server."""
+        return tuple(role for role in CHOICES.roles if role not in CHOICES.gold_roles)
+
+    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
+        """Stream questions with their choices, without their gold."""
+        return CHOICES.stream(source, usual_columns=self.usual_columns, **options)
+
+    def example(self, index: int, item: Any, where: str = "") -> Example:
+        """Return a row as an example."""
+        where = where or f"input {index}"
+        if not isinstance(item, Mapping):
+            raise UserError(
+                f"{where}: {item!r:.60} is no example of this model: give --file with the columns "
+                f"{', '.join(self.input_keys)}; in Python a dict of them."
+            )
+        example: Example = CHOICES.example(index, item, where)
+        check_characters(example.texts(), where)
+        return example
 
 
 class ChoiceTask(Task):
@@ -102,8 +115,7 @@ class ChoiceTask(Task):
 
     def _sequences(self, examples: Sequence[ChoiceQuestion]) -> tuple[list[list[Encoding]], int]:
         """Return a sequence for each choice, and of how many questions a context is cut."""
-        limit, long_text = self.record.max_length, self.record.config.long_text
-        subwords = self._subwords(examples)
+        subwords, making = self._subwords(examples), self._text_sequences
         found, num_cut = [], 0
         for example in examples:
             sequences, longest = [], 0
@@ -112,11 +124,11 @@ class ChoiceTask(Task):
                 first, rest = subwords[context, False], []
                 if second is not None:
                     rest = subwords[second, True]
-                room = self._room(texts)
+                room = making.room(pair=second is not None)
                 size = len(first) + len(rest)
-                check_size(example, size, limit, room, long_text)
+                making.check_size(example, size, room)
                 longest = max(longest, size - room)
-                cut, rest = with_cut_context(first, rest, room, long_text)
+                cut, rest = making.with_cut_context(first, rest, room)
                 ids, segments = self.tokenizer.build(cut, None if second is None else rest)
                 right = None if example.label is None else {"right": [part == example.label]}
                 sequences.append(Encoding(example.id, ids, segments, part=part, target=right))
@@ -124,10 +136,9 @@ class ChoiceTask(Task):
             num_cut += longest > 0
         return found, num_cut
 
-    def _room(self, texts: tuple[str, str | None]) -> int:
-        """Return the number of subwords of a text, or of two, that fit into a sequence."""
-        template = self.tokenizer.single if texts[1] is None else self.tokenizer.pair
-        return self.record.max_length - template.num_special
+    @property
+    def _text_sequences(self) -> TextSequences:
+        return TextSequences(self.tokenizer, self.record.max_length, self.record.config.long_text)
 
     def _subwords(self, examples: Sequence[ChoiceQuestion]) -> dict[tuple[str, bool], list[int]]:
         """Return the subwords of each text; most questions have a text that all choices share.
@@ -156,9 +167,11 @@ class ChoiceTask(Task):
         ids = {*encoded.sequences.example[full].tolist()}
         long = [example for example in examples if example.id in ids]
         subwords = self._subwords(long)
+        room = self._text_sequences.room
         number = sum(
             any(
-                len(subwords[both[1] or both[0], both[1] is not None]) > self._room(both)
+                len(subwords[both[1] or both[0], both[1] is not None])
+                > room(pair=both[1] is not None)
                 for both in texts_of_choices(example)
             )
             for example in long

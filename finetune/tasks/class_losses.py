@@ -27,7 +27,7 @@ from finetune.types import IGNORED, UserError, did_you_mean
 
 def class_weights(
     setting: str, labels: Sequence[str], counts: Mapping[str, int], num_rows: int, problem: str
-) -> list[float] | None:
+) -> tuple[float, ...] | None:
     """Return the class weights: None, inverse frequency (``auto``), or the given (`a=1,b=2`).
 
     ``auto`` is n / (C n_c), so that every class weighs the same in total (King & Zeng, 2001, as
@@ -36,10 +36,10 @@ def class_weights(
     if setting == "none":
         return None
     if setting == "auto" and problem == "multi":
-        return [max(num_rows - counts[name], 0.5) / counts[name] for name in labels]
+        return tuple(max(num_rows - counts[name], 0.5) / counts[name] for name in labels)
     if setting == "auto":
         each = sum(counts.values()) / sum(counts[name] > 0 for name in labels)
-        return [each / counts[name] if counts[name] else 1.0 for name in labels]
+        return tuple(each / counts[name] if counts[name] else 1.0 for name in labels)
     given: dict[str, float] = {}
     for item in setting.split(","):
         name, _, value = item.rpartition("=")
@@ -58,7 +58,7 @@ def class_weights(
                 f"{did_you_mean(name, labels)}"
             )
         given[name] = weight
-    return [given.get(name, 1.0) for name in labels]
+    return tuple(given.get(name, 1.0) for name in labels)
 
 
 def class_frequencies(

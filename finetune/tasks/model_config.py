@@ -7,7 +7,7 @@ defaults.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,9 @@ from finetune.data.label_names import NLI_LABELS, canonical_name
 from finetune.data.tag_schemes import detect_scheme
 from finetune.models.families import FAMILIES, position_limit
 from finetune.models.heads.base import labels_of
-from finetune.models.heads.configurations import CrfTaggerConfig, SpanClassifierConfig
-from finetune.models.heads.pretrained import problem_of
+from finetune.models.heads.crf import CrfTaggerConfig
+from finetune.models.heads.span_classifier import SpanClassifierConfig
+from finetune.models.heads.task_models import problem_of
 from finetune.models.loading import library_errors
 from finetune.preprocessing.tokenizer import SubwordTokenizer
 from finetune.types import LabelSet, UserError
@@ -28,55 +29,37 @@ from finetune.types import LabelSet, UserError
 if TYPE_CHECKING:
     from finetune.tasks.base import Task
 
-Derived = tuple[str, Mapping[str, Any], Mapping[str, Any]]
-"""The name of a task, settings of its configuration, and fields of its record."""
-
-
-def _texts(config: Any) -> Derived:
-    labels = labels_of(config)
-    nli = {canonical_name(label) for label in labels} == {*NLI_LABELS}
-    fields = {"problem": problem_of(config), "pairs": True if nli else None}
-    return "nli" if nli else "classify", {}, fields
-
-
-def _tags(config: Any) -> Derived:
-    scheme = detect_scheme([[label] for label in labels_of(config)])
-    return "tag", {}, {"scheme": scheme, "source": scheme}
-
-
-def _crf(config: Any) -> Derived:
-    return "tag", {"crf": True}, {"scheme": config.scheme, "source": config.scheme}
-
-
-def _spans(config: Any) -> Derived:
-    names = ("max_width", "decoding", "thresholds")
-    return "ner", {}, {name: getattr(config, name) for name in names}
-
-
-def _answers(config: Any) -> Derived:
-    return "qa", {}, {"pairs": True, "unanswerable": True}
-
-
-def _choices(config: Any) -> Derived:
-    return "choice", {}, {}
-
-
-def _masks(config: Any) -> Derived:
-    return "pretrain", {}, {"pairs": False}
-
-
-_TASKS: dict[str, Callable[[Any], Derived]] = {
-    "ForSequenceClassification": _texts,
-    "ForTokenClassification": _tags,
-    "ForQuestionAnswering": _answers,
-    "ForQuestionAnsweringSimple": _answers,
-    "ForMultipleChoice": _choices,
-    "ForMaskedLM": _masks,
-    **dict.fromkeys(("BertForPreTraining", "AlbertForPreTraining"), _masks),
-    "CrfTagger": _crf,
-    "SpanClassifier": _spans,
+_TASKS: Mapping[str, str] = {
+    "ForSequenceClassification": "classify",
+    "ForTokenClassification": "tag",
+    "ForQuestionAnswering": "qa",
+    "ForQuestionAnsweringSimple": "qa",
+    "ForMultipleChoice": "choice",
+    "ForMaskedLM": "pretrain",
+    "BertForPreTraining": "pretrain",
+    "AlbertForPreTraining": "pretrain",
+    "CrfTagger": "tag",
+    "SpanClassifier": "ner",
 }
 """The task by the end of the name of an architecture."""
+
+
+def _derived(task: str, config: Any) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Return the name of the task, settings of its configuration, and fields of its record."""
+    if task == "classify":
+        nli = {canonical_name(label) for label in labels_of(config)} == {*NLI_LABELS}
+        fields = {"problem": problem_of(config), "pairs": True if nli else None}
+        return "nli" if nli else "classify", {}, fields
+    if task == "tag":
+        crf = isinstance(config, CrfTaggerConfig)
+        scheme = config.scheme if crf else detect_scheme([[tag] for tag in labels_of(config)])
+        return "tag", {"crf": crf}, {"scheme": scheme, "source": scheme}
+    if task == "ner":
+        names = ("max_width", "decoding", "thresholds")
+        return "ner", {}, {name: getattr(config, name) for name in names}
+    if task == "qa":
+        return "qa", {}, {"pairs": True, "unanswerable": True}
+    return task, {}, {"pairs": False} if task == "pretrain" else {}
 
 
 def architecture(folder: Path) -> str:
@@ -110,8 +93,8 @@ def task_of_config(folder: Path) -> Task:
     with library_errors(str(folder), folder, path.name):
         config = AutoConfig.for_model(**read_object(path))
     name = architecture(folder)
-    derive = next(function for end, function in _TASKS.items() if name.endswith(end))
-    task, changed, fields = derive(config)
+    found = next(task for end, task in _TASKS.items() if name.endswith(end))
+    task, changed, fields = _derived(found, config)
     made, settings = task_class(task), CONFIGS[task](model=str(folder), **changed)
     tokenizer = SubwordTokenizer.saved(folder, words=settings.description.words)
     encoder: Any = config

@@ -16,24 +16,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from finetune.config.tasks import QAConfig, column_map
+from finetune.config.tasks import QAConfig
 from finetune.data import Dataset
 from finetune.data.questions import QUESTIONS, misplaced
 from finetune.data.tables import Table
 from finetune.evaluation.kinds.answers import ANSWERS, best_threshold
-from finetune.models.heads.question_answering import (
-    POSITIONS,
-    QuestionAnswerer,
-    position_losses,
-    rows_of,
-)
+from finetune.models.heads.pretrained import POSITIONS, QuestionAnswerer, position_losses, rows_of
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
 from finetune.preprocessing.questions import encode_questions, tokens_of
 from finetune.tasks.answer_decoding import NO_ANSWER, AnswerDecoder
-from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.base import Task, TaskRecord, with_gold
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import class_divergence
-from finetune.tasks.inputs import TextInputs
 from finetune.types import (
     AnswerPrediction,
     Batch,
@@ -52,15 +46,6 @@ FEWEST = 5
 """Least number of questions with and without an answer to choose a threshold on."""
 MOST_MISPLACED = 0.1
 """Largest fraction of the training questions whose answers may have no place in their contexts."""
-
-
-@dataclass(frozen=True)
-class QuestionInputs(TextInputs):
-    """Questions with their contexts, as pairs of texts."""
-
-    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
-        """Stream questions, without their answers."""
-        return QUESTIONS.stream(source, usual_columns=self.usual_columns, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +71,9 @@ class AnswerRecord(TaskRecord, AnswerDecoder):
         """Number of answers in a prediction."""
         return self.config.n_best
 
-    @property
-    def inputs(self) -> QuestionInputs:
-        """The inputs of the model."""
-        return QuestionInputs(column_map(self.config.columns), pairs=True)
+    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
+        """Stream questions with their contexts, without their answers."""
+        return QUESTIONS.stream(source, usual_columns=self.usual_columns, **options)
 
     @property
     def overlap(self) -> int:
@@ -116,20 +100,9 @@ class QuestionAnsweringTask(Task):
         Raises:
             UserError: Train has no answers, or too many of them have no place.
         """
+        missing = "gold answers: name their column, --columns answers=NAME."
+        data = with_gold(data, "answers", "question", missing, "gold answers")
         splits, notes = dict(data.splits), list(data.notes)
-        for split, examples in data.splits.items():
-            known = [answers is not None for answers in examples.column("answers")]
-            if not any(known):
-                if split.startswith("test"):
-                    continue
-                raise UserError(
-                    f"{data.name}: no question of {split} has gold answers: name their column, "
-                    "--columns answers=NAME."
-                )
-            if not all(known):
-                rows = quantity(known.count(False), "question")
-                notes.append(f"{rows} of {split} without gold answers dropped")
-                splits[split] = examples.keep(known)
         if "train" in splits and not any(splits["train"].column("answers")):
             raise UserError(f"{data.name}: no question of train has an answer: nothing to learn.")
         for split, examples in splits.items():

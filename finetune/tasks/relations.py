@@ -19,22 +19,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from finetune.config.tasks import RelationsConfig, max_context_subwords
+from finetune.config.tasks import RelationsConfig
 from finetune.data import Dataset
 from finetune.data.examples import Examples
 from finetune.models.heads.relation_classifier import RelationClassifier
-from finetune.preprocessing.context import fill
+from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Encoded, Ragged
 from finetune.preprocessing.marked_spans import Markers, mark_pair
 from finetune.preprocessing.windows import WordIds
+from finetune.tasks.base import with_gold
 from finetune.tasks.class_losses import (
     class_frequencies,
     class_losses,
     class_weights,
     loss_targets,
 )
-from finetune.tasks.viterbi import log_softmax
-from finetune.tasks.word_task import WordRecord, WordTask, with_gold
+from finetune.tasks.decoding import log_softmax
+from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
     IGNORED,
     Batch,
@@ -92,7 +93,7 @@ class RelationTask(WordTask):
     @classmethod
     def prepare(cls, config: RelationsConfig, data: Dataset) -> Dataset:
         """Drop sentences without gold, and training sentences without a pair to classify."""
-        data = with_gold(config, data, "relations", NO_GOLD)
+        data = with_gold(in_documents(config, data), "relations", "sentence", NO_GOLD)
         train, notes = data.splits.get("train", Examples()), list(data.notes)
         if train and not any(example.relations for example in train):
             raise UserError(f"{data.name}: the training data have no relation: nothing to learn.")
@@ -131,7 +132,7 @@ class RelationTask(WordTask):
             "labels": names,
             "related": related,
             "both": both,
-            "class_weights": weights and tuple(weights),
+            "class_weights": weights,
             "class_frequencies": class_frequencies(config, ["", *names], counts | none, num_pairs),
         }
 
@@ -176,15 +177,14 @@ class RelationTask(WordTask):
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
         """Return a sequence for each pair, and how many words they leave out."""
         record = self.record
-        limit = max_context_subwords(record.config.context, record.max_length)
-        neighbors = self._neighbors(examples) if limit else {}
+        neighbors = self._neighbors(examples)
         subwords = self.tokenizer.word_subwords([example.words for example in examples])
         result, num_cut = [], 0
         for example, words in zip(examples, subwords, strict=True):
             gold = None if example.relations is None else _gold_labels(example)
             found = []
             for number, pair in enumerate(_pairs(record.config, record.related, _spans(example))):
-                encoding, num_left_out = self._pair(example, words, pair, neighbors, limit)
+                encoding, num_left_out = self._pair(example, words, pair, neighbors)
                 target = None
                 if gold is not None:
                     label = gold.get(pair)
@@ -200,7 +200,6 @@ class RelationTask(WordTask):
         words: WordIds,
         pair: tuple[Span, Span],
         neighbors: Mapping[tuple[str, ...], WordIds],
-        limit: int,
     ) -> tuple[Encoding, int]:
         """Return the sequence of a pair, and how many words of the sentence it leaves out."""
         tokenizer, size = self.tokenizer, self._markers.size(*(span.label for span in pair))
@@ -210,12 +209,8 @@ class RelationTask(WordTask):
                 f"{example.where}: --max-length {self.record.max_length} has no room for words "
                 f"between the {size} tokens of the markers: raise it."
             )
-        if limit and (spare := room - size - sum(map(len, words))) > 0:
-            before = [word for sentence in example.before for word in neighbors[sentence]]
-            after = [word for sentence in example.after for word in neighbors[sentence]]
-            counts = [len(word) for word in reversed(before)], [len(word) for word in after]
-            first, last = fill(*counts, spare, limit)
-            words = [*before[len(before) - first :], *words, *after[:last]]
+        if neighbors and (spare := room - size - sum(map(len, words))) > 0:
+            first, words = self._in_context(example, words, neighbors, spare)
             pair = tuple(s._replace(start=s.start + first, end=s.end + first) for s in pair)  # type: ignore[assignment]
         marked, represents, num_left_out = mark_pair(words, *pair, self._markers, room)
         ids, segments = tokenizer.build(marked)

@@ -1,4 +1,4 @@
-"""Decoding of scored candidate spans under a constraint, and the choice of thresholds.
+"""Labeled spans of words: decoding under a constraint, and the choice of thresholds.
 
 The score p of a candidate is the probability that it is a span of its type rather than none, and t
 is the threshold of the type. A candidate with p >= t has the weight log(p / (1 - p)) - log(t / (1 -
@@ -10,6 +10,8 @@ Parsing") takes candidates by falling score, so one span can displace two of lar
 Constraints: ``overlapping`` allows all sets. ``flat`` allows no two spans that share a word.
 ``nested`` allows no two spans that cross, that is overlap while neither contains the other;
 several labels for the same words are allowed.
+
+Numpy alone, as exported models decode with this file too.
 """
 
 from __future__ import annotations
@@ -17,26 +19,109 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import compress
 from operator import add, attrgetter, not_
+from typing import NamedTuple
 
 import numpy as np
 
-from finetune.types import Span, UserError, did_you_mean
+from finetune.preprocessing.span_candidates import candidates as candidate_spans
+from finetune.preprocessing.span_candidates import num_candidates, predicted_candidates
+from finetune.tasks.decoding import Decoder, check_complete, sigmoid
+from finetune.types import Partial, Span, SpanPrediction, TokenExample
 
 Candidates = Sequence[tuple[Span, float]]
 """Spans with their scores; of a span that occurs twice the higher score counts."""
 LOWEST = 0.02
 """Candidates with lower scores are never predicted and are dropped early."""
-DECODINGS = ("flat", "nested", "overlapping")
 GRID = tuple(sorted((k / 40 for k in range(2, 39)), key=lambda t: (round(abs(t - 0.5), 6), t)))
 """Thresholds to try: 0.05 to 0.95 by 0.025, nearest to 0.5 first, so that these win ties."""
 FEWEST_GOLD = 10
 """A type with fewer gold spans in validation keeps the common threshold."""
 
 Weighted = tuple[Span, int]
+
+
+class ScoredCandidates(NamedTuple):
+    """The candidates of a window that may become spans: index, class and score, each [K]."""
+
+    num_words: int
+    indices: np.ndarray
+    classes: np.ndarray
+    scores: np.ndarray
+
+
+class SpanDecoder(Decoder):
+    """Decodes labeled spans of words."""
+
+    max_width: int | None
+    """Number of words of the widest candidate; None for no limit."""
+    multi_label: bool
+    """Whether a span can have several types."""
+    constraint: str
+    """The spans that may be predicted together (``best_spans``)."""
+    thresholds: Mapping[str, float]
+    """The fitted threshold of each span type; 0.5 for types without one."""
+
+    def windows(self, logits: np.ndarray, num_words: Sequence[int]) -> list[ScoredCandidates]:
+        """Return the candidates of each sequence whose score could reach a threshold.
+
+        ``logits`` [S, C] belong to the candidates of all sequences. The score of a type is its
+        probability against no type: for a softmax p / (p + p of none).
+        """
+        if self.multi_label:
+            scores = sigmoid(logits)  # [S, C]
+            rows, classes = (scores >= LOWEST).nonzero()
+            best = scores[rows, classes]
+        else:
+            scores = sigmoid(logits[:, 1:].max(-1) - logits[:, 0])  # [S]
+            (rows,) = (scores >= LOWEST).nonzero()
+            classes, best = logits[rows, 1:].argmax(-1), scores[rows]
+        sizes = [num_candidates(number, self.max_width) for number in num_words]
+        ends = np.cumsum(sizes)
+        arrays = (rows, classes, best.astype(np.float64))
+        split = (np.split(array, np.searchsorted(rows, ends[:-1])) for array in arrays)
+        return [
+            ScoredCandidates(number, own - (end - size), *others)
+            for number, end, size, own, *others in zip(num_words, ends, sizes, *split, strict=True)
+        ]
+
+    def finish(self, example: TokenExample, partials: Sequence[Partial]) -> SpanPrediction:
+        """Predict the most probable set of spans that the constraint allows."""
+        check_complete(example, max(p.first_word + p.values.num_words for p in partials))
+        prediction = SpanPrediction(
+            example.id,
+            example.words,
+            (),
+            (),
+            example.offsets,
+            example.text,
+            tuple(self._candidates(partials)),
+        )
+        return self.decide(prediction, self.thresholds)
+
+    def _candidates(self, partials: Sequence[Partial]) -> Iterator[tuple[Span, float]]:
+        """Yield candidates with their scores, each from the window that predicts it."""
+        bounds = [(p.first_word, p.first_word + p.values.num_words) for p in partials]
+        for index, (start, end) in enumerate(bounds):
+            _, indices, classes, scores = partials[index].values
+            if len(bounds) > 1:
+                own = predicted_candidates(bounds, index, self.max_width)[indices]
+                indices, classes, scores = indices[own], classes[own], scores[own]
+            spans = candidate_spans(end - start, self.max_width)[indices] + start
+            for (first, last), number, score in zip(
+                spans.tolist(), classes.tolist(), scores.tolist(), strict=True
+            ):
+                yield Span(first, last, self.labels[number]), score
+
+    def decide(self, prediction: SpanPrediction, thresholds: Mapping[str, float]) -> SpanPrediction:
+        """Choose among the candidates of a prediction."""
+        chosen = best_spans(prediction.candidates, self.constraint, thresholds)
+        spans, scores = zip(*chosen, strict=True) if chosen else ((), ())
+        return replace(prediction, spans=spans, scores=scores)
 
 
 def best_spans(
@@ -97,11 +182,6 @@ def _groups(spans: Sequence[Span], decoding: str) -> list[list[Span]]:
     """Split spans in order into groups such that spans of different groups never conflict."""
     if decoding == "overlapping":
         return [[span] for span in spans]
-    if decoding not in DECODINGS:
-        raise UserError(
-            f"decoding {decoding!r} is not one of {', '.join(DECODINGS)}."
-            f"{did_you_mean(decoding, DECODINGS)}"
-        )
     groups: list[list[Span]] = []
     reach = -1
     for span in spans:

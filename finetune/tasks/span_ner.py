@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -25,9 +24,14 @@ from finetune.data import Dataset, split_at_gold
 from finetune.data.spans import overlapping, proposed_width
 from finetune.evaluation.kinds import scores_of
 from finetune.models.heads.span_classifier import SpanClassifier
+from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Array, Encoded, Encodings, Ragged
-from finetune.preprocessing.span_candidates import candidate_index, num_candidates
-from finetune.tasks.abilities import EXPLAINED_BY
+from finetune.preprocessing.span_candidates import (
+    candidate_index,
+    num_candidates,
+    predicted_candidates,
+)
+from finetune.tasks.base import EXPLAINED_BY, with_gold
 from finetune.tasks.class_losses import (
     class_divergence,
     class_losses,
@@ -36,10 +40,8 @@ from finetune.tasks.class_losses import (
     label_losses,
     loss_targets,
 )
-from finetune.tasks.decoding import SpanDecoder
-from finetune.tasks.span_decoding import choose_thresholds
-from finetune.tasks.span_targets import SpanTargets
-from finetune.tasks.word_task import WordRecord, WordTask, with_gold
+from finetune.tasks.span_decoding import SpanDecoder, best_spans, choose_thresholds
+from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
     IGNORED,
     Batch,
@@ -47,9 +49,14 @@ from finetune.types import (
     Encoding,
     LabelSet,
     Partial,
+    Span,
     SpanPrediction,
     TokenExample,
+    quantity,
 )
+
+Bounds = Sequence[tuple[int, int]]
+"""The words (start, end) of each window of a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +101,7 @@ class SpanNerTask(WordTask):
     @classmethod
     def prepare(cls, config: NerConfig, data: Dataset) -> Dataset:
         """Drop training and validation sentences without spans."""
-        return with_gold(config, data, "spans", NO_GOLD)
+        return with_gold(in_documents(config, data), "spans", "sentence", NO_GOLD)
 
     @classmethod
     def derive(cls, config: NerConfig, data: Dataset) -> dict[str, Any]:
@@ -115,7 +122,7 @@ class SpanNerTask(WordTask):
             "labels": LabelSet(labels),
             "max_width": config.max_width or (proposed_width(widths) if limited else None),
             "decoding": decoding,
-            "class_weights": weights and tuple(weights),
+            "class_weights": weights,
         }
 
     @classmethod
@@ -135,11 +142,6 @@ class SpanNerTask(WordTask):
         """All span types."""
         return list(self.record.labels)
 
-    @cached_property
-    def _span_targets(self) -> SpanTargets:
-        record = self.record
-        return SpanTargets(record.labels, record.max_width, record.config.multi_label)
-
     def _sequences(self, examples: Sequence[TokenExample]) -> tuple[list[list[Encoding]], int]:
         """Return the windows of each sentence, whose targets are the spans that they predict."""
         encoded, num_cut = self._windows(examples, core_only=False)
@@ -148,34 +150,111 @@ class SpanNerTask(WordTask):
             if example.spans is not None:
                 bounds = [(w.first_word, w.first_word + w.num_words) for w in windows]
                 windows = [
-                    replace(window, target=self._span_targets.gold(example.spans, bounds, index))
+                    replace(window, target=self._gold(example.spans, bounds, index))
                     for index, window in enumerate(windows)
                 ]
             result.append(windows)
         return result, num_cut
 
+    def _gold(
+        self, spans: Sequence[Span], bounds: Bounds, index: int
+    ) -> dict[str, Sequence[float]]:
+        """Make the target of window ``index``: ``indices`` and ``classes`` of its gold candidates,
+        indices of the ``others``, which another window predicts, ``num_words`` that it predicts as
+        candidates, and ``width``, the number of its words."""
+        start, end = bounds[index]
+        size, widest = end - start, self.record.max_width
+        found = [
+            (candidate_index(s.start - start, s.end - start, size, widest), number)
+            for s, number in self._known(spans)
+            if start <= s.start and s.end <= end and not self._too_wide(s)
+        ]
+        others: list[int] = []
+        num_words = size
+        if len(bounds) > 1:
+            predicted = predicted_candidates(bounds, index, widest)
+            others = np.flatnonzero(~predicted).tolist()
+            words = np.arange(size)
+            single = candidate_index(words, words + 1, size, widest)
+            num_words = int(predicted[single].sum())
+        indices, classes = zip(*found, strict=True) if found else ((), ())
+        return {
+            "indices": indices,
+            "classes": classes,
+            "others": others,
+            "num_words": [num_words],
+            "width": [size],
+        }
+
+    def _known(self, spans: Sequence[Span]) -> list[tuple[Span, int]]:
+        """Return spans of known types with their class; one label: the first of equal bounds."""
+        labels, multi_label = self.record.labels, self.record.multi_label
+        first = 0 if multi_label else 1
+        known = [(s, first + labels.id(s.label)) for s in spans if s.label in labels]
+        if multi_label:
+            return known
+        return list({(s.start, s.end): (s, number) for s, number in reversed(known)}.values())
+
+    def _too_wide(self, span: Span) -> bool:
+        return self.record.max_width is not None and span.end - span.start > self.record.max_width
+
     def _encoding_notes(self, examples: Sequence[TokenExample], encoded: Encoded) -> list[str]:
+        """Add a note that counts the gold spans that no prediction can contain, by reason."""
         notes = super()._encoding_notes(examples, encoded)
         if not any(example.spans for example in examples):
             return notes
-        sequences = encoded.sequences
+        record, sequences = self.record, encoded.sequences
         ends = (sequences.first_word + sequences.num_words).tolist()
         every = list(zip(sequences.first_word.tolist(), ends, strict=True))
         bounds = [every[start:end] for start, end in pairwise(encoded.offsets.tolist())]
-        gold = [example.spans or () for example in examples]
-        record = self.record
-        return notes + self._span_targets.unreachable_gold(
-            gold, bounds, record.max_length, record.constraint
-        )
+        total, numbers = 0, Counter[str]()
+        for example, windows in zip(examples, bounds, strict=True):
+            unique = set(example.spans or ())
+            narrow = {span for span in unique if not self._too_wide(span)}
+            held = {s for s in narrow if any(a <= s.start and s.end <= b for a, b in windows)}
+            single = held if record.multi_label else {(s.start, s.end): s for s in held}.values()
+            kept = best_spans([(span, 0.9) for span in single], record.constraint, {})
+            total += len(unique)
+            for reason, before, after in (
+                (f"wider than --max-width {record.max_width}", unique, narrow),
+                (f"cut by a window of --max-length {record.max_length}", narrow, held),
+                ("a second label of the same words (see --multi-label)", held, single),
+                (f"in conflict with another under --decoding {record.constraint}", single, kept),
+            ):
+                numbers[reason] += len(before) - len(after)
+        reasons = "; ".join(f"{number:,} {what}" for what, number in numbers.items() if number)
+        fraction = f"{numbers.total():,} of {quantity(total, 'gold span')}"
+        found = f"{fraction} out of reach, counted as missed: {reasons}"
+        return [*notes, found] if reasons else notes
 
     def _targets(self, rows: Mapping[str, Ragged]) -> dict[str, torch.Tensor]:
-        """Return ``span`` (``SpanTargets.collate``), ``num_words`` predicted, ``loss_targets``."""
-        num_words = torch.tensor(int(rows["num_words"].values.sum()))
-        weights, config = self.record.class_weights, self.record.config
-        if weights is not None and not config.multi_label:
+        """Return ``span``, ``num_words`` predicted, and ``loss_targets``.
+
+        ``span`` has the classes of all candidates [S], or 0 and 1 [S, C] with several labels;
+        ``IGNORED`` for candidates that another window predicts.
+        """
+        record = self.record
+        widths = rows["width"].values.tolist()
+        ends = np.cumsum([num_candidates(number, record.max_width) for number in widths])
+        begins = np.concatenate(([0], ends[:-1]))
+        shape = (ends[-1], len(record.labels)) if record.multi_label else (ends[-1],)
+        target = np.zeros(shape, dtype=np.int64)
+        gold, others = (
+            rows[name].values.astype(np.int64) + np.repeat(begins, rows[name].counts)
+            for name in ("indices", "others")
+        )
+        classes = rows["classes"].values.astype(np.int64)
+        if record.multi_label:
+            target[gold, classes] = 1
+        else:
+            target[gold] = classes
+        target[others] = IGNORED
+        weights = record.class_weights
+        if weights is not None and not record.multi_label:
             weights = (1.0, *weights)
-        spans = torch.from_numpy(self._span_targets.collate(rows))
-        return {"span": spans, "num_words": num_words} | loss_targets(config, weights)
+        num_words = torch.tensor(int(rows["num_words"].values.sum()))
+        spans = {"span": torch.from_numpy(target), "num_words": num_words}
+        return spans | loss_targets(record.config, weights)
 
     def head(self, folder: str | Path | None = None) -> SpanClassifier:
         """Make a new span scorer on the configured encoder, or load one from a folder."""
@@ -250,12 +329,6 @@ class SpanNerTask(WordTask):
         """Return the candidates of each sequence whose score could reach a threshold."""
         rows = self.record.windows(logits.cpu().numpy(), batch.num_words)
         return batch.partials(rows)
-
-    def finish(
-        self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
-    ) -> SpanPrediction:
-        """Predict the most probable set of spans that the constraint allows."""
-        return self.record.finish(example, partials)
 
     @property
     def explained_by(self) -> Sequence[str]:

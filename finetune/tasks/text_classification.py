@@ -8,8 +8,9 @@ Devlin et al., 2019). A pair forms one sequence with a separator between its tex
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -18,25 +19,20 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from finetune.config.tasks import ClassifyConfig, TextConfig, column_map
+from finetune.config.tasks import ClassifyConfig, TextConfig
 from finetune.data import Dataset
 from finetune.data.label_names import with_standard_names
+from finetune.data.tables import Table
 from finetune.evaluation.calibration import calibration_scores, fit_on_probabilities
 from finetune.evaluation.positive import named_positive
 from finetune.models.heads.pair_classifier import PairClassifier
-from finetune.models.heads.pretrained import Problem
-from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.heads.pretrained import SequenceClassifier
+from finetune.models.heads.task_models import Problem
 from finetune.models.warm_start import WarmStart
 from finetune.preprocessing.encodings import Encodings, Ragged
-from finetune.preprocessing.texts import (
-    encode_apart,
-    encode_marked,
-    encode_texts,
-    words_of_subwords,
-)
+from finetune.preprocessing.texts import TextSequences
 from finetune.preprocessing.tokenizer import SubwordTokenizer
-from finetune.tasks.abilities import EXPLAINED_BY
-from finetune.tasks.base import Task, TaskRecord
+from finetune.tasks.base import EXPLAINED_BY, Task, TaskRecord
 from finetune.tasks.calibration import check_thresholds
 from finetune.tasks.class_losses import (
     class_divergence,
@@ -47,14 +43,22 @@ from finetune.tasks.class_losses import (
     vote_losses,
 )
 from finetune.tasks.decoding import TextDecoder
-from finetune.tasks.inputs import TextInputs
 from finetune.tasks.text_data import (
     derive_texts,
     label_names,
     nli_label_order,
     prepare_texts,
 )
-from finetune.types import Batch, Decision, Encoding, Partial, TextExample, TextPrediction
+from finetune.types import (
+    Batch,
+    Decision,
+    Encoding,
+    Example,
+    Partial,
+    TextExample,
+    TextPrediction,
+    UserError,
+)
 
 NUM_CODES = 16
 """Codes of a poly-encoder by default."""
@@ -84,10 +88,23 @@ class TextRecord(TaskRecord, TextDecoder):
         check_thresholds(self.thresholds, self.with_threshold)
 
     @property
-    def inputs(self) -> TextInputs:
-        """The inputs of the model."""
-        config = self.config
-        return TextInputs(column_map(config.columns), pairs=self.pairs, marked=config.marked_words)
+    def input_keys(self) -> tuple[str, ...]:
+        """The keys of an example in a request to a server, which cannot mark words."""
+        return () if self.config.marked_words else super().input_keys
+
+    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
+        """Stream texts, without their labels."""
+        return super().read(source, targets=self.config.marked_words, **options)
+
+    def checked(self, example: TextExample) -> TextExample:
+        """Return an example; raise UserError for a pair without what the model compares."""
+        checked = super().checked(example)
+        if self.config.marked_words and checked.targets is None:
+            raise UserError(
+                f"{example.where}: this model compares a marked word in each text: give --file "
+                "with the columns index and index_pair (in Python TextExamples with targets)."
+            )
+        return checked
 
     @property
     def with_threshold(self) -> list[str]:
@@ -170,24 +187,22 @@ class TextClassificationTask(Task):
         """Return the labels of an example."""
         return label_names(example)
 
-    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+    @cached_property
+    def _text_sequences(self) -> TextSequences:
         record = self.record
-        if record.config.marked_words:
-            encoded, num_cut = encode_marked(
-                examples,
-                self.tokenizer,
-                record.max_length,
-                record.config.long_text,
-                apart=record.config.pair_encoder == "bi",
-            )
-        elif record.config.pair_encoder != "cross":
-            encoded, num_cut = encode_apart(
-                examples, self.tokenizer, record.max_length, record.config.long_text
-            )
+        return TextSequences(
+            self.tokenizer, record.max_length, record.config.long_text, record.overlap
+        )
+
+    def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
+        config = self.record.config
+        if config.marked_words:
+            apart = config.pair_encoder == "bi"
+            encoded, num_cut = self._text_sequences.encode_marked(examples, apart)
+        elif config.pair_encoder != "cross":
+            encoded, num_cut = self._text_sequences.encode_apart(examples)
         else:
-            encoded, num_cut = encode_texts(
-                examples, self.tokenizer, record.max_length, record.config.long_text, record.overlap
-            )
+            encoded, num_cut = self._text_sequences.encode(examples)
         targets = [
             [replace(encoding, target=self._target(example, len(windows))) for encoding in windows]
             for example, windows in zip(examples, encoded, strict=True)
@@ -295,12 +310,6 @@ class TextClassificationTask(Task):
         rows = self.record.windows(logits.cpu().numpy())
         return batch.partials(rows)
 
-    def finish(
-        self, example: TextExample, partials: Sequence[Partial], *, log_probabilities: bool = False
-    ) -> TextPrediction:
-        """Average the windows; take the best label, those over the threshold, or the number."""
-        return self.record.finish(example, partials)
-
     @property
     def explained_by(self) -> Sequence[str]:
         """The methods that explain predictions."""
@@ -327,9 +336,7 @@ class TextClassificationTask(Task):
 
     def words_of_tokens(self, example: TextExample, sequence: Encoding) -> Sequence[int]:
         """Return the word of each token of a sequence."""
-        record = self.record
-        cut = record.max_length, record.config.long_text, record.overlap
-        return words_of_subwords(example, self.tokenizer, *cut)[sequence.part]
+        return self._text_sequences.words_of_tokens(example)[sequence.part]
 
     def fit(
         self, gold: Sequence[TextExample], predicted: Sequence[TextPrediction]

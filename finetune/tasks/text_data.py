@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from finetune.config.tasks import ClassifyConfig, TextConfig
+from finetune.config.tasks import ClassifyConfig, TextConfig, flag
 from finetune.data import Dataset
 from finetune.data.dataset import numbered_order
 from finetune.data.examples import Examples
@@ -18,7 +18,8 @@ from finetune.data.label_names import NLI_LABELS
 from finetune.data.splitting import per_class
 from finetune.data.votes import voted_names
 from finetune.evaluation.positive import positive_label
-from finetune.models.heads.pretrained import Problem
+from finetune.models.heads.task_models import Problem
+from finetune.tasks.base import with_gold
 from finetune.tasks.class_losses import class_frequencies, class_weights
 from finetune.types import LabelSet, TextExample, UserError, abbreviated, quantity
 
@@ -66,7 +67,7 @@ def derive_texts(
     return {
         **derived,
         "labels": labels,
-        "class_weights": weights and tuple(weights),
+        "class_weights": weights,
         "class_frequencies": class_frequencies(config, labels, counts, len(train)),
         "positive": positive,
         "votes": soft,
@@ -111,80 +112,39 @@ def _drawn(config: TextConfig, data: Dataset) -> Dataset:
 
 def _check_settings(config: TextConfig, problem: str, data: Dataset) -> None:
     """Raise UserError for settings that have no meaning for the kind of problem."""
-    numbers = problem == "regression"
-    given = data.splits["train"].column("label")
-    num_labels = 0 if numbers else len(set(chain.from_iterable(map(_names, given))))
-    threshold = config.threshold if isinstance(config, ClassifyConfig) else 0.5
-    for wrong, setting, reason in (
+    labels = set(chain.from_iterable(map(_names, data.splits["train"].column("label"))))
+    encoder, window = config.pair_encoder, config.long_text == "window"
+    numbers, single = problem == "regression", problem == "single"
+    not_classes = f"the labels of {data.name} are numbers, not classes"
+    one_sequence = f"--pair-encoder {encoder} reads one sequence of each text"
+    one_label = "it compares texts by their one label, and these have several, or numbers"
+    refused: list[tuple[bool, str, Sequence[str]]] = [
+        (numbers, not_classes, ("class_weights", "sampling")),
+        (numbers, "the predictions are numbers, not classes", ("loss", "label_smoothing")),
+        (numbers, "the predictions are numbers and have no probabilities", ("calibrate",)),
         (
-            numbers and config.class_weights != "none",
-            f"--class-weights {config.class_weights}",
-            f"the labels of {data.name} are numbers, not classes",
-        ),
-        (
-            numbers and config.loss != "ce",
-            f"--loss {config.loss}",
-            "the predictions are numbers, not classes",
-        ),
-        (
-            numbers and config.label_smoothing > 0,
-            f"--label-smoothing {config.label_smoothing}",
-            "the predictions are numbers, not classes",
-        ),
-        (
-            numbers and config.sampling != "none",
-            f"--sampling {config.sampling}",
-            f"the labels of {data.name} are numbers, not classes",
-        ),
-        (
-            problem != "multi" and threshold != 0.5,
-            f"--threshold {threshold}",
+            problem != "multi",
             "it applies to several labels for a text (--problem multi)",
+            ("threshold",),
         ),
         (
-            config.positive is not None and (problem != "single" or num_labels != 2),
-            f"--positive {config.positive}",
+            not single or len(labels) != 2,
             "it applies to texts with one of two labels",
+            ("positive",),
         ),
-        (
-            numbers and config.calibrate != "none",
-            f"--calibrate {config.calibrate}",
-            "the predictions are numbers and have no probabilities",
-        ),
-        (
-            config.poly_codes is not None and config.pair_encoder != "poly",
-            f"--poly-codes {config.poly_codes}",
-            "it applies to --pair-encoder poly",
-        ),
-        (
-            config.pair_encoder != "cross" and config.long_text == "window",
-            "--long-text window",
-            f"--pair-encoder {config.pair_encoder} reads one sequence of each text",
-        ),
-        (
-            config.marked_words and config.pair_encoder == "poly",
-            "--marked-words",
-            "it applies to --pair-encoder cross and bi",
-        ),
-        (
-            config.marked_words and config.long_text == "window",
-            "--long-text window",
-            "texts are cut around their marked words",
-        ),
-        (
-            config.overlap is not None and config.long_text != "window",
-            f"--overlap {config.overlap}",
-            "it applies to --long-text window",
-        ),
-        (
-            config.few_shot and problem != "single",
-            "--few-shot",
-            "it compares texts by their one label, and these have several, or numbers",
-        ),
-        (config.few_shot and num_labels < 2, "--few-shot", "it needs two labels or more"),
-    ):
-        if wrong:
-            raise UserError(f"{setting}: {reason}: leave {setting.split()[0]} out.")
+        (encoder != "poly", "it applies to --pair-encoder poly", ("poly_codes",)),
+        (encoder == "poly", "it applies to --pair-encoder cross and bi", ("marked_words",)),
+        (not window, "it applies to --long-text window", ("overlap",)),
+        (window and encoder != "cross", one_sequence, ("long_text",)),
+        (window and config.marked_words, "texts are cut around their marked words", ("long_text",)),
+        (not single, one_label, ("few_shot",)),
+        (len(labels) < 2, "it needs two labels or more", ("few_shot",)),
+    ]
+    for wrong, reason, names in refused:
+        for name in names if wrong else ():
+            if (value := getattr(config, name, None)) != getattr(type(config), name, None):
+                shown = flag(name) if value is True else f"{flag(name)} {value}"
+                raise UserError(f"{shown}: {reason}: leave {flag(name)} out.")
     _check_votes(config, problem, data)
 
 
@@ -227,19 +187,7 @@ def _names(label: Any) -> Sequence[str]:
 
 def labeled(data: Dataset) -> Dataset:
     """Drop training and validation rows without a label; keep test splits without any."""
-    splits, notes = dict[str, Examples](), list(data.notes)
-    for split, examples in data.splits.items():
-        kept = examples
-        if any(label is None for label in examples.column("label")):
-            kept = examples.keep(label is not None for label in examples.column("label"))
-        if kept and len(kept) < len(examples):
-            rows = quantity(len(examples) - len(kept), "row")
-            notes.append(f"{rows} of {split} without label dropped")
-        kept = kept or (examples if split.startswith("test") else Examples())
-        if not kept:
-            raise UserError(f"{data.name}: no row of {split} has a label: --columns label=?")
-        splits[split] = kept
-    return replace(data, splits=splits, notes=notes)
+    return with_gold(data, "label", "row", "a label: --columns label=?", "label")
 
 
 def in_one_form(data: Dataset, problem: str) -> Dataset:

@@ -2,7 +2,8 @@
 
 Each word's tag is predicted from its subwords, y = softmax(W_K z_i) (Jurafsky & Martin, "Masked
 Language Models", sequence labeling; Devlin et al., 2019, section 5.3), so every word gets exactly
-one prediction. With ``--crf`` see ``finetune.tasks.crf``.
+one prediction. With ``--crf`` tags depend on each other (``finetune.models.heads.crf``). A window
+of a long sentence is then a separate chain in training, and prediction joins the windows.
 """
 
 from __future__ import annotations
@@ -26,11 +27,16 @@ from finetune.data.tag_schemes import convert_tags, tag_names, tags_to_spans
 from finetune.data.tokens import tags_and_scheme, training_tags
 from finetune.evaluation.calibration import fit_on_words, word_calibration_scores
 from finetune.evaluation.temperature import probabilities_of
-from finetune.models.heads.crf import CrfScores
-from finetune.models.heads.crf_tagger import CrfTagger
-from finetune.models.heads.token_classification import TokenClassifier
+from finetune.models.heads.crf import (
+    CrfScores,
+    CrfTagger,
+    chain_divergence,
+    chain_loss,
+)
+from finetune.models.heads.pretrained import TokenClassifier
+from finetune.preprocessing.context import in_documents
 from finetune.preprocessing.encodings import Array, Encodings, Ragged
-from finetune.tasks.abilities import EXPLAINED_BY
+from finetune.tasks.base import EXPLAINED_BY, with_gold
 from finetune.tasks.class_losses import (
     class_divergence,
     class_frequencies,
@@ -38,9 +44,8 @@ from finetune.tasks.class_losses import (
     class_weights,
     loss_targets,
 )
-from finetune.tasks.crf import chain_divergence, chain_loss, chain_targets
-from finetune.tasks.decoding import TagDecoder
-from finetune.tasks.word_task import WordRecord, WordTask, with_gold
+from finetune.tasks.tag_decoding import TagDecoder
+from finetune.tasks.word_task import WordRecord, WordTask
 from finetune.types import (
     IGNORED,
     Batch,
@@ -109,7 +114,7 @@ class TokenClassificationTask(WordTask):
                         f"{where}: spans overlap or nest, which one tag for each word cannot "
                         "represent: use `finetune ner`, or keep the outermost spans only."
                     )
-        return with_gold(config, data, "tags", "tags.")
+        return with_gold(in_documents(config, data), "tags", "sentence", "tags.")
 
     @classmethod
     def derive(cls, config: TagConfig, data: Dataset) -> dict[str, Any]:
@@ -330,6 +335,22 @@ class TokenClassificationTask(WordTask):
         return scores
 
 
+def chain_targets(rows: Mapping[str, Ragged], num_tags: int) -> dict[str, torch.Tensor]:
+    """Return ``tag`` [W]; ``begins`` and ``ends`` [N], whether a sequence begins or ends its
+    sentence; and ``allowed`` [W, C], the possible tags of each word, if some tag is unknown."""
+    tags = torch.from_numpy(rows["tag"].values.astype(np.int64))
+    found = {
+        "tag": tags,
+        "begins": torch.tensor(rows["begins"].values),
+        "ends": torch.tensor(rows["ends"].values),
+    }
+    unknown = tags == IGNORED
+    if unknown.any():
+        known = functional.one_hot(tags.masked_fill(unknown, 0), num_tags).bool()
+        found["allowed"] = known | unknown[:, None]
+    return found
+
+
 def _of_loss(
     config: TagConfig, labels: Sequence[str], train: Iterable[Sequence[str]]
 ) -> dict[str, Any]:
@@ -339,4 +360,4 @@ def _of_loss(
     counts = Counter(chain.from_iterable(train))
     weights = class_weights(config.class_weights, labels, counts, counts.total(), "single")
     frequencies = class_frequencies(config, labels, counts, counts.total())
-    return {"class_weights": weights and tuple(weights), "class_frequencies": frequencies}
+    return {"class_weights": weights, "class_frequencies": frequencies}

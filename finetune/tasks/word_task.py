@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
-from finetune.config.tasks import WordConfig, column_map, max_context_subwords
-from finetune.data import Dataset
-from finetune.data.examples import Examples
-from finetune.preprocessing.context import DocumentContext, fill, in_documents
+from finetune.config.tasks import WordConfig, max_context_subwords
+from finetune.data import read_token_file
+from finetune.data.tables import Table
+from finetune.preprocessing.context import fill
+from finetune.preprocessing.texts import Input, as_example
 from finetune.preprocessing.windows import Window, WordIds, encode_window, encode_words
 from finetune.tasks.base import Task, TaskRecord
-from finetune.tasks.inputs import WordInputs
-from finetune.types import Encoding, TokenExample, UserError
+from finetune.types import Encoding, Example, TokenExample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,31 +25,25 @@ class WordRecord(TaskRecord):
     config: WordConfig
 
     @property
-    def inputs(self) -> WordInputs:
-        """The inputs of the model."""
-        config, reach = self.config, max_context_subwords(self.config.context, self.max_length)
-        return WordInputs(
-            column_map(config.columns),
-            DocumentContext(reach) if reach else None,
-            relations=config.description.given_spans,
+    def input_keys(self) -> tuple[str, ...]:
+        """The keys of an example in a request to a server, which cannot mark spans."""
+        return () if self.config.description.given_spans else ("text", "words")
+
+    @property
+    def context_words(self) -> int:
+        """Most words of a document that the model reads on each side of a sentence."""
+        return max_context_subwords(self.config.context, self.max_length)
+
+    def read(self, source: str | Path | Table, **options: Any) -> Iterator[Example]:
+        """Stream sentences."""
+        relations = self.config.description.given_spans
+        return read_token_file(
+            source, usual_columns=self.usual_columns, relations=relations, **options
         )
 
-
-def with_gold(config: WordConfig, data: Dataset, gold: str, no_gold: str) -> Dataset:
-    """Drop training and validation sentences without a value of the field ``gold``.
-
-    Raises:
-        UserError: There is no gold in a split; ``no_gold`` ends the message.
-    """
-    data, splits = in_documents(config, data), dict[str, Examples]()
-    for split, examples in data.splits.items():
-        labeled = examples
-        if examples.lack(gold):
-            labeled = examples.keep(value is not None for value in examples.column(gold))
-        if not labeled and not split.startswith("test"):
-            raise UserError(f"{data.name}: no sentence of {split} has {no_gold}")
-        splits[split] = labeled or examples
-    return replace(data, splits=splits)
+    def example(self, index: int, item: Input, where: str = "") -> Example:
+        """Return words, or a text that is split into words, as an example."""
+        return as_example(index, item, words=True, pairs=None, where=where)
 
 
 class WordTask(Task):
@@ -86,11 +82,12 @@ class WordTask(Task):
         With ``core_only`` each window has only its core words; otherwise windows share the words in
         which they overlap. An example that fits into one window gets context (``--context``).
         """
-        limit = max_context_subwords(self.record.config.context, self.record.max_length)
-        neighbors = self._neighbors(examples) if limit else {}
+        neighbors = self._neighbors(examples)
 
         def in_context(example: TokenExample, words: WordIds, spare: int) -> Encoding:
-            return self._in_context(example, words, neighbors, spare, limit)
+            first, everything = self._in_context(example, words, neighbors, spare)
+            window = Window(0, len(everything), first, first + len(words))
+            return encode_window(self.tokenizer, example.id, everything, window, shift=first)
 
         return encode_words(
             examples,
@@ -102,7 +99,9 @@ class WordTask(Task):
         )
 
     def _neighbors(self, examples: Sequence[TokenExample]) -> Mapping[tuple[str, ...], WordIds]:
-        """Return the subwords of all sentences in the context of the examples."""
+        """Return the subwords of all sentences in the context of the examples (``--context``)."""
+        if not self.record.context_words:
+            return {}
         near = {words: None for e in examples for side in (e.before, e.after) for words in side}
         return dict(zip(near, self.tokenizer.word_subwords(list(near)), strict=True))
 
@@ -112,13 +111,10 @@ class WordTask(Task):
         words: WordIds,
         neighbors: Mapping[tuple[str, ...], WordIds],
         spare: int,
-        limit: int,
-    ) -> Encoding:
-        """Encode a sentence with up to ``limit`` subwords of its document on each side."""
+    ) -> tuple[int, WordIds]:
+        """Return a sentence with up to ``spare`` subwords of its document, and its first word."""
         before = [word for sentence in example.before for word in neighbors[sentence]]
         after = [word for sentence in example.after for word in neighbors[sentence]]
         counts = [len(word) for word in reversed(before)], [len(word) for word in after]
-        first, last = fill(*counts, spare, limit)
-        everything = [*before[len(before) - first :], *words, *after[:last]]
-        window = Window(0, len(everything), first, first + len(words))
-        return encode_window(self.tokenizer, example.id, everything, window, shift=first)
+        first, last = fill(*counts, spare, self.record.context_words)
+        return first, [*before[len(before) - first :], *words, *after[:last]]

@@ -21,6 +21,7 @@ from typing import cast
 from finetune.config.tasks import TrainConfig, settings
 from finetune.data.examples import Examples
 from finetune.evaluation.training_vocabulary import VOCABULARY_FILE, TrainingVocabulary
+from finetune.preprocessing.context import context_facts
 from finetune.preprocessing.encodings import SEQUENCES, Encoded, load_encoded
 from finetune.runtime.cache import (
     cache_folder,
@@ -33,8 +34,7 @@ from finetune.runtime.cache import (
 from finetune.runtime.files import SaveError, replace_file, replace_folder
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
-from finetune.tasks.abilities import EncodeChunk
-from finetune.tasks.base import FITTED, Task, joined
+from finetune.tasks.base import FITTED, EncodeChunk, Task, joined
 from finetune.types import Example, TokenExample, UserError
 
 MIN_EXAMPLES = 50_000
@@ -132,8 +132,8 @@ def encoding_key(task: Task, examples: Sequence[Example], of: str = "all") -> st
     facts += [of] if of != "all" else []
     described = json.dumps([*facts, own, tokenizer.backend.to_str()], sort_keys=True)
     content = described + Examples.of(examples).digest()
-    if (context := record.inputs.context) is not None:
-        content += context.facts(cast("Sequence[TokenExample]", examples))
+    if record.context_words:
+        content += context_facts(cast("Sequence[TokenExample]", examples))
     return hashlib.sha256(content.encode()).hexdigest()
 
 

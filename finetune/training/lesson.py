@@ -30,6 +30,7 @@ from finetune.inference.teacher import TeacherOutputs, read_outputs, write_outpu
 from finetune.models.fewer_layers import spread_layers
 from finetune.models.heads.pair_classifier import PairClassifier
 from finetune.models.heads.pretrained import PretrainedHead
+from finetune.preprocessing.context import surrounded
 from finetune.preprocessing.encodings import Encoded, Encodings
 from finetune.runtime.cache import file_hash
 from finetune.runtime.device import place
@@ -289,12 +290,11 @@ def _unlabeled(
     task: Task, weights: Distillation, encoding: str, first_id: int
 ) -> Iterator[list[Example]]:
     """Yield the unlabeled examples in chunks, with ids that continue the ids of train."""
-    inputs = task.record.inputs
-    found: Iterator[Any] = inputs.read(str(weights.unlabeled), encoding=encoding)
+    found: Iterator[Any] = task.record.read(str(weights.unlabeled), encoding=encoding)
     if task.description.words:
         found = (replace(each, tags=None, spans=None, unreachable=()) for each in found)
-    if (context := inputs.context) is not None:
-        found = context.add(found)
+    if reach := task.record.context_words:
+        found = surrounded(found, reach)
     yield from chunks(replace(each, id=number) for number, each in enumerate(found, first_id))
 
 

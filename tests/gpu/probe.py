@@ -23,7 +23,7 @@ from transformers import RobertaConfig, RobertaForSequenceClassification
 from finetune.config.tasks import TrainConfig
 from finetune.models import attention
 from finetune.models.attention_cpu import attend_on_cpu
-from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.packing import PackedCall, PackedLayout
 from finetune.preprocessing.batching import pack
 from finetune.training.optimizer import make_optimizer

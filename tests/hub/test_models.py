@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from finetune.models.heads.token_classification import TokenClassifier
+from finetune.models.heads.pretrained import TokenClassifier
 from finetune.models.loading import load_config, local_model, model_commit
 from finetune.runtime.hub import forget_repositories
 from finetune.types import UserError

@@ -23,7 +23,7 @@ from finetune.inference.loop import predict
 from finetune.inference.predictor import Predictor
 from finetune.inference.vectors import TrainingVectors, decision_vectors
 from finetune.preprocessing.batching import pack
-from finetune.tasks.abilities import EXPLAINED_BY
+from finetune.tasks.base import EXPLAINED_BY
 from finetune.types import Decision, TextExample, TokenExample, UserError
 from tests import laboratory as lab
 from tests.command import run

@@ -122,7 +122,6 @@ def test_one_import_registers_models_and_pipelines(folder: Path, crf_folder: Pat
 from transformers import AutoConfig, AutoModel, pipeline
 if os.fork() == 0:
     import finetune.models.heads
-    print("finetune.models.encoder" in sys.modules, end=" ")
     print(type(AutoModel.from_pretrained({str(folder)!r})).__name__, end=" ")
     print("finetune.inference" in sys.modules)
     sys.exit()
@@ -137,5 +136,5 @@ for folder, task in (({str(folder)!r}, "span-ner"), ({str(crf_folder)!r}, "crf-t
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "Warning" not in done.stderr
     heads_alone, one_import = done.stdout.splitlines()
-    assert heads_alone == "False SpanClassifier False"
+    assert heads_alone == "SpanClassifier False"
     assert one_import.strip() == "span-ner SpanClassifier 1 crf-tagger CrfTagger 1"

@@ -16,16 +16,16 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from finetune.models.heads.choice import ChoiceScorer
-from finetune.models.heads.configurations import CrfTaggerConfig
-from finetune.models.heads.crf import CrfScores
-from finetune.models.heads.crf_tagger import CrfTagger
+from finetune.models.heads.crf import CrfScores, CrfTagger, CrfTaggerConfig
 from finetune.models.heads.pair_classifier import PairClassifier
-from finetune.models.heads.question_answering import QuestionAnswerer
+from finetune.models.heads.pretrained import (
+    ChoiceScorer,
+    QuestionAnswerer,
+    SequenceClassifier,
+    TokenClassifier,
+)
 from finetune.models.heads.relation_classifier import RelationClassifier
-from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
-from finetune.models.heads.token_classification import TokenClassifier
 from finetune.types import Encoding
 from tests import tiny
 from tests.models.parity import encodings, plain_inputs

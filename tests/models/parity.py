@@ -64,3 +64,12 @@ def assert_same_gradients(model, reference, tolerance: float) -> None:
         assert (mine[name] - gradient).abs().max() <= tolerance * max(1.0, float(size)), name
     live = sum(bool(gradient.abs().max() > 1e-9) for gradient in theirs.values())
     assert live >= 0.8 * len(theirs), "the comparison would be one of zeros"
+
+
+def assert_equal(found: Tensor, expected: Tensor, model, reference, tolerance: float) -> None:
+    """The outputs of two models are the same, and so are the gradients of their weights."""
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
+    weight = torch.randn_like(expected)
+    (found * weight).sum().backward()
+    (expected * weight).sum().backward()
+    assert_same_gradients(model, reference, tolerance)

@@ -11,7 +11,7 @@ from torch import nn
 from finetune.deployment.onnx import export_onnx
 from finetune.inference.predictor import Predictor
 from finetune.models.encoder import Encoder
-from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.preprocessing.batching import pack
 from finetune.tasks import load_task

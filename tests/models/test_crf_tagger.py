@@ -7,42 +7,33 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForTokenClassification
+from transformers import AutoConfig
 
 from finetune.config.tasks import TagConfig
 from finetune.data.tag_schemes import illegal_transitions, tag_names
 from finetune.inference.loop import predict
-from finetune.models.heads.configurations import CrfTaggerConfig
-from finetune.models.heads.crf import CrfScores, log_partition, path_score
-from finetune.models.heads.crf_tagger import CrfTagger
-from finetune.models.heads.token_classification import TokenClassifier
+from finetune.models.heads.crf import (
+    CrfScores,
+    CrfTagger,
+    CrfTaggerConfig,
+    chain_loss,
+    log_partition,
+    path_score,
+)
+from finetune.models.heads.pretrained import TokenClassifier
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.encodings import Encodings
 from finetune.tasks import load_task
-from finetune.tasks.crf import chain_loss, chain_targets
-from finetune.tasks.decoding import TagDecoder
+from finetune.tasks.tag_decoding import TagDecoder
+from finetune.tasks.token_classification import chain_targets
 from finetune.training.optimizer import parameter_groups
 from finetune.types import IGNORED, Batch, Encoding, TokenExample
 from tests import laboratory as lab
 from tests import small_data as data
 from tests import tiny
-from tests.models.heads import TAGS, words_of
+from tests.models.heads import TAGS, head_of, words_of
 from tests.models.parity import encodings
-
-
-def tagger(family: str = "bert", scheme: str | None = "BIO", seed: int = 0) -> CrfTagger:
-    """Random weights everywhere, in float64."""
-    kind = AutoModelForTokenClassification
-    model = tiny.model(family, kind, layers=3, num_labels=3, seed=seed).double()
-    names = {"id2label": dict(enumerate(TAGS)), "label2id": {t: i for i, t in enumerate(TAGS)}}
-    model.config.update(names)
-    config = CrfTaggerConfig(tagger=model.config.to_dict(), scheme=scheme, **names)
-    head = CrfTagger(config, "auto", model)
-    with torch.no_grad():
-        for parameter in head.crf.parameters():
-            parameter.normal_()
-    return head.eval()
-
+from tests.models.test_crf import trained_like
 
 # The model
 
@@ -64,7 +55,7 @@ def test_the_start_is_the_same_with_and_without_a_crf(tmp_path: Path) -> None:
 
 
 def test_illegal_steps_are_ruled_out() -> None:
-    head = tagger()
+    head = head_of("crf", layers=3)
     made = words_of(encodings(head.tagger.model))
     scores, plain = head(pack(made)), TokenClassifier(head.tagger.model)(pack(made))
     torch.testing.assert_close(scores.emissions, plain, rtol=0, atol=0)
@@ -74,7 +65,7 @@ def test_illegal_steps_are_ruled_out() -> None:
 
 
 def test_transitions_have_a_rate_of_their_own() -> None:
-    head = tagger()
+    head = head_of("crf", layers=3)
     config = TagConfig(crf=True, lr=1e-4, head_lr=2e-3, layer_decay=0.5)
     names = {id(weight): name for name, weight in head.named_parameters()}
     groups = parameter_groups(head, config)
@@ -102,13 +93,10 @@ def targets_of(made: list[Encoding]) -> dict[str, torch.Tensor]:
     return chain_targets(Encodings.of(made).targets, 3)
 
 
-def scores_of(num_words: int, seed: int = 0) -> CrfScores:
+def scores_of(num_words: int) -> CrfScores:
     """Random emissions in float64 with random legal transitions."""
-    torch.manual_seed(seed)
-    return CrfScores(
-        2 * torch.randn(num_words, 3, dtype=torch.double),
-        *(part.detach() for part in tagger(seed=seed).crf(torch.zeros(0, 3))[1:]),
-    )
+    scores = trained_like(TAGS, "BIO")(2 * torch.randn(num_words, 3, dtype=torch.double))
+    return CrfScores(*(part.detach() for part in scores))
 
 
 def test_windows_count_the_edges_they_have() -> None:

@@ -30,11 +30,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import Encoder
 from finetune.models.families import FAMILIES, REFUSED
-from finetune.models.heads.configurations import SpanClassifierConfig
 from finetune.models.heads.masked_lm import MaskedLanguageModel
-from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.models.heads.span_classifier import SpanClassifier
-from finetune.models.heads.token_classification import TokenClassifier
+from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier
+from finetune.models.heads.span_classifier import SpanClassifier, SpanClassifierConfig
 from finetune.models.loading import load_config, quiet, refusal
 from finetune.preprocessing.batching import pack
 from finetune.types import Batch, Encoding, UserError

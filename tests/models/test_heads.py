@@ -10,8 +10,7 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
-from finetune.models.heads.sequence_classification import SequenceClassifier
-from finetune.models.heads.token_classification import TokenClassifier, subword_rows
+from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier, subword_rows
 from finetune.models.loading import ALIASES, resolve_model
 from finetune.preprocessing.batching import pack
 from finetune.types import Encoding
@@ -25,7 +24,7 @@ from tests.models.heads import (
     sequences_of,
     words_of,
 )
-from tests.models.parity import CLOSE, assert_same_gradients, encodings
+from tests.models.parity import CLOSE, assert_equal, encodings
 
 every_head = pytest.mark.parametrize(("family", "kind"), HEADS)
 
@@ -36,14 +35,10 @@ def both(kind: str, family: str, **changes):
     return head, copy.deepcopy(head.model), sequences_of(kind, head)
 
 
-def assert_equal(kind: str, head, reference, made: list[Encoding], tolerance: float) -> None:
+def assert_equals_class(kind: str, head, reference, made: list[Encoding], tolerance: float) -> None:
     logits = head(pack(made))
     expected = expected_logits(kind, reference, made)
-    torch.testing.assert_close(logits, expected, rtol=0, atol=tolerance)
-    weight = torch.randn_like(expected)
-    (logits * weight).sum().backward()
-    (expected * weight).sum().backward()
-    assert_same_gradients(head.model, reference, tolerance)
+    assert_equal(logits, expected, head.model, reference, tolerance)
 
 
 @every_head
@@ -51,12 +46,12 @@ def test_equals_the_hugging_face_class(family: str, kind: str) -> None:
     """Trap 4 among others: a Hugging Face class on a packed row answers once, for all."""
     head, reference, made = both(kind, family)
     assert head.encoder.packed == (family in tiny.PACKED)
-    assert_equal(kind, head, reference, made, CLOSE.get(family, 1e-12))
+    assert_equals_class(kind, head, reference, made, CLOSE.get(family, 1e-12))
 
 
 def test_modernbert_mean_pooling() -> None:
     head, reference, made = both("sequence", "modernbert", classifier_pooling="mean")
-    assert_equal("sequence", head, reference, made, 1e-12)
+    assert_equals_class("sequence", head, reference, made, 1e-12)
 
 
 @pytest.mark.parametrize("pooling", ["bos", "mean", "late"])
@@ -66,7 +61,7 @@ def test_eurobert_pooling(pooling: str, norms_in_float64: None) -> None:
     end = reference.config.pad_token_id
     made = [Encoding(e.example, [*e.input_ids, end], None, e.word_starts) for e in made]
     assert head.encoder.packed
-    assert_equal("sequence", head, reference, made, 1e-12)
+    assert_equals_class("sequence", head, reference, made, 1e-12)
 
 
 def test_code_of_a_checkpoint_runs_as_it_is() -> None:
@@ -83,14 +78,14 @@ def test_code_of_a_checkpoint_runs_as_it_is() -> None:
     reference = copy.deepcopy(model)
     head, made = SequenceClassifier(model), words_of(encodings(model))
     assert "OwnBase is not the eurobert model" in head.encoder.padding_reason
-    assert_equal("sequence", head, reference, made, 1e-6)
+    assert_equals_class("sequence", head, reference, made, 1e-6)
     with pytest.raises(ValueError, match="--batching packed: OwnBase"):
         SequenceClassifier(model, "packed")
 
 
 def test_shared_layers_in_groups() -> None:
     head, reference, made = both("sequence", "albert", num_hidden_groups=3)
-    assert_equal("sequence", head, reference, made, 1e-12)
+    assert_equals_class("sequence", head, reference, made, 1e-12)
     assert head.encoder.top_depth == 4
 
 

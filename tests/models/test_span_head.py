@@ -15,8 +15,12 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
 from finetune.models.heads import span_scorers as span_scoring
-from finetune.models.heads.configurations import REPRESENTATIONS, SpanClassifierConfig
-from finetune.models.heads.span_classifier import PRIOR, SpanClassifier
+from finetune.models.heads.span_classifier import (
+    PRIOR,
+    REPRESENTATIONS,
+    SpanClassifier,
+    SpanClassifierConfig,
+)
 from finetune.models.heads.span_scorers import SpanLayout
 from finetune.preprocessing.batching import pack
 from finetune.preprocessing.span_candidates import candidates
@@ -26,7 +30,7 @@ from tests import tiny
 from tests.covering import covering
 from tests.models.heads import LABELS, words_of
 from tests.models.heads import head_of as tiny_head
-from tests.models.parity import CLOSE, assert_same_gradients, encodings
+from tests.models.parity import CLOSE, assert_equal, assert_same_gradients, encodings
 
 
 def head_of(family: str = "bert", *, dropout: float = 0.0, **settings) -> SpanClassifier:
@@ -91,11 +95,7 @@ def biaffine(scorer, start: Tensor, end: Tensor) -> Tensor:
 def assert_equals_naive(head: SpanClassifier, batch: Batch, tolerance: float = 1e-12) -> None:
     reference = copy.deepcopy(head)
     logits, expected = head(batch), naive(reference, batch)
-    torch.testing.assert_close(logits, expected, rtol=0, atol=tolerance)
-    weight = torch.randn_like(expected)
-    (logits * weight).sum().backward()
-    (expected * weight).sum().backward()
-    assert_same_gradients(head, reference, tolerance)
+    assert_equal(logits, expected, head, reference, tolerance)
 
 
 @pytest.mark.parametrize(

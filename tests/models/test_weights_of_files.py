@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
 from finetune.models.encoder import Encoder
+from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.heads.sentence_encoder import CLASSIFIER_FILE, SentenceEncoder
-from finetune.models.heads.sequence_classification import SequenceClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
 from finetune.models.loading import load_config, load_weights
 from finetune.types import UserError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from finetune.preprocessing.texts import encode_marked
+from finetune.preprocessing.texts import TextSequences
 from finetune.types import TextExample, UserError
 from tests import laboratory as lab
 
@@ -29,7 +29,7 @@ def test_targets_are_words_of_the_sequence(family: str, apart: bool) -> None:
         example(f"{around}Brussels", "Brussels", f"Paris {around}", "Paris"),
     ]
     limit = 20
-    encoded, num_cut = encode_marked(pairs, tokenizer, limit, "truncate", apart)
+    encoded, num_cut = TextSequences(tokenizer, limit, "truncate").encode_marked(pairs, apart)
     assert num_cut == 3
     for pair, (sequence,) in zip(pairs, encoded, strict=True):
         starts, ids = sequence.word_starts, sequence.input_ids
@@ -52,4 +52,4 @@ def test_targets_are_words_of_the_sequence(family: str, apart: bool) -> None:
             whole = whole if apart else tokenizer.build(*texts)[0]
             assert ids == whole or "\u200b" in (pair.pair or "")
     with pytest.raises(UserError, match=r"x:1: a text has .* tokens, --max-length 20 leaves room"):
-        encode_marked(pairs, tokenizer, limit, "error", apart)
+        TextSequences(tokenizer, limit, "error").encode_marked(pairs, apart)

@@ -56,23 +56,6 @@ def test_place_is_the_index(num_words, max_width):
         assert type(number) is int
 
 
-@pytest.mark.parametrize("span", [(-1, 1), (2, 2), (3, 2), (4, 6), (5, 6), (0, 4)])
-def test_no_candidate_has_no_place(span):
-    with pytest.raises(
-        ValueError, match=f"words {span[0]} to {span[1]} are not a candidate.*1 to 3"
-    ):
-        candidate_index(*span, 5, 3)
-    with pytest.raises(ValueError, match=f"words {span[0]} to {span[1]} are not a candidate"):
-        candidate_index(np.array([0, span[0]]), np.array([1, span[1]]), 5, 3)
-
-
-@pytest.mark.parametrize("width", [0, -2])
-def test_width_below_one(width):
-    for function in (candidates, num_candidates):
-        with pytest.raises(ValueError, match="at least 1"):
-            function(5, width)
-
-
 def best_window(bounds: list[tuple[int, int]], start: int, end: int) -> int | None:
     """The rule word for word: distance to cut edges of every window that holds a span."""
     num_words = max(last for _, last in bounds)

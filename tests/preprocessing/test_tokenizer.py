@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, CanineTokenizer, PreTrainedTokenizerFast
 
 from finetune.data.word_splitting import UNSPACED
 from finetune.models.loading import resolve_model
-from finetune.preprocessing.texts import encode_apart, encode_marked, encode_texts, truncated
+from finetune.preprocessing.texts import TextSequences, truncated
 from finetune.preprocessing.tokenizer import LONGEST, SubwordTokenizer
 from finetune.types import TextExample, UserError
 from tests import tiny
@@ -349,7 +349,8 @@ def test_sequences_of_huge_texts_need_little_of_them(monkeypatch: pytest.MonkeyP
     huge = "a man is playing a guitar " * 4_000
     examples = [TextExample(0, huge, huge, targets=((50_008, 50_015), (8, 15)))]
     whole = tokenizer.marked_subwords([huge, huge], examples[0].targets)
-    expected = [encode_texts(examples, tokenizer, 32, "truncate", 0)]
+    sequences = TextSequences(tokenizer, 32, "truncate")
+    expected = [sequences.encode(examples)]
     read: list[int] = []
     for method in ("text_subwords", "marked_subwords"):
         known = getattr(SubwordTokenizer, method)
@@ -360,14 +361,14 @@ def test_sequences_of_huge_texts_need_little_of_them(monkeypatch: pytest.MonkeyP
 
         monkeypatch.setattr(SubwordTokenizer, method, reading)
     for encode in (
-        lambda: encode_texts(examples, tokenizer, 32, "truncate", 0),
-        lambda: encode_apart(examples, tokenizer, 32, "truncate"),
-        lambda: encode_marked(examples, tokenizer, 32, "truncate", apart=True),
+        lambda: sequences.encode(examples),
+        lambda: sequences.encode_apart(examples),
+        lambda: sequences.encode_marked(examples, apart=True),
     ):
         found, num_cut = encode()
         assert num_cut == 1 and max(read) < 10_000
         ids = found[0][0].input_ids
         assert whole[0][0][:10] == ids[1:11] or len(ids) == 64
-    assert [encode_texts(examples, tokenizer, 32, "truncate", 0)] == expected
+    assert [sequences.encode(examples)] == expected
     with pytest.raises(UserError, match=r"has [0-9]+ tokens or more, --max-length 32 leaves"):
-        encode_texts(examples, tokenizer, 32, "error", 0)
+        TextSequences(tokenizer, 32, "error").encode(examples)

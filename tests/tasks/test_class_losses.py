@@ -130,9 +130,12 @@ def test_labels_without_examples_and_of_all_examples_stay_finite() -> None:
             "does not apply to --few-shot",
         ),
         (TagConfig, {"label_smoothing": 0.1, "crf": True}, "must be 0.0 with --crf"),
+        (TagConfig, {"calibrate": "temperature", "crf": True}, "--calibrate must be none with"),
+        (NerConfig, {"max_width": 41, "max_length": 40}, "--max-width 41 exceeds --max-length 40"),
+        (NerConfig, {"max_width": 0}, "--max-width must be above 0"),
     ],
 )
-def test_losses_without_a_meaning_are_refused(config: type, settings: dict, message: str) -> None:
+def test_settings_without_a_meaning_are_refused(config: type, settings: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         config(**settings)
 

@@ -20,9 +20,9 @@ import finetune
 from finetune.config.description import TaskDescription
 from finetune.config.tasks import CONFIGS, TrainConfig
 from finetune.data import Dataset
-from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.preprocessing.encodings import Ragged
-from finetune.preprocessing.texts import encode_texts
+from finetune.preprocessing.texts import TextSequences
 from finetune.registry import TASKS, TaskPaths
 from finetune.tasks.base import Task, TaskRecord
 from finetune.types import Batch, Encoding, LabelSet, Partial, TextExample, TextPrediction
@@ -49,7 +49,7 @@ class RankTask(Task):
 
     def _sequences(self, examples: Sequence[TextExample]) -> tuple[list[list[Encoding]], int]:
         limit = self.record.max_length
-        found, num_cut = encode_texts(examples, self.tokenizer, limit, "truncate", 0)
+        found, num_cut = TextSequences(self.tokenizer, limit, "truncate").encode(examples)
         for example, encodings in zip(examples, found, strict=True):
             target = None if example.label is None else {"rank": [int(str(example.label))]}
             encodings[:] = [replace(encoding, target=target) for encoding in encodings]

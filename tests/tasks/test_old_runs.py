@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import finetune
+from finetune import UserError
 from tests.command import run
 
 RUNS = sorted((Path(__file__).parents[1] / "old_runs").iterdir())
@@ -57,11 +58,19 @@ def test_settings_that_are_gone_are_ignored(tmp_path: Path, caplog: pytest.LogCa
     assert "no setting 'warp_speed'" in message or "no setting warp_speed" in message
 
 
-def test_what_another_version_must_read(tmp_path: Path):
-    newer = changed(tmp_path / "a", config={"warp_speed": 9}, finetune="99.1")
-    with pytest.raises(ValueError, match=r"written by finetune 99\.1, .*warp_speed.*upgrade it"):
-        finetune.load(newer)
-    with pytest.raises(ValueError, match="or of another version of finetune"):
-        finetune.load(changed(tmp_path / "b", config={"long_text": "sing"}))
-    with pytest.raises(ValueError, match="has format 2"):
-        finetune.load(changed(tmp_path / "c", format=2))
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"config": {"warp_speed": 9}, "finetune": "99.1"},
+            r"written by finetune 99\.1, .*warp_speed.*upgrade it",
+        ),
+        ({"config": {"long_text": "sing"}}, "or of another version of finetune"),
+        ({"extra": {"unknown": 1}}, "damaged, or of another version of finetune"),
+        ({"format": 2}, "has format 2, and this version of finetune reads format 1"),
+        ({"labels": ["pos", "neg"]}, "its labels .* differ from config.json"),
+    ],
+)
+def test_what_this_version_cannot_read(changes: dict[str, Any], message: str, tmp_path: Path):
+    with pytest.raises(UserError, match=message):
+        finetune.load(changed(tmp_path, **changes))

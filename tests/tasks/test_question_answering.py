@@ -20,11 +20,7 @@ from finetune import pack
 from finetune.data import read_text
 from finetune.data.dataset import DataError
 from finetune.data.questions import QUESTIONS, locate
-from finetune.models.heads.question_answering import (
-    POSITIONS,
-    QuestionAnswerer,
-    position_losses,
-)
+from finetune.models.heads.pretrained import POSITIONS, QuestionAnswerer, position_losses
 from finetune.preprocessing.questions import (
     ContextTokens,
     context_tokens,

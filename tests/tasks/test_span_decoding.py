@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from finetune.models.heads.span_classifier import DECODINGS
 from finetune.preprocessing.span_candidates import candidates as extents
 from finetune.tasks.span_decoding import (
-    DECODINGS,
     FEWEST_GOLD,
     GRID,
     LOWEST,
@@ -140,11 +140,6 @@ def test_a_span_given_twice_counts_once():
     twice = [(Span(0, 1, "A"), 0.6), (Span(0, 1, "A"), 0.8)]
     for decoding in DECODINGS:
         assert best_spans(twice, decoding, {}) == best_spans(twice[::-1], decoding, {}) == twice[1:]
-
-
-def test_unknown_decoding_is_named():
-    with pytest.raises(ValueError, match=r"'nest' is not one of flat, nested, over.*'nested'"):
-        best_spans([(Span(0, 1, "A"), 0.9)], "nest", {})
 
 
 @pytest.mark.parametrize("decoding", DECODINGS)

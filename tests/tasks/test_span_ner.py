@@ -245,20 +245,6 @@ def test_commands(place: Path, tmp_path: Path):
     assert "--max-width" in checked.out
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--max-width", "41", "--max-length", "40"], "--max-width 41 exceeds --max-length 40"),
-        (["--max-width", "0"], "--max-width must be above 0"),
-    ],
-)
-def test_wrong_settings(place: Path, flags: list[str], message: str):
-    outcome = run("ner", "--model", place / "bert", "--data", place / "nested", *flags)
-    assert outcome.code == 2
-    assert message in outcome.err
-    assert "Traceback" not in outcome.err
-
-
 def test_tagged_data_will_do(place: Path, tmp_path: Path):
     rows_of_tags = [
         {"tokens": ["Anna", "saw", "New", "York"], "tags": ["B-PER", "O", "B-LOC", "I-LOC"]}

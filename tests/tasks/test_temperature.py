@@ -169,17 +169,6 @@ def test_rows_without_gold_do_not_matter_and_the_task_stays_as_it_was(place: Pat
     assert again.record.temperature == pytest.approx(fitted.record.temperature, rel=1e-6)
 
 
-def test_what_is_refused(place: Path, tmp_path: Path):
-    with pytest.raises(ValueError, match="--calibrate must be none with --crf"):
-        configured(place, "tag", tmp_path / "run", crf=True)
-    write_jsonl(
-        tmp_path / "data" / "train.jsonl", [{"text": f"w {i}", "label": i / 7} for i in range(20)]
-    )
-    config, kind = configured(place, "single", tmp_path / "run")
-    with pytest.raises(ValueError, match="the predictions are numbers and have no probabilities"):
-        load_task(replace(config, data=str(tmp_path / "data")), kind)
-
-
 def test_predictions_of_validation_are_cross_fitted(place: Path, tmp_path: Path):
     """The temperature of all examples fits them better than that of the other half."""
     config, kind = configured(place, "single", tmp_path / "run")

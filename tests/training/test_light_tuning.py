@@ -25,7 +25,7 @@ from finetune.models.adapters import (
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import Encoder, checkpointed_layers
 from finetune.models.heads.base import EncoderModel
-from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.preprocessing.batching import pack
 from finetune.training.optimizer import parameter_groups
 from finetune.types import UserError

@@ -13,10 +13,9 @@ from finetune.config.tasks import (
     TrainConfig,
     changes_results,
 )
-from finetune.models.heads.crf_tagger import CrfTagger
-from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.heads.crf import CrfTagger
+from finetune.models.heads.pretrained import SequenceClassifier, TokenClassifier
 from finetune.models.heads.span_classifier import SpanClassifier
-from finetune.models.heads.token_classification import TokenClassifier
 from finetune.runtime import device as device_module
 from finetune.runtime.device import resolve_precision
 from finetune.training.optimizer import (

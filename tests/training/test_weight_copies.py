@@ -19,7 +19,7 @@ from finetune.models.adapters import light_tuning
 from finetune.models.dropout import fast_dropout
 from finetune.models.encoder import checkpointed_layers
 from finetune.models.half_precision import WeightCopies
-from finetune.models.heads.sequence_classification import SequenceClassifier
+from finetune.models.heads.pretrained import SequenceClassifier
 from finetune.models.sparse_embedding import SparseEmbeddings
 from finetune.preprocessing.batching import pack
 from finetune.training import step as steps

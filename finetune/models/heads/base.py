@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import tempfile
@@ -12,7 +13,7 @@ from typing import Any, ClassVar, Self, cast
 from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from finetune.models.encoder import ABOVE, Batching, Encoder, remove_pooler
 from finetune.models.heads.layers import pool
@@ -117,6 +118,28 @@ class Head(nn.Module):
         if self.is_head(parameter_name):
             return self.encoder.top_depth
         return self.encoder.depth_of(parameter_name.removeprefix(self.encoder_prefix))
+
+
+class EncoderModelConfig(PreTrainedConfig):
+    """The configuration of an ``EncoderModel``, which embeds the one of its ``encoder``."""
+
+    sub_configs = {"encoder": AutoConfig}  # noqa: RUF012 (transformers' own attribute)
+
+    encoder: PreTrainedConfig | dict[str, Any] | None = None
+
+    def __post_init__(self, **more: Any) -> None:
+        """Embed a copy of the encoder's configuration, whose attention the base class resets."""
+        given = self.encoder  # a dict if it is from a file
+        if isinstance(given, dict):
+            self.encoder = AutoConfig.for_model(**given)
+        else:
+            self.encoder = copy.deepcopy(given)
+        super().__post_init__(**more)  # type: ignore[no-untyped-call]
+
+    def require_legal(self) -> None:
+        """Raise ``UserError`` if the settings are incomplete, or not legal together."""
+        if self.encoder is None:
+            raise UserError(f"a {self.model_type} configuration needs its encoder's configuration")
 
 
 class EncoderModel(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_hub

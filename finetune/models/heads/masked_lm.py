@@ -22,7 +22,8 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 from finetune.models.encoder import Batching
 from finetune.models.families import family_of
 from finetune.models.heads.layers import layers_of
-from finetune.models.heads.pretrained import PretrainedHead, require_class
+from finetune.models.heads.pretrained import PretrainedHead
+from finetune.models.heads.task_models import require_class
 from finetune.models.loading import load_config, load_weights
 from finetune.types import Batch
 

@@ -11,14 +11,31 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
-from finetune.models.heads.base import EncoderModel
-from finetune.models.heads.configurations import PairClassifierConfig
+from finetune.models.heads.base import EncoderModel, EncoderModelConfig
 from finetune.models.heads.layers import pool, pooled_tokens
 from finetune.types import Batch
+
+
+class PairClassifierConfig(EncoderModelConfig):
+    """The configuration of a ``PairClassifier``, with the configuration of its ``encoder`` inside.
+
+    Attributes:
+        kind: ``"bi"`` or ``"poly"``; with ``marked_words`` also ``"cross"``.
+        marked_words: Whether one word of each text is compared.
+        num_codes: Number of codes that attend to the first text, with ``"poly"``.
+        dropout: Dropout before the classifier.
+    """
+
+    model_type = "pair-classifier"
+
+    kind: str = "bi"
+    num_codes: int = 16
+    dropout: float = 0.0
+    marked_words: bool = False
 
 
 class PairClassifier(EncoderModel):
@@ -161,4 +178,5 @@ def separate_texts(batch: Batch, parts: int = 1) -> Batch:
     )
 
 
+AutoConfig.register(PairClassifierConfig.model_type, PairClassifierConfig, exist_ok=True)
 AutoModel.register(PairClassifierConfig, PairClassifier, exist_ok=True)

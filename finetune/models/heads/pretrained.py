@@ -1,15 +1,33 @@
-"""PretrainedHead: the base of heads over Hugging Face's task models, with loading and labels."""
+"""Heads over the task models of transformers: texts, words, choices and answers.
+
+Jurafsky & Martin, chapter "Masked Language Models", sections on fine-tuning for classification and
+on sequence labeling. ``PretrainedHead`` runs the layers of a model's own head on batches without
+padding. Its four classes say which model of transformers is inside, and what a batch and padded
+rows give.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
+from transformers import (
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+)
+from transformers.modeling_outputs import (
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
 
 from finetune.config.tasks import flag
 from finetune.models.bilstm import BILSTM
@@ -18,34 +36,16 @@ from finetune.models.encoder import Batching, Encoder
 from finetune.models.families import family_of
 from finetune.models.heads.base import Head, labels_of
 from finetune.models.heads.layers import POOLED, layers_of, pooled_tokens
-from finetune.models.loading import copy_tokenizer, load_config, load_weights, quiet
+from finetune.models.heads.task_models import Problem, load_task_model, problem_of
+from finetune.models.loading import copy_tokenizer, quiet
 from finetune.models.padding import batch_of_rows, restore_order, unpad
 from finetune.types import Batch, LabelSet, UserError
 
-Problem = Literal["single", "multi", "regression"]
-
-PROBLEM_TYPES: dict[Problem, str] = {
-    "single": "single_label_classification",
-    "multi": "multi_label_classification",
-    "regression": "regression",
-}
-"""The name of each problem in transformers (``config.problem_type``)."""
-
-_DROPOUT_SETTINGS = {
-    "albert": "classifier_dropout_prob",
-    "distilbert": "seq_classif_dropout",
-    "deberta": "cls_dropout",
-    "deberta-v2": "cls_dropout",
-}
-"""The setting of the dropout before the classifier, if it is not ``classifier_dropout``."""
-
-
-class PaddedRows(NamedTuple):
-    """Padded rows [N, L] of token ids, as the classes of transformers take them."""
-
-    input_ids: Tensor | None
-    attention_mask: Tensor | None
-    token_type_ids: Tensor | None
+Subwords = Literal["first", "all"]
+SCORE = "score"
+"""The label of the one number that a ``ChoiceScorer`` computes for a sequence."""
+POSITIONS = ("start", "end")
+"""The two logits of a token by a ``QuestionAnswerer``."""
 
 
 class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_to_hub
@@ -153,9 +153,11 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         ``transformers.Trainer`` can train the head: it also takes padded rows [N, L] as keywords,
         with ``labels`` as the class of transformers takes them, and then returns its output.
         """
-        if batch is None:
-            return self._output(PaddedRows(input_ids, attention_mask, token_type_ids), labels)
-        return self._logits(batch)
+        if batch is not None:
+            return self._logits(batch)
+        logits = self._logits_of_rows(input_ids, attention_mask, token_type_ids)
+        loss = None if labels is None else self._padded_loss(logits, labels)
+        return self.output_class(loss=loss, logits=logits)
 
     def vectors(self, batch: Batch) -> Tensor:
         """Return the hidden states [N, H] that the head decides on (``Head.vectors``)."""
@@ -208,15 +210,13 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         logits: Tensor = output.logits
         return logits
 
-    def _output(self, rows: PaddedRows, labels: Tensor | None) -> Any:
-        """Return the output of transformers for padded rows, computed without padding."""
-        logits = self._logits_of_rows(rows)
-        loss = None if labels is None else self._padded_loss(logits, labels)
-        return self.output_class(loss=loss, logits=logits)
-
-    def _logits_of_rows(self, rows: PaddedRows) -> Tensor:
+    def _logits_of_rows(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+    ) -> Tensor:
         """Return the logits of padded rows [N, L]: of sequences [N, C] or of tokens [N, L, C]."""
-        input_ids, attention_mask, token_type_ids = rows
         if input_ids is None:
             raise UserError("a head takes a Batch (finetune.pack), or input_ids of padded rows.")
         if attention_mask is None:
@@ -233,13 +233,6 @@ class PretrainedHead(Head, PreTrainedModel):  # type: ignore[misc]  # our push_t
         return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
 
 
-def problem_of(config: Any) -> Problem:
-    """Return the problem that a model of sequences with this configuration solves."""
-    if config.problem_type is None:
-        return "regression" if config.num_labels == 1 else "single"
-    return next(name for name, known in PROBLEM_TYPES.items() if known == config.problem_type)
-
-
 def _with_prefix(_: nn.Module, state_dict: dict[str, Tensor], prefix: str, *__: Any) -> None:
     """Give weights of a saved folder, read back by ``transformers.Trainer``, their names here."""
     own = f"{prefix}model."
@@ -249,113 +242,201 @@ def _with_prefix(_: nn.Module, state_dict: dict[str, Tensor], prefix: str, *__: 
             state_dict[own + name.removeprefix(prefix)] = state_dict.pop(name)
 
 
-def load_task_model(
-    auto_class: Any,
-    name: str,
-    *,
-    labels: Sequence[str] | None,
-    problem: Problem | None = None,
-    dropout: float | None = None,
-    **options: Any,
-) -> Any:
-    """Load a Hugging Face model with a task head, in float32.
+class SequenceClassifier(PretrainedHead):
+    """Logits of C classes for each of N sequences, from the first token of each.
 
-    Args:
-        auto_class: A class such as ``AutoModelForSequenceClassification``.
-        name: As in ``load_config``.
-        labels: The labels of a head to train. A head that the checkpoint lacks, or has for another
-            number of labels, is new. None loads a trained head with its labels and problem.
-        problem: The problem of a head to train, a key of ``PROBLEM_TYPES``.
-        dropout: Dropout before the classifier; None leaves the checkpoint's.
-        options: ``revision`` and ``trust_remote_code``, as in ``load_config``.
+    Each family has its own head, so that checkpoints with a trained head keep it. With padded rows,
+    ``labels`` are [N] or [N, C], and the output is a ``SequenceClassifierOutput``.
+    ``PretrainedHead`` explains arguments and attributes.
 
-    Raises:
-        UserError: If there is no such model or setting, or the weights do not match.
+    Examples:
+        >>> from finetune import Encoding, SequenceClassifier, pack
+        >>> labels, load = ["bad", "good"], SequenceClassifier.from_pretrained
+        >>> model = load("roberta-base", labels=labels)  # doctest: +SKIP
+        >>> model(pack([Encoding(0, [0, 713, 2]), Encoding(1, [0, 2])])).shape  # doctest: +SKIP
+        torch.Size([2, 2])
     """
-    if problem == "regression" and labels is not None and len(labels) != 1:
-        raise UserError(f"regression has one label, the name of the number, not {len(labels)}")
-    config = load_config(name, **options)
-    require_class(auto_class, name, config)
-    old_labels = dict(config.id2label)
-    if labels is not None:
-        _set_labels(config, LabelSet(labels))
-        if problem is not None:
-            config.problem_type = PROBLEM_TYPES[problem]
-    if dropout is not None:
-        setting = _DROPOUT_SETTINGS.get(config.model_type, "classifier_dropout")
-        if not hasattr(config, setting) and setting != "cls_dropout":
+
+    auto_class = AutoModelForSequenceClassification
+    output_class = SequenceClassifierOutput
+    per_token = False
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, name: str | Path, *, problem: Problem = "single", **options: Any
+    ) -> Self:
+        """Load a model as ``PretrainedHead`` does.
+
+        ``problem`` is what a model to train predicts: one label (``"single"``), any number of
+        labels (``"multi"``) or a number (``"regression"``). A trained model has its own.
+        """
+        return super().from_pretrained(name, problem=problem, **options)
+
+    def _padded_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.problem == "single":
+            return super()._padded_loss(logits, labels)
+        loss = F.mse_loss if self.problem == "regression" else F.binary_cross_entropy_with_logits
+        return loss(logits.float().view(labels.shape), labels.float())
+
+    @property
+    def problem(self) -> Problem:
+        """The prediction: one label, any number of labels (``"multi"``), or a number."""
+        return problem_of(self.model.config)
+
+
+class TokenClassifier(PretrainedHead):
+    """Logits of C tags for each of W words, or for each of their subwords.
+
+    Rows are selected before dropout and classifier, as a head over W words costs less than one over
+    T tokens. ``subwords`` says which subwords get logits, ``"first"`` or ``"all"``.
+    ``PretrainedHead`` explains the other arguments and the attributes. With padded rows, ``labels``
+    are [N, L], and the output is a ``TokenClassifierOutput``.
+
+    Examples:
+        >>> from finetune import Encoding, TokenClassifier, pack
+        >>> tags = ["O", "B-PER", "I-PER"]
+        >>> model = TokenClassifier.from_pretrained("roberta-base", labels=tags)  # doctest: +SKIP
+        >>> batch = pack([Encoding(0, [0, 713, 16, 2], word_starts=[1, 2, 3])])  # 2 words
+        >>> model(batch).shape  # doctest: +SKIP
+        torch.Size([2, 3])
+    """
+
+    auto_class = AutoModelForTokenClassification
+    output_class = TokenClassifierOutput
+
+    def __init__(
+        self, model: PreTrainedModel, batching: Batching = "auto", subwords: Subwords = "first"
+    ) -> None:
+        super().__init__(model, batching)
+        if subwords not in ("first", "all"):
+            raise UserError(f"subwords must be first or all, not {subwords!r}")
+        self.subwords = subwords
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, name: str | Path, *, subwords: Subwords = "first", **options: Any
+    ) -> Self:
+        """Load a model as ``PretrainedHead`` does; ``subwords`` is as for the class."""
+        batching = options.get("batching", "auto")
+        return cls(super().from_pretrained(name, **options).model, batching, subwords)
+
+    def _rows(self, batch: Batch) -> Tensor:
+        return batch.words if self.subwords == "first" else subword_rows(batch)
+
+
+def subword_rows(batch: Batch) -> Tensor:
+    """Return the token index of every subword of every word, in order: [P]."""
+    lengths = batch.word_lengths
+    starts = lengths.cumsum(0) - lengths  # [W], among all subwords
+    shifts = batch.words - starts
+    shifts = torch.repeat_interleave(shifts, lengths, output_size=batch.num_subwords)  # [P]
+    return shifts + torch.arange(len(shifts), device=shifts.device)
+
+
+class ChoiceScorer(PretrainedHead):
+    """A score [N, 1] for each of N sequences, of a context with a question and one choice.
+
+    The softmax is over the sequences of a question (Radford et al., 2018, "Improving Language
+    Understanding by Generative Pre-Training", section 3.3). ``PretrainedHead`` explains arguments
+    and attributes. Padded rows are [Q, C, L] of Q questions with C choices, ``labels`` are [Q], and
+    the output is a ``MultipleChoiceModelOutput`` with logits [Q, C].
+
+    Examples:
+        >>> from finetune import ChoiceScorer, Encoding, pack
+        >>> load = ChoiceScorer.from_pretrained
+        >>> model = load("roberta-base", labels=["score"])  # doctest: +SKIP
+        >>> model(pack([Encoding(0, [0, 713, 2]), Encoding(0, [0, 2])])).shape  # doctest: +SKIP
+        torch.Size([2, 1])
+    """
+
+    auto_class = AutoModelForMultipleChoice
+    output_class = MultipleChoiceModelOutput
+    per_token = False
+
+    def _logits_of_rows(self, input_ids: Tensor | None, *others: Tensor | None) -> Tensor:
+        if input_ids is None or input_ids.ndim != 3:
             raise UserError(
-                f"--classifier-dropout: {config.model_type} models have no such dropout"
+                "a head of multiple choice takes a Batch (finetune.pack), or input_ids "
+                "[questions, choices, tokens]."
             )
-        setattr(config, setting, dropout)
-    model = load_weights(auto_class, name, config, new_head=labels is not None, **options)
-    _reorder_classes(model, old_labels)
-    return model
+        rows = [None if each is None else each.flatten(0, 1) for each in (input_ids, *others)]
+        return super()._logits_of_rows(*rows).view(input_ids.shape[:2])
+
+    @property
+    def _whole_model(self) -> Any:
+        def one_choice(**inputs: Tensor) -> Any:
+            positions = inputs.pop("position_ids", None)
+            shown = {name: value[:, None] for name, value in inputs.items()}
+            if positions is not None:
+                shown["position_ids"] = positions[:, None]
+            return self.model(**shown)
+
+        return one_choice
 
 
-def require_class(auto_class: Any, name: str, config: Any) -> None:
-    """Raise ``UserError`` unless transformers has a class with this head for a model."""
-    if type(config) not in auto_class._model_mapping and not getattr(config, "auto_map", None):
-        head = auto_class.__name__.removeprefix("AutoModelFor")
-        raise UserError(
-            f"model {name!r}: transformers has no class for {head} of type {config.model_type!r}: "
-            "use another model, or another task."
-        )
+class QuestionAnswerer(PretrainedHead):
+    """Logits of the start and the end of an answer for each of T tokens.
 
+    A linear layer over each token's vector scores it as the first and as the last token of the
+    answer (Devlin et al., 2019, section 4.2; Jurafsky & Martin, "answer span extraction"). Its
+    labels are ``POSITIONS``. ``PretrainedHead`` explains arguments and attributes.
 
-def _set_labels(config: Any, labels: LabelSet) -> None:
-    if not len(labels):
-        raise UserError("a head needs at least one label")
-    config.num_labels = len(labels)
-    config.id2label = dict(enumerate(labels))
-    config.label2id = {label: index for index, label in enumerate(labels)}
-
-
-def _reorder_classes(model: Any, old_labels: dict[int, str]) -> None:
-    """Reorder the rows of a checkpoint's classifier if the labels are the same in another order.
-
-    Else a model for (contradiction, neutral, entailment), loaded for (entailment, neutral,
-    contradiction), would silently predict something else.
+    Examples:
+        >>> from finetune import Encoding, QuestionAnswerer, pack
+        >>> load = QuestionAnswerer.from_pretrained
+        >>> model = load("roberta-base", labels=["start", "end"])  # doctest: +SKIP
+        >>> model(pack([Encoding(0, [0, 713, 2, 2, 16, 2])])).shape  # doctest: +SKIP
+        torch.Size([6, 2])
     """
-    names = model.config.id2label
-    old = [old_labels[index].lower() for index in range(len(old_labels))]
-    new = [names[index].lower() for index in range(len(names))]
-    if old == new or sorted(old) != sorted(new) or len(set(old)) != len(old):
-        return
-    select_classes(model, [old.index(label) for label in new], list(names.values()))
+
+    auto_class = AutoModelForQuestionAnswering
+    output_class = QuestionAnsweringModelOutput
+
+    def forward(
+        self,
+        batch: Batch | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+    ) -> Any:
+        """Return logits [T, 2] for a batch of T tokens.
+
+        Padded rows [N, L], as ``PretrainedHead`` takes them, with ``start_positions`` and
+        ``end_positions`` [N] give a ``QuestionAnsweringModelOutput``.
+        """
+        if batch is not None:
+            return self._logits(batch)
+        logits = self._logits_of_rows(input_ids, attention_mask, token_type_ids)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            positions = torch.stack([start_positions, end_positions], 1)
+            loss = self._padded_loss(logits.transpose(1, 2), positions)
+        start, end = logits.unbind(-1)
+        return self.output_class(loss=loss, start_logits=start, end_logits=end)
+
+    def _logits_of(self, output: Any) -> Tensor:
+        return torch.stack([output.start_logits, output.end_logits], -1)
 
 
-def select_classes(model: Any, rows: Sequence[int | None], labels: Sequence[str]) -> None:
-    """Keep these rows of a model's classifier, in this order and under these labels.
+def position_losses(logits: Tensor, batch: Batch, start: Tensor, end: Tensor) -> Tensor:
+    """Return the mean of the cross entropies of start and end of each sequence: [T, 2] -> [N].
 
-    In place of None is a new row, as the model draws it.
+    Each is over all tokens of the sequence, as in ``AutoModelForQuestionAnswering``. ``start`` and
+    ``end`` are positions in each sequence [N].
     """
-    _, classifier = _classifier(model)
-    new = None
-    if None in rows:
-        new = nn.Linear(classifier.in_features, len(rows), classifier.bias is not None)
-        model._init_weights(new)
-    for name, parameter in list(classifier.named_parameters()):
-        chosen = with_rows(parameter, rows, None if new is None else getattr(new, name))
-        setattr(classifier, name, nn.Parameter(chosen))
-    classifier.out_features = len(rows)
-    _set_labels(model.config, LabelSet(labels))
+    scores = rows_of(logits, batch).flatten(0, 1)  # [2 N, L]
+    targets = torch.stack([start, end], 1).flatten()
+    return F.cross_entropy(scores, targets, reduction="none").view(-1, 2).mean(1)
 
 
-def with_rows(old: Tensor, rows: Sequence[int | None], new: Tensor | None = None) -> Tensor:
-    """Return the old row of each class, or its ``new`` row in place of None."""
-    found = old.detach()[[row or 0 for row in rows]].clone()
-    for index, row in enumerate(rows):
-        if row is None and new is not None:
-            found[index] = new.detach()[index]
-    return found
-
-
-def _classifier(model: Any) -> tuple[str, nn.Linear]:
-    """Return the last linear layer with a row for each class, and its name."""
-    num_classes = len(model.config.id2label)
-    return next(
-        (name, module)
-        for name, module in reversed(list(model.named_modules()))
-        if isinstance(module, nn.Linear) and module.out_features == num_classes
+def rows_of(logits: Tensor, batch: Batch) -> Tensor:
+    """Return the logits of tokens as padded rows, -inf where there is no token: [N, 2, L]."""
+    size = len(batch.lengths)
+    lengths = batch.cu_seqlens.diff().long()
+    sequence = torch.repeat_interleave(
+        torch.arange(size, device=logits.device), lengths, output_size=len(logits)
     )
+    padded = logits.new_full((size, batch.max_seqlen, 2), -torch.inf)
+    return padded.index_put((sequence, batch.position_ids), logits).transpose(1, 2)

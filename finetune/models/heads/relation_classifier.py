@@ -9,13 +9,27 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
-from finetune.models.heads.base import EncoderModel
-from finetune.models.heads.configurations import RelationClassifierConfig
+from finetune.models.heads.base import EncoderModel, EncoderModelConfig
 from finetune.types import Batch
+
+
+class RelationClassifierConfig(EncoderModelConfig):
+    """The configuration of a ``RelationClassifier``, which embeds its ``encoder``'s.
+
+    Attributes:
+        subject_id: The id of the start marker of a subject.
+        dropout: Dropout before the classifier.
+        id2label: The labels, without none.
+    """
+
+    model_type = "relation-classifier"
+
+    subject_id: int = 0
+    dropout: float = 0.1
 
 
 class RelationClassifier(EncoderModel):
@@ -61,4 +75,5 @@ class RelationClassifier(EncoderModel):
         return logits
 
 
+AutoConfig.register(RelationClassifierConfig.model_type, RelationClassifierConfig, exist_ok=True)
 AutoModel.register(RelationClassifierConfig, RelationClassifier, exist_ok=True)

@@ -7,27 +7,71 @@ words are candidates, and each gets one of the types or none, y = softmax(FFN(sp
 from __future__ import annotations
 
 import math
+from dataclasses import field
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from finetune.models.dropout import keyed_dropout
 from finetune.models.encoder import Batching
-from finetune.models.heads.base import EncoderModel
-from finetune.models.heads.configurations import SpanClassifierConfig
+from finetune.models.heads.base import EncoderModel, EncoderModelConfig
 from finetune.models.heads.span_scorers import (
     BIAFFINE_WIDTH,
     BiaffineScorer,
     FactorizedScorer,
     SpanLayout,
 )
-from finetune.types import Batch
+from finetune.types import Batch, UserError, did_you_mean
 
+REPRESENTATIONS = ("boundary", "ffn", "attention", "biaffine")
+DECODINGS = ("flat", "nested", "overlapping")
 PRIOR = 0.01
 """The probability that a new scorer gives to all types of a candidate together. Otherwise training
 first has to learn that most candidates have no type (Lin et al., 2017)."""
+
+
+class SpanClassifierConfig(EncoderModelConfig):
+    """The configuration of a ``SpanClassifier``, which embeds its ``encoder``'s.
+
+    Attributes:
+        representation: The representation of a span, one of ``REPRESENTATIONS``.
+        max_width: The widest candidate, in words; None without limit (biaffine only).
+        multi_label: Whether a span can have several types.
+        hidden: Width of hidden layers; None is the encoder's width, or 150 for biaffine.
+        thresholds: Decision thresholds by type, for decoding.
+        decoding: The spans that may occur together, one of ``DECODINGS``.
+        id2label: The types, without none.
+    """
+
+    model_type = "span-ner"
+
+    representation: str = "boundary"
+    max_width: int | None = None
+    multi_label: bool = False
+    hidden: int | None = None
+    dropout: float = 0.1
+    thresholds: dict[str, float] = field(default_factory=dict)
+    decoding: str = "nested"
+
+    def require_legal(self) -> None:
+        """Raise ``UserError`` if the settings are incomplete, or not legal together."""
+        super().require_legal()
+        settings = {"representation": REPRESENTATIONS, "decoding": DECODINGS}
+        for name, legal in settings.items():
+            if (value := getattr(self, name)) not in legal:
+                hint = did_you_mean(value, legal)
+                raise UserError(f"{name} {value!r} is not one of {', '.join(legal)}.{hint}")
+        if self.max_width is None and self.representation != "biaffine":
+            raise UserError(
+                f"max_width None: only biaffine scores spans of any width, not "
+                f"{self.representation}: give the widest span in words."
+            )
+        if self.max_width is not None and self.max_width < 1:
+            raise UserError(f"max_width must be 1 word or more, not {self.max_width}")
+        if not self.id2label:
+            raise UserError("span NER needs at least one label")
 
 
 class SpanClassifier(EncoderModel):
@@ -96,4 +140,5 @@ class SpanClassifier(EncoderModel):
         return scores
 
 
+AutoConfig.register(SpanClassifierConfig.model_type, SpanClassifierConfig, exist_ok=True)
 AutoModel.register(SpanClassifierConfig, SpanClassifier, exist_ok=True)

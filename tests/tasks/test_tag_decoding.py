@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.data.tag_schemes import continuation_tag, illegal_transitions, tag_names
-from finetune.tasks.decoding import TagDecoder
-from finetune.tasks.viterbi import log_softmax, log_transitions, viterbi, word_scores
+from finetune.tasks.decoding import log_softmax
+from finetune.tasks.tag_decoding import TagDecoder, log_transitions, viterbi, word_scores
 
 TAGS = {
     "IO": tag_names(["A", "B"], "IO"),

@@ -1,0 +1,147 @@
+"""Models of transformers with a task head: loading, labels, and the rows of their classifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from finetune.models.loading import load_config, load_weights
+from finetune.types import LabelSet, UserError
+
+Problem = Literal["single", "multi", "regression"]
+
+PROBLEM_TYPES: dict[Problem, str] = {
+    "single": "single_label_classification",
+    "multi": "multi_label_classification",
+    "regression": "regression",
+}
+"""The name of each problem in transformers (``config.problem_type``)."""
+
+_DROPOUT_SETTINGS = {
+    "albert": "classifier_dropout_prob",
+    "distilbert": "seq_classif_dropout",
+    "deberta": "cls_dropout",
+    "deberta-v2": "cls_dropout",
+}
+"""The setting of the dropout before the classifier, if it is not ``classifier_dropout``."""
+
+
+def problem_of(config: Any) -> Problem:
+    """Return the problem that a model of sequences with this configuration solves."""
+    if config.problem_type is None:
+        return "regression" if config.num_labels == 1 else "single"
+    return next(name for name, known in PROBLEM_TYPES.items() if known == config.problem_type)
+
+
+def load_task_model(
+    auto_class: Any,
+    name: str,
+    *,
+    labels: Sequence[str] | None,
+    problem: Problem | None = None,
+    dropout: float | None = None,
+    **options: Any,
+) -> Any:
+    """Load a Hugging Face model with a task head, in float32.
+
+    Args:
+        auto_class: A class such as ``AutoModelForSequenceClassification``.
+        name: As in ``load_config``.
+        labels: The labels of a head to train. A head that the checkpoint lacks, or has for another
+            number of labels, is new. None loads a trained head with its labels and problem.
+        problem: The problem of a head to train, a key of ``PROBLEM_TYPES``.
+        dropout: Dropout before the classifier; None leaves the checkpoint's.
+        options: ``revision`` and ``trust_remote_code``, as in ``load_config``.
+
+    Raises:
+        UserError: If there is no such model or setting, or the weights do not match.
+    """
+    if problem == "regression" and labels is not None and len(labels) != 1:
+        raise UserError(f"regression has one label, the name of the number, not {len(labels)}")
+    config = load_config(name, **options)
+    require_class(auto_class, name, config)
+    old_labels = dict(config.id2label)
+    if labels is not None:
+        _set_labels(config, LabelSet(labels))
+        if problem is not None:
+            config.problem_type = PROBLEM_TYPES[problem]
+    if dropout is not None:
+        setting = _DROPOUT_SETTINGS.get(config.model_type, "classifier_dropout")
+        if not hasattr(config, setting) and setting != "cls_dropout":
+            raise UserError(
+                f"--classifier-dropout: {config.model_type} models have no such dropout"
+            )
+        setattr(config, setting, dropout)
+    model = load_weights(auto_class, name, config, new_head=labels is not None, **options)
+    _reorder_classes(model, old_labels)
+    return model
+
+
+def require_class(auto_class: Any, name: str, config: Any) -> None:
+    """Raise ``UserError`` unless transformers has a class with this head for a model."""
+    if type(config) not in auto_class._model_mapping and not getattr(config, "auto_map", None):
+        head = auto_class.__name__.removeprefix("AutoModelFor")
+        raise UserError(
+            f"model {name!r}: transformers has no class for {head} of type {config.model_type!r}: "
+            "use another model, or another task."
+        )
+
+
+def _set_labels(config: Any, labels: LabelSet) -> None:
+    if not len(labels):
+        raise UserError("a head needs at least one label")
+    config.num_labels = len(labels)
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: index for index, label in enumerate(labels)}
+
+
+def _reorder_classes(model: Any, old_labels: dict[int, str]) -> None:
+    """Reorder the rows of a checkpoint's classifier if the labels are the same in another order.
+
+    Else a model for (contradiction, neutral, entailment), loaded for (entailment, neutral,
+    contradiction), would silently predict something else.
+    """
+    names = model.config.id2label
+    old = [old_labels[index].lower() for index in range(len(old_labels))]
+    new = [names[index].lower() for index in range(len(names))]
+    if old == new or sorted(old) != sorted(new) or len(set(old)) != len(old):
+        return
+    select_classes(model, [old.index(label) for label in new], list(names.values()))
+
+
+def select_classes(model: Any, rows: Sequence[int | None], labels: Sequence[str]) -> None:
+    """Keep these rows of a model's classifier, in this order and under these labels.
+
+    In place of None is a new row, as the model draws it.
+    """
+    _, classifier = _classifier(model)
+    new = None
+    if None in rows:
+        new = nn.Linear(classifier.in_features, len(rows), classifier.bias is not None)
+        model._init_weights(new)
+    for name, parameter in list(classifier.named_parameters()):
+        chosen = with_rows(parameter, rows, None if new is None else getattr(new, name))
+        setattr(classifier, name, nn.Parameter(chosen))
+    classifier.out_features = len(rows)
+    _set_labels(model.config, LabelSet(labels))
+
+
+def with_rows(old: Tensor, rows: Sequence[int | None], new: Tensor | None = None) -> Tensor:
+    """Return the old row of each class, or its ``new`` row in place of None."""
+    found = old.detach()[[row or 0 for row in rows]].clone()
+    for index, row in enumerate(rows):
+        if row is None and new is not None:
+            found[index] = new.detach()[index]
+    return found
+
+
+def _classifier(model: Any) -> tuple[str, nn.Linear]:
+    """Return the last linear layer with a row for each class, and its name."""
+    num_classes = len(model.config.id2label)
+    return next(
+        (name, module)
+        for name, module in reversed(list(model.named_modules()))
+        if isinstance(module, nn.Linear) and module.out_features == num_classes
+    )

@@ -1,0 +1,250 @@
+"""One tag for each word: scores of words from scores of their subwords, and the best legal tags.
+
+W words of N sequences are laid end to end, ``num_words`` each. The recursions go from position to
+position over all sequences that are long enough, so nothing is padded. Transitions are log scores;
+-inf rules out. Numpy alone, as exported models decode with this file too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from finetune.data.tag_schemes import continuation_tag, legal_transitions, tags_to_spans
+from finetune.evaluation.temperature import probabilities_of
+from finetune.tasks.decoding import Decoder, check_complete, log_softmax
+from finetune.types import LabelSet, Partial, Span, TokenExample, TokenPrediction
+
+Transitions = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Log scores of tags at the start [C], at the end [C], and of pairs [C, C]."""
+
+
+class Chain(NamedTuple):
+    """The emissions of a sequence's core words; their tags and probabilities if it is a sentence.
+    Training treats windows as separate chains, prediction joins them."""
+
+    emissions: np.ndarray
+    transitions: Transitions
+    tags: np.ndarray
+    probabilities: np.ndarray
+
+
+class TagDecoder(Decoder):
+    """Decodes one tag for each word."""
+
+    scheme: str | None
+    """The tag scheme of the predictions (BIO, BIOES, ...); None if tags are not spans."""
+    constrained: bool
+    """Whether illegal tag sequences are ruled out."""
+    all_subwords: bool
+    """Whether all subwords of a word have logits."""
+    word_score: str
+    """The reduction of the logits of subwords to scores of words."""
+    temperature: float | None
+    """Divides the log-probabilities before the softmax (Guo et al., 2017)."""
+
+    @property
+    def continuations(self) -> list[int]:
+        """The class of the later subwords of a word of each class (I- for B-)."""
+        return _continuations(self.labels, self.scheme)
+
+    def windows(
+        self,
+        logits: np.ndarray,
+        num_words: Sequence[int],
+        word_lengths: np.ndarray,
+        transitions: Transitions | None = None,
+    ) -> list[Any]:
+        """Return the log-probabilities [words, C] of the core words of each sequence, or a chain.
+
+        Args:
+            logits: Of all words [W, C], or of all their subwords.
+            num_words: The number of core words of each sequence.
+            word_lengths: The number of subwords of each word, [W].
+            transitions: The scores of a CRF.
+        """
+        cuts = np.cumsum(num_words)[:-1]
+        if transitions is None:
+            logs = log_softmax(logits)
+            if self.all_subwords:
+                logs = word_scores(logs, word_lengths, self.continuations, self.word_score)
+            return np.split(logs, cuts)
+        emissions = logits - logits.max(-1, keepdims=True)  # for precision in float32
+        parts = (emissions, *_best_tags(emissions, transitions, num_words))
+        split = (np.split(part, cuts) for part in parts)
+        return [Chain(own, transitions, *best) for own, *best in zip(*split, strict=True)]
+
+    def finish(
+        self, example: TokenExample, partials: Sequence[Partial], *, log_probabilities: bool = False
+    ) -> TokenPrediction:
+        """Predict one tag for each word; keep the log-probabilities [W, C] of all on request."""
+        values = [partial.values for partial in partials]
+        logs = None
+        if isinstance(values[0], Chain):
+            _, transitions, classes, probabilities = values[0]
+            if len(values) > 1:
+                emissions = np.concatenate([chain.emissions for chain in values])
+                classes, probabilities = _best_tags(emissions, transitions, [len(emissions)])
+        else:
+            logs = np.concatenate(values)
+            classes = self._best_classes(logs)
+            probabilities = probabilities_of(classes.tolist(), logs, self.temperature or 1.0)
+        check_complete(example, len(classes))
+        return self.decide(example, classes, probabilities, logs if log_probabilities else None)
+
+    def _best_classes(self, logs: np.ndarray) -> np.ndarray:
+        """Return the class of each word [W]; only illegal sequences need a search."""
+        classes: np.ndarray = logs.argmax(-1)
+        legal = _legal(self.labels, self.scheme)
+        start, end, pairs = legal
+        if self.constrained and len(classes):
+            costs = start[classes[0]] + end[classes[-1]] + pairs[classes[:-1], classes[1:]].sum()
+            if costs < 0:
+                return viterbi(logs, legal)
+        return classes
+
+    def decide(
+        self,
+        example: TokenExample | TokenPrediction,
+        classes: Iterable[int],
+        probabilities: Iterable[float],
+        logs: np.ndarray | None,
+    ) -> TokenPrediction:
+        """Make a prediction from the class of each word and its probability."""
+        names = self.labels.names
+        tags = tuple(names[int(index)] for index in classes)
+        scores = tuple(float(p) for p in probabilities)
+        spans: tuple[Span, ...] | None = None
+        span_scores: tuple[float, ...] = ()
+        if self.scheme is not None:
+            spans = tuple(tags_to_spans(tags, self.scheme))
+            span_scores = tuple(float(np.mean(scores[s.start : s.end])) for s in spans)
+        return TokenPrediction(
+            example.id,
+            example.words,
+            tags,
+            scores,
+            spans,
+            span_scores,
+            example.offsets,
+            example.text,
+            logs,
+        )
+
+
+@lru_cache(maxsize=16)
+def _legal(labels: LabelSet, scheme: str | None) -> Transitions:
+    return log_transitions(labels.names, scheme)
+
+
+@lru_cache(maxsize=16)
+def _continuations(labels: LabelSet, scheme: str | None) -> list[int]:
+    tags = [continuation_tag(name, scheme) for name in labels]
+    return [labels.id(tag) if tag in labels else i for i, tag in enumerate(tags)]
+
+
+def _best_tags(
+    emissions: np.ndarray, transitions: Transitions, num_words: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best tags of words and their marginal probabilities, both [W]."""
+    tags = viterbi(emissions, transitions, num_words)
+    return tags, marginals(emissions, transitions, num_words)[np.arange(len(tags)), tags]
+
+
+def log_transitions(tags: Sequence[str], scheme: str | None) -> Transitions:
+    """Return the transitions that a tag scheme allows, with scores of 0."""
+    start, end, pairs = (np.where(part, 0.0, -np.inf) for part in legal_transitions(tags, scheme))
+    return start, end, pairs
+
+
+def viterbi(
+    scores: np.ndarray, transitions: Transitions, num_words: Sequence[int] | None = None
+) -> np.ndarray:
+    """Return the tags [W] with the largest sum of scores [W, C] and transitions (Viterbi, 1967).
+
+    ``num_words`` lists the words of each sequence; None makes all words one sequence.
+    """
+    start, end, pairs = transitions
+    positions = _positions([len(scores)] if num_words is None else num_words)
+    tags = np.zeros(len(scores), dtype=int)
+    if not positions:
+        return tags
+    best, origins = [scores[positions[0]] + start], []  # [n, C] each
+    for rows in positions[1:]:
+        paths = best[-1][: len(rows), :, None] + pairs  # [n, C, C]
+        origins.append(paths.argmax(1))
+        best.append(paths.max(1) + scores[rows])
+    current = np.zeros(0, dtype=int)
+    for number in reversed(range(len(positions))):
+        going_on = len(current)
+        if going_on:
+            current = origins[number][np.arange(going_on), current]
+        last = (best[number][going_on:] + end).argmax(1)
+        tags[positions[number]] = current = np.concatenate([current, last])
+    return tags
+
+
+def marginals(scores: np.ndarray, transitions: Transitions, num_words: Sequence[int]) -> np.ndarray:
+    """Return the probability of each tag of each word given its sequence, [W, C].
+
+    This is the forward-backward algorithm; a tag on no legal path has exactly 0.
+    """
+    start, end, pairs = transitions
+    before = _messages(scores, start, pairs, _positions(num_words))
+    after = _messages(scores, end, pairs.T, _positions(num_words, from_end=True))
+    logs = before + scores + after
+    found = np.exp(logs - logs.max(-1, keepdims=True))
+    probabilities: np.ndarray = found / found.sum(-1, keepdims=True)
+    return probabilities
+
+
+def _messages(
+    scores: np.ndarray, first: np.ndarray, pairs: np.ndarray, positions: list[np.ndarray]
+) -> np.ndarray:
+    """Return log sums over all tag sequences before each tag of each word, [W, C]."""
+    found = np.zeros_like(scores)
+    for rows in positions[:1]:
+        found[rows] = first
+    for earlier, rows in pairwise(positions):
+        states = (found[earlier] + scores[earlier])[: len(rows), :, None] + pairs  # [n, C, C]
+        top = states.max(1, keepdims=True)
+        top[np.isneginf(top)] = 0
+        with np.errstate(divide="ignore"):
+            found[rows] = np.log(np.exp(states - top).sum(1)) + top[:, 0]
+    return found
+
+
+def _positions(num_words: Sequence[int], *, from_end: bool = False) -> list[np.ndarray]:
+    """Return the rows of the words at each position, from the longest to the shortest sequence."""
+    lengths = np.asarray(num_words, dtype=int)
+    begins = np.cumsum(lengths) - lengths
+    order = np.argsort(-lengths, kind="stable")
+    lengths, begins = lengths[order], begins[order]
+    counts = [int((lengths > position).sum()) for position in range(max([0, *num_words]))]
+    if from_end:
+        ends = begins + lengths - 1
+        return [ends[:count] - position for position, count in enumerate(counts)]
+    return [begins[:count] + position for position, count in enumerate(counts)]
+
+
+def word_scores(
+    logs: np.ndarray, word_lengths: np.ndarray, continuations: Sequence[int], how: str
+) -> np.ndarray:
+    """Combine log-probabilities of subwords [P, C] to log-probabilities of words [W, C].
+
+    ``first`` takes the first subword, ``mean`` the mean log-probability, normalized. A later
+    subword counts for the tags that continue with its tag (``I-`` for ``B-``), so only the first
+    subword decides between tags with the same continuation.
+    """
+    starts = np.cumsum(word_lengths) - word_lengths  # [W]
+    if how == "first" or not len(starts):
+        firsts: np.ndarray = logs[starts]
+        return firsts
+    scores = logs[:, list(continuations)]
+    scores[starts] = logs[starts]
+    means = np.add.reduceat(scores, starts) / word_lengths[:, None].astype(logs.dtype)
+    return log_softmax(means)
