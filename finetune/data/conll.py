@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.files import (
-    BLOCK_LINES,
     Block,
     DataFile,
     Line,
@@ -24,6 +23,7 @@ from finetune.data.files import (
     Rows,
     decoded_block,
     keep_error,
+    whole_paragraphs,
 )
 from finetune.data.tables import Table
 from finetune.data.tag_schemes import SPAN_TAG
@@ -87,17 +87,14 @@ def read_conll(file: DataFile, options: ReadOptions) -> Table:
     by their usual names; tags also as several numbers, ``1,2``, for nested annotation.
     """
     layout = find_layout(file, options.columns, options.usual_columns)
-    blocks = file.paragraphs(_sentence_ends)
-    if blocks is None:
-        streamed = Rows[TokenRecord](_sentences(file, file, layout, options, _Document()))
-        return Table(file.name, [], streamed, sentences=True)
 
     def parse(begun: tuple[Block, _Document]) -> Iterator[TokenRecord]:
         block, document = begun
         return _sentences(file, decoded_block(file.name, block), layout, options, copy(document))
 
+    blocks = whole_paragraphs(file.lines.blocks, _sentence_ends)
     parts = _with_documents(file.name, blocks, layout)
-    size = BLOCK_LINES // WORDS
+    size = max(1, file.lines.size // WORDS)
     records = Rows(parts, parse, size, share=lambda begun: begun[0].share)
     return Table(file.name, [], records, sentences=True)
 

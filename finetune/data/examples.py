@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, overload
@@ -17,7 +17,7 @@ from unicodedata import normalize
 
 import xxhash
 
-from finetune.data.disk import Column, Disk, Part, SavedColumns, dump_values, load_values
+from finetune.data.disk import Column, Disk, Place, SavedColumns, dump_values, load_values
 from finetune.runtime.cache import unnamed_file
 from finetune.runtime.progress import stage
 from finetune.runtime.workers import forked_map, num_workers
@@ -47,6 +47,8 @@ FACTS = {
 documents (0 for none). Two different texts among n have the same 64-bit hash with a probability of
 about n^2 / 2^65: 1e-5 for 20 million examples."""
 
+INDEX = "uint32"
+"""The type of indices of examples."""
 _INTERNED = ("label", "tags", "layers", "document", "key")
 """Columns with few different values, each of which is written once in a chunk."""
 _KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (TextExample, TokenExample)}
@@ -161,9 +163,11 @@ class Examples(Sequence[Any]):
         """Return the examples at some indices, with the ids that they have."""
         return Examples(self._examples[index] for index in map(int, indices))
 
-    def keep(self, which: Iterable[object]) -> Examples:
+    def keep(self, which: Iterable[bool]) -> Examples:
         """Return the examples of which ``which`` is true, with the ids that they have."""
-        return Examples(itertools.compress(self._examples, which))
+        import numpy as np
+
+        return self.take(np.fromiter(which, bool, len(self)).nonzero()[0])
 
     def renumbered(self) -> Examples:
         """Return the examples with ``id`` = index."""
@@ -194,8 +198,10 @@ class Examples(Sequence[Any]):
 
     def content(self, title: str) -> Iterator[bytes]:
         """Yield the content of the examples in lines, as JSON; ``title`` is shown meanwhile."""
-        for start in range(0, len(self), CHUNK):
-            yield _rendered(self[start : start + CHUNK])
+        with stage(title, len(self)) as show:
+            for number, lines in enumerate(self.each_chunk(_rendered)):
+                show(number * CHUNK)
+                yield lines
 
     def digest(self) -> str:
         """Return a hash of the content, ids and order of the examples; ``where`` is no part."""
@@ -241,7 +247,7 @@ class _Spilled(Examples):
     ) -> None:
         self._kind, self.disk = kind, disk
         self.sizes, self.size = tuple(sizes), sum(sizes)
-        self.parts, self._numbers = dict(columns), dict(numbers)
+        self.written, self._numbers = dict(columns), dict(numbers)
         self.rows, self.ids, self._columns_digest = rows, ids, digest
         self._last: tuple[int, list[Any]] = (-1, [])
 
@@ -293,43 +299,36 @@ class _Spilled(Examples):
     def fact(self, name: str) -> Numbers:
         import numpy as np
 
-        found = [np.frombuffer(self.disk.read(part), part.constant) for part in self._numbers[name]]
-        joined: Numbers = np.concatenate(found)
+        joined = np.frombuffer(b"".join(map(self.disk.read, self._numbers[name])), FACTS[name])
         return joined if self.rows is None else joined[self.rows]
 
     def take(self, indices: Numbers | Sequence[int]) -> Examples:
         import numpy as np
 
         indices = np.asarray(indices)
-        small = np.uint32 if self.size < 2**32 else np.int64
-        rows = indices.astype(small) if self.rows is None else self.rows[indices]
-        ids = indices.astype(small) if self.ids is None else self.ids[indices]
+        rows = indices.astype(INDEX) if self.rows is None else self.rows[indices]
+        ids = indices.astype(INDEX) if self.ids is None else self.ids[indices]
         return self._changed(rows=rows, ids=ids)
-
-    def keep(self, which: Iterable[object]) -> Examples:
-        import numpy as np
-
-        return self.take(np.fromiter(which, bool, len(self)).nonzero()[0])
 
     def renumbered(self) -> Examples:
         return self._changed(ids=None)
 
     def replace(self, name: str, values: Iterable[Any]) -> Examples:
         values = iter(values)
-        parts = list(self.parts[name])
+        places = list(self.written[name])
         if self.rows is None:
             for number, size in enumerate(self.sizes):
                 own = list(itertools.islice(values, size))
-                parts[number] = _written(self.disk, _dumped(name, own))
-        for number, places in self._segments():
-            own = list(itertools.islice(values, len(places)))
-            whole = list(self._loaded(parts[number], self.sizes[number]))
-            for place, value in zip(places.tolist(), own, strict=True):
-                whole[place] = value
-            parts[number] = _written(self.disk, _dumped(name, whole))
+                places[number] = self.disk.write(_dumped(name, own))
+        for number, chosen in self._segments():
+            own = list(itertools.islice(values, len(chosen)))
+            whole = list(self._loaded(places[number], self.sizes[number]))
+            for index, value in zip(chosen.tolist(), own, strict=True):
+                whole[index] = value
+            places[number] = self.disk.write(_dumped(name, whole))
         if next(values, values) is not values:
             raise ValueError(f"more than {len(self)} values of {name}")
-        return self._changed(columns={**self.parts, name: tuple(parts)})
+        return self._changed(columns={**self.written, name: places})
 
     def map(self, change: Callable[[int, Any], Any], title: str = "converting") -> Examples:
         def changed(start: int) -> tuple[list[Any], None]:
@@ -347,14 +346,6 @@ class _Spilled(Examples):
         workers = min(num_workers(), len(starts))
         yield from forked_map(lambda start: compute(self[start : start + CHUNK]), starts, workers)
 
-    def content(self, title: str) -> Iterator[bytes]:
-        starts = range(0, len(self), CHUNK)
-        with stage(title, len(self)) as show:
-            chunks = self.each_chunk(_rendered)
-            for start, lines in zip(starts, chunks, strict=True):
-                show(start)
-                yield lines
-
     def digest(self) -> str:
         digest = xxhash.xxh3_128(self._digest_of_columns().encode())
         for numbers in (self.rows, self.ids):
@@ -365,54 +356,46 @@ class _Spilled(Examples):
         """Return a hash of all examples on disk, without ``where``."""
         if self._columns_digest is None:
             digest = xxhash.xxh3_128(self.kind.__name__.encode())
-            for name, column in self.parts.items():
+            for name, column in self.written.items():
                 digest.update(f"\x00{name}".encode())
-                for part in column if name != "where" else ():
-                    content = self.disk.read(part) if part.size else repr(part.constant).encode()
-                    digest.update(content)
+                for place in column if name != "where" else ():
+                    digest.update(self.disk.read(place))
             self._columns_digest = digest.hexdigest()
         return self._columns_digest
 
     def save(self, file: SavedColumns) -> Any:
-        return {
+        saved = {
             "kind": self.kind.__name__,
-            "columns": {name: file.copied(self.disk, own) for name, own in self.parts.items()},
+            "columns": {name: file.copied(self.disk, own) for name, own in self.written.items()},
             "numbers": {name: file.copied(self.disk, own) for name, own in self._numbers.items()},
             "sizes": self.sizes,
-            "rows": file.array(self.rows),
-            "ids": file.array(self.ids),
             "digest": self._digest_of_columns(),
         }
+        for name, numbers in ("rows", self.rows), ("ids", self.ids):
+            saved[name] = None if numbers is None else file.disk.write(numbers.tobytes())
+        return saved
 
     @staticmethod
     def of_saved(disk: Disk, saved: Mapping[str, Any]) -> _Spilled:
         """Return the examples that ``save`` has described."""
         import numpy as np
 
-        columns, numbers = (
-            {name: tuple(Part(*part) for part in parts) for name, parts in saved[of].items()}
-            for of in ("columns", "numbers")
-        )
-        rows, ids = (
-            None if part is None else np.frombuffer(disk.read(Part(*part)), part[2])
-            for part in (saved["rows"], saved["ids"])
-        )
-        kind, digest = _KINDS[saved["kind"]], saved["digest"]
-        return _Spilled(kind, disk, columns, numbers, saved["sizes"], rows, ids, digest)
+        places = saved["rows"], saved["ids"]
+        chosen = (None if at is None else np.frombuffer(disk.read(at), INDEX) for at in places)
+        own = (saved[name] for name in ("columns", "numbers", "sizes"))
+        return _Spilled(_KINDS[saved["kind"]], disk, *own, *chosen, saved["digest"])
 
     def _changed(self, **changes: Any) -> _Spilled:
-        own: dict[str, Any] = {"columns": self.parts, "rows": self.rows, "ids": self.ids}
+        own: dict[str, Any] = {"columns": self.written, "rows": self.rows, "ids": self.ids}
         if "columns" not in changes:
             own["digest"] = self._columns_digest
         own |= changes
         return _Spilled(self.kind, self.disk, numbers=self._numbers, sizes=self.sizes, **own)
 
-    def _loaded(self, part: Part, size: int) -> Sequence[Any]:
+    def _loaded(self, place: Place, size: int) -> Sequence[Any]:
         """Return the values of a column in one chunk."""
-        if not part.size:
-            return [part.constant] * size
-        values: list[Any] = load_values(self.disk.read(part))
-        return values
+        values = load_values(self.disk.read(place))
+        return values if isinstance(values, list) else [values] * size
 
     def _segments(self) -> Iterator[tuple[int, Numbers]]:
         """Yield the chunks of chosen rows in order, each with the places of rows in it."""
@@ -434,12 +417,12 @@ class _Spilled(Examples):
         """Yield the values of some fields, for some of the examples at a time."""
         if self.rows is None:
             for number, size in enumerate(self.sizes):
-                yield [self._loaded(self.parts[name][number], size) for name in names]
+                yield [self._loaded(self.written[name][number], size) for name in names]
         for number, places in self._segments():
             size = self.sizes[number]
             chosen = places.tolist()
             whole = len(chosen) == size and chosen == list(range(size))
-            found = [self._loaded(self.parts[name][number], size) for name in names]
+            found = [self._loaded(self.written[name][number], size) for name in names]
             yield found if whole else [[values[i] for i in chosen] for values in found]
 
 
@@ -490,29 +473,17 @@ def gathered(
         return _packed(examples) if examples else None, more
 
     disk, sizes, kind = Disk(unnamed_file()), list[int](), TextExample
-    columns: dict[str, list[Part]] = {}
-    numbers: dict[str, list[Part]] = {}
+    columns: defaultdict[str, list[Place]] = defaultdict(list)
+    numbers: defaultdict[str, list[Place]] = defaultdict(list)
     for own, more in forked_map(made, chunks, workers):
         if own is not None:
             kind = own.kind
             sizes.append(own.size)
-            for parts, new in (columns, own.columns), (numbers, own.numbers):
+            for places, new in (columns, own.columns), (numbers, own.numbers):
                 for name, content in new.items():
-                    parts.setdefault(name, []).append(_written(disk, content))
+                    places[name].append(disk.write(content))
         seen(sum(sizes), more)
-    if not sizes:
-        return Examples()
-    written, facts = (
-        {name: tuple(own) for name, own in parts.items()} for parts in (columns, numbers)
-    )
-    return _Spilled(kind, disk, written, facts, sizes)
-
-
-class _Content(NamedTuple):
-    """The values of a column in one chunk: as bytes, or one value for all."""
-
-    data: bytes
-    constant: Any = None
+    return _Spilled(kind, disk, columns, numbers, sizes) if sizes else Examples()
 
 
 class _Packed(NamedTuple):
@@ -520,8 +491,8 @@ class _Packed(NamedTuple):
 
     kind: type[Any]
     size: int
-    columns: dict[str, _Content]
-    numbers: dict[str, _Content]
+    columns: dict[str, bytes]
+    numbers: dict[str, bytes]
 
 
 def _packed(examples: Sequence[Any]) -> _Packed:
@@ -530,16 +501,16 @@ def _packed(examples: Sequence[Any]) -> _Packed:
     names = fields_of(kind)
     columns = {name: _dumped(name, list(map(attrgetter(name), examples))) for name in names}
     found = computed_facts(examples) if kind in _KINDS.values() else {}
-    numbers = {name: _Content(array.tobytes(), array.dtype.str) for name, array in found.items()}
+    numbers = {name: array.tobytes() for name, array in found.items()}
     return _Packed(kind, len(examples), columns, numbers)
 
 
-def _dumped(name: str, values: list[Any]) -> _Content:
-    """Return the values of a column in one chunk as bytes, or the value that all have."""
+def _dumped(name: str, values: list[Any]) -> bytes:
+    """Return the values of a column in one chunk as bytes: one value if all are None, or empty."""
     first = values[0]
     if first is None or first == ():
         if all(value is first or value == first for value in values):
-            return _Content(b"", first)
+            return dump_values(first)
     if name in _INTERNED:
         known: dict[Any, Any] = {}
         # 1, 1.0 and True are equal, and so are 0.0 and -0.0, and not the same label
@@ -547,13 +518,7 @@ def _dumped(name: str, values: list[Any]) -> _Content:
             each if isinstance(each, float) else known.setdefault((type(each), each), each)
             for each in values
         ]
-    return _Content(dump_values(values))
-
-
-def _written(disk: Disk, content: _Content) -> Part:
-    if not content.data:
-        return Part(0, 0, content.constant)
-    return disk.write(content.data)._replace(constant=content.constant)
+    return dump_values(values)
 
 
 def _emptied(examples: list[Any]) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from finetune.data.dataset import Dataset
-from finetune.data.votes import majority, renamed_votes, voted_names
+from finetune.data.labels import majority, renamed_votes, voted_names
 from finetune.types import TextExample, abbreviated
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")

@@ -20,7 +20,6 @@ from finetune.data.json_files import parse_json
 from finetune.data.rows import Columns, Gold, Make, RowReader, without_gold
 from finetune.data.tables import (
     Table,
-    find_column,
     is_missing,
     missing_column,
     text_cell,
@@ -90,14 +89,9 @@ class QuestionReader(RowReader):
     def choose(self, table: Table, first: Sequence[Any], given: Columns, gold: Gold) -> Make:
         """Choose the columns that the user names, else columns with usual names."""
         given = table.columns(given, self.roles)
-        by_name = {name.lower(): name for name in reversed(table.header)}
-        found: dict[str, str | None] = {
-            role: find_column(table, role, given[role])
-            if role in given
-            else next((by_name[name] for name in names if name in by_name), None)
-            for role, names in USUAL_COLUMNS.items()
-        }
-        question, context, answers = found["question"], found["context"], found["answers"]
+        question, context, answers = (
+            table.find(role, given, usual) for role, usual in USUAL_COLUMNS.items()
+        )
         if question is None:
             raise missing_column(table, "question", "a question", "question")
         if context is None:

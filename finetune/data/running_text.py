@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from finetune.data.files import (
     Rows,
     decoded_block,
     joined_rows,
-    read_blocks,
     read_lines,
     uncompressed_name,
     whole_paragraphs,
@@ -76,7 +76,7 @@ class TextSource:
             for example in read_text(self.hub, pair=False, splits=["train"]).splits["train"]:
                 yield from filter(str.strip, example.text.split("\n"))
         for file in self.files:
-            for text in _texts(file, self.encoding):
+            for text, _ in _texts(file, (), self.encoding):
                 yield from filter(str.strip, text.split("\n"))
 
 
@@ -116,13 +116,15 @@ def _source(name: str, path: str, encoding: str) -> TextSource:
     return TextSource(name, tuple(files), encoding)
 
 
-def _texts(path: Path, encoding: str) -> Iterator[str]:
-    """Yield the texts of a file, or its sentences of words."""
+def _texts(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a file, or its sentences of words, each with its ``file:line``."""
     if format_of(path) != "txt" and data_kind(str(path), encoding) == "tokens":
-        yield from (" ".join(each.words) for each in read_token_file(path, encoding=encoding))
-    else:
-        texts = read_text_file(path, pair=False, labels=False, encoding=encoding)
-        yield from (each.text for each in texts)
+        for sentence in read_token_file(path, encoding=encoding):
+            yield " ".join(sentence.words), sentence.where
+        return
+    named = column_map(columns)
+    for row in read_text_file(path, columns=named, pair=False, labels=False, encoding=encoding):
+        yield row.text, row.where
 
 
 def sample_lines(lines: Iterable[str], most: int, seed: int = 0) -> list[str]:
@@ -280,19 +282,15 @@ def _blocks(
     path: Path, columns: Sequence[str], encoding: str
 ) -> Iterator[_Lines | list[_Document]]:
     """Yield the blocks of a file. A file is read twice, in bounded memory; a pipe once."""
-    name = str(path)
     if format_of(path) not in ("txt", None):
         yield from _grouped(_documents_of_table(path, columns, encoding))
-    elif path.is_file() and encoding == UTF_8:
-        single = _is_single(read_lines(name, path))
-        blocks = read_blocks(name, path)
-        for block in blocks if single else whole_paragraphs(blocks):
-            yield _Lines(block, single)
-    else:
-        lines: Iterable[Line] = read_lines(name, path, encoding)
-        again = list(lines) if not path.is_file() else read_lines(name, path, encoding)
-        single = _is_single(again if isinstance(again, list) else lines)
-        yield from _grouped(_of_lines(name, single, again))
+        return
+    lines, again = read_lines(str(path), path, encoding), read_lines(str(path), path, encoding)
+    if not path.is_file():
+        again.blocks, lines.blocks = itertools.tee(lines.blocks)
+    single = _is_single(again)
+    for block in lines.blocks if single else whole_paragraphs(lines.blocks):
+        yield _Lines(block, single)
 
 
 def _grouped(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
@@ -302,15 +300,7 @@ def _grouped(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
 
 def _documents_of_table(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:
     """Yield the documents of a file of rows, or of tagged words."""
-    if data_kind(str(path), encoding=encoding) == "tokens":
-        sentences = read_token_file(path, encoding=encoding)
-        texts = ((" ".join(row.words), row.where) for row in sentences)
-    else:
-        rows = read_text_file(
-            path, columns=column_map(columns), pair=False, labels=False, encoding=encoding
-        )
-        texts = ((row.text, row.where) for row in rows)
-    for text, where in texts:
+    for text, where in _texts(path, columns, encoding):
         if kept := "\n".join(filter(str.strip, text.split("\n"))):
             yield _Document(kept, where)
 

@@ -429,7 +429,9 @@ def _named_parts(spec: str) -> Source:
     """
     first, *items = re.split(r",(?=\s*\w+=)", spec)
     if not items or re.match(r"\s*\w+=", first):
-        return _named_files([first, *items])
+        named = _split_items([first, *items], "FILE")
+        files = {split: _files_of(split, value) for split, value in named.items()}
+        return Source(next(iter(files.values()))[0].resolve().parent.name, files)
     source = resolve(first)
     if source.hub is None and source.saved is None:
         raise DataError(
@@ -464,30 +466,21 @@ def _split_items(items: Sequence[str], what: str) -> dict[str, str]:
     return values
 
 
-def _named_files(items: Sequence[str]) -> Source:
-    """Return the files of ``train=FILE``, ``train=FILE+FILE`` or ``train=FOLDER`` items."""
-    files = {
-        split: tuple(path for name in _file_names(value) for path in _split_files(split, name))
-        for split, value in _split_items(items, "FILE").items()
-    }
-    first = next(iter(files.values()))[0]
-    return Source(first.resolve().parent.name, files)
-
-
-def _file_names(value: str) -> list[str]:
-    """Split ``FILE+FILE``, unless a file has this name itself."""
-    return [value] if Path(value).expanduser().exists() else value.split("+")
-
-
-def _split_files(split: str, name: str) -> list[Path]:
-    """Return a file, a folder of standoff documents, or all data files of another folder."""
-    path = Path(name).expanduser()
-    if path.is_file() or (path.is_dir() and document_names(path)):
-        return [path]
-    if not path.is_dir():
-        raise DataError(f"--data {split}={name}: no such file.{_nearest(path)}")
-    advice = f"name the files, {split}=A.jsonl+B.jsonl"
-    return _of_one_format(data_files(path), f"--data {split}={name}: the folder", advice)
+def _files_of(split: str, value: str) -> tuple[Path, ...]:
+    """Return the files of ``FILE+FILE``; of a folder all data files, unless it has documents."""
+    found: list[Path] = []
+    names = [value] if Path(value).expanduser().exists() else value.split("+")
+    for name in names:
+        path = Path(name).expanduser()
+        if path.is_file() or (path.is_dir() and document_names(path)):
+            found.append(path)
+        elif path.is_dir():
+            advice = f"name the files, {split}=A.jsonl+B.jsonl"
+            what = f"--data {split}={name}: the folder"
+            found += _of_one_format(data_files(path), what, advice)
+        else:
+            raise DataError(f"--data {split}={name}: no such file.{_nearest(path)}")
+    return tuple(found)
 
 
 def _nearest(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Rows of named columns from JSON, JSON Lines, CSV, TSV, Parquet and plain text files."""
+"""Tables of rows with named columns, and readers of CSV, TSV, Excel, Parquet and plain text."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from functools import partial
 from typing import Any
 
 from finetune.data import examples as holder
-from finetune.data.annotation_tools import (
-    tool_rows,
-)
 from finetune.data.dataset import DataError
 from finetune.data.files import (
     MAX_LINE,
@@ -24,11 +21,8 @@ from finetune.data.files import (
     ReadOptions,
     Record,
     Rows,
-    check_characters,
     keep_error,
 )
-from finetune.data.json_files import parse_json
-from finetune.data.squad_files import is_squad, squad_rows
 from finetune.types import abbreviated, did_you_mean, install_command, quantity
 
 _WITHOUT_CONTENT = {"", "index", "idx", "answer", "meta"}
@@ -83,6 +77,17 @@ class Table:
             if role in roles
             and (name.lower() in known or known.issuperset(name.lower().split("+")))
         } | {**given}
+
+    @property
+    def by_name(self) -> dict[str, str]:
+        """The columns by their names in lower case; of two that differ only in case, the first."""
+        return {name.lower(): name for name in reversed(self.header)}
+
+    def find(self, role: str, given: Mapping[str, str], usual: Sequence[str] = ()) -> str | None:
+        """Return the column of a role: the given one, else the first with a usual name, or None."""
+        if role in given:
+            return find_column(self, role, given[role])
+        return next((self.by_name[name] for name in usual if name in self.by_name), None)
 
     def first(self) -> Any:
         """Return the first row, None without any; sets ``header`` from it if it is empty."""
@@ -147,9 +152,8 @@ def find_column(table: Table, role: str, name: str) -> str:
     """Return the column that the user names, in any case or by its number from 0."""
     if name in table.header:
         return name
-    lowered = {column.lower(): column for column in reversed(table.header)}
-    if name.lower() in lowered:
-        return lowered[name.lower()]
+    if name.lower() in table.by_name:
+        return table.by_name[name.lower()]
     if name.isdecimal() and int(name) < len(table.header) and not table.typed:
         return table.header[int(name)]
     hint = did_you_mean(name, table.header)
@@ -220,87 +224,6 @@ def text_cell(record: Record, column: str) -> str:
     )
 
 
-_JSON_ROW = 'one object per line, such as {"text": "Fine film", "label": "positive"}'
-_JSON_ADVICE = f": write {_JSON_ROW}."
-
-
-def read_json_lines(file: DataFile, options: ReadOptions) -> Table:
-    """Read one JSON object per line."""
-
-    def parse(lines: Iterable[Line]) -> Iterator[Record]:
-        for number, text in lines:
-            if text.strip():
-                where = file.where(number)
-                try:
-                    value = parse_json(text, where, _JSON_ADVICE)
-                except DataError as error:
-                    check_characters(file.name, Line(number, text), is_last=True)
-                    keep_error(error, options.errors)
-                else:
-                    yield from _rows(value, where, options.errors)
-
-    return Table(file.name, [], file.lines.converted(parse, _count_json_rows))
-
-
-_SEVERAL_ROWS = b'"annotations"', b'"paragraphs"'
-"""Keys of objects that are several rows."""
-_ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
-
-
-def _count_json_rows(block: Any) -> int | None:
-    """Return the number of rows in a block of lines; None if only their values can tell."""
-    if not _is_countable(block) or any(key in block.content for key in _SEVERAL_ROWS):
-        return None
-    if b"\\u00" in block.content and _ESCAPED_LETTER.search(block.content):
-        return None  # such a key may be written with escapes
-    lines = block.content.decode(errors="replace").split("\n")
-    return len(lines) - sum(not line.strip() for line in lines)
-
-
-def _is_countable(block: Any) -> bool:
-    """Return whether a block has bytes; the first may begin with a byte order mark."""
-    return isinstance(block, Block) and block.number > 1
-
-
-def read_json(file: DataFile, options: ReadOptions) -> Table:
-    """Read one list of objects, or JSON Lines in a file with the suffix ``.json``."""
-    first = file.first_line().strip()
-    if first.startswith("{") and first != "{":
-        return read_json_lines(file, options)
-    items = parse_json("\n".join(line.text for line in file), file.name, _JSON_ADVICE)
-    if is_squad(items):
-        return Table(file.name, [], Rows(squad_rows(items, file.name, options.errors)))
-    if not isinstance(items, list):
-        raise DataError(
-            f"{file.name}: holds one JSON {_json_type(items)}, not a list of objects: write "
-            '[{"text": …, "label": …}, …], or one object per line in a .jsonl file.'
-        )
-    numbered = ((f"{file.name}:item {i}", item) for i, item in enumerate(items, 1))
-    parse = partial(_rows, errors=options.errors)
-    return Table(file.name, [], Rows(numbered, lambda item: parse(item[1], item[0])))
-
-
-def _rows(value: Any, where: str, errors: list[str] | None) -> Iterator[Record]:
-    """Yield an object as rows; spaCy's pair ``[text, {"entities": […]}]`` is a row too."""
-    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):
-        value = {"text": value[0], **value[1]}
-    if is_squad(value):
-        yield from squad_rows(value, where, errors)
-        return
-    try:
-        if not isinstance(value, dict):
-            problem = f"a row must be a JSON object, not a {_json_type(value)}: write {_JSON_ROW}."
-            raise DataError(f"{where}: {problem}")
-        yield from tool_rows(value, where)
-    except DataError as error:
-        keep_error(error, errors)
-
-
-def _json_type(value: Any) -> str:
-    types = {dict: "object", list: "list", str: "string", type(None): "null", bool: "boolean"}
-    return types.get(type(value), "number")
-
-
 def read_plain_text(file: DataFile, options: ReadOptions) -> Table:
     """Read each line, blank lines too, as the column ``text``."""
 
@@ -309,6 +232,11 @@ def read_plain_text(file: DataFile, options: ReadOptions) -> Table:
 
     lines = file.lines
     return Table(file.name, ["text"], lines.converted(parse, lines.count), typed=False)
+
+
+def is_countable(block: Any) -> bool:
+    """Return whether a block has bytes; the first may begin with a byte order mark."""
+    return isinstance(block, Block) and block.number > 1
 
 
 _Row = tuple[int, list[str]]
@@ -384,7 +312,7 @@ def _tab_separated(lines: Iterable[Line]) -> Iterator[_Row]:
 
 
 def _count_tab_separated(block: Any) -> int | None:
-    if not _is_countable(block):
+    if not is_countable(block):
         return None
     lines = block.content.split(b"\n")
     return sum(bool(line.rstrip(b"\r").strip(b" ")) for line in lines)

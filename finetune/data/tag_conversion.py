@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ from finetune.data.tag_schemes import (
     spans_to_tags,
     tags_to_spans,
 )
-from finetune.data.token_records import Offsets, TokenRecord, token_example
+from finetune.data.token_records import Offsets, TokenRecord
 from finetune.types import Span, TokenExample, abbreviated, quantity
 
 Layers = tuple[tuple[str, ...], ...]
@@ -51,7 +50,7 @@ def to_bio(
     layers = {split: _Layers.of(rows) for split, rows in own.items()}
     counts = sum((each.counts for each in layers.values()), Counter[str]())
     if counts and all(tag.isdecimal() for tag in counts):
-        examples = {split: rows.map(token_example) for split, rows in own.items()}
+        examples = {split: rows.map(Conversion().example) for split, rows in own.items()}
         return examples, ["tags are numbers without names: replace them by names"]
     notes = []
     no_prefix = all("-" not in tag[:2] for tag in counts)
@@ -92,14 +91,14 @@ def to_bio(
             counted = quantity(number, "illegal tag")
             notes.append(f"{counted} read as the start of a span, first in {where}")
         schemes = {split: schemes.get(split) or "BIO" for split in own}
-    conversions = {s: _Conversion(spelled[s], schemes.get(s)) for s in own}
+    conversions = {s: Conversion(spelled[s], schemes.get(s)) for s in own}
     nested = any(
         layers[split].may_nest and conversions[split].nests_in(rows) for split, rows in own.items()
     )
     if nested:
         notes.append("nested spans: examples have spans, no tags")
     return {
-        split: rows.map(partial(_example, conversion=conversions[split], nested=nested))
+        split: rows.map(conversions[split]._replace(nested=nested).example)
         for split, rows in own.items()
     }, notes
 
@@ -201,24 +200,40 @@ def _renamed(layers: Layers, names: Mapping[str, str]) -> Layers:
     return tuple(tuple(names.get(tag, tag) for tag in layer) for layer in layers)
 
 
-class _Conversion(NamedTuple):
-    """The conversion of the records of a split."""
+class Conversion(NamedTuple):
+    """The conversion of the records of a split to examples."""
 
-    names: Mapping[str, str]
-    scheme: str | None
+    names: Mapping[str, str] = {}
+    """New names of tags."""
+    scheme: str | None = None
     """The scheme of the tags; None if they are not spans."""
+    nested: bool = False
+    """Whether spans may overlap, so that there are no tags for them."""
 
-    def __call__(self, record: TokenRecord) -> TokenRecord:
-        """Return the record with its spans; one layer of tags becomes BIO."""
-        if not record.layers:
-            return record
+    def example(self, index: int, record: TokenRecord) -> TokenExample:
+        """Return an example with the spans of a record, and one layer of tags in BIO."""
         layers = _renamed(record.layers, self.names)
         spans = self.spans_of(layers, record.spans)
+        tags = layers[0] if layers else None
         if self.scheme is not None and len(layers) > 1:
-            layers = ()
-        elif self.scheme not in (None, "BIO"):
-            layers = (tuple(convert_tags(layers[0], str(self.scheme), "BIO")),)
-        return record._replace(layers=layers, spans=spans)
+            tags = None
+        elif tags is not None and self.scheme not in (None, "BIO"):
+            tags = tuple(convert_tags(tags, str(self.scheme), "BIO"))
+        if tags is None and spans is not None and not self.nested:
+            tags = tuple(spans_to_tags(spans, len(record.words), "BIO"))
+        return TokenExample(
+            index,
+            record.words,
+            spans,
+            tags,
+            record.document,
+            record.text,
+            record.offsets,
+            record.where,
+            unreachable=record.unreachable,
+            key=record.key,
+            relations=record.relations,
+        )
 
     def spans_of(self, layers: Layers, spans: tuple[Span, ...] | None) -> tuple[Span, ...] | None:
         """Return the spans of a record, given or encoded by renamed tags."""
@@ -233,38 +248,21 @@ class _Conversion(NamedTuple):
         def nests(chunk: Examples) -> bool:
             names = ("layers", "spans", "unreachable", "offsets")
             return any(
-                _are_nested(self.spans_of(_renamed(layers, self.names), spans), *others)
+                are_nested(self.spans_of(_renamed(layers, self.names), spans), *others)
                 for layers, spans, *others in chunk.columns(*names)
             )
 
         return any(rows.each_chunk(nests))
 
 
-def _example(
-    index: int, record: TokenRecord, conversion: _Conversion, nested: bool
-) -> TokenExample:
-    return token_example(index, with_tags(conversion(record), nested))
-
-
-def is_nested(record: TokenRecord) -> bool:
-    """Return whether any two spans of a record overlap."""
-    return _are_nested(record.spans, record.unreachable, record.offsets)
-
-
-def _are_nested(
+def are_nested(
     found: Sequence[Span] | None, unreachable: Sequence[Span], offsets: Offsets | None
 ) -> bool:
+    """Return whether any two spans of a record overlap."""
     spans: Sequence[Span] = found or ()
     if unreachable:
         spans = [*words_to_chars(offsets or (), spans), *unreachable]
     return overlapping(spans)
-
-
-def with_tags(record: TokenRecord, nested: bool) -> TokenRecord:
-    """Return the record with BIO tags for its spans, unless it has tags or ``nested`` is set."""
-    if nested or record.layers or record.spans is None:
-        return record
-    return record._replace(layers=(tuple(spans_to_tags(record.spans, len(record.words), "BIO")),))
 
 
 def _check_plain_tags(

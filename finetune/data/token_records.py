@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from finetune.data.annotation_tools import SKIPPED_ANSWERS
 from finetune.data.dataset import DataError
 from finetune.data.files import Record
+from finetune.data.json_rows import SKIPPED_ANSWERS
 from finetune.data.spans import chars_to_words, split_offsets, words_to_chars
 from finetune.data.tables import (
     Table,
-    find_column,
     is_missing,
     missing_column,
 )
 from finetune.data.word_splitting import split_words
-from finetune.types import Relation, Span, TokenExample, abbreviated, quantity
+from finetune.types import Relation, Span, abbreviated, quantity
 
 Offsets = Sequence[tuple[int, int]]
 
@@ -55,22 +53,6 @@ class TokenRecord(NamedTuple):
     relations: tuple[Relation, ...] | None = None
 
 
-def token_example(index: int, record: TokenRecord) -> TokenExample:
-    """Return a record as an example."""
-    tags = record.layers[0] if record.layers else None
-    context = record.document, record.text, record.offsets, record.where
-    return TokenExample(
-        index,
-        record.words,
-        record.spans,
-        tags,
-        *context,
-        unreachable=record.unreachable,
-        key=record.key,
-        relations=record.relations,
-    )
-
-
 class TokenColumns(NamedTuple):
     """The columns of a table by role; either ``words`` or ``text`` is set."""
 
@@ -84,70 +66,37 @@ class TokenColumns(NamedTuple):
 
 def guess_columns(table: Table, columns: Mapping[str, str], rows: Sequence[Record]) -> TokenColumns:
     """Return the columns that the user names, else columns with usual names and fitting values."""
-    by_name = {name.lower(): name for name in reversed(table.header)}
-    columns = table.columns(columns, TokenColumns._fields)
-    given = {role: find_column(table, role, name) for role, name in columns.items()}
-    usual = {
-        role: next((by_name[name] for name in names if name in by_name), None)
-        for role, names in (
-            ("words", WORD_COLUMNS),
-            ("text", TEXT_COLUMNS),
-            ("document", DOCUMENT_COLUMNS),
-        )
-    }
-    words = given.get("words") or usual["words"]
+    given = table.columns(columns, TokenColumns._fields)
+    words = table.find("words", given, WORD_COLUMNS)
     if "text" in given and "words" not in given:
         words = None
-    text = None if words else given.get("text") or usual["text"]
+    text = None if words else table.find("text", given, TEXT_COLUMNS)
     if words is None and text is None:
         raise missing_column(table, "words", "words or a text", "tokens")
-    tags = given.get("tags")
+    tags, spans = table.find("tags", given), table.find("spans", given)
     if tags is None and words:
-        tags = _first_fitting(by_name, TAG_COLUMNS, rows, (str, int))
-    spans = given.get("spans")
+        tags = _first_fitting(table, TAG_COLUMNS, rows, (str, int))
     if spans is None and "tags" not in given:
-        spans = _first_fitting(by_name, SPAN_COLUMNS, rows, (dict, list, tuple))
-    related = given.get("relations") or by_name.get(RELATION_COLUMN)
-    document = given.get("document") or usual["document"]
-    return TokenColumns(words, text, tags, spans, document, related)
+        spans = _first_fitting(table, SPAN_COLUMNS, rows, (dict, list, tuple))
+    document = table.find("document", given, DOCUMENT_COLUMNS)
+    return TokenColumns(
+        words, text, tags, spans, document, table.find("relations", given, [RELATION_COLUMN])
+    )
 
 
 def _first_fitting(
-    by_name: Mapping[str, str],
+    table: Table,
     usual: Sequence[str],
     rows: Sequence[Record],
     types: tuple[type, ...],
 ) -> str | None:
     """Return the first usual column whose values are lists of a type (or empty in all rows)."""
-    for name in (by_name[name] for name in usual if name in by_name):
+    for name in (table.by_name[name] for name in usual if name in table.by_name):
         values = (row.values.get(name) for row in rows)
         filled = next((value for value in values if value not in (None, [], "")), None)
         if filled is None or (isinstance(filled, list) and isinstance(filled[0], types)):
             return name
     return None
-
-
-def record_reader(
-    table: Table,
-    columns: Mapping[str, str],
-    first: Sequence[Record],
-    need_gold: bool = False,
-    relations: bool = False,
-) -> Callable[[Record], TokenRecord]:
-    """Return the function that reads a row of a table; the ``first`` rows decide on columns.
-
-    With ``need_gold``, raises DataError if no column holds tags or spans. ``relations`` are read on
-    request only.
-    """
-    chosen = guess_columns(table, columns, first)
-    table.label_column = chosen.tags
-    read = chosen if relations else chosen._replace(relations=None)
-    if chosen.words and "text" in table.header:  # the characters of Prodigy's tokens
-        read = read._replace(text="text")
-    table.choose(**read._asdict())
-    if need_gold and chosen.tags is None and chosen.spans is None:
-        raise missing_column(table, "tags", "tags or spans", "tags")
-    return partial(token_record, columns=chosen, names=table.names, relations=relations)
 
 
 def token_record(

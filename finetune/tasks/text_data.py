@@ -15,8 +15,8 @@ from finetune.data import Dataset
 from finetune.data.dataset import numbered_order
 from finetune.data.examples import Examples
 from finetune.data.label_names import NLI_LABELS
+from finetune.data.labels import voted_names
 from finetune.data.splitting import per_class
-from finetune.data.votes import voted_names
 from finetune.evaluation.positive import positive_label
 from finetune.models.heads.pretrained import Problem
 from finetune.tasks.class_losses import class_frequencies, class_weights

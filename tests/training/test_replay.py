@@ -10,7 +10,7 @@ import pytest
 
 from finetune.data import Dataset, read_text
 from finetune.data import examples as holder
-from finetune.data.replay import with_replay
+from finetune.data.mixing import with_replay
 from finetune.tasks import load_task
 from finetune.types import TextExample
 from tests import laboratory as lab
