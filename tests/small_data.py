@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 _PEOPLE = ["Ana", "Bruno", "Carla", "Dmitri", "Elena", "Farid"]
 _PLACES = ["Lagos", "Oslo", "Quito", "New York", "Addis Ababa"]
@@ -12,9 +13,13 @@ _GOOD = ["lovely", "bright", "excellent", "warm"]
 _BAD = ["dreadful", "dull", "broken", "cold"]
 
 
+def jsonl(*rows: Any) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
 def write_jsonl(path: Path, rows: list[dict]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    path.write_text(jsonl(*rows), "utf-8")
     return path
 
 

@@ -117,17 +117,13 @@ def _document(stem: Path, encoding: str, relations: bool) -> TokenRecord:
     )
     if not annotated:
         return record
-    found: set[Span] = set()
-    outside: set[Span] = set()
-    discontinuous: list[str] = []
+    found, outside, discontinuous = set[Span](), set[Span](), list[str]()
     items: dict[str, Any] = {}
-    for each in annotations:
-        if each.id in items:
-            raise DataError(f"{each.where}: {each.id} is twice in this file: give each an id.")
-        items[each.id] = {"offsets": each.fragments, "label": each.label, "text": each.text}
-    for each in annotations:
-        where, item = each.where, items[each.id]
-        spans, unreachable, gaps = read_spans([item], where, len(words), text, offsets)
+    for where, label, fragments, covered, id in annotations:
+        if id in items:
+            raise DataError(f"{where}: {id} is twice in this file: give each an id.")
+        items[id] = {"offsets": fragments, "label": label, "text": covered}
+        spans, unreachable, gaps = read_spans([items[id]], where, len(words), text, offsets)
         found.update(spans)
         outside.update(unreachable)
         discontinuous += [where] * gaps

@@ -96,14 +96,10 @@ class Rows(Iterator[T], Generic[T]):
         count: Callable[[Any], int | None] = _unknown,
         share: Callable[[Any], float | None] = _unknown,
     ) -> None:
-        self.blocks, self.parse, self.size = iter(blocks), parse, size
+        self.blocks: Iterator[Any] = iter(blocks)
+        self.parse, self.size = parse, size
         self.count, self.share = count, share
         self._begun: Iterator[T] = iter(())
-
-    @staticmethod
-    def of(rows: Iterable[T]) -> Rows[T]:
-        """Return rows as ``Rows``, each a block if they do not come in blocks."""
-        return rows if isinstance(rows, Rows) else Rows(rows)
 
     def __next__(self) -> T:
         while True:
@@ -115,16 +111,14 @@ class Rows(Iterator[T], Generic[T]):
         """Return what remains of the block that is being read; ``blocks`` has the others."""
         return list(self._begun)
 
+    def ahead(self) -> Iterator[T]:
+        """Return the next rows, before any is read; they remain to be read."""
+        self.blocks, ahead = itertools.tee(self.blocks)
+        return itertools.chain.from_iterable(map(self.parse, ahead))
+
     def peek(self, number: int) -> list[T]:
-        """Return the next rows, at most ``number``, before any is read; they are parsed again."""
-        found, kept = list[T](), list[Any]()
-        for block in self.blocks:
-            kept.append(block)
-            found += itertools.islice(self.parse(block), number - len(found))
-            if len(found) == number:
-                break
-        self.blocks = itertools.chain(kept, self.blocks)
-        return found
+        """Return the next rows, at most ``number``, as ``ahead`` does."""
+        return list(itertools.islice(self.ahead(), number))
 
     def converted(
         self,
@@ -211,13 +205,7 @@ class DataFile:
 
     def first_line(self) -> str:
         """Return the first line that is not blank, else ``""``, without consuming it."""
-        number = 1
-        while True:
-            lines = self.peek(number)
-            found = next((line.text for line in lines if line.text.strip()), "")
-            if found or len(lines) < number:
-                return found
-            number += 1 if self.live else number
+        return next((line.text for line in self.lines.ahead() if line.text.strip()), "")
 
     def __iter__(self) -> Iterator[Line]:
         return self.lines

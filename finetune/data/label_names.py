@@ -60,12 +60,18 @@ def folded(data: Dataset) -> Dataset:
     if not mapping:
         return data
     note = f"--labels-case fold: one spelling each of {abbreviated(sorted({*mapping.values()}))}"
+    renamed = _renamed(data, mapping, note)
+    return renamed.with_splits(renamed.splits)
+
+
+def _renamed(data: Dataset, mapping: Mapping[str, str], note: str) -> Dataset:
+    """Return the data with other names of labels, a note, and the fingerprint as it was."""
     splits = {
         split: rows.map(lambda _, row: with_names(row, mapping))
         for split, rows in data.splits.items()
     }
     order = tuple(dict.fromkeys(_mapped(name, mapping) for name in data.label_order))
-    return replace(data.with_splits(splits), notes=[*data.notes, note], label_order=order)
+    return replace(data, splits=splits, notes=[*data.notes, note], label_order=order)
 
 
 def _type(tag: str) -> str:
@@ -129,12 +135,6 @@ def with_standard_names(data: Dataset) -> Dataset:
     mapped = dict(zip(names, canonical_names(names), strict=True))
     if all(name == standard for name, standard in mapped.items()):
         return data
-    splits = {
-        split: rows.map(lambda _, row: with_names(row, mapped))
-        for split, rows in data.splits.items()
-    }
     renamed = sorted(name for name, standard in mapped.items() if name != standard)
     listed = ", ".join(f"{name!r} is {mapped[name]}" for name in renamed)
-    notes = [*data.notes, f"labels mapped by name: {listed}"]
-    order = tuple(mapped.get(name, name) for name in data.label_order)
-    return replace(data, splits=splits, notes=notes, label_order=order)
+    return _renamed(data, mapped, f"labels mapped by name: {listed}")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.examples import Examples
-from finetune.data.json_files import parse_json
+from finetune.data.tables import json_cell
 from finetune.types import TextExample, abbreviated, quantity
 
 MISSING = ("", "-", "nan")
@@ -44,10 +44,9 @@ def raw_label(value: Any, names: Sequence[str] | None, where: str) -> RawLabel:
     """Return one value of a label column; ``names`` are the class names of its integers."""
     if isinstance(value, str):
         name = value.strip()
-        listed = _listed(name)
-        if listed is None:
+        value = json_cell(name)
+        if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
             return None if name.lower() in MISSING else name
-        value = listed
     if isinstance(value, list | tuple):
         labels = tuple(_label_name(item, names, where) for item in value)
         repeated = next((name for name in labels if labels.count(name) > 1), None)
@@ -67,18 +66,6 @@ def raw_label(value: Any, names: Sequence[str] | None, where: str) -> RawLabel:
         return value
     legal = "a text, a number or a list of texts"
     raise DataError(f"{where}: a label must be {legal}, not {value!r}: --columns label=NAME?")
-
-
-def _listed(cell: str) -> list[str] | None:
-    """Return the labels of a cell that is a JSON list of texts; None for any other cell."""
-    if cell[:1] != "[":
-        return None
-    try:
-        found = parse_json(cell, "")
-    except DataError:
-        return None
-    is_list = isinstance(found, list) and all(isinstance(each, str) for each in found)
-    return found if is_list else None
 
 
 def _label_name(value: Any, names: Sequence[str] | None, where: str) -> str:
@@ -295,9 +282,7 @@ def read_votes(value: Mapping[Any, Any], where: str) -> Votes:
 
 def object_of(value: Any) -> Mapping[Any, Any] | None:
     """Return a value that is an object, or a cell that holds one as JSON; None for any other."""
-    if isinstance(value, str) and value.lstrip()[:1] == "{":
-        with contextlib.suppress(DataError):
-            value = parse_json(value, "")
+    value = json_cell(value)
     return value if isinstance(value, Mapping) else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -285,9 +284,8 @@ def _blocks(
     if format_of(path) not in ("txt", None):
         yield from _grouped(_documents_of_table(path, columns, encoding))
         return
-    lines, again = read_lines(str(path), path, encoding), read_lines(str(path), path, encoding)
-    if not path.is_file():
-        again.blocks, lines.blocks = itertools.tee(lines.blocks)
+    lines = read_lines(str(path), path, encoding)
+    again = read_lines(str(path), path, encoding) if path.is_file() else lines.ahead()
     single = _is_single(again)
     for block in lines.blocks if single else whole_paragraphs(lines.blocks):
         yield _Lines(block, single)

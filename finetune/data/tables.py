@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import re
@@ -23,6 +24,7 @@ from finetune.data.files import (
     Rows,
     keep_error,
 )
+from finetune.data.json_files import parse_json
 from finetune.types import abbreviated, did_you_mean, install_command, quantity
 
 _WITHOUT_CONTENT = {"", "index", "idx", "answer", "meta"}
@@ -197,6 +199,14 @@ def _columns_found(table: Table) -> str:
 def is_missing(value: Any) -> bool:
     """Return whether a cell is empty: None, or NaN as in data frames."""
     return value is None or value != value
+
+
+def json_cell(value: Any) -> Any:
+    """Return the list or object that a cell of text holds as JSON; any other cell unchanged."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        with contextlib.suppress(DataError):  # a text that begins with a bracket
+            return parse_json(value, "")
+    return value
 
 
 def whole_number(value: Any) -> int | None:

@@ -266,10 +266,9 @@ def _record_notes(
     Raises DataError if no record of train has gold.
     """
     answers = Counter({answer: count for answer, count in left_out.items() if answer})
-    gold = [flag for flags in records.each_chunk(_gold_flags) for flag in flags]
-    without_gold = locations_of(records, (flag != _GOLD for flag in gold))
-    without_file = locations_of(records, (flag == _UNANNOTATED for flag in gold))
-    if split == "train" and len(without_gold) == len(records):
+    without_gold = sum(records.each_chunk(_num_without_gold))
+    without_file = locations_of(records, records.column("unannotated"))
+    if split == "train" and without_gold == len(records):
         problem = "there are words but no tags: write word<TAB>tag, or a list of tags in JSON Lines"
         if without_file:
             problem = "no text is annotated: training needs a NAME.ann for each NAME.txt"
@@ -284,21 +283,14 @@ def _record_notes(
         counted = f"{len(without_file):,} of {quantity(len(records), 'document')}"
         where = without_file.first[0]
         notes.append(f"{split}: {counted} without .ann file and so without gold, first {where}")
-    if without_tags := len(without_gold) - len(without_file):
+    if without_tags := without_gold - len(without_file):
         notes.append(f"{split}: {without_tags:,} of {quantity(len(records), 'row')} without tags")
     return notes
 
 
-_NONE, _GOLD, _UNANNOTATED = 0, 1, 2
-"""The state of a record: without gold, with gold, or without an .ann file."""
-
-
-def _gold_flags(records: Examples) -> bytes:
-    """Return whether records have gold."""
-    return bytes(
-        _GOLD if layers or spans is not None else _UNANNOTATED * unannotated
-        for layers, spans, unannotated in records.columns("layers", "spans", "unannotated")
-    )
+def _num_without_gold(records: Examples) -> int:
+    golds = records.columns("layers", "spans")
+    return sum(not layers and spans is None for layers, spans in golds)
 
 
 def _span_notes(splits: Sequence[Examples]) -> list[str]:

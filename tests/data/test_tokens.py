@@ -1,7 +1,7 @@
 """Words with tags or spans: column files, CoNLL-U, JSON forms, schemes, streaming, errors."""
 
 import io
-import json
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -10,34 +10,13 @@ from hypothesis import strategies as st
 from finetune.data import DataError, read_token_file, read_tokens, split_at_gold
 from finetune.data.spans import words_to_chars
 from finetune.types import Span
+from tests.small_data import jsonl
 
 
 @pytest.fixture
-def read(tmp_path):
+def read(written):
     """Write one file and read it as train."""
-
-    def write_and_read(name, content, **options):
-        path = tmp_path / name
-        path.write_text(content, encoding="utf-8", newline="")
-        return read_tokens(str(path), **options)
-
-    return write_and_read
-
-
-@pytest.fixture
-def error(read, tmp_path):
-    """The message for a file that cannot be read, without the folder."""
-
-    def message(name, content, **options):
-        with pytest.raises(DataError) as caught:
-            read(name, content, **options)
-        return str(caught.value).replace(f"{tmp_path}/", "")
-
-    return message
-
-
-def jsonl(*rows):
-    return "".join(json.dumps(row) + "\n" for row in rows)
+    return lambda name, content, **options: written(partial(read_tokens, **options), name, content)
 
 
 def train(dataset):
@@ -511,13 +490,8 @@ def test_numbers_outside_the_classes(tmp_path):
 
 
 @pytest.fixture
-def stream(tmp_path):
-    def write_and_stream(name, content, **options):
-        path = tmp_path / name
-        path.write_text(content)
-        return list(read_token_file(path, **options))
-
-    return write_and_stream
+def stream(written):
+    return lambda name, content: list(written(read_token_file, name, content))
 
 
 def test_streaming_raw_text(stream):
