@@ -115,7 +115,7 @@ class Check(OutOption, DataOptions, Command):
         quiet_libraries()
         from finetune.data import check_data, data_kind, read_text, read_tokens
         from finetune.data.checks import bad_rows
-        from finetune.data.label_names import with_standard_names
+        from finetune.data.labels import with_standard_names
         from finetune.data.reading import read_examples
         from finetune.runtime.progress import Reporter, shown_by
 

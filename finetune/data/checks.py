@@ -18,8 +18,7 @@ from finetune.data.dataset import (
     Dataset,
 )
 from finetune.data.examples import BLANK, DAMAGED, Examples
-from finetune.data.label_names import variants
-from finetune.data.labels import voted_names
+from finetune.data.labels import variants, voted_names
 from finetune.data.spans import (
     COVERED_PER_MILLE,
     crossing_pairs,

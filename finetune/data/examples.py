@@ -364,7 +364,7 @@ class _Spilled(Examples):
         return self._columns_digest
 
     def save(self, file: SavedColumns) -> Any:
-        saved = {
+        saved: dict[str, Any] = {
             "kind": self.kind.__name__,
             "columns": {name: file.copied(self.disk, own) for name, own in self.written.items()},
             "numbers": {name: file.copied(self.disk, own) for name, own in self._numbers.items()},
@@ -380,10 +380,13 @@ class _Spilled(Examples):
         """Return the examples that ``save`` has described."""
         import numpy as np
 
-        places = saved["rows"], saved["ids"]
-        chosen = (None if at is None else np.frombuffer(disk.read(at), INDEX) for at in places)
-        own = (saved[name] for name in ("columns", "numbers", "sizes"))
-        return _Spilled(_KINDS[saved["kind"]], disk, *own, *chosen, saved["digest"])
+        rows, ids = (
+            None if place is None else np.frombuffer(disk.read(place), INDEX)
+            for place in (saved["rows"], saved["ids"])
+        )
+        columns, numbers, digest = saved["columns"], saved["numbers"], saved["digest"]
+        kind = _KINDS[saved["kind"]]
+        return _Spilled(kind, disk, columns, numbers, saved["sizes"], rows, ids, digest)
 
     def _changed(self, **changes: Any) -> _Spilled:
         own: dict[str, Any] = {"columns": self.written, "rows": self.rows, "ids": self.ids}

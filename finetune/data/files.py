@@ -301,7 +301,8 @@ def _pieces(name: str, stream: Any, encoding: str, of_path: bool) -> Iterator[by
     unzipped = _unzipped(stream)
     pieces: Iterable[bytes] = unzipped
     if of_path:
-        read = stream.read1 if unzipped is stream else unzipped.readline
+        is_plain = unzipped is stream
+        read = stream.read1 if is_plain else unzipped.readline
         pieces = iter(partial(read, PIECE), b"")
     yield from pieces if encoding == UTF_8 else _recoded(name, pieces, encoding)
 

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
 from finetune.data.files import ReadOptions, Record, Rows
-from finetune.data.joining import joined
-from finetune.data.tables import Table, class_names, parquet_table
+from finetune.data.tables import Table, class_names, joined, parquet_table
 from finetune.runtime.files import allow_open_files
 from finetune.runtime.hub import COMMIT, HubError, Repository, find_repository, remembered
 from finetune.runtime.processes import num_processes

@@ -8,7 +8,9 @@ from __future__ import annotations
 import difflib
 import glob
 import itertools
+import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 from finetune.config.recipes import local_path
 from finetune.config.values import text_encoding
+from finetune.data import examples as holder
 from finetune.data.brat import document_names
 from finetune.data.dataset import DataError
 from finetune.data.files import (
@@ -23,7 +26,9 @@ from finetune.data.files import (
     IGNORED_NAMES,
     UTF_8,
     DataFile,
+    Record,
     Rows,
+    joined_rows,
     uncompressed_name,
 )
 from finetune.data.formats import SUFFIXES, format_of, open_data
@@ -37,10 +42,9 @@ from finetune.data.hub import (
     saved_tables,
 )
 from finetune.data.in_memory import memory_tables
-from finetune.data.joining import joined, joined_in_turn, joined_splits
-from finetune.data.tables import Table
+from finetune.data.tables import Table, check_fit, joined, rows_of_part
 from finetune.runtime.files import allow_open_files
-from finetune.types import abbreviated, did_you_mean
+from finetune.types import abbreviated, did_you_mean, quantity
 
 SPLITS = {
     "train": "train",
@@ -60,6 +64,8 @@ SPLITS = {
 """The split for each word of a file name, and for the split names of other data sets."""
 SPLIT_ORDER = ["train", "validation", "validation_matched", "validation_mismatched", "test"]
 
+MAX_REPEATED = 0.5
+"""Fraction of the rows of a split that may also be in the splits that it is joined with."""
 SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
 IN_MEMORY = "memory"
 """Name and format of data in memory."""
@@ -185,6 +191,27 @@ def open_input(
     )
 
 
+def joined_in_turn(paths: Sequence[Path], open_path: Callable[[Path], Table]) -> Table:
+    """Return files as one; each is opened once the rows of the files before it are read.
+
+    The header is the header of the first file. Raises DataError if a file does not fit to it.
+    """
+    first = open_path(paths[0])
+    if len(paths) == 1:
+        return first
+    records = first.records
+
+    def parts() -> Iterator[Rows[Any]]:
+        yield records
+        for number, path in enumerate(paths[1:], 2):
+            other = open_path(path)
+            check_fit(first, other)
+            yield rows_of_part(other, number)
+
+    first.records = joined_rows(parts())
+    return first
+
+
 def input_files(source: str | Path) -> list[Path]:
     """Return a file, or the data files of a folder or of a pattern such as ``new/*.jsonl``.
 
@@ -260,6 +287,58 @@ def open_splits(
     tables, more = joined_splits(source.name, {split: named[split] for split in chosen})
     _stop_after(tables.get("train"), source.most_rows)
     return OpenSource(source.name, {**tables}, format, notes + more, pinned)
+
+
+def joined_splits(
+    data: str, splits: Mapping[str, Sequence[tuple[str, Table]]]
+) -> tuple[dict[str, Table], list[str]]:
+    """Return one table for each split, and notes on splits that are joined from several tables.
+
+    Raises DataError for tables whose first rows (``MOST_IN_MEMORY``) are mostly the same: training
+    on both would count these rows twice, and only the user knows which table to choose.
+    """
+    found: dict[str, Table] = {}
+    notes = []
+    for split, parts in splits.items():
+        if len(parts) == 1:
+            found[split] = parts[0][1]
+            continue
+        rows, over = dict[str, list[Record]](), dict[str, str]()
+        for name, table in parts:
+            most = holder.MOST_IN_MEMORY
+            found_rows = table.records.peek(most + 1)
+            rows[name] = found_rows[:most]
+            over[name] = "over " if len(found_rows) > most else ""
+        _refuse_repeated(data, split, rows)
+        found[split] = joined([table for _, table in parts])
+        listed = ", ".join(f"{name} ({over[name]}{len(own):,})" for name, own in rows.items())
+        number = quantity(sum(map(len, rows.values())), "row")
+        notes.append(f"{split}: {max(over.values())}{number}, joined from {listed}")
+    return found, notes
+
+
+def _refuse_repeated(data: str, split: str, rows: Mapping[str, Sequence[Record]]) -> None:
+    content = {name: Counter(map(_content, own)) for name, own in rows.items()}
+    for name, own in content.items():
+        others = {key for other, found in content.items() if other != name for key in found}
+        repeated = sum(count for key, count in own.items() if key in others)
+        if repeated > MAX_REPEATED * own.total():
+            raise DataError(
+                f"{data}: the splits {abbreviated(list(rows))} all mean {split}, and "
+                f"{repeated:,} of {quantity(own.total(), 'row')} of {name} are also in the others: "
+                f"choose with --data {data},{split}={name} ({split}=A+B for several; in Python, "
+                "leave some out)."
+            )
+
+
+def _content(record: Record) -> str:
+    """Return the values of a row without its numbers and ids."""
+    values = {
+        name: value
+        for name, value in record.values.items()
+        if name.lower() not in ("idx", "index") and not name.lower().endswith("id")
+    }
+    return json.dumps(values or dict(record.values), default=str)
 
 
 def _stop_after(train: Table | None, number: int | None) -> None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from finetune.data import examples as holder
@@ -22,6 +23,7 @@ from finetune.data.files import (
     ReadOptions,
     Record,
     Rows,
+    joined_rows,
     keep_error,
 )
 from finetune.data.json_files import parse_json
@@ -108,6 +110,73 @@ class Table:
         """Set ``header``, if it is empty, from the columns of some rows."""
         if not self.header and not self.sentences:
             self.header = list(dict.fromkeys(key for row in rows for key in row.values))
+
+
+def joined(parts: Sequence[Table]) -> Table:
+    """Return tables as one; its rows keep the order of the parts.
+
+    Raises DataError if the parts do not fit together.
+    """
+    first, *others = parts
+    for other in others:
+        check_fit(first, other)
+    if not others:
+        return first
+    first.records = joined_rows(
+        [rows_of_part(part, number) for number, part in enumerate(parts, 1)]
+    )
+    header = chain.from_iterable(part.header for part in parts)
+    # rows of JSON have no header: then it is made of the columns of all rows
+    first.header = list(dict.fromkeys(header)) if all(part.header for part in parts) else []
+    first.typed = all(part.typed for part in parts)
+    first.names = {name: names for part in parts for name, names in part.names.items()}
+    first.notes = list(dict.fromkeys(note for part in parts for note in part.notes))
+    return first
+
+
+def check_fit(first: Table, other: Table) -> None:
+    """Raise DataError if only one has columns, or their columns or classes have other numbers."""
+    if first.sentences and other.sentences:
+        return
+    if first.sentences or other.sentences:
+        raise DataError(
+            f"{first.name} and {other.name} cannot be read as one split, since only one of "
+            "them has rows of named columns: convert one of them with `finetune convert`."
+        )
+    if (first.headless is None) != (other.headless is None):
+        with_header, without = (first, other) if first.headless is None else (other, first)
+        raise DataError(
+            f"{with_header.name} names its columns and {without.name} does not: add the same "
+            "header to both."
+        )
+    for column in first.names.keys() & other.names.keys():
+        if list(first.names[column]) != list(other.names[column]):
+            raise DataError(
+                f"{first.name} and {other.name} number the classes of {column!r} in different ways "
+                f"({abbreviated(first.names[column])}; {abbreviated(other.names[column])}): save "
+                "them with the same features."
+            )
+    for column in first.names.keys() ^ other.names.keys():
+        if {column} <= {*first.header} & {*other.header}:
+            named, plain = (first, other) if column in first.names else (other, first)
+            raise DataError(
+                f"{named.name} has class names for {column!r} and {plain.name} has none: save them "
+                "with the same features."
+            )
+
+
+def rows_of_part(table: Table, number: int) -> Rows[Any]:
+    """Return the rows of a part; after the first part, documents have its number in their names."""
+    if number == 1 or not table.sentences:
+        return table.records
+
+    def renamed(records: Iterable[Any]) -> Iterator[Any]:
+        for record in records:
+            if record.document is not None:
+                record = record._replace(document=f"{record.document} in file {number}")
+            yield record
+
+    return table.records.converted(renamed)
 
 
 def column_notes(tables: Mapping[str, Table]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
 from finetune.data.dataset import DataError
@@ -124,27 +124,29 @@ def token_record(
     if value is None and not (columns.spans and answer == "accept"):
         return record
     value = [] if value is None else value
-    found = read_spans(value, row.where, len(record.words), record.text, record.offsets)
-    if relations and found.unreachable and columns.words is None:
-        record = _split_at(record, found)
-        found = read_spans(value, row.where, len(record.words), record.text, record.offsets)
-    record = record._replace(
-        spans=found.spans,
-        unreachable=found.unreachable,
-        discontinuous=(row.where,) * found.num_discontinuous,
-    )
+    record = with_spans(record, value, split=relations and columns.words is None)
     given = row.values.get(columns.relations) if relations and columns.relations else None
     if given is None:
         return record
     return record._replace(relations=read_relations(given, row.where, value, record))
 
 
-def _split_at(record: TokenRecord, found: ParsedSpans) -> TokenRecord:
-    """Return the record of a text with its words split where spans begin or end."""
-    offsets, text = record.offsets or (), record.text or ""
-    spans = [*words_to_chars(offsets, found.spans), *found.unreachable]
-    pieces = split_offsets(offsets, spans)
-    return record._replace(words=tuple(text[start:end] for start, end in pieces), offsets=pieces)
+def with_spans(
+    record: TokenRecord, value: Any, places: Sequence[str] = (), split: bool = False
+) -> TokenRecord:
+    """Return a record with the JSON spans of its row; ``places`` are their own, if they have any.
+
+    With ``split``, its words are also split where spans begin or end.
+    """
+    found = read_spans(value, record.where, len(record.words), record.text, record.offsets, places)
+    if split and found.unreachable:
+        offsets, text = record.offsets or (), record.text or ""
+        ends = [*words_to_chars(offsets, found.spans), *found.unreachable]
+        pieces = split_offsets(offsets, ends)
+        words = tuple(text[start:end] for start, end in pieces)
+        return with_spans(record._replace(words=words, offsets=pieces), value, places)
+    spans, unreachable, discontinuous = found
+    return record._replace(spans=spans, unreachable=unreachable, discontinuous=discontinuous)
 
 
 def _from_words(row: Record, column: str) -> TokenRecord:
@@ -215,15 +217,21 @@ def _tags(row: Record, column: str, num_words: int, names: Sequence[str] | None)
 
 
 class ParsedSpans(NamedTuple):
-    """The spans of a row in words, and the spans in characters that begin or end inside a word."""
+    """The spans of a row in words, the spans in characters that begin or end inside a word, and the
+    places of discontinuous spans."""
 
     spans: tuple[Span, ...]
     unreachable: tuple[Span, ...]
-    num_discontinuous: int
+    discontinuous: tuple[str, ...]
 
 
 def read_spans(
-    value: Any, where: str, num_words: int, text: str | None = None, offsets: Offsets | None = None
+    value: Any,
+    where: str,
+    num_words: int,
+    text: str | None = None,
+    offsets: Offsets | None = None,
+    places: Sequence[str] = (),
 ) -> ParsedSpans:
     """Read a list of JSON spans: sorted, without repetitions.
 
@@ -232,36 +240,39 @@ def read_spans(
     ``start_offset``/``end_offset``; or ``offsets``, a list of pairs, read from the first start to
     the last end. Positions count words, or the characters of ``text`` if it is given; ``offsets``
     [W] then has the characters ``(start, end)`` of each word. Raises DataError for anything else,
-    and for a span whose own ``text`` differs from its characters.
+    and for a span whose own ``text`` differs from its characters; it names the place of the span,
+    or ``where``.
     """
     if not isinstance(value, list | tuple):
         raise DataError(f"{where}: {value!r:.60} must be a list of spans: write [{_SPAN}, …].")
     spans: list[Span] = []
+    span_places: list[str] = []
     unreachable: list[Span] = []
-    num_discontinuous = 0
+    discontinuous: list[str] = []
     size, unit = (num_words, "word") if text is None else (len(text), "character")
-    for item in value:
-        fragments, labels = _parse_span(item, where, in_words=text is None)
+    for item, place in zip(value, places or repeat(where), strict=False):
+        fragments, labels = _parse_span(item, place, in_words=text is None)
         for start, end in fragments:
             if not 0 <= start < end <= size:
                 raise DataError(
-                    f"{where}: span {start} to {end} ({labels[0]}) is empty or outside the "
+                    f"{place}: span {start} to {end} ({labels[0]}) is empty or outside the "
                     f"{quantity(size, unit)} of the row: 0 <= start < end <= {size}, end exclusive."
                 )
         covered = item.get("text") if isinstance(item, Mapping) else None
         if text is not None and isinstance(covered, str) and not covers(text, fragments, covered):
             found = " ".join(text[start:end] for start, end in fragments)
             raise DataError(
-                f"{where}: a span has the text {covered!r:.60}, but characters {fragments[0][0]} "
+                f"{place}: a span has the text {covered!r:.60}, but characters {fragments[0][0]} "
                 f"to {fragments[-1][1]} are {found!r:.60}: count characters, not bytes, from 0 "
                 "and end exclusive."
             )
-        start, end, discontinuous = enclosing_range(fragments, text)
-        num_discontinuous += discontinuous
+        start, end, gaps = enclosing_range(fragments, text)
+        discontinuous += [place] * gaps
         spans += [Span(start, end, label) for label in labels]
+        span_places += [place] * len(labels)
     if text is not None:
-        spans, unreachable = chars_to_words(offsets or (), spans, [where] * len(spans))
-    return ParsedSpans(tuple(sorted({*spans})), tuple(sorted({*unreachable})), num_discontinuous)
+        spans, unreachable = chars_to_words(offsets or (), spans, span_places)
+    return ParsedSpans(tuple(sorted({*spans})), tuple(sorted({*unreachable})), tuple(discontinuous))
 
 
 def read_relations(value: Any, where: str, spans: Any, record: TokenRecord) -> tuple[Relation, ...]:

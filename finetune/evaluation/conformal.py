@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from finetune.data import halved
-from finetune.data.label_names import canonical_names
+from finetune.data.labels import canonical_names
 from finetune.evaluation.decisions import SetRule, set_scores
 from finetune.evaluation.kinds import Scored
 from finetune.types import UserError, quantity
