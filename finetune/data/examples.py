@@ -49,6 +49,8 @@ about n^2 / 2^65: 1e-5 for 20 million examples."""
 
 INDEX = "uint32"
 """The type of indices of examples."""
+_FACT = "fact "
+"""The beginning of the name of a column with a fact."""
 _INTERNED = ("label", "tags", "layers", "document", "key")
 """Columns with few different values, each of which is written once in a chunk."""
 _KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (TextExample, TokenExample)}
@@ -220,47 +222,63 @@ class Examples(Sequence[Any]):
         return _Spilled.of_saved(disk, saved) if isinstance(saved, dict) else Examples(saved)
 
 
+@dataclasses.dataclass
+class _Columns:
+    """Columns of examples on disk: their fields except ``id``, and their facts.
+
+    ``places`` has the places of a field or a fact by its name, ``sizes`` the number of examples in
+    each chunk.
+    """
+
+    kind: type[Any]
+    disk: Disk
+    places: dict[str, Column]
+    sizes: Sequence[int]
+    known_digest: str = ""
+
+    def digest(self) -> str:
+        """Return a hash of all examples, without ``where``."""
+        if not self.known_digest:
+            digest = xxhash.xxh3_128(self.kind.__name__.encode())
+            for name, column in self.places.items():
+                digest.update(f"\x00{name}".encode())
+                for place in column if name != "where" else ():
+                    digest.update(self.disk.read(place))
+            self.known_digest = digest.hexdigest()
+        return self.known_digest
+
+    def values(self, name: str, chunk: int) -> list[Any]:
+        """Return the values of a field in a chunk."""
+        values = load_values(self.disk.read(self.places[name][chunk]))
+        return values if isinstance(values, list) else [values] * self.sizes[chunk]
+
+
 class _Spilled(Examples):
-    """Examples in columns on disk, or some of them in any order.
+    """Examples on disk, or some of them in any order.
 
     Args:
-        kind: The class of the examples.
-        disk: The file of the columns.
-        columns: The columns by the field of the example. ``id`` is not among them.
-        numbers: The facts by name.
-        sizes: The number of examples in each chunk.
+        columns: All examples.
         rows: The chosen examples; None is all.
         ids: The ``id`` of each; None is its index.
-        digest: The hash of the columns, if it is known.
     """
 
     def __init__(
-        self,
-        kind: type[Any],
-        disk: Disk,
-        columns: Mapping[str, Column],
-        numbers: Mapping[str, Column],
-        sizes: Sequence[int],
-        rows: Numbers | None = None,
-        ids: Numbers | None = None,
-        digest: str | None = None,
+        self, columns: _Columns, rows: Numbers | None = None, ids: Numbers | None = None
     ) -> None:
-        self._kind, self.disk = kind, disk
-        self.sizes, self.size = tuple(sizes), sum(sizes)
-        self.written, self._numbers = dict(columns), dict(numbers)
-        self.rows, self.ids, self._columns_digest = rows, ids, digest
+        self.written, self.rows, self.ids = columns, rows, ids
+        self._size = sum(columns.sizes) if rows is None else len(rows)
         self._last: tuple[int, list[Any]] = (-1, [])
 
     @property
     def kind(self) -> type[Any]:
-        return self._kind
+        return self.written.kind
 
     @property
     def is_large(self) -> bool:
         return True
 
     def __len__(self) -> int:
-        return self.size if self.rows is None else len(self.rows)
+        return self._size
 
     def __iter__(self) -> Iterator[Any]:
         numbered = dataclasses.is_dataclass(self.kind)
@@ -299,7 +317,8 @@ class _Spilled(Examples):
     def fact(self, name: str) -> Numbers:
         import numpy as np
 
-        joined = np.frombuffer(b"".join(map(self.disk.read, self._numbers[name])), FACTS[name])
+        places = self.written.places[_FACT + name]
+        joined = np.frombuffer(b"".join(map(self.written.disk.read, places)), FACTS[name])
         return joined if self.rows is None else joined[self.rows]
 
     def take(self, indices: Numbers | Sequence[int]) -> Examples:
@@ -308,27 +327,30 @@ class _Spilled(Examples):
         indices = np.asarray(indices)
         rows = indices.astype(INDEX) if self.rows is None else self.rows[indices]
         ids = indices.astype(INDEX) if self.ids is None else self.ids[indices]
-        return self._changed(rows=rows, ids=ids)
+        return _Spilled(self.written, rows, ids)
 
     def renumbered(self) -> Examples:
-        return self._changed(ids=None)
+        return _Spilled(self.written, self.rows)
 
     def replace(self, name: str, values: Iterable[Any]) -> Examples:
         values = iter(values)
-        places = list(self.written[name])
+        disk, places = self.written.disk, list(self.written.places[name])
         if self.rows is None:
-            for number, size in enumerate(self.sizes):
+            for number, size in enumerate(self.written.sizes):
                 own = list(itertools.islice(values, size))
-                places[number] = self.disk.write(_dumped(name, own))
+                places[number] = disk.write(_dumped(name, own))
+        changed = dataclasses.replace(
+            self.written, places={**self.written.places, name: places}, known_digest=""
+        )
         for number, chosen in self._segments():
             own = list(itertools.islice(values, len(chosen)))
-            whole = list(self._loaded(places[number], self.sizes[number]))
+            whole = changed.values(name, number)
             for index, value in zip(chosen.tolist(), own, strict=True):
                 whole[index] = value
-            places[number] = self.disk.write(_dumped(name, whole))
+            places[number] = disk.write(_dumped(name, whole))
         if next(values, values) is not values:
             raise ValueError(f"more than {len(self)} values of {name}")
-        return self._changed(columns={**self.written, name: places})
+        return _Spilled(changed, self.rows, self.ids)
 
     def map(self, change: Callable[[int, Any], Any], title: str = "converting") -> Examples:
         def changed(start: int) -> tuple[list[Any], None]:
@@ -339,7 +361,9 @@ class _Spilled(Examples):
         workers = min(num_workers(), len(starts))
         with stage(title, len(self)) as show:
             found = gathered(changed, starts, lambda number, _: show(number), workers)
-        return found if self.ids is None else cast("_Spilled", found)._changed(ids=self.ids)
+        return (
+            found if self.ids is None else _Spilled(cast("_Spilled", found).written, ids=self.ids)
+        )
 
     def each_chunk(self, compute: Callable[[Examples], R]) -> Iterator[R]:
         starts = range(0, len(self), CHUNK)
@@ -347,29 +371,18 @@ class _Spilled(Examples):
         yield from forked_map(lambda start: compute(self[start : start + CHUNK]), starts, workers)
 
     def digest(self) -> str:
-        digest = xxhash.xxh3_128(self._digest_of_columns().encode())
+        digest = xxhash.xxh3_128(self.written.digest().encode())
         for numbers in (self.rows, self.ids):
             digest.update(b"-" if numbers is None else numbers.tobytes())
         return digest.hexdigest()
 
-    def _digest_of_columns(self) -> str:
-        """Return a hash of all examples on disk, without ``where``."""
-        if self._columns_digest is None:
-            digest = xxhash.xxh3_128(self.kind.__name__.encode())
-            for name, column in self.written.items():
-                digest.update(f"\x00{name}".encode())
-                for place in column if name != "where" else ():
-                    digest.update(self.disk.read(place))
-            self._columns_digest = digest.hexdigest()
-        return self._columns_digest
-
     def save(self, file: SavedColumns) -> Any:
+        written = self.written
         saved: dict[str, Any] = {
-            "kind": self.kind.__name__,
-            "columns": {name: file.copied(self.disk, own) for name, own in self.written.items()},
-            "numbers": {name: file.copied(self.disk, own) for name, own in self._numbers.items()},
-            "sizes": self.sizes,
-            "digest": self._digest_of_columns(),
+            "kind": written.kind.__name__,
+            "places": {n: file.copied(written.disk, own) for n, own in written.places.items()},
+            "sizes": written.sizes,
+            "digest": written.digest(),
         }
         for name, numbers in ("rows", self.rows), ("ids", self.ids):
             saved[name] = None if numbers is None else file.disk.write(numbers.tobytes())
@@ -384,21 +397,8 @@ class _Spilled(Examples):
             None if place is None else np.frombuffer(disk.read(place), INDEX)
             for place in (saved["rows"], saved["ids"])
         )
-        columns, numbers, digest = saved["columns"], saved["numbers"], saved["digest"]
-        kind = _KINDS[saved["kind"]]
-        return _Spilled(kind, disk, columns, numbers, saved["sizes"], rows, ids, digest)
-
-    def _changed(self, **changes: Any) -> _Spilled:
-        own: dict[str, Any] = {"columns": self.written, "rows": self.rows, "ids": self.ids}
-        if "columns" not in changes:
-            own["digest"] = self._columns_digest
-        own |= changes
-        return _Spilled(self.kind, self.disk, numbers=self._numbers, sizes=self.sizes, **own)
-
-    def _loaded(self, place: Place, size: int) -> Sequence[Any]:
-        """Return the values of a column in one chunk."""
-        values = load_values(self.disk.read(place))
-        return values if isinstance(values, list) else [values] * size
+        kind, digest = _KINDS[saved["kind"]], saved["digest"]
+        return _Spilled(_Columns(kind, disk, saved["places"], saved["sizes"], digest), rows, ids)
 
     def _segments(self) -> Iterator[tuple[int, Numbers]]:
         """Yield the chunks of chosen rows in order, each with the places of rows in it."""
@@ -407,11 +407,11 @@ class _Spilled(Examples):
         if self.rows is None:
             return
         block = 64 * CHUNK
-        ends = np.cumsum(self.sizes)
+        ends = np.cumsum(self.written.sizes)
         for first in range(0, len(self.rows), block):
             rows = self.rows[first : first + block].astype(np.int64)
             numbers = np.searchsorted(ends, rows, side="right")
-            places = rows - (ends - self.sizes)[numbers]
+            places = rows - (ends - self.written.sizes)[numbers]
             cuts = np.flatnonzero(np.diff(numbers)) + 1
             for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
                 yield int(numbers[start]), places[start:end]
@@ -419,13 +419,12 @@ class _Spilled(Examples):
     def _chunks(self, names: Sequence[str]) -> Iterator[list[Sequence[Any]]]:
         """Yield the values of some fields, for some of the examples at a time."""
         if self.rows is None:
-            for number, size in enumerate(self.sizes):
-                yield [self._loaded(self.written[name][number], size) for name in names]
+            for number in range(len(self.written.sizes)):
+                yield [self.written.values(name, number) for name in names]
         for number, places in self._segments():
-            size = self.sizes[number]
             chosen = places.tolist()
-            whole = len(chosen) == size and chosen == list(range(size))
-            found = [self._loaded(self.written[name][number], size) for name in names]
+            whole = chosen == list(range(self.written.sizes[number]))
+            found = [self.written.values(name, number) for name in names]
             yield found if whole else [[values[i] for i in chosen] for values in found]
 
 
@@ -476,17 +475,15 @@ def gathered(
         return _packed(examples) if examples else None, more
 
     disk, sizes, kind = Disk(unnamed_file()), list[int](), TextExample
-    columns: defaultdict[str, list[Place]] = defaultdict(list)
-    numbers: defaultdict[str, list[Place]] = defaultdict(list)
+    places: defaultdict[str, list[Place]] = defaultdict(list)
     for own, more in forked_map(made, chunks, workers):
         if own is not None:
             kind = own.kind
             sizes.append(own.size)
-            for places, new in (columns, own.columns), (numbers, own.numbers):
-                for name, content in new.items():
-                    places[name].append(disk.write(content))
+            for name, content in own.columns.items():
+                places[name].append(disk.write(content))
         seen(sum(sizes), more)
-    return _Spilled(kind, disk, columns, numbers, sizes) if sizes else Examples()
+    return _Spilled(_Columns(kind, disk, dict(places), sizes)) if sizes else Examples()
 
 
 class _Packed(NamedTuple):
@@ -495,17 +492,18 @@ class _Packed(NamedTuple):
     kind: type[Any]
     size: int
     columns: dict[str, bytes]
-    numbers: dict[str, bytes]
 
 
 def _packed(examples: Sequence[Any]) -> _Packed:
-    """Return the columns of a chunk of examples, and its facts by name."""
+    """Return the columns of a chunk of examples: of their fields and their facts."""
     kind = type(examples[0])
-    names = fields_of(kind)
-    columns = {name: _dumped(name, list(map(attrgetter(name), examples))) for name in names}
-    found = computed_facts(examples) if kind in _KINDS.values() else {}
-    numbers = {name: array.tobytes() for name, array in found.items()}
-    return _Packed(kind, len(examples), columns, numbers)
+    columns = {
+        name: _dumped(name, list(map(attrgetter(name), examples))) for name in fields_of(kind)
+    }
+    if kind in _KINDS.values():
+        facts = computed_facts(examples)
+        columns |= {_FACT + name: numbers.tobytes() for name, numbers in facts.items()}
+    return _Packed(kind, len(examples), columns)
 
 
 def _dumped(name: str, values: list[Any]) -> bytes:
