@@ -416,7 +416,7 @@ class _Spilled(Examples):
             for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
                 yield int(numbers[start]), places[start:end]
 
-    def _chunks(self, names: Sequence[str]) -> Iterator[list[Sequence[Any]]]:
+    def _chunks(self, names: Sequence[str]) -> Iterator[list[list[Any]]]:
         """Yield the values of some fields, for some of the examples at a time."""
         if self.rows is None:
             for number in range(len(self.written.sizes)):

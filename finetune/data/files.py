@@ -129,8 +129,14 @@ class Rows(Iterator[T], Generic[T]):
         parse = self.parse
         return Rows(self.blocks, lambda block: convert(parse(block)), self.size, count, self.share)
 
-    def numbered(self, wanted: Wanted) -> Iterator[tuple[int, T]]:
-        """Yield the wanted rows with their numbers from 0; other blocks are not parsed."""
+    def numbered(self, wanted: Wanted | None = None) -> Iterator[tuple[int, T]]:
+        """Yield the wanted rows (None: all) with their numbers from 0.
+
+        Blocks without a wanted row are not parsed if their rows can be counted.
+        """
+        if wanted is None:
+            yield from enumerate(self)
+            return
         number = 0
         for block in self.blocks:
             size = self.count(block)

@@ -191,7 +191,7 @@ class RowReader(ABC):
         if (first := table.first()) is None:
             return
         make = self.choose(table, [first], columns, "read" if gold else "unread")
-        for index, row in table.records.numbered(wanted or (lambda number: True)):
+        for index, row in table.records.numbered(wanted):
             if rows is not None and not table.sentences:
                 rows[index] = row.values
             yield self.predicted(index, make(index, row))

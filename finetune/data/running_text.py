@@ -42,6 +42,8 @@ from finetune.data.texts import read_text, read_text_file
 from finetune.data.tokens import data_kind, read_token_file
 from finetune.types import TextExample, quantity
 
+_NO_TEXT = "there is no text in it: remove it."
+
 
 class _Lines(NamedTuple):
     """Whole documents of a text file, not parsed; ``single`` if each line is one."""
@@ -237,29 +239,27 @@ def _of_files(
 
 
 def _of_file(path: Path, columns: Sequence[str], encoding: str) -> Rows[_Document]:
-    """Return the documents of a file."""
+    """Return the documents of a file. A file of lines is read twice, in bounded memory; a pipe
+    once."""
+    name = str(path)
+    if format_of(path) not in ("txt", None):
+        return Rows(_grouped(_of_table(path, columns, encoding)), list, BLOCK_LINES)
 
-    def parse(block: _Lines | list[_Document]) -> Iterable[_Document]:
-        if isinstance(block, list):
-            return block
-        return _of_lines(str(path), block.single, decoded_block(str(path), block.block))
+    def blocks() -> Iterator[_Lines]:
+        lines = read_lines(name, path, encoding)
+        again = read_lines(name, path, encoding) if path.is_file() else lines.ahead()
+        single = _is_single(name, again)
+        for block in lines.blocks if single else whole_paragraphs(lines.blocks):
+            yield _Lines(block, single)
 
-    def blocks() -> Iterator[_Lines | list[_Document]]:
-        empty = True
-        for block in _blocks(path, columns, encoding):
-            empty = empty and not any(True for _ in parse(block))
-            yield block
-        if empty:
-            raise DataError(f"{path}: there is no text in it: remove it.")
+    def parse(lines: _Lines) -> Iterable[_Document]:
+        return _of_lines(name, lines.single, decoded_block(name, lines.block))
 
-    def share(block: _Lines | list[_Document]) -> float | None:
-        return None if isinstance(block, list) else block.block.share
-
-    return Rows(blocks(), parse, BLOCK_LINES, share=share)
+    return Rows(blocks(), parse, BLOCK_LINES, share=lambda lines: lines.block.share)
 
 
 def _of_rows(rows: Examples) -> Rows[_Document]:
-    return Rows(_grouped(_documents_of_rows(rows)), lambda block: block, BLOCK_LINES)
+    return Rows(_grouped(_documents_of_rows(rows)), list, BLOCK_LINES)
 
 
 def _documents_of_rows(rows: Examples) -> Iterator[_Document]:
@@ -277,30 +277,20 @@ def _documents_of_rows(rows: Examples) -> Iterator[_Document]:
             yield from map(_Document._make, group)
 
 
-def _blocks(
-    path: Path, columns: Sequence[str], encoding: str
-) -> Iterator[_Lines | list[_Document]]:
-    """Yield the blocks of a file. A file is read twice, in bounded memory; a pipe once."""
-    if format_of(path) not in ("txt", None):
-        yield from _grouped(_documents_of_table(path, columns, encoding))
-        return
-    lines = read_lines(str(path), path, encoding)
-    again = read_lines(str(path), path, encoding) if path.is_file() else lines.ahead()
-    single = _is_single(again)
-    for block in lines.blocks if single else whole_paragraphs(lines.blocks):
-        yield _Lines(block, single)
-
-
 def _grouped(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
     documents = iter(documents)
     return iter(lambda: list(islice(documents, BLOCK_LINES)), [])
 
 
-def _documents_of_table(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:
+def _of_table(path: Path, columns: Sequence[str], encoding: str) -> Iterator[_Document]:
     """Yield the documents of a file of rows, or of tagged words."""
+    empty = True
     for text, where in _texts(path, columns, encoding):
         if kept := "\n".join(filter(str.strip, text.split("\n"))):
+            empty = False
             yield _Document(kept, where)
+    if empty:
+        raise DataError(f"{path}: {_NO_TEXT}")
 
 
 def _of_lines(name: str, single: bool, lines: Iterable[Line]) -> Iterator[_Document]:
@@ -319,12 +309,16 @@ def _of_lines(name: str, single: bool, lines: Iterable[Line]) -> Iterator[_Docum
         yield _Document("\n".join(document), f"{name}:{first}")
 
 
-def _is_single(lines: Iterable[Line]) -> bool:
+def _is_single(name: str, lines: Iterable[Line]) -> bool:
     """Return whether each line is a document: no blank line has text after it."""
-    blank = False
+    blank = filled = False
     for _, text in lines:
         if not text.strip():
             blank = True
         elif blank:
             return False
+        else:
+            filled = True
+    if not filled:
+        raise DataError(f"{name}: {_NO_TEXT}")
     return True

@@ -357,11 +357,6 @@ def test_errors_name_the_line_and_the_remedy(error, name, content, words):
     assert all(word in message for word in words), message
 
 
-def test_message_for_an_unterminated_string(error):
-    message = error("a.jsonl", '{"text": "a\n')
-    assert "(Unterminated string starting at line 1 column 10)" in message
-
-
 def test_numbers_as_texts_are_texts(read):
     assert train(read("a.jsonl", jsonl({"text": 5, "label": "p"}))) == [("5", None, "p")]
 

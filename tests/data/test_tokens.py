@@ -289,17 +289,7 @@ def test_prefixes_of_no_scheme(error):
         {"tokens": ["Ann", "Lee", "ran"], "spans": [{"start": 0, "end": 2, "label": "PER"}]},
         {"tokens": ["Ann", "Lee", "ran"], "entities": [[0, 2, "PER"]]},
         {"text": "Ann Lee ran", "entities": [{"start": 0, "end": 7, "label": "PER"}]},
-        {"text": "Ann Lee ran", "label": [[0, 7, "PER"]]},
         {"text": "Ann Lee ran", "spans": [{"start": 0, "end": 7, "type": "PER"}]},
-        {
-            "text": "Ann Lee ran",
-            "tokens": [
-                {"text": "Ann", "start": 0, "end": 3, "id": 0},
-                {"text": "Lee", "start": 4, "end": 7, "id": 1},
-                {"text": "ran", "start": 8, "end": 11, "id": 2},
-            ],
-            "spans": [{"start": 0, "end": 7, "token_start": 0, "token_end": 1, "label": "PER"}],
-        },
     ],
 )
 def test_json_forms(read, row):
@@ -437,16 +427,6 @@ def test_json_and_columns_may_be_mixed(tmp_path):
             "a.jsonl",
             jsonl({"text": "a  b", "spans": [[1, 3, "X"]]}),
             ["a.jsonl:1: characters 1 to 3 ('X') touch no word"],
-        ),
-        (
-            "a.jsonl",
-            jsonl({"tokens": ["a"], "spans": [[0, 1]]}),
-            ["a.jsonl:1", "is not a span: write"],
-        ),
-        (
-            "a.jsonl",
-            jsonl({"tokens": ["a"], "spans": [{"start": "0", "end": 1, "label": "X"}]}),
-            ["a.jsonl:1", "is not a span: write"],
         ),
         ("a.jsonl", jsonl({"tokens": "a b", "tags": []}), ["a.jsonl:1", "must be a list of words"]),
         ("a.jsonl", jsonl({"tokens": [None], "tags": ["O"]}), ["None in 'tokens' is not a word"]),
