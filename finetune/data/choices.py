@@ -21,7 +21,7 @@ from finetune.data.files import Record
 from finetune.data.json_files import parse_json
 from finetune.data.labels import MISSING
 from finetune.data.rows import Columns, Gold, Make, RowReader, without_gold
-from finetune.data.tables import Table, find_column, is_missing, missing_column, text_cell
+from finetune.data.tables import Table, is_missing, missing_column, text_cell
 from finetune.types import TextExample, abbreviated, quantity
 
 ROLES = ("context", "question", "choices", "label")
@@ -101,11 +101,8 @@ class ChoiceReader(RowReader):
         given = table.columns(given, self.roles)
         context = table.find("context", given, CONTEXT_COLUMNS)
         question = table.find("question", given, QUESTION_COLUMNS)
-        choices, several = None, tuple[str, ...]()
-        if "+" in given.get("choices", "") and given["choices"] not in table.header:
-            names = given["choices"].split("+")
-            several = tuple(find_column(table, "choices", name) for name in names)
-        else:
+        choices, several = None, table.several("choices", given)
+        if not several:
             choices = table.find("choices", given, CHOICES_COLUMNS)
             several = () if choices else _numbered_columns(table.by_name)
         if choices is None and not several and not _has_choices(first, question):

@@ -28,7 +28,6 @@ from finetune.data.files import (
     DataFile,
     Record,
     Rows,
-    joined_rows,
     uncompressed_name,
 )
 from finetune.data.formats import SUFFIXES, format_of, open_data
@@ -42,7 +41,7 @@ from finetune.data.hub import (
     saved_tables,
 )
 from finetune.data.in_memory import memory_tables
-from finetune.data.tables import Table, check_fit, joined, rows_of_part
+from finetune.data.tables import Table, joined, joined_in_turn
 from finetune.runtime.files import allow_open_files
 from finetune.types import abbreviated, did_you_mean, quantity
 
@@ -189,27 +188,6 @@ def open_input(
     return joined_in_turn(
         input_files(source), lambda path: open_file(open_data(path, format, encoding))
     )
-
-
-def joined_in_turn(paths: Sequence[Path], open_path: Callable[[Path], Table]) -> Table:
-    """Return files as one; each is opened once the rows of the files before it are read.
-
-    The header is the header of the first file. Raises DataError if a file does not fit to it.
-    """
-    first = open_path(paths[0])
-    if len(paths) == 1:
-        return first
-    records = first.records
-
-    def parts() -> Iterator[Rows[Any]]:
-        yield records
-        for number, path in enumerate(paths[1:], 2):
-            other = open_path(path)
-            check_fit(first, other)
-            yield rows_of_part(other, number)
-
-    first.records = joined_rows(parts())
-    return first
 
 
 def input_files(source: str | Path) -> list[Path]:

@@ -7,10 +7,11 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from finetune.data import examples as holder
@@ -91,7 +92,15 @@ class Table:
         """Return the column of a role: the given one, else the first with a usual name, or None."""
         if role in given:
             return find_column(self, role, given[role])
-        return next((self.by_name[name] for name in usual if name in self.by_name), None)
+        by_name = self.by_name
+        return next((by_name[name] for name in usual if name in by_name), None)
+
+    def several(self, role: str, given: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the columns that the user joins by ``+`` for a role; none without several."""
+        name = given.get(role, "")
+        if "+" not in name or name in self.header:
+            return ()
+        return tuple(find_column(self, role, each) for each in name.split("+"))
 
     def first(self) -> Any:
         """Return the first row, None without any; sets ``header`` from it if it is empty."""
@@ -119,11 +128,11 @@ def joined(parts: Sequence[Table]) -> Table:
     """
     first, *others = parts
     for other in others:
-        check_fit(first, other)
+        _check_fit(first, other)
     if not others:
         return first
     first.records = joined_rows(
-        [rows_of_part(part, number) for number, part in enumerate(parts, 1)]
+        [_rows_of_part(part, number) for number, part in enumerate(parts, 1)]
     )
     header = chain.from_iterable(part.header for part in parts)
     # rows of JSON have no header: then it is made of the columns of all rows
@@ -134,7 +143,28 @@ def joined(parts: Sequence[Table]) -> Table:
     return first
 
 
-def check_fit(first: Table, other: Table) -> None:
+def joined_in_turn(paths: Sequence[Path], open_path: Callable[[Path], Table]) -> Table:
+    """Return files as one; each is opened once the rows of the files before it are read.
+
+    The header is the header of the first file. Raises DataError if a file does not fit to it.
+    """
+    first = open_path(paths[0])
+    if len(paths) == 1:
+        return first
+    records = first.records
+
+    def parts() -> Iterator[Rows[Any]]:
+        yield records
+        for number, path in enumerate(paths[1:], 2):
+            other = open_path(path)
+            _check_fit(first, other)
+            yield _rows_of_part(other, number)
+
+    first.records = joined_rows(parts())
+    return first
+
+
+def _check_fit(first: Table, other: Table) -> None:
     """Raise DataError if only one has columns, or their columns or classes have other numbers."""
     if first.sentences and other.sentences:
         return
@@ -165,7 +195,7 @@ def check_fit(first: Table, other: Table) -> None:
             )
 
 
-def rows_of_part(table: Table, number: int) -> Rows[Any]:
+def _rows_of_part(table: Table, number: int) -> Rows[Any]:
     """Return the rows of a part; after the first part, documents have its number in their names."""
     if number == 1 or not table.sentences:
         return table.records

@@ -261,10 +261,8 @@ def read_text_file(
 def guess_columns(table: Table, columns: Mapping[str, str], pair: bool | None) -> TextColumns:
     """Return the columns that the user names, else columns with usual names."""
     by_name = table.by_name
-    given, annotators = table.columns(columns, ROLES), tuple[str, ...]()
-    if "+" in given.get("label", "") and given["label"] not in table.header:
-        names = given.pop("label").split("+")
-        annotators = tuple(find_column(table, "label", name) for name in names)
+    given = table.columns(columns, ROLES)
+    annotators = table.several("label", given)
     text, second = table.find("text", given), table.find("pair", given)
     if text is None:
         usual = [a for a, b in PAIR_COLUMNS if a in by_name and b in by_name]
