@@ -82,11 +82,17 @@ class Finding:
 class Locations:
     """The first ones of some locations, and their number."""
 
-    def __init__(self, locations: Iterable[str], number: int | None = None) -> None:
+    def __init__(self, locations: Iterable[str] = (), number: int | None = None) -> None:
         """Keep the first locations; ``number`` is given if the others are not."""
         remaining = iter(locations)
-        self.first = tuple(itertools.islice(remaining, MAX_LOCATIONS))
+        self.first = list(itertools.islice(remaining, MAX_LOCATIONS))
         self._number = len(self.first) + sum(1 for _ in remaining) if number is None else number
+
+    def add(self, location: str) -> None:
+        """Add a location, and keep it if it is among the first ones."""
+        if self._number < MAX_LOCATIONS:
+            self.first.append(location)
+        self._number += 1
 
     def __len__(self) -> int:
         return self._number
@@ -517,27 +523,23 @@ class _SpanCounts:
     def __init__(self, rows: Examples) -> None:
         self.widths = Counter[int]()
         self.num_inner = 0
-        self.num_several, self.num_lost = 0, 0  # with several labels; labels beside the first
-        self.num_crossing = 0
-        self.several, self.crossing = list[str](), list[str]()
+        self.num_lost = 0  # labels of the same words beside the first
+        self.several, self.crossing = Locations(), Locations()
         for where, spans in rows.columns("where", "spans") if rows.are_words else ():
             self.widths.update(span.end - span.start for span in spans or ())
             if spans and len(spans) > 1 and overlapping(spans):
                 self._add_overlapping(where, spans)
 
     def _add_overlapping(self, where: str, spans: Sequence[Span]) -> None:
-        """Count the overlapping spans of an example, and keep the first places."""
+        """Count the overlapping spans of an example, and their places."""
         self.num_inner += len(inner_spans(spans))
         for same in multi_label_spans(spans):
-            self.num_several, self.num_lost = self.num_several + 1, self.num_lost + len(same) - 1
-            if len(self.several) < MAX_LOCATIONS:
-                labels = ", ".join(span.label for span in same)
-                self.several.append(f"{where}, words {same[0].start} to {same[0].end} ({labels})")
+            self.num_lost += len(same) - 1
+            labels = ", ".join(span.label for span in same)
+            self.several.add(f"{where}, words {same[0].start} to {same[0].end} ({labels})")
         for a, b in crossing_pairs(spans):
-            self.num_crossing += 1
-            if len(self.crossing) < MAX_LOCATIONS:
-                place = f"words {a.start} to {a.end} ({a.label}) and {b.start} to {b.end}"
-                self.crossing.append(f"{where}, {place} ({b.label})")
+            place = f"words {a.start} to {a.end} ({a.label}) and {b.start} to {b.end}"
+            self.crossing.add(f"{where}, {place} ({b.label})")
 
 
 def _spans(dataset: Dataset) -> Iterator[Finding]:
@@ -578,16 +580,15 @@ def _unreachable(split: str, counts: _SpanCounts, total: int) -> Iterator[Findin
 
     The spans of relations are given, not predicted.
     """
-    locations = Locations(counts.several, counts.num_several)
-    message = f"{split}: {quantity(len(locations), 'span')} with several labels: --multi-label "
+    several, crossing = counts.several, counts.crossing
+    message = f"{split}: {quantity(len(several), 'span')} with several labels: --multi-label "
     level = _level(split, counts.num_lost, total)
-    yield from located(level, "labels", f"{message}keeps all", locations)
-    locations = Locations(counts.crossing, counts.num_crossing)
+    yield from located(level, "labels", f"{message}keeps all", several)
     message = (
-        f"{split}: {quantity(len(locations), 'pair')} of crossing spans: --decoding overlapping "
+        f"{split}: {quantity(len(crossing), 'pair')} of crossing spans: --decoding overlapping "
         "keeps both"
     )
-    yield from located(_level(split, len(locations), total), "nesting", message, locations)
+    yield from located(_level(split, len(crossing), total), "nesting", message, crossing)
 
 
 def _level(split: str, unreachable: int, total: int) -> Level:
